@@ -28,7 +28,6 @@ def analyze(
     *,
     full: bool = False,
     everything: bool = False,
-    every_call: bool = False,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     rank_from: str | None = None,
@@ -44,8 +43,8 @@ def analyze(
 
     `paths`: a file, a folder, a glob or a saved run, or several of them.
     `full`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
-    those on a hang. `every_call`: keep every call; else, of more than 1.5 GB of logs, a full read keeps those at both
-    ends of each file, and all lines that are no calls, so that memory is bounded.
+    those on a hang. Of more than 1.5 GB of logs, a full read keeps the calls at both ends of each file, and all lines
+    that are no calls, so that memory is bounded.
     `select`, `ignore`: names of rules or categories, to run only these or to skip them. `rank_from`: a pattern that
     finds a rank in a path. `selection`: what the report shows; verdicts use all ranks. `since`, `until`: use only lines
     printed between these times; reads every byte. `since_look`: a saved run of the same logs from earlier, or what was
@@ -62,8 +61,7 @@ def analyze(
     from ncclforensics.frames.run import limit_threads
     from ncclforensics.frames.time_range import TimeRange, parse_time
     from ncclforensics.inputs import sources
-    from ncclforensics.inputs.read_policy import EVERY_CALL, ReadPolicy
-    from ncclforensics.inputs.windows import UNPACKED
+    from ncclforensics.inputs.read_policy import ReadPolicy
     from ncclforensics.report.build import build_report
     from ncclforensics.report.earlier_look import read_earlier_look
     from ncclforensics.rules.registry import select_rules
@@ -90,10 +88,7 @@ def analyze(
         with connected(on) as (executor, threads):
             found = read_apart(found, executor, threads, parsed)
     reads_whole = full or everything or time_range is not None
-    length = sum(source.size if source.seekable else UNPACKED * source.size for source in found if not source.saved)
-    policy = ReadPolicy(full=True) if reads_whole else ReadPolicy.of_windows(len(found))
-    if reads_whole and length > EVERY_CALL and not (every_call or time_range):
-        policy = ReadPolicy.of_long_logs(len(found))
+    policy = ReadPolicy.of_whole_logs(found) if reads_whole else ReadPolicy.of_windows(len(found))
     run = open_run(found, policy, time_range=time_range, settings=settings, progress=parsed)
 
     def judge() -> PrintedReport:

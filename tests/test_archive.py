@@ -339,7 +339,7 @@ def one_long_text(rows: pl.DataFrame) -> pl.DataFrame:
         (small_rows("rank", pl.lit('{"rank": {"a": 1}}')), "is a damaged saved run: frame rank"),
         (small_rows("rank", pl.lit(f'{{"rank": {1 << 40}}}')), "is a damaged saved run: frame rank"),
         (small_rows("rank", pl.lit("{},{}")), "is a damaged saved run: frame rank"),
-        (manifest("schema", 3), "was saved by ncclforensics 0.1.0 with schema 3; this version reads up to 2"),
+        (manifest("schema", 4), "was saved by ncclforensics 0.1.0 with schema 4; this version reads up to 3"),
         (manifest("inputs", [{"path": 7}]), "is a damaged saved run"),
         (manifest("inputs", "../../etc/passwd"), "is a damaged saved run"),
         (manifest("frames", {"rank": -1, "../x": "y"}), "is a damaged saved run"),

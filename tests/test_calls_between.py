@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclforensics import analyze
+from ncclforensics.archive import write
 from ncclforensics.formats import dialect
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
-from ncclforensics.inputs.read_policy import ReadPolicy
+from ncclforensics.inputs import read_policy
+from ncclforensics.inputs.read_policy import EVERY_CALL, ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.calls_between import POINTER, count_calls
 from ncclforensics.report.build import build_report
-from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
+from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Layout, Plan, generate
 from ncclforensics.simulate.handling import Handling
 from ncclforensics.views.json_report import as_object
 from tests.budget import examples
@@ -41,8 +48,8 @@ def created(pointer: str) -> str:
     )
 
 
-def windows_of(folder: str | Path, window: int = 8 << 10) -> Run:
-    run = open_run(find([str(folder)]), ReadPolicy(window=window, small_file=2 * window))
+def windows_of(folder: str | Path, window: int = 8 << 10, *, every_call_of: int = EVERY_CALL) -> Run:
+    run = open_run(find([str(folder)]), ReadPolicy(window=window, small_file=2 * window, every_call_of=every_call_of))
     run.read_until_decided()
     return run
 
@@ -175,3 +182,112 @@ def test_counting_gives_the_verdict_of_a_full_read_whatever_stands_between_the_w
     assert [windows["hang"][name] for name in ("verdict", "culprits", "certainty")] == [
         whole["hang"][name] for name in ("verdict", "culprits", "certainty")
     ]
+
+
+@st.composite
+def long_runs(draw: st.DrawFn) -> Plan:
+    """A plan of a run with messages, or with several ranks in one file: nothing of it can be counted as text."""
+    kinds = {
+        FaultKind.LAGGING: "world", FaultKind.EXTRA_CALL: "tp", FaultKind.SKIPPED_CALL: "tp", FaultKind.KILLED: "tp",
+        FaultKind.OTHER_COUNT: "world", FaultKind.OTHER_KIND: "tp", FaultKind.RECV_NEVER_POSTED: "pp",
+    }  # fmt: skip
+    kind = draw(st.sampled_from([None, *kinds]))
+    layout = draw(st.sampled_from([Layout.FILE_PER_RANK, Layout.FILE_PER_RANK, Layout.MERGED]))
+    is_piped = kind is FaultKind.RECV_NEVER_POSTED or layout is Layout.FILE_PER_RANK
+    return Plan(
+        nodes=2, gpus_per_node=4, tp=2, pp=2 if is_piped else 1, layers=draw(st.integers(1, 2)), steps=60,
+        version=draw(st.sampled_from(["2.21.5", "2.27.7", "2.30.7"])), seed=draw(st.integers(0, 2**16)), layout=layout,
+        finish=Finish.CLEAN if kind is None else Finish.KILLED,
+        fault=None if kind is None else Fault(kind, (draw(st.integers(0, 7)),), kinds[kind]),
+    )  # fmt: skip
+
+
+def long_answer(folder: str, plan: Plan) -> dict[str, Any]:
+    """The answer on logs that are too long to keep every call: windows, and counts of what lies between."""
+    window = (16 << 10) * (8 if plan.layout is Layout.MERGED else 1)
+    run = windows_of(folder, window, every_call_of=0)
+    assert run.defects == []
+    assert not any(reader.is_windowed and reader.is_whole for reader in run.inputs)
+    return as_object(build_report(run))
+
+
+@examples(6)
+@given(plan=long_runs())
+def test_logs_too_long_to_keep_every_call_give_the_verdict_of_a_full_read(plan: Plan) -> None:
+    with TemporaryDirectory() as folder:
+        generate(plan, Path(folder))
+
+        windows, whole = long_answer(folder, plan), answer([folder], whole=True)
+
+    assert reported(windows) == reported(whole)
+
+
+@examples(6)
+@given(plan=long_runs(), rank=st.integers(0, 7), percent=st.integers(40, 60), lost=st.integers(1, 3))
+def test_lines_lost_between_the_windows_of_long_logs_accuse_no_rank(
+    plan: Plan, rank: int, percent: int, lost: int
+) -> None:
+    plan = replace(plan, layout=Layout.FILE_PER_RANK)
+    with TemporaryDirectory() as folder:
+        generate(plan, Path(folder))
+        log = Path(folder) / f"nccl_rank{rank}.log"
+        lines = log.read_bytes().splitlines(keepends=True)
+        place = len(lines) * percent // 100
+        log.write_bytes(b"".join([*lines[:place], *lines[place + lost :]]))
+
+        windows, whole = long_answer(folder, plan), answer([folder], whole=True)
+
+    at_fault = set(plan.fault.ranks) if plan.fault else set()
+    assert set(windows["hang"]["culprits"]) <= at_fault | set(whole["hang"]["culprits"])
+
+
+def test_messages_between_windows_are_counted_by_peer(tmp_path: Path) -> None:
+    generate(Plan(nodes=1, gpus_per_node=4, tp=2, pp=2, steps=60, version="2.27.7"), tmp_path)
+    whole, windows = analyze([tmp_path], full=True).run, windows_of(tmp_path, every_call_of=0)
+
+    assert all(reader.is_read_through for reader in windows.inputs)
+    last = [
+        run["message"].group_by("key", "rank_id", "peer", "name").agg(pl.col("turn").max()) for run in (whole, windows)
+    ]
+    assert last[0].sort(pl.all()).equals(last[1].sort(pl.all()))
+    assert windows["message"].height < whole["message"].height / 2
+
+
+def test_a_pointer_that_a_second_communicator_gets_between_the_windows_is_counted_for_each(tmp_path: Path) -> None:
+    log = tmp_path / "rank3.log"
+    again = created("0xa1").replace("0x8f3b", "0x9c4d")
+    between = made("0xa1") * 300 + f"{PREFIX}comm 0xa1 rank 3 nRanks 8 nNodes 1 localRanks 8 localRank 3 MNNVL 0\n" * 9
+    log.write_text(
+        created("0xa1") + made("0xa1") * 50 + between + again + f"{PREFIX}Connected all rings\n" * 9
+        + made("0xa1") * 400, encoding="utf-8",
+    )  # fmt: skip
+
+    last = windows_of(tmp_path, 4 << 10, every_call_of=0)["last_call"].sort("pos")
+
+    assert last["calls"].to_list() == [350, 400]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.OTHER_COUNT, FaultKind.RECV_NEVER_POSTED])
+def test_saved_runs_of_long_logs_give_the_verdict_of_the_logs(
+    kind: FaultKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, is_message = tmp_path / "logs", kind is FaultKind.RECV_NEVER_POSTED
+    fault = Fault(kind, (5,), "pp" if is_message else "world")
+    plan = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, steps=60, version="2.27.7", finish=Finish.KILLED, fault=fault)
+    generate(plan, logs)
+    whole = answer([str(logs)], whole=True)
+    monkeypatch.setattr(read_policy, "EVERY_CALL", 0)
+    of_node = [[str(log) for log in sorted(logs.iterdir())[start : start + 4]] for start in (0, 4)]
+    saved = [str(tmp_path / f"node{number}.ncclf") for number in range(2)]
+    for paths, file in zip(of_node, saved, strict=True):
+        write.save(analyze(paths, everything=True), Path(file))
+    merged = tmp_path / "job.ncclf"
+    write.save(analyze(saved, everything=True), merged)
+    shutil.rmtree(logs)
+
+    for paths in (saved, [str(merged)]):
+        report = analyze(paths)
+        assert all(reader.is_read_through for reader in report.run.inputs)
+        assert reported(as_object(report)) == reported(whole)
+    counted = [run["last_call"].sort("key", "rank_id")["calls"] for run in (report.run, analyze(saved).run)]
+    assert counted[0].equals(counted[1])

@@ -106,3 +106,34 @@ def test_a_collector_that_loses_some_lines_of_all_ranks_accuses_no_innocent(seed
     hang = hang_of(logs, tmp_path / "logs")
 
     assert set(hang["culprits"]) <= {3}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("call", [b" AllReduce: opCount ", b" Send: opCount ", b" Recv: opCount "])
+def test_one_of_many_equal_calls_that_a_log_lost_does_not_make_its_rank_late(
+    version: str, call: bytes, tmp_path: Path
+) -> None:
+    """All calls on the communicator of all ranks are equal, and so are all messages: no difference shows the gap."""
+    generate(Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, version=version, steps=40), tmp_path / "job")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in (tmp_path / "job").glob("*.log")}
+    log = logs["nccl_rank2.log"]
+    world = b"[nranks=8]" if b"AllReduce" in call else b"[nranks=2]"
+    lines = [number for number, line in enumerate(log) if call in line and world in line]
+    logs["nccl_rank2.log"] = log[: lines[12]] + log[lines[12] + 1 :]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("no-hang", [])
+
+
+def test_a_rank_that_makes_one_of_many_equal_calls_less_is_late(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.LAGGING, (2,), "world")
+    plan = Plan(
+        nodes=2, gpus_per_node=4, tp=2, pp=2, version="2.30.7", steps=40, fault=fault, finish=Finish.KILLED
+    )  # fmt: skip
+    generate(plan, tmp_path / "job")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in (tmp_path / "job").glob("*.log")}
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [2])

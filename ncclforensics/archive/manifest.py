@@ -24,7 +24,8 @@ from ncclforensics.errors import NoInputError
 if TYPE_CHECKING:
     import polars as pl
 
-SCHEMA = 2  # from 2 on, frames of few rows stand in one file, and columns of nulls are left out
+# From 2 on, frames of few rows stand in one file, and columns of nulls are left out. In 3, some calls are only counted.
+SCHEMA, SCHEMA_OF_EVERY_CALL = 3, 2
 TYPE = b"application/vnd.ncclforensics.run"
 _HEAD = 30  # bytes of a ZIP archive before the name of its first member
 BEGINNING = _HEAD + len("mimetype") + len(TYPE)  # bytes by which a saved run is recognised
@@ -36,6 +37,7 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "path": str, "kind": str, "bytes": int, "sha256": str, "problems": list, "rank_hint": (int, type(None)),
     "lines_read": int, "is_cut": bool, "is_binary": bool, "is_document": bool, "recognised": int, "application": int,
     "unrecognised": int, "damaged": int, "last_time": (str, type(None)),
+    "is_read_through": (bool, type(None)),  # of calls, those at both ends were kept, and the others counted
 }  # fmt: skip
 # What a file can have: a line's number is one of 32 bits.
 MOST: Mapping[str, int] = {

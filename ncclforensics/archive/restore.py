@@ -15,6 +15,7 @@ from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
+from ncclforensics.parsing.calls_between import CALLS_BETWEEN
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
 from ncclforensics.parsing.repeated_lines import REPEATED, no_repeats
@@ -106,8 +107,10 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
             continue
         records.speakers.append(held.pop("speaker", pl.DataFrame(schema=SPEAKER)))
         records.repeated_lines.append(held.pop("repeated_line", no_repeats()))
+        if "calls_between" in held:
+            records.counted_stretches.add_rows(held.pop("calls_between"))
         for name, rows in held.items():
-            records.frames.setdefault(name, []).append(rows)
+            records.frames.setdefault(name, []).append(records.kept(rows))
         for position, number in renumbering.items():
             records.tallies.append(_counted(saved.inputs[position], records.inputs[number]))
             restored.origin[number] = (saved, position)
@@ -119,7 +122,8 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
 
 def _counted(entry: Mapping[str, Any], reader: InputReader) -> pl.DataFrame:
     """Take over what a manifest says of one input; return the count of its lines of each kind."""
-    reader.is_whole, reader.lines_read, reader.is_cut = True, entry["lines_read"], entry["is_cut"]
+    reader.is_whole, reader.is_read_through = not entry["is_read_through"], bool(entry["is_read_through"])
+    reader.lines_read, reader.is_cut = entry["lines_read"], entry["is_cut"]
     reader.is_binary, reader.is_document = entry["is_binary"], entry["is_document"]
     reader.last_time = entry["last_time"]
     reader.problems += [str(problem) for problem in entry["problems"]]
@@ -133,7 +137,7 @@ def _held(
     """The parsed frames of a saved run, by name, and what else parsing gives. Raises SavedError."""
     held = {
         name: parquet.frame(saved, name, schema)
-        for name, schema in {"speaker": SPEAKER, "repeated_line": REPEATED}.items()
+        for name, schema in {"speaker": SPEAKER, "repeated_line": REPEATED, "calls_between": CALLS_BETWEEN}.items()
         if saved.holds(name)
     }
     if with_frames:

@@ -35,9 +35,9 @@ def save(report: Report, path: Path, *, with_tables: bool = False, with_analyses
     shapes = run.dialect.with_all_formats.shapes
     parsed = [shape.frame for shape in shapes]
     computed = analyses() if with_analyses else ()
-    rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", *computed]}
+    rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", "calls_between", *computed]}
     rows = {name: height for name, height in rows.items() if height and name not in run.broken}
-    unquoted = {*analyses(), *(shape.frame for shape in shapes if shape.grammar in STACKS)}
+    unquoted = {"calls_between", *analyses(), *(shape.frame for shape in shapes if shape.grammar in STACKS)}
     report.cite(_quotable(run, [name for name in rows if name not in unquoted]))
     cited = [(source, line, in_file, text) for (source, line), (in_file, text) in report.quotes.items() if text]
     lines = pl.DataFrame(cited, schema=parquet.CITED_COLUMNS, orient="row").unique().sort("source", "line")
@@ -50,11 +50,13 @@ def save(report: Report, path: Path, *, with_tables: bool = False, with_analyses
     small = small_frames.pack({name: kept[name]() for name in kept if rows.get(name, lines.height) <= small_frames.FEW})
     packed = sorted(small["frame"].unique())
     files = {name: partial(_without_nulls, made) for name, made in kept.items() if name not in packed}
+    inputs = [_input(report, number) for number in range(len(run.inputs))]
+    is_counted = any(entry["is_read_through"] for entry in inputs)
     contents = {
-        "schema": manifest.SCHEMA,
+        "schema": manifest.SCHEMA if is_counted else manifest.SCHEMA_OF_EVERY_CALL,
         "tool": {"name": "ncclforensics", "version": __version__},
         "made_by": manifest.fingerprint() if with_analyses else "",  # whose computed frames are used as they are
-        "inputs": [_input(report, number) for number in range(len(run.inputs))],
+        "inputs": inputs,
         "frames": rows,
         "small_frames": packed,
         "broken": sorted(run.broken),
@@ -90,6 +92,7 @@ def _input(report: Report, number: int) -> dict[str, Any]:
         "rank_hint": reading.source.rank_hint,
         "lines_read": reading.lines_read,
         "is_cut": reading.is_cut,
+        "is_read_through": reading.is_read_through and not reading.is_whole,
         "is_binary": reading.is_binary,
         "is_document": reading.is_document,
         "last_time": reading.last_time,

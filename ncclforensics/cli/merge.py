@@ -39,7 +39,6 @@ def merge(
         paths,
         full=True,
         everything=True,
-        every_call=True,
         hashed=True,
         settings=configure(config, quiet=quiet),
         quiet=quiet,

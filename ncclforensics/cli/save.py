@@ -39,7 +39,6 @@ def save(
         paths,
         full=True,
         everything=True,
-        every_call=True,
         hashed=True,
         rank_from=rank_from,
         on=on,

@@ -36,7 +36,7 @@ def open_run(
     inputs = _in_order(expand(sources))
     policy = policy or ReadPolicy()
     # For few bytes a thread pool costs more than it saves: without it, an incident takes 15 % less of the processors.
-    read = partial(load, [source for source, _ in inputs], policy, progress)
+    read = partial(load, [source for source, _ in inputs], policy, progress, time_range.filter if time_range else None)
     records = single_threaded(read) if sum(source.size for source in sources) < policy.chunk else read()
     is_only_source = len(sources) == 1 and time_range is None
     saved = restore(records, [position for _, position in inputs], is_only_source=is_only_source)

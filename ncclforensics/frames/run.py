@@ -44,6 +44,7 @@ SOURCE_COLUMNS = {
     "source": pl.Int32(),
     "path": pl.String(),
     "is_whole": pl.Boolean(),  # every line was read
+    "is_closed": pl.Boolean(),  # no more of it can be read; if it is not whole, calls between its windows were counted
     "is_cut": pl.Boolean(),  # the last line has no end
     "hint": pl.Int32(),  # the rank that its name suggests
     "damaged": pl.Int64(),  # lines
@@ -115,7 +116,7 @@ class Run:
 
     def read_rest(self) -> None:
         """Read what lies between windows, and keep all of it but calls: after this, windows do not grow any more."""
-        if any(reader.is_windowed and not reader.is_whole for reader in self.inputs):
+        if any(reader.is_windowed and not reader.is_closed for reader in self.inputs):
             self._records.read_rest()
             self._forget()
 
@@ -126,11 +127,11 @@ class Run:
             self.__dict__.pop(name, None)
 
     def count_calls(self, wanted: pl.DataFrame) -> None:
-        """Count the calls between the windows on the communicators named in `wanted` (columns `source`, `comm`)."""
-        pointers: dict[int, list[str]] = {}
-        for source, comm in wanted.iter_rows():
-            pointers.setdefault(source, []).append(comm)
-        self._records.count_calls(pointers)
+        """Count the calls between the windows on communicators (columns `source`, `host`, `pid`, `comm`)."""
+        communicators: dict[int, list[tuple[tuple[str, int], str]]] = {}
+        for source, host, pid, comm in wanted.iter_rows():
+            communicators.setdefault(source, []).append(((host, pid), comm))
+        self._records.count_calls(communicators)
         self._frames.clear()
 
     def read_until_decided(self) -> None:
@@ -178,8 +179,7 @@ class Run:
             return [self[TEMPLATES]]
         is_parsed = name not in analyses() and name not in RUN_FRAMES
         pieces = self._records.frames.get(name, [])
-        is_usable = is_parsed and name not in self._frames and not (self._time_range and pieces)
-        return pieces if is_usable else [self[name]]
+        return pieces if is_parsed and name not in self._frames else [self[name]]
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
@@ -198,7 +198,8 @@ class Run:
         if name == "speaker":
             return {name: self._speakers()}
         if name == "calls_between":
-            return {name: self._records.counted_calls}
+            parsed = self._process_names.without_ambiguous(self._records.parsed_calls)
+            return {name: pl.concat([self._records.counted_calls, self._process_names.replace_in(parsed)])}
         if name == "repeated_line":
             return {name: self._repeated_lines()}
         if name in (TEMPLATES, OCCURRENCES):
@@ -268,6 +269,7 @@ class Run:
                 reader.number,
                 reader.source.path,
                 reader.is_whole or reader.is_binary,
+                reader.is_closed or reader.is_binary,
                 reader.is_cut,
                 reader.source.rank_hint,
                 counted.get(reader.number, none)["damaged"],
@@ -302,8 +304,6 @@ class Run:
         pieces = records.encoded + [
             self._templated.encode(self._process_names.without_ambiguous(rows)) for rows in parsed
         ]
-        if self._time_range:
-            pieces = [self._templated.encode(self._time_range.filter(piece.decode())) for piece in pieces]
         pieces = concat_small(pieces, records.policy.small_frame, templates.concat)
         if self._is_complete:
             records.encoded = []
@@ -326,8 +326,6 @@ class Run:
         rows = assemble(pieces, schema)
         if "comm" in schema:  # a call or a communicator is of use only with its process
             rows = self._process_names.without_ambiguous(rows)
-        if self._time_range:
-            rows = self._time_range.filter(rows)
         return self._process_names.replace_in(rows) if set(OWNER) <= set(rows.columns) else rows
 
     def _speakers(self) -> pl.DataFrame:

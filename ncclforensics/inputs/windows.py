@@ -16,7 +16,6 @@ from ncclforensics.inputs.line_numbers import LineNumbers
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source, is_system_error
 
-UNPACKED = 10  # bytes of text expected for one byte of a compressed file
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
 BEGINNING, QUOTED = 200, 50  # bytes by which a JSON document is recognised; and of those what evidence quotes
 SHORT = 1 / 64  # of a chunk: windows and files of fewer bytes are split together
@@ -60,6 +59,17 @@ class InputReader:
         return self.head_stop + self.source.text_size - self.tail_start
 
     @property
+    def bytes_kept(self) -> int:
+        """Bytes of which every call is kept."""
+        is_windowed = self.is_windowed and not self.is_whole
+        return self.head_stop + self.source.text_size - self.tail_start if is_windowed else self.source.text_size
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more of it can be read."""
+        return self.is_whole or self.is_read_through
+
+    @property
     def is_windowed(self) -> bool:
         """Whether only windows at the two ends were read."""
         return self.tail_start > 0
@@ -67,7 +77,7 @@ class InputReader:
     def remaining(self, *, full: bool) -> int:
         """Estimate the bytes that will be read next: all that is left, or windows."""
         if not self.source.has_windows:
-            return UNPACKED * self.source.text_size
+            return self.source.expected_size
         read = self.bytes_read if self.lines_read else 0
         left = self.source.text_size - read
         return left if full else min(max(read, self.policy.small_file), left)
@@ -85,6 +95,10 @@ class InputReader:
         yield from self._with_errors_reported(
             self._grow(factor * before if head else before, factor * after if tail else after)
         )
+
+    def widen_to(self, size: int) -> Iterator[Lines]:
+        """Let both windows be at least so many bytes long."""
+        yield from self._with_errors_reported(self._grow(size, size))
 
     def widen_head(self, stop: int) -> Iterator[Lines]:
         """Let the window at the head end at this byte of the file."""

@@ -1,6 +1,8 @@
-"""Count the calls of each communicator between the windows of an input, without parsing them.
+"""Count the calls of each communicator between the windows of an input, without keeping them.
 
 A call line names its communicator between two literals. Counting such a text takes a twentieth of the time of parsing.
+Where messages, several processes or lines of other kinds stand there, the lines are parsed, and their calls counted
+(`CountedStretches`): memory then follows the communicators and peers, not the calls.
 """
 
 from __future__ import annotations
@@ -12,13 +14,24 @@ import polars as pl
 
 from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs.windows import InputReader
+from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows
 
 POINTER = "comm"  # the column of a call that holds its communicator's pointer
 CALLS_BETWEEN = {
     "source": pl.Int32(),
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
     POINTER: pl.Categorical(),
-    "calls": pl.Int64(),  # lines of calls on it between the windows; null if they cannot be counted
+    "called": pl.Categorical(),  # null: collectives, counted without being parsed
+    "root": pl.Int32(),  # the peer of a message; null for collectives
+    "line": pl.Int32(),  # of the first of them; null: anywhere between the windows
+    "last": pl.Int32(),
+    "calls": pl.Int64(),  # null if they cannot be counted
 }
+MESSAGES = pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()
+# Lines between two calls by which a stretch of calls ends: a communicator may have been created there.
+OTHER_LINES = 4
+MOST_STRETCHES = 1 << 18  # rows; of more, the stretches of a file are joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +70,52 @@ def count_calls(reader: InputReader, pattern: Pattern, counter: str, pointers: S
         return CountedCalls()
     is_counted = not (named_until or has_others)
     return CountedCalls(dict(zip(pointers, calls, strict=True)) if is_counted else {}, named_until)
+
+
+class CountedStretches:
+    """The calls of stretches of lines that were parsed, as counts of each communicator, kind of call and peer.
+
+    A communicator may be created between the windows with the pointer of an earlier one, so that calls are counted by
+    stretch: which of the two they are of, `analyses.job.calls` knows when all lines have been read.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[pl.DataFrame] = []
+        self._height = 0
+        self._most = MOST_STRETCHES
+
+    def add(self, encoded: EncodedRows) -> None:
+        """Count these calls, all of which stand between windows."""
+        templates, template = encoded.templates, encoded.occurrences[CALL_TEMPLATE]
+        calls = pl.DataFrame({"line": encoded.occurrences["line"], "source": templates["source"].gather(template)})
+        calls = calls.with_columns(template=template)
+        is_new = (pl.col("line").diff().abs() > OTHER_LINES) | (pl.col("source").diff() != 0)
+        calls = calls.with_columns(stretch=is_new.fill_null(False).cum_sum())
+        counted = calls.group_by("template", "stretch").agg(
+            pl.col("line").min(), last=pl.col("line").max(), calls=pl.len().cast(pl.Int64)
+        )
+        own = templates.select(name for name in CALLS_BETWEEN if name in templates.columns and name != "line")
+        is_message = pl.col("called").is_in(MESSAGES)
+        named = own[counted["template"]].with_columns(root=pl.when(is_message).then("root"))
+        self.add_rows(_joined(named.hstack(counted.drop("template")), "stretch"))
+
+    def add_rows(self, rows: pl.DataFrame) -> None:
+        """Add counts (columns CALLS_BETWEEN)."""
+        self._rows.append(rows)
+        self._height += rows.height
+        if self._height > self._most:
+            self._rows = [_joined(pl.concat(self._rows))]
+            self._height = self._rows[0].height
+            self._most = max(MOST_STRETCHES, 2 * self._height)
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The counts, columns CALLS_BETWEEN."""
+        return pl.concat([pl.DataFrame(schema=CALLS_BETWEEN), *self._rows])
+
+
+def _joined(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """One row for all counts that are of the same kind of call (and equal in `by`)."""
+    kind = ["source", "host", "pid", POINTER, "called", "root", *by]
+    joined = rows.group_by(kind).agg(pl.col("line").min(), pl.col("last").max(), pl.col("calls").sum())
+    return joined.select(pl.col(name).cast(dtype) for name, dtype in CALLS_BETWEEN.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -16,18 +16,20 @@ from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader, Lines
 from ncclforensics.parsing.alike_rows import AlikeRows
-from ncclforensics.parsing.calls_between import CALLS_BETWEEN, CountedCalls, count_calls
+from ncclforensics.parsing.calls_between import CALLS_BETWEEN, CountedCalls, CountedStretches, count_calls
 from ncclforensics.parsing.concurrency import DEFECTS, ordered_map
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.repeated_lines import no_repeats
-from ncclforensics.parsing.templates import EncodedRows
+from ncclforensics.parsing.templates import EncodedRows, encode
 from ncclforensics.parsing.workers import ParallelParser
 
-CALLS = ("operation", "replay")  # frames that grow with the length of a job
+REPLAYED = "replay"  # calls of another kind of line, which grow with the length of a job as calls do
+Process = tuple[str, int]  # host and pid
 SAMPLED_TOGETHER = 64  # inputs
 FEW_INPUTS = 16
 Progress = Callable[[int], None]  # called with the bytes parsed since the last call
+Keep = Callable[[pl.DataFrame], pl.DataFrame]  # leaves out the rows of a frame that are not wanted
 
 
 class Records:
@@ -36,7 +38,9 @@ class Records:
     The constructor reads nothing: `load` does.
     """
 
-    def __init__(self, sources: Sequence[Source], policy: ReadPolicy, progress: Progress) -> None:
+    def __init__(
+        self, sources: Sequence[Source], policy: ReadPolicy, progress: Progress, keep: Keep | None = None
+    ) -> None:
         self.dialect = dialect()
         self.policy = policy
         self.inputs = [InputReader(source, number, policy) for number, source in enumerate(sources)]
@@ -45,19 +49,22 @@ class Records:
         self.tallies: list[pl.DataFrame] = []
         self.speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
         self.repeated_lines: list[pl.DataFrame] = [no_repeats()]  # lines that stand for many equal ones
-        self.calls_between: dict[int, list[tuple[int, str, int | None]]] = {}  # by input
+        self.calls_between: dict[int, list[dict[str, Any]]] = {}  # rows of CALLS_BETWEEN of an input, counted as text
+        self.counted_stretches = CountedStretches()  # of the inputs that were read through
         self._events: dict[str, AlikeRows] = {}  # parsed frame -> what bounds it, if it is one of events
         self._formats: dict[int, InputFormat] = {}
         self._is_between_windows = False  # what is parsed now stands there
+        self._keep = keep
         self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
         self._parser = ParallelParser(self.dialect, policy, self.add, progress, self.inputs, self.defects)
         self._partly_read: dict[int, tuple[DocumentReader, int]] = {}  # documents: how they are read, records read
 
     def add(self, parsed: Parsed) -> None:
         """Add what was parsed of some lines."""
+        if self._keep:
+            parsed = self._wanted(parsed, self._keep)
         if self._is_between_windows:
-            others = {name: pieces for name, pieces in parsed.frames.items() if name not in CALLS}
-            parsed = replace(parsed, encoded=None, frames=others)
+            parsed = self._without_calls(parsed)
         self.tallies.append(parsed.tally)
         self.speakers.append(parsed.speakers)
         self.repeated_lines += [parsed.repeated] if parsed.repeated.height else []
@@ -67,6 +74,27 @@ class Records:
             events = self._events.setdefault(name, AlikeRows(self.policy.events, self.policy.kept))
             if events.count(sum(rows.height for rows in pieces)):
                 self._bound(name)
+
+    def kept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The wanted rows of a frame."""
+        return self._keep(rows) if self._keep else rows
+
+    def _wanted(self, parsed: Parsed, keep: Keep) -> Parsed:
+        """The wanted rows of what was parsed: those of a short time are kept of logs of any length."""
+        frames = {name: [keep(rows) for rows in pieces] for name, pieces in parsed.frames.items()}
+        calls = keep(parsed.encoded.decode()) if parsed.encoded else pl.DataFrame()
+        encoded = encode(calls, ["line", self.dialect.counter, *self.dialect.labels]) if calls.height else None
+        return replace(parsed, frames=frames, encoded=encoded)
+
+    def _without_calls(self, parsed: Parsed) -> Parsed:
+        """What was parsed but for calls, which are counted."""
+        frame = self.dialect.candidates[0].shape.frame
+        if parsed.encoded:
+            self.counted_stretches.add(parsed.encoded)
+        for rows in parsed.frames.get(frame, []):
+            self.counted_stretches.add(encode(rows, ["line", self.dialect.counter]))
+        others = {name: pieces for name, pieces in parsed.frames.items() if name not in (frame, REPLAYED)}
+        return replace(parsed, encoded=None, frames=others)
 
     def _bound(self, name: str) -> None:
         """Keep no more rows of a frame of events than their kinds need."""
@@ -158,7 +186,15 @@ class Records:
         self._parse(readers, InputReader.start, dict.fromkeys((r.number for r in readers), self.policy.full))
 
     def read_more(self, reach: Mapping[int, str]) -> None:
-        """Read more of some inputs: number -> `head` or `tail` (a longer window there) or `all`."""
+        """Read more of some inputs: number -> `head` or `tail` (a longer window there) or `all`.
+
+        Where those of `all` are too long together to keep every call, what lies between their windows is read, and its
+        calls are counted.
+        """
+        if too_long := self._too_long(reach):
+            self._read_long_windows(too_long)
+            self.read_rest(too_long)
+            reach = {number: end for number, end in reach.items() if number not in too_long}
         # Every step is followed by an analysis, which takes as long as reading 30 MB.
         factor = 2 if len(reach) > FEW_INPUTS else 8
 
@@ -174,15 +210,38 @@ class Records:
         readers = self._lines_of([reader for reader in self.inputs if reader.number in reach])
         self._parse(readers, more, {number: end == "all" for number, end in reach.items()})
 
-    def read_rest(self) -> None:
-        """Read what lies between the windows, and keep all of it but calls; no window grows after that."""
-        readers = self._lines_of([reader for reader in self.inputs if reader.is_windowed and not reader.is_whole])
+    def _too_long(self, reach: Mapping[int, str]) -> set[int]:
+        """The inputs that are wanted whole, if these have more bytes than of how many every call is kept."""
+        wanted = {number for number, end in reach.items() if end == "all" and self.inputs[number].is_windowed}
+        size = sum(
+            reader.source.text_size if reader.number in wanted else reader.bytes_kept
+            for reader in self.inputs
+            if not reader.source.saved
+        )
+        return wanted & self._formats.keys() if size > self.policy.every_call_of else set()
+
+    def _read_long_windows(self, numbers: Iterable[int]) -> None:
+        """Let the windows of these inputs grow to what each may take of the calls that are kept."""
+        readers = self._lines_of([self.inputs[number] for number in sorted(numbers)])
+        window = self.policy.window_of_long_logs(len(self.inputs))
+        more = dict.fromkeys((reader.number for reader in readers), False)
+        self._parse(readers, lambda reader: reader.widen_to(window), more)
+
+    def read_rest(self, numbers: Iterable[int] | None = None) -> None:
+        """Read what lies between the windows of these inputs, by default of all, and keep all of it but calls.
+
+        The calls are counted. No window of these inputs grows after that.
+        """
+        chosen = self.inputs if numbers is None else [self.inputs[number] for number in sorted(numbers)]
+        readers = self._lines_of([reader for reader in chosen if reader.is_windowed and not reader.is_closed])
+        for reader in readers:
+            self.calls_between.pop(reader.number, None)
         self._is_between_windows = True
         self._parse(readers, InputReader.rest, dict.fromkeys((reader.number for reader in readers), True))
         self._is_between_windows = False
 
-    def count_calls(self, pointers: Mapping[int, Sequence[str]]) -> None:
-        """Count the calls between the windows: number of an input -> pointers of its communicators.
+    def count_calls(self, communicators: Mapping[int, Sequence[tuple[Process, str]]]) -> None:
+        """Count the calls between the windows: number of an input -> process and pointer of its communicators.
 
         Where other lines between them name a communicator, these are read, and nothing is counted yet.
         """
@@ -192,15 +251,20 @@ class Records:
             reader = self.inputs[number]
             is_countable = self._formats[number].keeps_lines and not reader.numbers.stretches
             return (
-                count_calls(reader, pattern, self.dialect.counter, pointers[number]) if is_countable else CountedCalls()
+                count_calls(reader, pattern, self.dialect.counter, [pointer for _, pointer in communicators[number]])
+                if is_countable
+                else CountedCalls()
             )
 
         with ThreadPoolExecutor(self.policy.threads) as pool:
-            counted = dict(zip(pointers, pool.map(count, pointers), strict=True))
+            counted = dict(zip(communicators, pool.map(count, communicators), strict=True))
         named_until = {number: counts.named_until for number, counts in counted.items() if counts.named_until}
         for number in counted.keys() - named_until.keys():
             calls = counted[number].calls
-            self.calls_between[number] = [(number, pointer, calls.get(pointer)) for pointer in pointers[number]]
+            self.calls_between[number] = [
+                {"source": number, "host": host, "pid": pid, "comm": pointer, "calls": calls.get(pointer)}
+                for (host, pid), pointer in communicators[number]
+            ]
         readers = self._lines_of([self.inputs[number] for number in sorted(named_until)])
         more = dict.fromkeys(named_until, False)
         self._parse(readers, lambda reader: reader.widen_head(named_until[reader.number]), more)
@@ -210,6 +274,11 @@ class Records:
         """The calls between windows that were counted (columns CALLS_BETWEEN)."""
         rows = [row for number in sorted(self.calls_between) for row in self.calls_between[number]]
         return pl.DataFrame(rows, schema=CALLS_BETWEEN, orient="row")
+
+    @property
+    def parsed_calls(self) -> pl.DataFrame:
+        """The calls between the windows of inputs that were read through (columns CALLS_BETWEEN)."""
+        return self.counted_stretches.rows
 
     def _lines_of(self, readers: Sequence[InputReader]) -> list[InputReader]:
         return [reader for reader in readers if reader.number in self._formats]
@@ -244,11 +313,13 @@ def _measured(sources: Sequence[Source], policy: ReadPolicy) -> list[Source]:
     return [found.get(id(source), source) for source in sources]
 
 
-def load(sources: Sequence[Source], policy: ReadPolicy, progress: Progress = lambda _: None) -> Records:
+def load(
+    sources: Sequence[Source], policy: ReadPolicy, progress: Progress = lambda _: None, keep: Keep | None = None
+) -> Records:
     """Read and parse the inputs as far as the policy says; those of saved runs are left to `archive.restore`."""
     if not (policy.full and policy.every_call):
         sources = _measured(sources, policy)
-    records = Records(sources, policy, progress)
+    records = Records(sources, policy, progress, keep)
     for reader in records.inputs:
         if reader.source.problem:
             reader.problems.append(reader.source.problem)

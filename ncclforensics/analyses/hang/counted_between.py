@@ -13,7 +13,7 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
 
-POINTERS = {"source": pl.Int32(), "comm": pl.Categorical()}
+POINTERS = {"source": pl.Int32(), "host": pl.Categorical(), "pid": pl.Int32(), "comm": pl.Categorical()}
 MOST_VERIFIED = 16  # ranks; where more are named, these stand for the others
 WITNESSES = 2  # of each communicator
 
@@ -33,6 +33,7 @@ def uncounted_communicator(
     be known by counting, and the file is read anyway: of messages, and on communicators whose beginning is not shown.
     """
     unknown = with_line(logged_call.filter(pl.col("in_tail") & pl.col("ordinal").is_null()))
+    unknown = unknown.join(source.filter("is_closed"), on="source", how="anti")
     unknown = unknown.join(calls_between, on="source", how="anti")
     if unknown.is_empty():
         return pl.DataFrame(schema=POINTERS)
@@ -71,13 +72,20 @@ def unexplained_difference(
 
 @analysis({"source": pl.Int32(), "reach": pl.String()}, of=("calls_between",), is_step=True)
 def read_to_verify(
-    calls_between: pl.DataFrame, verdict: pl.DataFrame, last_call: pl.DataFrame, call: pl.DataFrame
+    calls_between: pl.DataFrame,
+    source: pl.DataFrame,
+    verdict: pl.DataFrame,
+    last_call: pl.DataFrame,
+    call: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files of the ranks that are named by counted numbers of calls, and of ranks that made more.
 
     Where none is named, the numbers may be what speaks against it: the files of ranks that made another number of
     calls than most members.
     """
+    counted = calls_between.select("source").unique().join(source.filter("is_closed"), on="source", how="anti")
+    if counted.is_empty():
+        return pl.DataFrame(schema={"source": pl.Int32(), "reach": pl.String()})
     named = verdict["culprits"].explode().drop_nulls().unique()
     keys = verdict["key"].drop_nulls().cast(pl.Categorical).unique()
     if named.is_empty():
@@ -88,5 +96,4 @@ def read_to_verify(
     witnesses = members.sort("calls", "rank_id", descending=[True, False]).group_by("key").head(WITNESSES)
     rank_ids = pl.concat([named.sort().head(MOST_VERIFIED), witnesses["rank_id"]]) if named.len() else named
     files = with_line(call.filter("in_tail")).filter(pl.col("rank_id").is_in(rank_ids.implode()))
-    counted = calls_between.select("source").unique()
     return files.join(counted, on="source", how="semi").select("source", reach=pl.lit("all")).unique().sort("source")

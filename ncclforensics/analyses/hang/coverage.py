@@ -34,7 +34,7 @@ def read_next(
 ) -> pl.DataFrame:
     """The files of which more must be read, and where; no rows if the windows suffice."""
     dumps = recorder_next.with_columns(reach=pl.lit("all"))
-    partly_read = source.filter(~pl.col("is_whole")).select("source").join(recorded_rank, on="source", how="anti")
+    partly_read = source.filter(~pl.col("is_closed")).select("source").join(recorded_rank, on="source", how="anti")
     if partly_read.is_empty():
         return dumps
     tail = with_line(call.filter("in_tail"))

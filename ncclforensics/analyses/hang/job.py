@@ -120,7 +120,7 @@ class Job:
         # Communicators on which calls were counted, by whichever rank: their init ended on all.
         self.counted_keys = {row["key"] for row in rows.of("counted_call") if row["calls"] > 0}
         self._call_line, self._member = frames["call_line"], frames["member"]
-        self.last_calls = frames["last_call"]
+        self.last_calls, self._messages = frames["last_call"], frames["message"]
         self._calls_by_rank: dict[int, pl.DataFrame] = {}
         self._last_pos = rows.last_call_pos
         diverged = [row for key in self.members for row in rows.where("divergence", key=key)]
@@ -298,6 +298,10 @@ class Job:
         if rank_id not in self._calls_by_rank:
             self._calls_by_rank[rank_id] = self.calls.filter(pl.col("rank_id") == rank_id)
         return self._calls_by_rank[rank_id]
+
+    def messages(self, key: str, rank_id: int, peer: int, name: str) -> list[Row]:
+        """Return the Sends or Recvs of a rank with a peer on a communicator, in order: rows of `message`."""
+        return self._messages.filter(key=key, rank_id=rank_id, peer=peer, name=name).sort("pos").to_dicts()
 
     def signatures_of_last_calls(self, number: int) -> dict[int, tuple[int, ...]]:
         """Return the signatures of each rank's last calls, of any communicator."""

@@ -41,14 +41,10 @@ def judge_messages_in_order(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
 
 def _matched_behind(job: Job, edge: Row, culprit: int) -> Row | None:
     """Return a message of the culprit that only a call matches which the waiter made behind the one it waits in."""
-    place = {row["rank_id"]: row["rank"] for row in job.members[edge["key"]]}
     answer = COUNTERPART[edge["kind"].capitalize()]  # by the waiter, to a message of the culprit
-
-    def messages(rank_id: int, peer: int, name: str) -> list[Row]:
-        calls = job.calls_of(rank_id).filter((pl.col("key") == edge["key"]) & pl.col("nth").is_null())
-        return [row for row in job.describe(calls) if row["name"] == name and row["root"] == place.get(peer)]
-
-    posted = messages(culprit, edge["waiter"], COUNTERPART[answer])
-    answers = messages(edge["waiter"], culprit, answer)
-    answered = sum(row["pos"] < edge["pos"] for row in answers)
-    return posted[answered] if answered < len(posted) <= len(answers) else None
+    posted = job.messages(edge["key"], culprit, edge["waiter"], COUNTERPART[answer])
+    answers = job.messages(edge["key"], edge["waiter"], culprit, answer)
+    if not posted or not answers or posted[-1]["turn"] > answers[-1]["turn"]:
+        return None
+    answered = next((row["turn"] for row in answers if row["pos"] >= edge["pos"]), None)
+    return next((row for row in posted if row["turn"] == answered), None)

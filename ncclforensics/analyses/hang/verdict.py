@@ -190,6 +190,7 @@ def job_diagnosis(
     last_call: pl.DataFrame,
     divergence: pl.DataFrame,
     call_gap: pl.DataFrame,
+    message: pl.DataFrame,
     wait: pl.DataFrame,
     visibility: pl.DataFrame,
     failure_event: pl.DataFrame,

@@ -315,6 +315,8 @@ def left_own_order(job: Job, edge: Row, standing: Row) -> bool:
     """Whether a rank made the call of `edge` between any two of its calls like `standing`, but not before the last."""
     target = edge["waits_for"]
     own = job.calls_of(target).filter(pl.col("key").is_in([edge["key"], standing["key"]])).tail(MOST_CALLS)
+    if own["in_tail"].any():  # what stands between the windows is not shown
+        own = own.filter("in_tail")
     calls = job.describe(own)
     last = next((call for call in calls if call["pos"] == standing["pos"]), None)
     awaited = next(iter(job.describe(job.calls.filter(pl.col("pos") == edge["pos"]))), None)

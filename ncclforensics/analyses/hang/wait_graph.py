@@ -10,7 +10,6 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.calls import describe_calls
 from ncclforensics.frames.columns import OWNER, text_of, with_line
 from ncclforensics.frames.registry import analysis
 
@@ -61,8 +60,8 @@ def visibility(rank: pl.DataFrame, last_call: pl.DataFrame, journal_init: pl.Dat
 @analysis(WAIT)
 def wait(
     call: pl.DataFrame,
-    call_line: pl.DataFrame,
     last_call: pl.DataFrame,
+    message: pl.DataFrame,
     match: pl.DataFrame,
     member: pl.DataFrame,
     visibility: pl.DataFrame,
@@ -73,7 +72,7 @@ def wait(
     """Every edge of the wait graph, from a rank in a call to the ranks with a log that did not make it."""
     parts = [
         _collective_edges(call, last_call, member, visibility),
-        _message_edges(call, call_line, match, member, visibility),
+        _message_edges(message, match, visibility),
         _init_edges(member, rank, process, unseen_start),
     ]
     parts = [part.select(list(WAIT)).cast(pl.Schema(WAIT)) for part in parts]
@@ -117,9 +116,7 @@ def _collective_edges(
     return edges.join(lines, on=["key", "nth", "waiter"], how="inner")
 
 
-def _message_edges(
-    call: pl.DataFrame, call_line: pl.DataFrame, match: pl.DataFrame, member: pl.DataFrame, visibility: pl.DataFrame
-) -> pl.DataFrame:
+def _message_edges(message: pl.DataFrame, match: pl.DataFrame, visibility: pl.DataFrame) -> pl.DataFrame:
     sent_more = pl.col("sends") > pl.col("receives")
     uneven = match.filter(pl.col("sends") != pl.col("receives"))
     edges = uneven.select(
@@ -129,17 +126,10 @@ def _message_edges(
         waits_for=pl.when(sent_more).then("receiver").otherwise("sender"),
         kind=pl.when(sent_more).then(pl.lit("send")).otherwise(pl.lit("recv")),
     ).join(visibility.filter("is_visible").select(waits_for="rank_id"), on="waits_for")
-    messages = call.filter(pl.col("nth").is_null() & pl.col("key").is_in(uneven["key"].unique().implode()))
-    messages = describe_calls(messages, call_line, member)
-    named = messages.with_columns(kind=text_of("name").str.to_lowercase())
-    message_number = pl.int_range(pl.len()).over("rank_id", "key", "root", "kind", order_by="pos")
-    memberships = member.select("key", waits_for="rank_id", root="rank").unique(["key", "root"])
-    lines = (
-        named.filter(pl.col("kind").is_in(["send", "recv"]))
-        .with_columns(nth=message_number)
-        .join(memberships, on=["key", "root"])
-        .select("job", "key", "kind", "nth", "waits_for", "source", "line", "pos", waiter="rank_id")
-    )
+    lines = message.filter(pl.col("key").is_in(uneven["key"].unique().implode())).select(
+        "job", "key", "source", "line", "pos", waiter="rank_id", waits_for="peer",
+        kind=text_of("name").str.to_lowercase(), nth=pl.col("turn").cast(WAIT["nth"]),
+    )  # fmt: skip
     return _grouped(edges.join(lines, on=["key", "kind", "nth", "waiter", "waits_for"], how="inner"))
 
 

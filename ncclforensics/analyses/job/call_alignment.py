@@ -8,15 +8,17 @@ jumps where a line was lost, and goes on by one where the rank left the call out
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import defaultdict
 from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.lost_lines import lost_lines, recent_collectives
+from ncclforensics.analyses.job.member_sequences import Sequence, Shape, distinct_sequences, model_of, sequences
 from ncclforensics.analyses.job.repeated_lines import without_repeated
+from ncclforensics.analyses.job.unread_calls import first_kept
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.templated import SLICE_ROWS, opcount_of
+from ncclforensics.frames.templated import opcount_of
 
 CALL_GAP = {
     "key": pl.Categorical(),
@@ -37,7 +39,6 @@ MOST_AHEAD = 8  # collectives that a host enqueues behind a call that does not r
 ENOUGH = 2  # calls behind a gap that have to agree; one alone agrees by chance too often
 
 Row = dict[str, Any]
-Shape = tuple[int, int]  # number of ranks of a communicator, and how many its rank had created before
 
 
 @analysis(CALL_GAP, of=("logged_divergence", "uneven_key"))
@@ -49,24 +50,34 @@ def call_gap(
     call_line: pl.DataFrame,
     call_occurrence: pl.DataFrame,
     member: pl.DataFrame,
+    source: pl.DataFrame,
 ) -> pl.DataFrame:
     """Places where the log of one member lacks collectives that the others show, while it agrees with them afterwards.
 
     Columns as in CALL_GAP. Only communicators whose members differ or end at unequal places are looked at, and of
-    these only those whose places are all known.
+    these only those whose places are all known. Of logs of which only the ends are kept, these are compared.
     """
     keys = pl.concat([logged_divergence["key"], uneven_key["key"]]).unique()
+    first = first_kept(logged_call, source)
     partly_read = logged_call.filter("in_tail")["key"].unique()  # there, places are taken from the counter
+    partly_read = partly_read.filter(~partly_read.is_in(first["key"].implode()))
     keys = keys.filter(~keys.is_in(partly_read.implode()))
     if keys.is_empty():
         return pl.DataFrame(schema=CALL_GAP)
     place = pl.int_range(pl.len()).over("rank_id", order_by="created_pos")
-    has_init = pl.col("line").is_not_null()
-    shapes = member.select("key", "rank_id", "nranks", place=place, has_init=has_init).with_row_index("member")
+    shapes = member.select("key", "rank_id", "nranks", place=place, has_init=pl.col("line").is_not_null())
+    shapes = shapes.with_row_index("member").join(first, on="key", how="left", maintain_order="left")
+    # Members of equal communicators are compared: all begin where the last of them does.
+    shapes = shapes.with_columns(pl.col("first").max().over("nranks", "place").fill_null(0))
     odd = shapes.filter(pl.col("key").is_in(keys.implode())).select("nranks", "place").unique()
     compared = shapes.join(odd, on=["nranks", "place"], how="semi").filter(~pl.col("key").is_in(partly_read.implode()))
     columns = ("member", "call_line", "pos", "ordinal", "nth", opcount_of(logged_call, call_occurrence))
-    members = _sequences(without_repeated(logged_call.select(columns), repeated_call), call_line, compared)
+    calls = without_repeated(logged_call.select(columns), repeated_call)
+    first_of = dict(compared.select("key", "first").iter_rows())
+    if first.height:
+        calls = calls.filter((pl.col("nth") >= shapes["first"].gather(calls["member"])).fill_null(True))
+        compared = compared.with_columns(pl.col("has_init") | (pl.col("first") > 0))
+    members = sequences(calls, call_line, compared.drop("first"))
     of_key: dict[str, list[Sequence]] = defaultdict(list)
     for sequence in members:
         of_key[sequence.key].append(sequence)
@@ -78,77 +89,38 @@ def call_gap(
         if starts := _starts(own):
             rows += starts
             continue
-        model = _model(own)
+        model = model_of(own)
         if model is None:
             shapes_of_key = frozenset(sequence.shape for sequence in own)
             if shapes_of_key not in models:
-                models[shapes_of_key] = _model([other for other in members if other.shape in shapes_of_key])
+                models[shapes_of_key] = model_of([other for other in members if other.shape in shapes_of_key])
             model = models[shapes_of_key]
         if model is None:
-            model = next((member for member in _distinct(own).values() if _counts_from_zero(member)), None)
+            model = next((member for member in distinct_sequences(own).values() if _counts_from_zero(member)), None)
         if model is not None:
             aligned.append((own, model))
     gaps = [gap for own, model in aligned for gap in _all_gaps(own, model, MOST_AHEAD)]
     if any(gap["missing"] < 0 for gap in gaps):  # this collector delivers lines twice: fewer calls show it elsewhere
         gaps = [gap for own, model in aligned for gap in _all_gaps(own, model, ENOUGH)]
     rows += gaps
-    return pl.DataFrame(rows, schema=CALL_GAP)
+    # What is missing where the ends begin is missing before them. The rank called it, for it went on like the others.
+    placed = [
+        {**row, "nth": row["nth"] + start, "is_lost": row["is_lost"] or (True if start and not row["nth"] else None)}
+        for row in rows
+        for start in (first_of[row["key"]],)
+    ]
+    found = pl.DataFrame(placed, schema=CALL_GAP)
+    is_told = pl.col("key").is_in(pl.concat([found["key"], logged_divergence["key"]]).unique().implode())
+    lost = _lost_by_order(logged_call, member).filter(pl.col("key").is_in(keys.implode()) & ~is_told)
+    return pl.concat([found, lost])
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
-    """The collectives of one member in order. Members that show the same calls share the columns of one of them."""
-
-    key: str
-    member: int
-    rank_id: int
-    shape: Shape
-    has_init: bool
-    content: int  # equal for members that show the same calls with the same counters: most of thousands do
-    signature: pl.Series
-    opcount: pl.Series
-
-    @property
-    def height(self) -> int:
-        """The number of its collectives."""
-        return self.signature.len()
-
-    @property
-    def identity(self) -> Row:
-        """The columns of a gap that say whose it is."""
-        return {"key": self.key, "member": self.member, "rank_id": self.rank_id}
-
-
-def _sequences(calls: pl.DataFrame, call_line: pl.DataFrame, compared: pl.DataFrame) -> list[Sequence]:
-    """The sequence of every member that is compared and makes a call, in the order of `member`."""
-    signature, is_compared = call_line["signature"], pl.col("member").is_in(compared["member"].implode())
-    is_compared &= pl.col("nth").is_not_null()
-    weighted = pl.struct("signature", "opcount").hash() * (2 * pl.col("nth").cast(pl.UInt64) + 1)
-    contents = [pl.DataFrame(schema={"member": pl.UInt32(), "content": pl.UInt64()})]
-    for part in (part.filter(is_compared) for part in calls.iter_slices(SLICE_ROWS)):
-        signed = part.with_columns(signature.gather(part["call_line"]))
-        contents.append(signed.group_by("member").agg(content=weighted.sum() + pl.len().cast(pl.UInt64)))
-    of_members = pl.concat(contents).group_by("member").agg(pl.col("content").sum())
-    of_members = of_members.join(compared, on="member").sort("member")
-    first = of_members.unique("content", keep="first", maintain_order=True)
-    shown = calls.filter(is_compared & pl.col("member").is_in(first["member"].implode())).sort("member", "nth")
-    signed = shown.select("member", "opcount", signature.gather(shown["call_line"]))
-    columns = dict(zip(first["content"], signed.partition_by("member", maintain_order=True), strict=True))
-    return [
-        Sequence(
-            row["key"], row["member"], row["rank_id"], (row["nranks"], row["place"]), row["has_init"], row["content"],
-            columns[row["content"]]["signature"], columns[row["content"]]["opcount"],
-        )
-        for row in of_members.iter_rows(named=True)
-    ]  # fmt: skip
-
-
-def _distinct(members: list[Sequence]) -> dict[int, Sequence]:
-    """The first member of each content."""
-    distinct: dict[int, Sequence] = {}
-    for member in members:
-        distinct.setdefault(member.content, member)
-    return distinct
+def _lost_by_order(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Gaps that only the calls on other communicators show; columns as in CALL_GAP."""
+    lost = lost_lines(recent_collectives(calls, member), member)
+    later, place = pl.col("end") - pl.col("first") + 1, pl.col("first") + pl.col("lost")
+    lost = lost.with_columns(nth=place, missing="lost", later=later, is_lost=pl.lit(True))
+    return lost.select(pl.col(name).cast(dtype) for name, dtype in CALL_GAP.items())
 
 
 def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -186,11 +158,11 @@ def _starts(members: list[Sequence]) -> list[Row]:
     """
     if all(member.has_init for member in members):
         return []
-    distinct = _distinct(members)
+    distinct = distinct_sequences(members)
     if all(_counts(member, 0, member.height) for member in distinct.values()):
         offsets = [int(member.opcount[0]) for member in members]
     else:
-        model = _model(members)
+        model = model_of(members)
         longest = max(members, key=lambda member: member.height) if model is None else model
         found = {content: _offset(member, longest) for content, member in distinct.items()}
         if None in found.values():
@@ -227,27 +199,6 @@ def _offset(member: Sequence, longest: Sequence) -> int | None:
     return min(fitting, key=lambda offset: abs(offset + member.height - longest.height), default=None)
 
 
-def _model(members: list[Sequence]) -> Sequence | None:
-    """The member whose sequence most others share up to the shorter end, longest first; None if none has a majority.
-
-    Two members of one communicator have none: there, the communicators of equal size that each rank created at the
-    same place decide, for programs run the same calls on all of them.
-    """
-    distinct, counts = list(_distinct(members).values()), Counter(member.content for member in members)
-    if not distinct:
-        return None
-    starts = pl.concat(
-        calls.signature.to_frame().with_columns(end=pl.int_range(pl.len()), number=number, alike=counts[calls.content])
-        for number, calls in enumerate(distinct)
-    )
-    weighted = pl.col("signature").hash() * (2 * pl.col("end") + 1).cast(pl.UInt64)
-    starts = starts.with_columns(start=weighted.cum_sum().over("number"))  # equal for sequences that begin alike
-    shown = starts.group_by("number").last().select("end", "start", "alike")
-    alike = starts.drop("alike").join(shown, on=["end", "start"]).group_by("number").agg(pl.sum("alike"), pl.max("end"))
-    best, most, _ = alike.sort("alike", "end", "number", descending=[True, True, False]).row(0)
-    return distinct[best] if most > 1 and most * 2 > len(members) else None
-
-
 def _first_difference(calls: Sequence, other_calls: Sequence, start: int = 0, shift: int = 0) -> int | None:
     """The first position from `start` at which `calls` and `other_calls`, shifted by `shift`, differ; or None."""
     length = min(calls.height, other_calls.height - shift) - start
@@ -259,7 +210,7 @@ def _first_difference(calls: Sequence, other_calls: Sequence, start: int = 0, sh
 
 def _all_gaps(members: list[Sequence], model: Sequence, most_ahead: int) -> list[Row]:
     """The gaps of all members; those of equal content are looked for once."""
-    gaps = {content: _gaps_of(member, model, most_ahead) for content, member in _distinct(members).items()}
+    gaps = {content: _gaps_of(member, model, most_ahead) for content, member in distinct_sequences(members).items()}
     return [{**gap, **member.identity} for member in members for gap in gaps[member.content]]
 
 

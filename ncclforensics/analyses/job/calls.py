@@ -12,6 +12,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.call_alignment import corrected
 from ncclforensics.analyses.job.repeated_lines import without_repeated
+from ncclforensics.analyses.job.unread_calls import numbered_after_unread, without_unplaced
 from ncclforensics.data.names import ELEMENT_BYTES, POINT_TO_POINT
 from ncclforensics.data.versions import Version, releases
 from ncclforensics.frames.columns import OWNER, with_line
@@ -158,30 +159,12 @@ def logged_call(
     ordinal = pl.when(use_opcount).then("opcount").when(~pl.col("in_tail")).then("ordinal")
     nth_by_position = pl.when(use_opcount).then("opcount").when(~pl.col("in_tail")).then("nth")
     numbered = calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth_by_position))
-    if calls_between.is_empty():
+    closed = source.filter(pl.col("is_closed") & ~pl.col("is_whole"))["source"].implode()
+    if calls_between.is_empty() and closed[0].is_empty():
         return numbered
-    counted = calls["ordinal"] + _calls_between(member, calls_between).gather(calls["member"])
-    return numbered.with_columns(counted=counted).with_columns(
-        pl.when(_fits_counter() & pl.col("in_tail")).then(pl.coalesce(name, "counted")).otherwise(name).alias(name)
-        for name in ("ordinal", "nth")
-    )
-
-
-def _calls_between(member: pl.DataFrame, calls_between: pl.DataFrame) -> pl.Series:
-    """How many calls every member made on its communicator between the windows of its file; null if unknown."""
-    counted = member.select("source", "comm").join(
-        calls_between, on=["source", "comm"], how="left", maintain_order="left"
-    )
-    return counted["calls"].cast(CALL["ordinal"])
-
-
-def _fits_counter() -> pl.Expr:
-    """Whether all calls of a communicator are collectives, and no counter is ahead of the number of its call.
-
-    No call raises the counter by more than one: where it is ahead, lines are lost.
-    """
-    is_behind = (pl.col("opcount") <= pl.coalesce("counted", "ordinal")).fill_null(True)
-    return (pl.col("collective") & is_behind).all().over("key")
+    is_parsed = line.select(pl.col("source").is_in(closed)).to_series()
+    is_parsed = line.select(pl.col("source").is_in(closed)).to_series()
+    return numbered_after_unread(calls, numbered, is_parsed, member, calls_between)
 
 
 def _count_within(membership: pl.Series, memberships: int) -> pl.Series:
@@ -273,9 +256,16 @@ def _opcount_counts_calls(version: pl.DataFrame) -> pl.Expr:
 
 
 @analysis(CALL, of=("logged_call",))
-def call(logged_call: pl.DataFrame, repeated_call: pl.DataFrame, call_gap: pl.DataFrame) -> pl.DataFrame:
+def call(
+    logged_call: pl.DataFrame,
+    repeated_call: pl.DataFrame,
+    call_gap: pl.DataFrame,
+    call_line: pl.DataFrame,
+    source: pl.DataFrame,
+) -> pl.DataFrame:
     """Every call with its rank and its place on its communicator, without repeated lines, and lost lines counted."""
-    return corrected(without_repeated(logged_call, repeated_call), call_gap)
+    calls = corrected(without_repeated(logged_call, repeated_call), call_gap)
+    return without_unplaced(calls, call_line, source)
 
 
 @analysis(LAST_CALL, of=("logged_call",), is_step=True)
