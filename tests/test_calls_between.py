@@ -241,6 +241,39 @@ def test_lines_lost_between_the_windows_of_long_logs_accuse_no_rank(
     assert set(windows["hang"]["culprits"]) <= at_fault | set(whole["hang"]["culprits"])
 
 
+@pytest.mark.parametrize("version", ["2.21.5", "2.27.7", "2.30.7"])
+@pytest.mark.parametrize("lost", [9, 23, 200])
+def test_many_lines_lost_between_the_windows_of_long_logs_accuse_no_rank(
+    version: str, lost: int, tmp_path: Path
+) -> None:
+    fault = Fault(FaultKind.OTHER_COUNT, (6,), "world")
+    plan = Plan(nodes=2, gpus_per_node=4, tp=2, layers=2, steps=80, version=version, finish=Finish.KILLED, fault=fault)
+    generate(plan, tmp_path)
+    log = tmp_path / "nccl_rank3.log"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[: len(lines) // 2], *lines[len(lines) // 2 + lost :]]))
+
+    assert set(long_answer(str(tmp_path), plan)["hang"]["culprits"]) <= {6}
+
+
+def test_a_communicator_whose_calls_cannot_be_placed_is_left_out_everywhere(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.EXTRA_CALL, (6,), "tp")
+    plan = Plan(nodes=2, gpus_per_node=8, tp=2, layers=1, steps=90, version="2.27.7", seed=8077, finish=Finish.ABORTED,
+                fault=fault)  # fmt: skip
+    generate(plan, tmp_path)
+    log = tmp_path / "nccl_rank10.log"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:510], *lines[512:]]))
+
+    run = windows_of(tmp_path, 24 << 10, every_call_of=0)
+
+    assert build_report(run).defects == []
+    placed = set(run["call"]["key"])
+    assert placed < set(run["logged_call"]["key"])
+    assert set(run["divergence"]["key"]) <= placed
+    assert set(run["last_call"]["key"]) == placed
+
+
 def test_messages_between_windows_are_counted_by_peer(tmp_path: Path) -> None:
     generate(Plan(nodes=1, gpus_per_node=4, tp=2, pp=2, steps=60, version="2.27.7"), tmp_path)
     whole, windows = analyze([tmp_path], full=True).run, windows_of(tmp_path, every_call_of=0)

@@ -293,7 +293,14 @@ def last_call(
     call: pl.DataFrame, logged_end: pl.DataFrame, repeated_call: pl.DataFrame, call_gap: pl.DataFrame
 ) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
-    return logged_end if call_gap.is_empty() and repeated_call.is_empty() else _last_calls(call)
+    return logged_end if _are_as_logged(call, logged_end, call_gap, repeated_call) else _last_calls(call)
+
+
+def _are_as_logged(
+    call: pl.DataFrame, logged_end: pl.DataFrame, call_gap: pl.DataFrame, repeated_call: pl.DataFrame
+) -> bool:
+    """Whether no call was moved or left out."""
+    return call_gap.is_empty() and repeated_call.is_empty() and call.height == logged_end["lines"].sum()
 
 
 def _last_calls(calls: pl.DataFrame) -> pl.DataFrame:
@@ -323,11 +330,12 @@ def divergence(
     last_call: pl.DataFrame,
     member: pl.DataFrame,
     logged_divergence: pl.DataFrame,
+    logged_end: pl.DataFrame,
     repeated_call: pl.DataFrame,
     call_gap: pl.DataFrame,
 ) -> pl.DataFrame:
     """The first collective of each communicator in which its members differ in name, count, datatype, op or root."""
-    is_as_logged = call_gap.is_empty() and repeated_call.is_empty()
+    is_as_logged = _are_as_logged(call, logged_end, call_gap, repeated_call)
     return logged_divergence if is_as_logged else _differences(call, call_line, last_call, member)
 
 
