@@ -134,6 +134,18 @@ def test_compressed_objects_are_unpacked_and_saved_runs_are_read(server: Server,
     assert len(report["inputs"]) == len(LOGS)
 
 
+def test_a_long_compressed_object_has_windows(server: Server, tmp_path: Path) -> None:
+    generate(Plan(nodes=1, gpus_per_node=2, tp=2, bytes_per_rank=3_000_000), tmp_path)
+    logs = sorted(tmp_path.iterdir())
+    server.objects = {f"/{log.name}.gz": gzip.compress(log.read_bytes()) for log in logs}
+    urls = [server.url(path) for path in server.objects]
+
+    run = open_run(find(urls))
+
+    assert all(reader.is_windowed and not reader.is_whole for reader in run.inputs)
+    assert said(urls)["hang"]["verdict"] == said([str(tmp_path)])["hang"]["verdict"] == "no-hang"
+
+
 def test_a_request_that_fails_once_is_repeated(server: Server) -> None:
     server.failures = {f"/{LOGS[3]}": 503}
 

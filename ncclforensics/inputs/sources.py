@@ -176,7 +176,7 @@ class Source:
 
     def measured(self, kept: int) -> Source:
         """The same compressed file with its length and its last `kept` bytes; itself where it cannot be unpacked."""
-        if self.seekable or self.problem or self.saved or self.remote or self.opener is _plain:
+        if self.seekable or self.problem or self.saved or self.opener is _plain:
             return self
         try:
             with self.open() as stream:
@@ -284,8 +284,7 @@ def spool(stream: BinaryIO | io.BufferedIOBase, name: str) -> Source:
     _SPOOLED.append(path)  # before the file exists: a signal may end the program at any time
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
         shutil.copyfileobj(stream, copy)
-    spooled = _source(path, name)
-    return replace(spooled, seekable=False)
+    return _source(path, name)
 
 
 _SPOOLED: list[Path] = []
