@@ -43,8 +43,8 @@ def analyze(
 
     `paths`: a file, a folder, a glob or a saved run, or several of them.
     `full`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
-    those on a hang. Of more than 1.5 GB of logs, a full read keeps the calls at both ends of each file, and all lines
-    that are no calls, so that memory is bounded.
+    those on a hang. Of more than four million calls, those at both ends of each process are kept, and the others
+    counted, so that memory is bounded.
     `select`, `ignore`: names of rules or categories, to run only these or to skip them. `rank_from`: a pattern that
     finds a rank in a path. `selection`: what the report shows; verdicts use all ranks. `since`, `until`: use only lines
     printed between these times; reads every byte. `since_look`: a saved run of the same logs from earlier, or what was
@@ -88,13 +88,11 @@ def analyze(
         with connected(on) as (executor, threads):
             found = read_apart(found, executor, threads, parsed)
     reads_whole = full or everything or time_range is not None
-    policy = ReadPolicy.of_whole_logs(found) if reads_whole else ReadPolicy.of_windows(len(found))
+    policy = ReadPolicy(full=True) if reads_whole else ReadPolicy.of_windows(len(found))
     run = open_run(found, policy, time_range=time_range, settings=settings, progress=parsed)
 
     def judge() -> PrintedReport:
         run.read_until_decided()
-        if policy.full:
-            run.read_rest()
         report = build_report(run, selection, rules, earlier_look)
         report.time_range = time_range
         return PrintedReport.of(report)

@@ -18,18 +18,20 @@ from ncclforensics.archive import write
 from ncclforensics.formats import dialect
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
-from ncclforensics.inputs import read_policy
-from ncclforensics.inputs.read_policy import EVERY_CALL, ReadPolicy
+from ncclforensics.inputs.read_policy import CALLS, ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.inputs.windows import InputReader
+from ncclforensics.parsing import kept_calls
 from ncclforensics.parsing.calls_between import POINTER, count_calls
-from ncclforensics.report.build import build_report
+from ncclforensics.report.build import Report, build_report
+from ncclforensics.rules.registry import select_rules
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Layout, Plan, generate
 from ncclforensics.simulate.handling import Handling
 from ncclforensics.views.json_report import as_object
 from tests.budget import examples
 from tests.test_generated_runs import answer, reported
 
+FEW = 1000  # calls that are kept, as of logs of gigabytes
 CALL = dialect().candidates[0].pattern
 PREFIX = "gpu-a012:41887:41887 [3] NCCL INFO "
 
@@ -48,9 +50,12 @@ def created(pointer: str) -> str:
     )
 
 
-def windows_of(folder: str | Path, window: int = 8 << 10, *, every_call_of: int = EVERY_CALL) -> Run:
-    run = open_run(find([str(folder)]), ReadPolicy(window=window, small_file=2 * window, every_call_of=every_call_of))
-    run.read_until_decided()
+def windows_of(folder: str | Path, window: int = 8 << 10, *, calls: int = CALLS) -> Run:
+    policy = ReadPolicy(window=window, small_file=2 * window, calls=calls, chunk=16 << 10)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(kept_calls, "FEWEST", min(kept_calls.FEWEST, calls // 16))
+        run = open_run(find([str(folder)]), policy)
+        run.read_until_decided()
     return run
 
 
@@ -203,11 +208,10 @@ def long_runs(draw: st.DrawFn) -> Plan:
 
 
 def long_answer(folder: str, plan: Plan) -> dict[str, Any]:
-    """The answer on logs that are too long to keep every call: windows, and counts of what lies between."""
+    """The answer on logs that are too long to keep every call where windows do not suffice."""
     window = (16 << 10) * (8 if plan.layout is Layout.MERGED else 1)
-    run = windows_of(folder, window, every_call_of=0)
+    run = windows_of(folder, window, calls=FEW)
     assert run.defects == []
-    assert not any(reader.is_windowed and reader.is_whole for reader in run.inputs)
     return as_object(build_report(run))
 
 
@@ -263,9 +267,9 @@ def test_a_communicator_whose_calls_cannot_be_placed_is_left_out_everywhere(tmp_
     generate(plan, tmp_path)
     log = tmp_path / "nccl_rank10.log"
     lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join([*lines[:510], *lines[512:]]))
+    log.write_bytes(b"".join([*lines[:510], *lines[610:]]))
 
-    run = windows_of(tmp_path, 24 << 10, every_call_of=0)
+    run = windows_of(tmp_path, 24 << 10, calls=2 * FEW)
 
     assert build_report(run).defects == []
     placed = set(run["call"]["key"])
@@ -276,7 +280,7 @@ def test_a_communicator_whose_calls_cannot_be_placed_is_left_out_everywhere(tmp_
 
 def test_messages_between_windows_are_counted_by_peer(tmp_path: Path) -> None:
     generate(Plan(nodes=1, gpus_per_node=4, tp=2, pp=2, steps=60, version="2.27.7"), tmp_path)
-    whole, windows = analyze([tmp_path], full=True).run, windows_of(tmp_path, every_call_of=0)
+    whole, windows = analyze([tmp_path], full=True).run, windows_of(tmp_path, calls=FEW)
 
     assert all(reader.is_read_through for reader in windows.inputs)
     last = [
@@ -295,9 +299,59 @@ def test_a_pointer_that_a_second_communicator_gets_between_the_windows_is_counte
         + made("0xa1") * 400, encoding="utf-8",
     )  # fmt: skip
 
-    last = windows_of(tmp_path, 4 << 10, every_call_of=0)["last_call"].sort("pos")
+    run = windows_of(tmp_path, 4 << 10, calls=200)
+    last = run["last_call"].sort("pos")
 
+    assert run["call"].height < 400
     assert last["calls"].to_list() == [350, 400]
+
+
+def with_ends_kept(paths: list[str], monkeypatch: pytest.MonkeyPatch, calls: int = 1000) -> Report:
+    """The report of a full read that keeps about so many calls, as of logs of gigabytes."""
+    monkeypatch.setattr(kept_calls, "FEWEST", 60)
+    run = open_run(find(paths), ReadPolicy(full=True, calls=calls, chunk=16 << 10))
+    return build_report(run, rules=select_rules(everything=True))
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.OTHER_COUNT, FaultKind.RECV_NEVER_POSTED])
+@pytest.mark.parametrize("layout", Layout)
+def test_a_full_read_keeps_the_calls_at_both_ends_of_each_process(
+    kind: FaultKind, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = Fault(kind, (5,), "pp" if kind is FaultKind.RECV_NEVER_POSTED else "world")
+    plan = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, steps=60, version="2.27.7", finish=Finish.KILLED, fault=fault,
+                layout=layout)  # fmt: skip
+    generate(plan, tmp_path)
+    whole = analyze(tmp_path, everything=True)
+
+    ends = with_ends_kept([str(tmp_path)], monkeypatch)
+
+    assert ends.run.defects == []
+    assert all(reader.is_read_through for reader in ends.run.inputs)
+    assert ends.run["call"].height < whole.run["call"].height / 2
+    assert ends.run.tally.sort("source").equals(whole.run.tally.sort("source"))
+    assert reported(as_object(ends)) == reported(as_object(whole))
+    calls = [report.run["last_call"].sort("key", "rank_id")["calls"] for report in (ends, whole)]
+    assert calls[0].equals(calls[1])
+
+
+@examples(4)
+@given(plan=long_runs(), calls=st.integers(1000, 4000), are_joined=st.booleans())
+def test_keeping_the_ends_of_processes_gives_the_verdict_of_all_calls(plan: Plan, calls: int, are_joined: bool) -> None:
+    """Also where one file holds the logs of all ranks, one behind the other: its ends are those of two of them."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        generate(plan, Path(folder))
+        if are_joined:
+            logs = sorted(Path(folder).iterdir())
+            joined = b"".join(log.read_bytes() for log in logs)
+            for log in logs:
+                log.unlink()
+            Path(folder, "all.log").write_bytes(joined)
+
+        ends, whole = with_ends_kept([folder], monkeypatch, calls), analyze(folder, everything=True)
+
+    assert ends.run.defects == []
+    assert reported(as_object(ends)) == reported(as_object(whole))
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.OTHER_COUNT, FaultKind.RECV_NEVER_POSTED])
@@ -309,11 +363,10 @@ def test_saved_runs_of_long_logs_give_the_verdict_of_the_logs(
     plan = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, steps=60, version="2.27.7", finish=Finish.KILLED, fault=fault)
     generate(plan, logs)
     whole = answer([str(logs)], whole=True)
-    monkeypatch.setattr(read_policy, "EVERY_CALL", 0)
     of_node = [[str(log) for log in sorted(logs.iterdir())[start : start + 4]] for start in (0, 4)]
     saved = [str(tmp_path / f"node{number}.ncclf") for number in range(2)]
     for paths, file in zip(of_node, saved, strict=True):
-        write.save(analyze(paths, everything=True), Path(file))
+        write.save(with_ends_kept(paths, monkeypatch), Path(file))
     merged = tmp_path / "job.ncclf"
     write.save(analyze(saved, everything=True), merged)
     shutil.rmtree(logs)

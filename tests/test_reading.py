@@ -21,12 +21,15 @@ from ncclforensics.cli import main
 from ncclforensics.formats import nccl
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
-from ncclforensics.inputs import lines, read_policy
+from ncclforensics.inputs import lines
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.inputs.unpacked import measure, positioned
 from ncclforensics.inputs.windows import InputReader
+from ncclforensics.parsing import kept_calls
 from ncclforensics.parsing.parser import parse
+from ncclforensics.report.build import build_report
+from ncclforensics.rules.registry import select_rules
 from ncclforensics.simulate.generate import Fault, FaultKind, Plan, generate
 from ncclforensics.views.json_report import as_object
 from tests.budget import examples
@@ -125,22 +128,22 @@ def test_growing_windows_give_the_rows_of_a_full_read(data: bytes, window: int, 
         assert grown["source"].rows() == whole["source"].rows()
 
 
-@given(data=TEXTS, window=st.integers(1, 500), chunk=st.integers(1, 500))
+@given(data=TEXTS, chunk=st.integers(1, 500))
 @examples(13)
-def test_reading_through_leaves_out_nothing_but_calls(data: bytes, window: int, chunk: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+def test_keeping_the_ends_leaves_out_nothing_but_calls(data: bytes, chunk: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(kept_calls, "FEWEST", 1)
         path = written(Path(folder) / "rank0.log", data)
         whole = run_of(path)
-        through = run_of(path, policy=replace(tiny(window, chunk), full=True, every_call=False))
+        ends = run_of(path, policy=replace(tiny(1, chunk), full=True, calls=0))
 
-        through.read_rest()
-
-        assert through.tally.rows() == whole.tally.rows()
-        assert through.inputs[0].lines_read == whole.inputs[0].lines_read
+        assert ends.tally.rows() == whole.tally.rows()
+        assert ends.inputs[0].lines_read == whole.inputs[0].lines_read
         for name in FRAMES[1:]:
-            assert texts_of(through, name) == texts_of(whole, name)
-        windows = run_of(path, policy=tiny(window, chunk))
-        assert texts_of(through, "operation") == texts_of(windows, "operation")
+            assert texts_of(ends, name) == texts_of(whole, name)
+        calls, kept = texts_of(whole, "operation"), texts_of(ends, "operation")
+        assert set(kept) <= set(calls)
+        assert len(kept) + ends["calls_between"]["calls"].sum() <= len(calls)
 
 
 @given(
@@ -403,12 +406,12 @@ def test_long_logs_are_judged_as_if_every_call_was_kept(
 ) -> None:
     generate(Plan(nodes=2, tp=4, version=version, bytes_per_rank=100_000, fault=Fault(kind, (5,), "world")), tmp_path)
     every_call = analyze([tmp_path], everything=True)
-    monkeypatch.setattr(read_policy, "EVERY_CALL", 0)
-    monkeypatch.setattr(read_policy, "LONGEST_WINDOW", 4000)
+    monkeypatch.setattr(kept_calls, "FEWEST", 30)
+    run = open_run(find([str(tmp_path)]), ReadPolicy(full=True, calls=2000, chunk=16 << 10))
 
-    of_long_logs = analyze([tmp_path], everything=True)
+    of_long_logs = build_report(run, rules=select_rules(everything=True))
 
-    assert any(reader.is_read_through for reader in of_long_logs.run.inputs)
+    assert any(reader.is_read_through for reader in run.inputs)
     wanted, found = as_object(every_call), as_object(of_long_logs)
     for finding in wanted["findings"] + found["findings"]:
         del finding["detail"]  # it counts all calls of a process

@@ -124,8 +124,7 @@ def _read_part(paths: Sequence[str], rule_folders: Sequence[Path]) -> bytes | st
         for rule_folder in rule_folders:
             load_folder(rule_folder)
         sources = [_named(source, host) for source in find(paths)]
-        run = open_run(sources, ReadPolicy.of_whole_logs(sources))
-        run.read_rest()
+        run = open_run(sources, ReadPolicy(full=True))
         report = Report(run, [], {}, Selection(), [])
         report.hash_inputs()
         with TemporaryDirectory(prefix="ncclforensics-") as folder:

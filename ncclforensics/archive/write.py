@@ -92,7 +92,7 @@ def _input(report: Report, number: int) -> dict[str, Any]:
         "rank_hint": reading.source.rank_hint,
         "lines_read": reading.lines_read,
         "is_cut": reading.is_cut,
-        "is_read_through": reading.is_read_through and not reading.is_whole,
+        "is_read_through": reading.is_read_through,
         "is_binary": reading.is_binary,
         "is_document": reading.is_document,
         "last_time": reading.last_time,

@@ -19,7 +19,7 @@ from ncclforensics.data.settings import Settings
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats
 from ncclforensics.frames.assemble import assemble, concat_small, with_positions
-from ncclforensics.frames.columns import ORIGIN, OWNER, no_rows
+from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, TAIL_OFFSET, no_rows
 from ncclforensics.frames.process_names import ProcessNames, process_names
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.frames.registry import RUN_FRAMES, analyses
@@ -30,6 +30,7 @@ from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs.lines import LAST
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing import templates
+from ncclforensics.parsing.calls_between import CALLS_BETWEEN
 from ncclforensics.parsing.concurrency import DEFECTS, Result, single_threaded
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
@@ -38,13 +39,14 @@ from ncclforensics.parsing.repeated_lines import REPEATED
 MANY_LINES = 300_000  # from here on, Polars' thread pool computes frames faster than one thread
 
 SPEAKER_COLUMNS = {**ORIGIN, **SPEAKER, "last_pos": pl.Int64()}
+CALLS_BETWEEN_COLUMNS = {**CALLS_BETWEEN, "pos": pl.Int64(), "last_pos": pl.Int64()}
 REPEATED_COLUMNS = {**ORIGIN, **REPEATED, "last_pos": pl.Int64()}
 
 SOURCE_COLUMNS = {
     "source": pl.Int32(),
     "path": pl.String(),
-    "is_whole": pl.Boolean(),  # every line was read
-    "is_closed": pl.Boolean(),  # no more of it can be read; if it is not whole, calls between its windows were counted
+    "is_whole": pl.Boolean(),  # every line was read, and every call kept
+    "is_closed": pl.Boolean(),  # no more of it can be read; if it is not whole, some calls were only counted
     "is_cut": pl.Boolean(),  # the last line has no end
     "hint": pl.Int32(),  # the rank that its name suggests
     "damaged": pl.Int64(),  # lines
@@ -113,12 +115,6 @@ class Run:
         """Read more of the inputs named in `wanted` (columns `source`, `reach`: head, tail or all)."""
         self._records.read_more({int(row["source"]): str(row["reach"]) for row in wanted.iter_rows(named=True)})
         self._forget()
-
-    def read_rest(self) -> None:
-        """Read what lies between windows, and keep all of it but calls: after this, windows do not grow any more."""
-        if any(reader.is_windowed and not reader.is_closed for reader in self.inputs):
-            self._records.read_rest()
-            self._forget()
 
     def _forget(self) -> None:
         """Forget what was computed of fewer lines."""
@@ -198,8 +194,7 @@ class Run:
         if name == "speaker":
             return {name: self._speakers()}
         if name == "calls_between":
-            parsed = self._process_names.without_ambiguous(self._records.parsed_calls)
-            return {name: pl.concat([self._records.counted_calls, self._process_names.replace_in(parsed)])}
+            return {name: self._calls_between()}
         if name == "repeated_line":
             return {name: self._repeated_lines()}
         if name in (TEMPLATES, OCCURRENCES):
@@ -268,7 +263,7 @@ class Run:
             (
                 reader.number,
                 reader.source.path,
-                reader.is_whole or reader.is_binary,
+                (reader.is_whole and not reader.is_read_through) or reader.is_binary,
                 reader.is_closed or reader.is_binary,
                 reader.is_cut,
                 reader.source.rank_hint,
@@ -337,6 +332,18 @@ class Run:
         if not placed["pos"].is_sorted():
             placed = placed.sort("pos")
         return self._process_names.replace_in(placed.select(list(SPEAKER_COLUMNS)))
+
+    def _calls_between(self) -> pl.DataFrame:
+        """The calls that were counted and not kept, with the places of the first and the last of each row."""
+        names = self._process_names
+        parsed = names.replace_in(names.without_ambiguous(self._records.parsed_calls))
+        counted = pl.concat([self._records.counted_calls, parsed])
+        lines = (pl.col("last") - pl.col("line")).fill_null(0)
+        placed = with_positions(counted.with_columns(last=lines), self._ends)
+        between = pl.col("source").cast(pl.Int64) * (1 << SOURCE_BITS) + (TAIL_OFFSET >> 1)
+        placed = placed.with_columns(pos=pl.coalesce("pos", between))
+        placed = placed.with_columns(last=pl.col("line") + pl.col("last"), last_pos=pl.col("pos") + pl.col("last"))
+        return placed.select(list(CALLS_BETWEEN_COLUMNS))
 
     def _repeated_lines(self) -> pl.DataFrame:
         stretches = self._records.repeated.with_columns(pl.col(LAST) - pl.col("line"))

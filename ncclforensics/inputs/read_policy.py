@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import polars as pl
 
 from ncclforensics.inputs.lines import CHUNK
-from ncclforensics.inputs.sources import Source
 
 WINDOW = 64 << 10  # bytes
 # What the windows of all files hold together, in bytes; where there are more files, each gets smaller windows.
 WINDOWS = 2 * 2048 * WINDOW
-# Bytes of logs up to which a full read keeps every call, at up to 0.3 bytes each; of longer ones, those in windows that
-# together hold an eighth of this.
-EVERY_CALL = 1_500_000_000
-# The same where windows do not suffice, and files are wanted whole: counting calls costs half of keeping them.
-WANTED_WHOLE = 400_000_000
-LONGEST_WINDOW = CHUNK
+CALLS = 4_000_000  # of 0.6 GB of logs
 SMALLEST_WINDOW = 16 << 10  # bytes; most often enough for the init of a rank
 SAMPLE = 32 << 10  # bytes at each end by which formats are detected
 MOST_THREADS = 8  # each holds a batch of lines in memory
@@ -33,14 +26,13 @@ class ReadPolicy:
     """Sizes that decide how inputs are read and parsed; none of them changes what is found in bytes that were read."""
 
     full: bool = False  # read every byte instead of windows at both ends of each file
-    every_call: bool = True  # where all is read: keep every call, or those in windows, which are read first
-    every_call_of: int = WANTED_WHOLE  # bytes of logs up to which files that windows do not suffice for keep every call
     window: int = WINDOW  # bytes first read at each end of a file
     small_file: int = 4 * WINDOW  # bytes; a file up to this size is read whole
     sample: int = SAMPLE  # bytes at each end by which the format of a file is detected
     chunk: int = CHUNK  # bytes read and parsed at once
     one_thread: int = 4 * CHUNK  # bytes; less than that is read faster by one thread than by several
     batch: int = 8 * CHUNK  # weight of rare lines parsed at once, to amortise regex compilation
+    calls: int = CALLS  # of more, those at both ends of each process are kept, and the others counted
     kept: int = 32  # equal lines kept at each end of a flood; what lies between them is counted and dropped
     events: int = 1 << 16  # rows of a frame of events; of more, those that differ only in numbers are counted
     threads: int = field(default_factory=_threads)
@@ -51,17 +43,3 @@ class ReadPolicy:
         """The policy for so many files: the more there are, the less is read at first of each."""
         window = min(max(WINDOWS // (2 * max(files, 1)), SMALLEST_WINDOW), WINDOW)
         return cls(window=window, small_file=4 * window, sample=window // 2)
-
-    @classmethod
-    def of_whole_logs(cls, sources: Sequence[Source]) -> ReadPolicy:
-        """The policy for reading every byte; of more than EVERY_CALL bytes, calls at both ends of files are kept."""
-        length = sum(source.expected_size for source in sources if not source.saved)
-        if length <= EVERY_CALL:
-            return cls(full=True)
-        policy = cls(full=True, every_call=False, every_call_of=EVERY_CALL)
-        window = policy.window_of_long_logs(len(sources))
-        return replace(policy, window=window, small_file=4 * window)
-
-    def window_of_long_logs(self, files: int) -> int:
-        """Bytes at each end of a file whose calls are kept, where the logs are too long to keep every call."""
-        return min(max(self.every_call_of // (16 * max(files, 1)), SMALLEST_WINDOW), LONGEST_WINDOW)

@@ -34,7 +34,7 @@ class InputReader:
     policy: ReadPolicy = field(default_factory=ReadPolicy)
     problems: list[str] = field(default_factory=list)
     is_whole: bool = False
-    is_read_through: bool = False  # every line was read; of calls between the windows, nothing is kept
+    is_read_through: bool = False  # every line was or will be read; of calls, those at both ends of processes are kept
     is_cut: bool = False  # the last line has no `\n`
     is_binary: bool = False
     is_document: bool = False  # one JSON object or value instead of lines: `line` is the number of a record
@@ -70,6 +70,13 @@ class InputReader:
         return self.is_whole or self.is_read_through
 
     @property
+    def begins_with_windows(self) -> bool:
+        """Whether both its ends are read first, as the policy says."""
+        is_small = self.source.text_size <= self.policy.small_file
+        is_whole = self.policy.full or not self.source.has_windows or self.source.is_part or is_small
+        return self.export is None and not is_whole
+
+    @property
     def is_windowed(self) -> bool:
         """Whether only windows at the two ends were read."""
         return self.tail_start > 0
@@ -96,10 +103,6 @@ class InputReader:
             self._grow(factor * before if head else before, factor * after if tail else after)
         )
 
-    def widen_to(self, size: int) -> Iterator[Lines]:
-        """Let both windows be at least so many bytes long."""
-        yield from self._with_errors_reported(self._grow(size, size))
-
     def widen_head(self, stop: int) -> Iterator[Lines]:
         """Let the window at the head end at this byte of the file."""
         yield from self._with_errors_reported(self._grow(stop, self.source.text_size - self.tail_start))
@@ -107,10 +110,6 @@ class InputReader:
     def finish(self) -> Iterator[Lines]:
         """Read everything between the windows."""
         yield from self._with_errors_reported(self._grow(self.source.text_size, 0))
-
-    def rest(self) -> Iterator[Lines]:
-        """Read the lines between the windows, which do not grow any more."""
-        yield from self._with_errors_reported(self._between())
 
     def read_document(self) -> bytes:
         """Read all bytes, as far as possible; damage is added to `problems`."""
@@ -205,11 +204,9 @@ class InputReader:
     def _begin(self) -> Iterator[Lines]:
         if self.is_binary:
             return
-        is_small = self.source.text_size <= self.policy.small_file
-        keeps_all = self.policy.full and self.policy.every_call
         if self.export is not None:
             yield self._read_export(self.export)
-        elif keeps_all or not self.source.has_windows or self.source.is_part or is_small:
+        elif not self.begins_with_windows:
             yield from self._read_whole()
         else:
             self.tail_start = self.source.text_size
@@ -304,13 +301,6 @@ class InputReader:
                 yield self._counted(lines.shifted(rows, -(lines.count(rows) + self.tail_lines + 1)))
                 self.tail_lines += lines.count(rows)
         self.is_whole = self.head_stop >= self.tail_start
-
-    def _between(self) -> Iterator[Lines]:
-        with self.source.open() as stream:
-            middle = lines.ByteRange(stream, self.head_stop, self.tail_start)
-            for rows in lines.blocks(middle, self.number, self.policy.chunk, self.head_lines + 1):
-                yield self._counted(rows)
-        self.is_read_through = True
 
     def _stretch(
         self, stream: io.BufferedIOBase, start: int, stop: int, *, is_tail: bool = False

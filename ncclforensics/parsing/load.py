@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -19,15 +19,16 @@ from ncclforensics.parsing.alike_rows import AlikeRows
 from ncclforensics.parsing.calls_between import CALLS_BETWEEN, CountedCalls, CountedStretches, count_calls
 from ncclforensics.parsing.concurrency import DEFECTS, ordered_map
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
+from ncclforensics.parsing.kept_calls import keep_ends
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.repeated_lines import no_repeats
 from ncclforensics.parsing.templates import EncodedRows, encode
 from ncclforensics.parsing.workers import ParallelParser
 
-REPLAYED = "replay"  # calls of another kind of line, which grow with the length of a job as calls do
 Process = tuple[str, int]  # host and pid
 SAMPLED_TOGETHER = 64  # inputs
 FEW_INPUTS = 16
+LONGEST_WINDOWS = 400_000_000  # bytes; reading whole files and counting their calls takes less memory
 Progress = Callable[[int], None]  # called with the bytes parsed since the last call
 Keep = Callable[[pl.DataFrame], pl.DataFrame]  # leaves out the rows of a frame that are not wanted
 
@@ -53,8 +54,9 @@ class Records:
         self.counted_stretches = CountedStretches()  # of the inputs that were read through
         self._events: dict[str, AlikeRows] = {}  # parsed frame -> what bounds it, if it is one of events
         self._formats: dict[int, InputFormat] = {}
-        self._is_between_windows = False  # what is parsed now stands there
+        self._read_whole: set[int] = set()  # inputs of which every line has been read, or will be
         self._keep = keep
+        self._kept_calls, self._most_calls = 0, policy.calls  # of more, those in the middle are only counted
         self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
         self._parser = ParallelParser(self.dialect, policy, self.add, progress, self.inputs, self.defects)
         self._partly_read: dict[int, tuple[DocumentReader, int]] = {}  # documents: how they are read, records read
@@ -63,17 +65,28 @@ class Records:
         """Add what was parsed of some lines."""
         if self._keep:
             parsed = self._wanted(parsed, self._keep)
-        if self._is_between_windows:
-            parsed = self._without_calls(parsed)
         self.tallies.append(parsed.tally)
         self.speakers.append(parsed.speakers)
         self.repeated_lines += [parsed.repeated] if parsed.repeated.height else []
         self.encoded += [parsed.encoded] if parsed.encoded else []
+        self._kept_calls += parsed.encoded.height if parsed.encoded else 0
+        if self._kept_calls > self._most_calls:
+            self._keep_ends()
         for name, pieces in parsed.frames.items():
             self.frames.setdefault(name, []).extend(pieces)
             events = self._events.setdefault(name, AlikeRows(self.policy.events, self.policy.kept))
             if events.count(sum(rows.height for rows in pieces)):
                 self._bound(name)
+
+    def _keep_ends(self) -> None:
+        """Keep no more calls than those at both ends of each process, of inputs that are read whole."""
+        counted = CountedStretches()
+        self.encoded = keep_ends(self.encoded, self._read_whole, self.policy.calls, counted)
+        self._kept_calls = sum(piece.height for piece in self.encoded)
+        self._most_calls = max(self.policy.calls, 2 * self._kept_calls)
+        self.counted_stretches.add_rows(counted.rows)
+        for source in counted.rows["source"].unique():
+            self.inputs[source].is_read_through = True
 
     def kept(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The wanted rows of a frame."""
@@ -85,16 +98,6 @@ class Records:
         calls = keep(parsed.encoded.decode()) if parsed.encoded else pl.DataFrame()
         encoded = encode(calls, ["line", self.dialect.counter, *self.dialect.labels]) if calls.height else None
         return replace(parsed, frames=frames, encoded=encoded)
-
-    def _without_calls(self, parsed: Parsed) -> Parsed:
-        """What was parsed but for calls, which are counted."""
-        frame = self.dialect.candidates[0].shape.frame
-        if parsed.encoded:
-            self.counted_stretches.add(parsed.encoded)
-        for rows in parsed.frames.get(frame, []):
-            self.counted_stretches.add(encode(rows, ["line", self.dialect.counter]))
-        others = {name: pieces for name, pieces in parsed.frames.items() if name not in (frame, REPLAYED)}
-        return replace(parsed, encoded=None, frames=others)
 
     def _bound(self, name: str) -> None:
         """Keep no more rows of a frame of events than their kinds need."""
@@ -183,20 +186,19 @@ class Records:
     def read(self) -> None:
         """Read every input whose format was detected for the first time: all of it, or both ends."""
         readers = [reader for reader in self._lines_of(self.inputs) if not reader.problems]
+        self._read_whole |= {reader.number for reader in readers if not reader.begins_with_windows}
         self._parse(readers, InputReader.start, dict.fromkeys((r.number for r in readers), self.policy.full))
 
     def read_more(self, reach: Mapping[int, str]) -> None:
         """Read more of some inputs: number -> `head` or `tail` (a longer window there) or `all`.
 
-        Where those of `all` are too long together to keep every call, what lies between their windows is read, and its
-        calls are counted.
+        Windows that would be longer together than LONGEST_WINDOWS grow to the whole of their files: then of their
+        calls, those at both ends of each process are kept.
         """
-        if too_long := self._too_long(reach):
-            self._read_long_windows(too_long)
-            self.read_rest(too_long)
-            reach = {number: end for number, end in reach.items() if number not in too_long}
         # Every step is followed by an analysis, which takes as long as reading 30 MB.
         factor = 2 if len(reach) > FEW_INPUTS else 8
+        if sum(self.inputs[number].bytes_kept for number in reach) * factor > LONGEST_WINDOWS:
+            reach = dict.fromkeys(reach, "all")
 
         def more(reader: InputReader) -> Iterator[Lines]:
             end = reach[reader.number]
@@ -208,37 +210,8 @@ class Records:
             found, known = self._partly_read.pop(number)
             self._add_records(self.inputs[number], found.records(self.inputs[number].read_document()), known)
         readers = self._lines_of([reader for reader in self.inputs if reader.number in reach])
+        self._read_whole |= {reader.number for reader in readers if reach[reader.number] == "all"}
         self._parse(readers, more, {number: end == "all" for number, end in reach.items()})
-
-    def _too_long(self, reach: Mapping[int, str]) -> set[int]:
-        """The inputs that are wanted whole, if these have more bytes than of how many every call is kept."""
-        wanted = {number for number, end in reach.items() if end == "all" and self.inputs[number].is_windowed}
-        size = sum(
-            reader.source.text_size if reader.number in wanted else reader.bytes_kept
-            for reader in self.inputs
-            if not reader.source.saved
-        )
-        return wanted & self._formats.keys() if size > self.policy.every_call_of else set()
-
-    def _read_long_windows(self, numbers: Iterable[int]) -> None:
-        """Let the windows of these inputs grow to what each may take of the calls that are kept."""
-        readers = self._lines_of([self.inputs[number] for number in sorted(numbers)])
-        window = self.policy.window_of_long_logs(len(self.inputs))
-        more = dict.fromkeys((reader.number for reader in readers), False)
-        self._parse(readers, lambda reader: reader.widen_to(window), more)
-
-    def read_rest(self, numbers: Iterable[int] | None = None) -> None:
-        """Read what lies between the windows of these inputs, by default of all, and keep all of it but calls.
-
-        The calls are counted. No window of these inputs grows after that.
-        """
-        chosen = self.inputs if numbers is None else [self.inputs[number] for number in sorted(numbers)]
-        readers = self._lines_of([reader for reader in chosen if reader.is_windowed and not reader.is_closed])
-        for reader in readers:
-            self.calls_between.pop(reader.number, None)
-        self._is_between_windows = True
-        self._parse(readers, InputReader.rest, dict.fromkeys((reader.number for reader in readers), True))
-        self._is_between_windows = False
 
     def count_calls(self, communicators: Mapping[int, Sequence[tuple[Process, str]]]) -> None:
         """Count the calls between the windows: number of an input -> process and pointer of its communicators.
@@ -317,7 +290,7 @@ def load(
     sources: Sequence[Source], policy: ReadPolicy, progress: Progress = lambda _: None, keep: Keep | None = None
 ) -> Records:
     """Read and parse the inputs as far as the policy says; those of saved runs are left to `archive.restore`."""
-    if not (policy.full and policy.every_call):
+    if not policy.full:
         sources = _measured(sources, policy)
     records = Records(sources, policy, progress, keep)
     for reader in records.inputs:

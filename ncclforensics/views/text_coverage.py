@@ -25,7 +25,11 @@ def coverage(report: Report) -> Text:
     hosts = 0 if known.null_count() or len(printed_hosts(known)) < len(known) else len(known)
     jobs, files = len(report.verdicts), len(report.run.inputs)
     of_world = "" if jobs > 1 else _size_text(report, seen, world)
-    partly = [reading for reading in report.run.inputs if not reading.is_whole and not reading.problems]
+    partly = [
+        reading
+        for reading in report.run.inputs
+        if (reading.is_read_through or not reading.is_whole) and not reading.problems
+    ]
     of_calls = "calls of " * any(reading.is_read_through for reading in partly)
     items = [
         f"{count} {noun.singular if count == 1 else noun.plural}"

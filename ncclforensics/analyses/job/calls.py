@@ -12,7 +12,13 @@ import polars as pl
 
 from ncclforensics.analyses.job.call_alignment import corrected
 from ncclforensics.analyses.job.repeated_lines import without_repeated
-from ncclforensics.analyses.job.unread_calls import numbered_after_unread, without_unplaced
+from ncclforensics.analyses.job.unread_calls import (
+    attributed,
+    numbered_after_unread,
+    unread_before,
+    with_unread_ends,
+    without_unplaced,
+)
 from ncclforensics.data.names import ELEMENT_BYTES, POINT_TO_POINT
 from ncclforensics.data.versions import Version, releases
 from ncclforensics.frames.columns import OWNER, with_line
@@ -154,17 +160,17 @@ def logged_call(
         return calls
     line = with_line(calls.select("pos"))
     in_tail = line.select(pl.col("source").is_in(partly_read) & (pl.col("line") < 0)).to_series()
-    calls = calls.with_columns(collective=collective, in_tail=in_tail)
+    unread = unread_before(calls, attributed(calls_between, member))
+    calls = calls.with_columns(collective=collective, in_tail=in_tail.scatter(unread["row"], True))
     use_opcount = pl.col("in_tail").any().over("key") & _opcount_counts_calls(version)
     ordinal = pl.when(use_opcount).then("opcount").when(~pl.col("in_tail")).then("ordinal")
     nth_by_position = pl.when(use_opcount).then("opcount").when(~pl.col("in_tail")).then("nth")
     numbered = calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth_by_position))
     closed = source.filter(pl.col("is_closed") & ~pl.col("is_whole"))["source"].implode()
-    if calls_between.is_empty() and closed[0].is_empty():
+    if unread.is_empty() and closed[0].is_empty():
         return numbered
     is_parsed = line.select(pl.col("source").is_in(closed)).to_series()
-    is_parsed = line.select(pl.col("source").is_in(closed)).to_series()
-    return numbered_after_unread(calls, numbered, is_parsed, member, calls_between)
+    return numbered_after_unread(calls, numbered, is_parsed, unread, member)
 
 
 def _count_within(membership: pl.Series, memberships: int) -> pl.Series:
@@ -269,9 +275,9 @@ def call(
 
 
 @analysis(LAST_CALL, of=("logged_call",), is_step=True)
-def logged_end(logged_call: pl.DataFrame) -> pl.DataFrame:
+def logged_end(logged_call: pl.DataFrame, calls_between: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator as the logs show it; columns as in `last_call`."""
-    return _last_calls(logged_call)
+    return _last_calls(logged_call, calls_between, member)
 
 
 @analysis({"key": pl.Categorical()}, of=("logged_end",), is_step=True)
@@ -290,10 +296,16 @@ def uneven_lines(logged_end: pl.DataFrame) -> pl.DataFrame:
 
 @analysis(LAST_CALL, of=("call",))
 def last_call(
-    call: pl.DataFrame, logged_end: pl.DataFrame, repeated_call: pl.DataFrame, call_gap: pl.DataFrame
+    call: pl.DataFrame,
+    logged_end: pl.DataFrame,
+    repeated_call: pl.DataFrame,
+    call_gap: pl.DataFrame,
+    calls_between: pl.DataFrame,
+    member: pl.DataFrame,
 ) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
-    return logged_end if _are_as_logged(call, logged_end, call_gap, repeated_call) else _last_calls(call)
+    is_as_logged = _are_as_logged(call, logged_end, call_gap, repeated_call)
+    return logged_end if is_as_logged else _last_calls(call, calls_between, member)
 
 
 def _are_as_logged(
@@ -303,14 +315,18 @@ def _are_as_logged(
     return call_gap.is_empty() and repeated_call.is_empty() and call.height == logged_end["lines"].sum()
 
 
-def _last_calls(calls: pl.DataFrame) -> pl.DataFrame:
+def _last_calls(calls: pl.DataFrame, calls_between: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     # Group by a single integer column first: keys of several columns would be copied.
     last_calls = calls.group_by("member").agg(
-        pl.col("rank_id", "key").first(), pl.col("nth", "pos").max(), lines=pl.len().cast(pl.Int64)
-    )
+        pl.col("rank_id", "key").first(), pl.col("nth", "pos").max(),
+        lines=pl.len().cast(pl.Int64), calls=(pl.col("nth").max() + 1).fill_null(0),
+    )  # fmt: skip
+    if calls_between.height:
+        kept = calls.group_by("member").agg(kept=pl.col("nth").count())
+        last_calls = with_unread_ends(last_calls, kept, attributed(calls_between, member), member)
     return (
         last_calls.group_by("rank_id", "key")
-        .agg(pl.col("lines").sum(), pl.col("nth", "pos").max(), calls=(pl.col("nth").max() + 1).fill_null(0))
+        .agg(pl.col("lines").sum(), pl.col("nth", "pos", "calls").max())
         .sort("rank_id", "pos")
     )
 

@@ -26,11 +26,12 @@ LOST_LINES = {
 
 
 def recent_collectives(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """The last collectives of communicators, RECENT of those that all members made."""
+    """The last collectives of communicators, RECENT of those that all members made; none before unread ones."""
     of_member = calls.filter(pl.col("nth").is_not_null()).group_by("key", "member").agg(end=pl.col("nth").max())
     recent = of_member.with_columns(start=pl.col("end").min().over("key") - RECENT)
     start = pl.repeat(0, member.height, dtype=pl.Int32, eager=True).scatter(recent["member"], recent["start"])
-    return calls.filter((pl.col("nth") >= start.gather(calls["member"])).fill_null(False))
+    recent_calls = calls.filter((pl.col("nth") >= start.gather(calls["member"])).fill_null(False))
+    return recent_calls.filter(pl.col("in_tail") | ~pl.col("in_tail").any().over("member"))
 
 
 def lost_lines(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
@@ -38,9 +39,13 @@ def lost_lines(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
 
     `calls`: collectives (`key`, `member`, `rank_id`, `nth`, `pos`), of which the last ones are enough. Only members
     that made as many calls as the others if these lines are counted: threads that call in another order on each rank
-    only seem to lose a line, and one that hangs made fewer calls.
+    only seem to lose a line, and one that hangs made fewer calls. Members whose log begins in the middle are left out:
+    their calls have other numbers.
     """
-    ends = calls.group_by("key", "member", "rank_id").agg(end=pl.col("nth").max(), start=pl.col("nth").min())
+    calls = calls.filter(member["line"].is_not_null().gather(calls["member"]))
+    ends = calls.group_by("key", "member", "rank_id").agg(
+        end=pl.col("nth").max(), start=pl.col("nth").min(), start_pos=pl.col("pos").min()
+    )
     ends = ends.with_columns(
         most=pl.col("end").max().over("key"),
         shown=pl.col("start").max().over("key") + 1,  # from here on, all members show what they called before
@@ -52,7 +57,10 @@ def lost_lines(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     others = ends.sort("size", "key", descending=[True, False]).select("rank_id", other="key")
     pairs = uneven.join(others, on="rank_id", maintain_order="left_right").filter(pl.col("key") != pl.col("other"))
     pairs = pairs.group_by("member", maintain_order=True).head(COMPARED)
-    begins = _begins(calls, pairs)
+    begins = pairs.join(_begins(calls, pairs), on=["member", "other"])
+    # Where a member shows no call before, the first one behind may not be its first.
+    begins = begins.filter((pl.col("start_pos") < pl.col("begin")) | (pl.col("start") == 0))
+    begins = begins.select("member", "other", "begin")
     of_keys = calls.filter(pl.col("key").is_in(uneven["key"].unique().implode())).select("member", "nth", "pos")
     later = of_keys.join(begins, on="member").filter(pl.col("pos") > pl.col("begin"))
     first = later.group_by("member", "other").agg(first=pl.col("nth").min())

@@ -1,24 +1,24 @@
-"""Number the calls behind those that were not kept: where logs are long, calls between the windows are only counted."""
+"""Number the calls behind those that were not kept: of long logs, calls between their ends are only counted."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from ncclforensics.analyses.job.lost_lines import lost_lines
-from ncclforensics.frames.columns import OWNER, SOURCE_BITS, TAIL_OFFSET, with_line
+from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.parsing.calls_between import MESSAGES
 
 
 def numbered_after_unread(
-    calls: pl.DataFrame, numbered: pl.DataFrame, is_parsed: pl.Series, member: pl.DataFrame, calls_between: pl.DataFrame
+    calls: pl.DataFrame, numbered: pl.DataFrame, is_parsed: pl.Series, unread: pl.DataFrame, member: pl.DataFrame
 ) -> pl.DataFrame:
     """Number the calls in tail windows by the calls counted before them, where NCCL's counter does not number them.
 
     `calls`: numbered as if the windows met. `numbered`: the same calls; what their counters do not number is null.
-    `is_parsed`: whether all calls in the file of a call were parsed. Nothing is said of a communicator, and its calls
-    are left out, if it is unknown how many of them stand between the windows of a file.
+    `is_parsed`: whether all calls in the file of a call were parsed. `unread`: as `unread_before` gives it. Nothing is
+    said of a communicator, and its calls are left out, if it is unknown how many of them were not kept.
     """
-    numbered = numbered.hstack(_counted(calls, attributed(calls_between, member), is_parsed))
+    numbered = numbered.hstack(_counted(calls, unread, is_parsed))
     numbered = numbered.with_columns(is_parsed=is_parsed)
     is_countable = pl.col("in_tail") & (pl.col("is_parsed") | _fits_counter())
     numbered = numbered.with_columns(
@@ -56,10 +56,8 @@ def attributed(calls_between: pl.DataFrame, member: pl.DataFrame) -> pl.DataFram
     The number of `calls` is null where a communicator of the same pointer was created among them.
     """
     owner = [*OWNER, "comm"]
-    line = pl.coalesce("line", pl.lit(TAIL_OFFSET >> 1))
-    first = pl.col("source").cast(pl.Int64) * (1 << SOURCE_BITS) + line
-    places = calls_between.with_columns(pos=first, last_pos=first + (pl.col("last") - pl.col("line")).fill_null(0))
     created = member.select(*owner, "created_pos").with_row_index("member").sort("created_pos")
+    places = calls_between
     for pos, name in (("last_pos", "last_member"), ("pos", "member")):
         places = places.sort(pos).join_asof(
             created.rename({"member": name}), left_on=pos, right_on="created_pos", by=owner,
@@ -70,10 +68,11 @@ def attributed(calls_between: pl.DataFrame, member: pl.DataFrame) -> pl.DataFram
     return places.drop_nulls("member").select("member", "called", "root", calls, "pos")
 
 
-def _counted(calls: pl.DataFrame, between: pl.DataFrame, is_parsed: pl.Series) -> pl.DataFrame:
-    """Columns `counted_ordinal` and `counted_nth`: the numbers of calls with those between windows counted.
+def unread_before(calls: pl.DataFrame, between: pl.DataFrame) -> pl.DataFrame:
+    """How many calls were made, and not kept, before kept ones: of their communicators, and by their ranks.
 
-    Null where that number is unknown. `is_parsed`: whether all calls in the file of a call were parsed.
+    Columns: `row` of a call behind such calls, their number (`ordinal`) and that of the collectives among them (`nth`),
+    and whether it is unknown. `between`: as `attributed` gives it.
     """
     is_message = pl.col("called").is_in(MESSAGES).fill_null(False)
     sums = between.group_by("member", "pos").agg(
@@ -87,12 +86,45 @@ def _counted(calls: pl.DataFrame, between: pl.DataFrame, is_parsed: pl.Series) -
     rows = calls.select("member", "pos").with_row_index("row")
     rows = rows.filter(pl.col("member").is_in(before["member"].unique().implode())).sort("pos")
     rows = rows.join_asof(before, on="pos", by="member", strategy="backward", check_sortedness=False)
-    rows = rows.drop_nulls("ordinal")
-    is_known = is_parsed.scatter(rows["row"], ~rows["is_unknown"])
+    return rows.drop_nulls("ordinal").select("row", "ordinal", "nth", "is_unknown")
+
+
+def with_unread_ends(
+    last_calls: pl.DataFrame, kept: pl.DataFrame, between: pl.DataFrame, member: pl.DataFrame
+) -> pl.DataFrame:
+    """The last calls of members with those that stand behind the last one kept: of a communicator not used at the end.
+
+    `last_calls` by `member`; `kept`: how many collectives of a member are kept; `between`: as `attributed` gives it.
+    """
+    is_message = pl.col("called").is_in(MESSAGES).fill_null(False)
+    unread = between.group_by("member").agg(
+        unread=pl.col("calls").filter(~is_message).sum(), unread_pos=pl.col("pos").max()
+    )
+    named = member.select("rank_id", "key", member=pl.int_range(pl.len(), dtype=pl.UInt32))
+    unread = unread.join(named, on="member").filter(pl.col("key").is_in(last_calls["key"].unique().implode()))
+    ends = last_calls.join(unread, on="member", how="full", coalesce=True).join(kept, on="member", how="left")
+    made = (pl.col("kept").fill_null(0) + pl.col("unread").fill_null(0)).cast(pl.Int32)
+    return ends.select(
+        "member",
+        pl.coalesce("rank_id", "rank_id_right").alias("rank_id"),
+        pl.coalesce("key", "key_right").alias("key"),
+        "nth",
+        pl.max_horizontal("pos", "unread_pos").alias("pos"),
+        pl.col("lines").fill_null(0),
+        pl.max_horizontal("calls", made).alias("calls"),
+    )
+
+
+def _counted(calls: pl.DataFrame, unread: pl.DataFrame, is_parsed: pl.Series) -> pl.DataFrame:
+    """Columns `counted_ordinal` and `counted_nth`: the numbers of calls with the unread ones before them counted.
+
+    Null where that number is unknown. `is_parsed`: whether all calls in the file of a call were parsed.
+    """
+    is_known = is_parsed.scatter(unread["row"], ~unread["is_unknown"])
     none = pl.repeat(0, calls.height, dtype=pl.Int64, eager=True)
     return calls.select(
         pl.when(is_known)
-        .then(pl.col(name) + none.scatter(rows["row"], rows[name]))
+        .then(pl.col(name) + none.scatter(unread["row"], unread[name]))
         .cast(pl.Int32)
         .alias(f"counted_{name}")
         for name in ("ordinal", "nth")
