@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics.analyses.job import calls as call_frames
+from ncclforensics.frames.run import CALLS_BETWEEN_COLUMNS
 from ncclforensics.frames.templated import opcount_of
 
+NONE_BETWEEN = pl.DataFrame(schema=CALLS_BETWEEN_COLUMNS)
 CALLS = st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=4)  # of each member, what it called
 
 
@@ -44,7 +46,8 @@ def test_first_divergence_is_found_with_slices_and_checksums(calls: list[list[in
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(call_frames, "SLICE_ROWS", part)
 
-        found = call_frames.logged_divergence(call, call_line, call_frames.logged_end(call), member)
+        end = call_frames.logged_end(call, NONE_BETWEEN, member)
+        found = call_frames.logged_divergence(call, call_line, end, member)
 
     assert sorted(found.select(pl.col("key").cast(pl.String), "nth").rows()) == _expected(calls)
 
@@ -53,7 +56,8 @@ def test_only_communicators_with_differing_checksums_are_compared() -> None:
     calls = [[0, 1, 2] * 1000, [0, 1, 2] * 1000, [0] * 500, [0] * 400 + [1] + [0] * 99]
     call, call_line, member = _frames(calls)
 
-    candidates = call_frames._possibly_differing(call, call_line, call_frames.logged_end(call), member)
+    end = call_frames.logged_end(call, NONE_BETWEEN, member)
+    candidates = call_frames._possibly_differing(call, call_line, end, member)
 
     assert candidates["key"].unique().to_list() == ["comm1"]
 

@@ -20,14 +20,14 @@ _FROM_END = 1 << 32  # added to lines that are numbered from the end of a file: 
 
 
 def keep_ends(
-    pieces: Sequence[EncodedRows], whole: Collection[int], most: int, counted: CountedStretches
+    pieces: Sequence[EncodedRows], read_whole: Collection[int], most: int, counted: CountedStretches
 ) -> list[EncodedRows]:
     """The calls at both ends of each process, about half of `most` in all; `counted` counts those between.
 
-    `whole`: numbers of the inputs that are read whole; calls of windows of others are all kept.
+    `read_whole`: numbers of these inputs; calls of windows of others are all kept.
     """
     in_order = sorted((piece for piece in pieces if piece.height), key=lambda piece: _place(piece)[0])
-    whole_sources = pl.Series(sorted(whole), dtype=pl.Int32).implode()
+    whole_sources = pl.Series(sorted(read_whole), dtype=pl.Int32).implode()
     processes, process = distinct_rows(pl.concat([piece.templates.select(PROCESS) for piece in in_order]), PROCESS)
     kept = max(most // (4 * processes.height), FEWEST)
     of_pieces, start = [], 0
