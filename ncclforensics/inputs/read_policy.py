@@ -12,6 +12,7 @@ WINDOW = 64 << 10  # bytes
 # What the windows of all files hold together, in bytes; where there are more files, each gets smaller windows.
 WINDOWS = 2 * 2048 * WINDOW
 CALLS = 4_000_000  # of 0.6 GB of logs
+CALLS_OF_HANG = 1_000_000  # of which a hang is decided by the last ones
 SMALLEST_WINDOW = 16 << 10  # bytes; most often enough for the init of a rank
 SAMPLE = 32 << 10  # bytes at each end by which formats are detected
 MOST_THREADS = 8  # each holds a batch of lines in memory
@@ -42,4 +43,4 @@ class ReadPolicy:
     def of_windows(cls, files: int) -> ReadPolicy:
         """The policy for so many files: the more there are, the less is read at first of each."""
         window = min(max(WINDOWS // (2 * max(files, 1)), SMALLEST_WINDOW), WINDOW)
-        return cls(window=window, small_file=4 * window, sample=window // 2)
+        return cls(window=window, small_file=4 * window, sample=window // 2, calls=CALLS_OF_HANG)
