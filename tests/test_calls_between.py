@@ -215,7 +215,7 @@ def long_answer(folder: str, plan: Plan) -> dict[str, Any]:
     return as_object(build_report(run))
 
 
-@examples(6)
+@examples(3)
 @given(plan=long_runs())
 def test_logs_too_long_to_keep_every_call_give_the_verdict_of_a_full_read(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
@@ -226,7 +226,7 @@ def test_logs_too_long_to_keep_every_call_give_the_verdict_of_a_full_read(plan: 
     assert reported(windows) == reported(whole)
 
 
-@examples(6)
+@examples(3)
 @given(plan=long_runs(), rank=st.integers(0, 7), percent=st.integers(40, 60), lost=st.integers(1, 3))
 def test_lines_lost_between_the_windows_of_long_logs_accuse_no_rank(
     plan: Plan, rank: int, percent: int, lost: int
@@ -377,3 +377,18 @@ def test_saved_runs_of_long_logs_give_the_verdict_of_the_logs(
         assert reported(as_object(report)) == reported(whole)
     counted = [run["last_call"].sort("key", "rank_id")["calls"] for run in (report.run, analyze(saved).run)]
     assert counted[0].equals(counted[1])
+
+
+def test_all_calls_in_the_windows_of_partly_read_files_are_kept(tmp_path: Path) -> None:
+    """Nothing between such windows is counted: the calls of a window that were left out would be lost."""
+    fault = Fault(FaultKind.LAGGING, (3,), "world")
+    generate(
+        Plan(nodes=1, gpus_per_node=4, tp=4, steps=60, version="2.21.5", finish=Finish.KILLED, fault=fault), tmp_path
+    )
+
+    few, many = (windows_of(tmp_path, calls=calls) for calls in (16, CALLS))
+
+    assert all(reader.is_windowed and not reader.is_whole for reader in few.inputs)
+    assert not any(reader.is_read_through for reader in few.inputs)
+    assert few["call"].equals(many["call"])
+    assert as_object(build_report(few))["hang"]["culprits"] == [3]

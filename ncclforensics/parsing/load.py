@@ -28,7 +28,7 @@ from ncclforensics.parsing.workers import ParallelParser
 Process = tuple[str, int]  # host and pid
 SAMPLED_TOGETHER = 64  # inputs
 FEW_INPUTS = 16
-LONGEST_WINDOWS = 400_000_000  # bytes; reading whole files and counting their calls takes less memory
+LONGEST_WINDOWS = 400_000_000  # bytes, of a few inputs; reading these whole and counting calls takes less memory
 Progress = Callable[[int], None]  # called with the bytes parsed since the last call
 Keep = Callable[[pl.DataFrame], pl.DataFrame]  # leaves out the rows of a frame that are not wanted
 
@@ -192,12 +192,13 @@ class Records:
     def read_more(self, reach: Mapping[int, str]) -> None:
         """Read more of some inputs: number -> `head` or `tail` (a longer window there) or `all`.
 
-        Windows that would be longer together than LONGEST_WINDOWS grow to the whole of their files: then of their
-        calls, those at both ends of each process are kept.
+        Windows of a few files that would be longer together than LONGEST_WINDOWS grow to the whole of their files: then
+        of their calls, those at both ends of each process are kept.
         """
         # Every step is followed by an analysis, which takes as long as reading 30 MB.
-        factor = 2 if len(reach) > FEW_INPUTS else 8
-        if sum(self.inputs[number].bytes_kept for number in reach) * factor > LONGEST_WINDOWS:
+        are_few = len(reach) <= FEW_INPUTS
+        factor = 8 if are_few else 2
+        if are_few and sum(self.inputs[number].bytes_kept for number in reach) * factor > LONGEST_WINDOWS:
             reach = dict.fromkeys(reach, "all")
 
         def more(reader: InputReader) -> Iterator[Lines]:
