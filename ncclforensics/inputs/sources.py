@@ -131,9 +131,6 @@ def _decompressed(opener: Opener, stored: Path | io.BufferedReader, size: int) -
     return io.BufferedReader(_Bounded(opener(stored), most_unpacked(size)), STEP)
 
 
-UNPACKED = 10  # bytes of text expected for one byte of a compressed file
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """One input: its path as the user gave it, the file with its bytes, and whether windows of it can be read."""
@@ -162,11 +159,6 @@ class Source:
     def text_size(self) -> int:
         """Bytes, decompressed where that was measured."""
         return self.size if self.length is None else self.length
-
-    @property
-    def expected_size(self) -> int:
-        """Bytes, decompressed; estimated where that was not measured."""
-        return self.text_size if self.has_windows else UNPACKED * self.size
 
     def open(self) -> io.BufferedIOBase:
         """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""

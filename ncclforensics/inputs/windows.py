@@ -16,6 +16,7 @@ from ncclforensics.inputs.line_numbers import LineNumbers
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source, is_system_error
 
+UNPACKED = 10  # bytes of text expected for one byte of a compressed file
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
 BEGINNING, QUOTED = 200, 50  # bytes by which a JSON document is recognised; and of those what evidence quotes
 SHORT = 1 / 64  # of a chunk: windows and files of fewer bytes are split together
@@ -84,7 +85,7 @@ class InputReader:
     def remaining(self, *, full: bool) -> int:
         """Estimate the bytes that will be read next: all that is left, or windows."""
         if not self.source.has_windows:
-            return self.source.expected_size
+            return UNPACKED * self.source.text_size
         read = self.bytes_read if self.lines_read else 0
         left = self.source.text_size - read
         return left if full else min(max(read, self.policy.small_file), left)

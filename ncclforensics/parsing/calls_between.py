@@ -1,8 +1,8 @@
-"""Count the calls of each communicator between the windows of an input, without keeping them.
+"""Count calls that are not kept: of the lines between windows, and in the middle of long logs.
 
 A call line names its communicator between two literals. Counting such a text takes a twentieth of the time of parsing.
-Where messages, several processes or lines of other kinds stand there, the lines are parsed, and their calls counted
-(`CountedStretches`): memory then follows the communicators and peers, not the calls.
+Where that is not enough, as for messages, lines are parsed, and of their calls those in the middle are counted
+(`CountedStretches`): memory then follows communicators and peers, not calls.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CountedStretches:
         self._most = MOST_STRETCHES
 
     def add(self, encoded: EncodedRows) -> None:
-        """Count these calls, all of which stand between windows."""
+        """Count these calls."""
         templates, template = encoded.templates, encoded.occurrences[CALL_TEMPLATE]
         calls = pl.DataFrame({"line": encoded.occurrences["line"], "source": templates["source"].gather(template)})
         calls = calls.with_columns(template=template)

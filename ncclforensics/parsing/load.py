@@ -251,7 +251,7 @@ class Records:
 
     @property
     def parsed_calls(self) -> pl.DataFrame:
-        """The calls between the windows of inputs that were read through (columns CALLS_BETWEEN)."""
+        """The calls that were parsed and are not kept (columns CALLS_BETWEEN)."""
         return self.counted_stretches.rows
 
     def _lines_of(self, readers: Sequence[InputReader]) -> list[InputReader]:

@@ -110,8 +110,8 @@ def call_gap(
         for start in (first_of[row["key"]],)
     ]
     found = pl.DataFrame(placed, schema=CALL_GAP)
-    is_told = pl.col("key").is_in(pl.concat([found["key"], logged_divergence["key"]]).unique().implode())
-    lost = _lost_by_order(logged_call, member).filter(pl.col("key").is_in(keys.implode()) & ~is_told)
+    is_explained = pl.col("key").is_in(pl.concat([found["key"], logged_divergence["key"]]).unique().implode())
+    lost = _lost_by_order(logged_call, member).filter(pl.col("key").is_in(keys.implode()) & ~is_explained)
     return pl.concat([found, lost])
 
 
