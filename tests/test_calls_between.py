@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
+from ncclforensics.analyses.job import unread_calls
 from ncclforensics.archive import write
 from ncclforensics.formats import dialect
 from ncclforensics.frames.open_run import open_run
@@ -392,3 +393,12 @@ def test_all_calls_in_the_windows_of_partly_read_files_are_kept(tmp_path: Path) 
     assert not any(reader.is_read_through for reader in few.inputs)
     assert few["call"].equals(many["call"])
     assert as_object(build_report(few))["hang"]["culprits"] == [3]
+
+
+@pytest.mark.parametrize(("called", "collectives"), [("AllReduce", 9), (None, 9), ("Send", 0), ("PutSignal", 0)])
+def test_only_collectives_move_the_numbers_of_later_collectives(called: str | None, collectives: int) -> None:
+    row = {"member": 0, "called": called, "root": None, "calls": 9, "pos": 5}
+    between = pl.DataFrame([row], schema=unread_calls.ATTRIBUTED)
+    calls = pl.DataFrame({"member": [0, 0], "pos": [1, 7]}, schema={"member": pl.UInt32, "pos": pl.Int64})
+
+    assert unread_calls.unread_before(calls, between).rows() == [(1, 9, collectives, False)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from ncclforensics.data import names
 from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows
@@ -28,7 +29,8 @@ CALLS_BETWEEN = {
     "last": pl.Int32(),
     "calls": pl.Int64(),  # null if they cannot be counted
 }
-MESSAGES = pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()
+MESSAGES = pl.Series(names.MESSAGES, dtype=pl.Categorical()).implode()
+POINT_TO_POINT = pl.Series(names.POINT_TO_POINT, dtype=pl.Categorical()).implode()
 # Lines between two calls by which a stretch of calls ends: a communicator may have been created there.
 OTHER_LINES = 4
 MOST_STRETCHES = 1 << 18  # rows; of more, the stretches of a file are joined

@@ -35,17 +35,18 @@ def keep_ends(
         own = process.slice(start, piece.templates.height)
         start += piece.templates.height
         of_pieces.append(own.gather(piece.occurrences[CALL_TEMPLATE]))
-    total = _added([number.value_counts() for number in of_pieces], processes.height)
+    counts = [number.value_counts() for number in of_pieces]
+    total = _added(counts, processes.height)
     before = pl.zeros(processes.height, dtype=pl.Int64, eager=True)
     ends: list[EncodedRows] = []
-    for piece, number in zip(in_order, of_pieces, strict=True):
+    for piece, number, count in zip(in_order, of_pieces, counts, strict=True):
         within = pl.DataFrame({"process": number, "place": _place(piece)})
         within = within.select("process", nth=pl.int_range(pl.len()).over("process", order_by="place"))
         nth = within["nth"] + before.gather(number)
         is_end = (nth < kept) | (nth >= total.gather(number) - kept)
         is_window = ~piece.templates["source"].is_in(whole_sources)
         is_end |= is_window.gather(piece.occurrences[CALL_TEMPLATE])
-        before = before + _added([number.value_counts()], processes.height)
+        before = before + _added([count], processes.height)
         if is_end.all():
             ends.append(piece)
             continue

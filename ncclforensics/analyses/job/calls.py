@@ -19,18 +19,18 @@ from ncclforensics.analyses.job.unread_calls import (
     with_unread_ends,
     without_unplaced,
 )
-from ncclforensics.data.names import ELEMENT_BYTES, POINT_TO_POINT
+from ncclforensics.data.names import ELEMENT_BYTES
 from ncclforensics.data.versions import Version, releases
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import SLICE_ROWS
+from ncclforensics.parsing.calls_between import POINT_TO_POINT
 from ncclforensics.parsing.templates import distinct_rows
 
 ARGUMENTS = ("count", "datatype", "op", "root")
 _PRINTED_IN_BYTES = pl.Series(["AllGather", "Broadcast"], dtype=pl.Categorical()).implode()
 PRINTS_ELEMENTS_FROM = (2, 22)
 USER_OP = 5  # numbers from here on are of reductions that the process made itself (ncclRedOpCreatePreMulSum)
-_POINT_TO_POINT = pl.Series(POINT_TO_POINT, dtype=pl.Categorical()).implode()
 # From 2.27 (first released as 2.27.3) opCount counts only operations of the network proxy: it differs between ranks.
 OPCOUNT_UNRELIABLE_FROM = (2, 27)
 
@@ -85,7 +85,7 @@ def call_line(
     others = [lines for lines, _ in _other_calls(call_template, replay, journal_only_call)]
     without_nranks = [rows.with_columns(nranks=pl.lit(None, dtype=pl.Int32)) for rows in others]
     lines = pl.concat([rows.rename({"called": "name"}).select(columns) for rows in (call_template, *without_nranks)])
-    lines = lines.with_columns(collective=pl.col("name").is_in(_POINT_TO_POINT).not_())
+    lines = lines.with_columns(collective=pl.col("name").is_in(POINT_TO_POINT).not_())
     return lines.with_columns(signature=_signatures(lines, releases(version["version"])))
 
 

@@ -9,6 +9,7 @@ from ncclforensics.analyses.job.lost_lines import FEW_CALLS, MOST_AHEAD
 from ncclforensics.analyses.job.unread_calls import attributed, first_kept
 from ncclforensics.frames.columns import no_rows
 from ncclforensics.frames.registry import analysis
+from ncclforensics.parsing.calls_between import MESSAGES
 
 MATCH = {
     "key": pl.Categorical(),
@@ -36,7 +37,6 @@ MESSAGE = {
     "pos": pl.Int64(),
 }
 
-_MESSAGES = pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()
 RUN_AHEAD = 1  # collectives that a host may have enqueued behind a message that never arrives
 
 
@@ -62,14 +62,14 @@ def message(
     call: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame, calls_between: pl.DataFrame
 ) -> pl.DataFrame:
     """Every Send and Recv, with its peer and what its rank called before it."""
-    is_message = call_line["name"].is_in(_MESSAGES).gather(call["call_line"])
+    is_message = call_line["name"].is_in(MESSAGES).gather(call["call_line"])
     if not is_message.any():
         return no_rows(MESSAGE)
     members = call.filter(is_message)["member"].unique()
     calls = call.filter(pl.col("member").is_in(members.implode())).with_columns(
         after=(pl.col("nth").forward_fill().over("member") + 1).fill_null(0)
     )
-    is_message = call_line["name"].is_in(_MESSAGES).gather(calls["call_line"])
+    is_message = call_line["name"].is_in(MESSAGES).gather(calls["call_line"])
     after = pl.when(~pl.col("in_tail").any().over("key")).then("after").alias("after")
     messages = describe_calls(calls.with_columns(after).filter(is_message), call_line, member)
     peers = member.select("key", peer="rank_id", root="rank").unique(["key", "root"])
@@ -85,7 +85,7 @@ def message(
 
 def messages_between(calls_between: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """How many messages each rank exchanged with each peer between the windows of its log (`calls`)."""
-    sent = attributed(calls_between, member).filter(pl.col("called").is_in(_MESSAGES))
+    sent = attributed(calls_between, member).filter(pl.col("called").is_in(MESSAGES))
     sent = sent.hstack(member.select("key", "rank_id")[sent["member"]])
     peers = member.select("key", peer="rank_id", root="rank").unique(["key", "root"])
     counted = sent.join(peers, on=["key", "root"]).group_by("key", "rank_id", "peer", name="called")

@@ -6,7 +6,16 @@ import polars as pl
 
 from ncclforensics.analyses.job.lost_lines import lost_lines
 from ncclforensics.frames.columns import OWNER, with_line
-from ncclforensics.parsing.calls_between import MESSAGES
+from ncclforensics.parsing.calls_between import POINT_TO_POINT
+
+ATTRIBUTED = {
+    "member": pl.UInt32(),  # row of `member`
+    "called": pl.Categorical(),
+    "root": pl.Int32(),
+    "calls": pl.Int64(),
+    "pos": pl.Int64(),
+}
+UNREAD = {"row": pl.UInt32(), "ordinal": pl.Int64(), "nth": pl.Int64(), "is_unknown": pl.Boolean()}
 
 
 def numbered_after_unread(
@@ -55,6 +64,8 @@ def attributed(calls_between: pl.DataFrame, member: pl.DataFrame) -> pl.DataFram
 
     The number of `calls` is null where a communicator of the same pointer was created among them.
     """
+    if calls_between.is_empty():
+        return pl.DataFrame(schema=ATTRIBUTED)
     owner = [*OWNER, "comm"]
     created = member.select(*owner, "created_pos").with_row_index("member").sort("created_pos")
     places = calls_between
@@ -74,9 +85,11 @@ def unread_before(calls: pl.DataFrame, between: pl.DataFrame) -> pl.DataFrame:
     Columns: `row` of a call behind such calls, their number (`ordinal`) and that of the collectives among them (`nth`),
     and whether it is unknown. `between`: as `attributed` gives it.
     """
-    is_message = pl.col("called").is_in(MESSAGES).fill_null(False)
+    if between.is_empty():
+        return pl.DataFrame(schema=UNREAD)
+    is_collective = ~pl.col("called").is_in(POINT_TO_POINT).fill_null(False)
     sums = between.group_by("member", "pos").agg(
-        ordinal=pl.col("calls").sum(), nth=pl.col("calls").filter(~is_message).sum(),
+        ordinal=pl.col("calls").sum(), nth=pl.col("calls").filter(is_collective).sum(),
         is_unknown=pl.col("calls").is_null().any(),
     )  # fmt: skip
     before = sums.sort("pos").select(
@@ -96,9 +109,9 @@ def with_unread_ends(
 
     `last_calls` by `member`; `kept`: how many collectives of a member are kept; `between`: as `attributed` gives it.
     """
-    is_message = pl.col("called").is_in(MESSAGES).fill_null(False)
+    is_collective = ~pl.col("called").is_in(POINT_TO_POINT).fill_null(False)
     unread = between.group_by("member").agg(
-        unread=pl.col("calls").filter(~is_message).sum(), unread_pos=pl.col("pos").max()
+        unread=pl.col("calls").filter(is_collective).sum(), unread_pos=pl.col("pos").max()
     )
     named = member.select("rank_id", "key", member=pl.int_range(pl.len(), dtype=pl.UInt32))
     unread = unread.join(named, on="member").filter(pl.col("key").is_in(last_calls["key"].unique().implode()))
