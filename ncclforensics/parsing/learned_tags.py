@@ -76,6 +76,11 @@ def learn_tail(texts: pl.Series) -> str | None:
     return tail if filled.len() >= MIN_LINES and _share(filled.str.contains(tail)) >= MIN_SHARE else None
 
 
+def own_time() -> str:
+    """A regex of the time that NCCL itself prints in front of a line."""
+    return _part("_own_time")
+
+
 def without_tail(rows: pl.DataFrame, tail: str) -> pl.DataFrame:
     """Lines without what closes them."""
     return rows.with_columns(pl.col("text").str.replace(tail, ""))
