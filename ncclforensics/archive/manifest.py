@@ -38,6 +38,7 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "lines_read": int, "is_cut": bool, "is_binary": bool, "is_document": bool, "recognised": int, "application": int,
     "unrecognised": int, "damaged": int, "last_time": (str, type(None)),
     "is_read_through": (bool, type(None)),  # of calls, those at both ends were kept, and the others counted
+    "outputs_dropped": (int, type(None)),
 }  # fmt: skip
 # What a file can have: a line's number is one of 32 bits.
 MOST: Mapping[str, int] = {

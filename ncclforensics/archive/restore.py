@@ -125,6 +125,7 @@ def _counted(entry: Mapping[str, Any], reader: InputReader) -> pl.DataFrame:
     reader.is_whole, reader.is_read_through = not entry["is_read_through"], bool(entry["is_read_through"])
     reader.lines_read, reader.is_cut = entry["lines_read"], entry["is_cut"]
     reader.is_binary, reader.is_document = entry["is_binary"], entry["is_document"]
+    reader.outputs_dropped = entry["outputs_dropped"] or 0
     reader.last_time = entry["last_time"]
     reader.problems += [str(problem) for problem in entry["problems"]]
     counted = {"source": reader.number, **{name: entry[name] for name in COUNTS}}

@@ -93,6 +93,7 @@ def _input(report: Report, number: int) -> dict[str, Any]:
         "lines_read": reading.lines_read,
         "is_cut": reading.is_cut,
         "is_read_through": reading.is_read_through,
+        "outputs_dropped": reading.outputs_dropped,
         "is_binary": reading.is_binary,
         "is_document": reading.is_document,
         "last_time": reading.last_time,

@@ -12,7 +12,7 @@ import polars as pl
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar.column_types import ColumnType
 from ncclforensics.grammar.grammar_file import load, place_of_rule
-from ncclforensics.grammar.patterns import Pattern, Shape, Signature
+from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature
 
 MIN_START = 3  # characters; a shorter literal start does not select a pattern
 # An empty group at the end of every pattern: not null where the pattern matched, whatever columns it has.
@@ -258,6 +258,12 @@ class Dialect:
         """Frames of lines that mean the same however often they are repeated."""
         repeatable = {shape.frame for shape in self.shapes if load(shape.grammar).may_collapse}
         return frozenset({*repeatable, self.catch_all})
+
+    @cached_property
+    def above_outputs(self) -> tuple[OutputHead, ...]:
+        """Lines above outputs that tell the host or the interface they are of."""
+        grammars = sorted({shape.grammar for shape in self.shapes})
+        return tuple(head for name in grammars for head in load(name).above_outputs)
 
     @cached_property
     def labels(self) -> dict[str, ColumnType]:

@@ -23,7 +23,7 @@ from ncclforensics import __version__
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import COLUMN_TYPES, VOCABULARY, column_type_name
-from ncclforensics.grammar.patterns import Pattern, Shape, Signature, Suffix, any_of
+from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature, Suffix, any_of
 
 if TYPE_CHECKING:
     from lark import Lark
@@ -112,6 +112,29 @@ class Grammar:
     def may_collapse(self) -> bool:
         """Whether equal lines of its rules mean what the first one does: the `// repeated:` line of the file."""
         return "\n// repeated:" in self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def sampled(self) -> tuple[OutputHead, ...]:
+        """Where outputs begin that are collected again and again: the `// sampled:` line. Raises GrammarError."""
+        return self._output_heads("// sampled:")
+
+    @cached_property
+    def above_outputs(self) -> tuple[OutputHead, ...]:
+        """Lines above an output that tell what it is of: the `// above outputs:` line. Raises GrammarError."""
+        return self._output_heads("// above outputs:")
+
+    def _output_heads(self, mark: str) -> tuple[OutputHead, ...]:
+        """`frame column column; frame.form column`: columns that tell what is sampled, of lines of one form or any."""
+        _, _, rest = self.path.read_text(encoding="utf-8").partition(f"\n{mark}")
+        heads = [part.split() for part in rest.partition("\n")[0].split(";") if part.strip()]
+        columns = {shape.frame: shape.schema.keys() for shape in self.shapes} if heads else {}
+        found = []
+        for name, *named in heads:
+            frame, dot, form = name.partition(".")
+            if unknown := {*named} - {*columns.get(frame, ())} | {frame} - {*columns}:
+                raise GrammarError(f"{self.path.name}: {mark} names {', '.join(sorted(unknown))}, which no rule has")
+            found.append(OutputHead(frame, form if dot else None, tuple(named)))
+        return tuple(found)
 
     def form_classes(self, frame: str) -> dict[str, str]:
         """Form -> class, from the `// class:` comments beside the alternatives of a rule. Raises GrammarError."""

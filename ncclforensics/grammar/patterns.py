@@ -60,6 +60,15 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputHead:
+    """Lines where outputs begin that a tool prints again and again, or that stand above such outputs."""
+
+    frame: str
+    form: str | None  # only lines of this form
+    columns: tuple[str, ...]  # which tell what is sampled: a port, an interface, a GPU
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """How lines of some frames of one grammar are recognised, without loading its shapes."""
 

@@ -32,10 +32,11 @@ class ReadPolicy:
     sample: int = SAMPLE  # bytes at each end by which the format of a file is detected
     chunk: int = CHUNK  # bytes read and parsed at once
     one_thread: int = 4 * CHUNK  # bytes; less than that is read faster by one thread than by several
-    batch: int = 8 * CHUNK  # weight of rare lines parsed at once, to amortise regex compilation
+    batch: int = 4 * CHUNK  # weight of rare lines parsed at once, to amortise regex compilation
     calls: int = CALLS  # of more, those at both ends of each process are kept, and the others counted
     kept: int = 32  # equal lines kept at each end of a flood; what lies between them is counted and dropped
     events: int = 1 << 16  # rows of a frame of events; of more, those that differ only in numbers are counted
+    samples: int = 1 << 19  # rows of outputs of one tool; of more, those that were sampled often are thinned out
     threads: int = field(default_factory=_threads)
     small_frame: int = 10_000  # rows; smaller pieces of a frame are concatenated before anything is computed on them
 

@@ -36,6 +36,7 @@ class InputReader:
     problems: list[str] = field(default_factory=list)
     is_whole: bool = False
     is_read_through: bool = False  # every line was or will be read; of calls, those at both ends of processes are kept
+    outputs_dropped: int = 0  # between others of the same port, interface or GPU
     is_cut: bool = False  # the last line has no `\n`
     is_binary: bool = False
     is_document: bool = False  # one JSON object or value instead of lines: `line` is the number of a record

@@ -22,6 +22,7 @@ from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, re
 from ncclforensics.parsing.kept_calls import keep_ends
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.repeated_lines import no_repeats
+from ncclforensics.parsing.sampled_outputs import Samples
 from ncclforensics.parsing.templates import EncodedRows, encode
 from ncclforensics.parsing.workers import ParallelParser
 
@@ -53,6 +54,7 @@ class Records:
         self.calls_between: dict[int, list[dict[str, Any]]] = {}  # rows of CALLS_BETWEEN of an input, counted as text
         self.counted_stretches = CountedStretches()  # of the inputs that were read through
         self._events: dict[str, AlikeRows] = {}  # parsed frame -> what bounds it, if it is one of events
+        self._sampled = Samples(self.dialect, policy.samples)
         self._formats: dict[int, InputFormat] = {}
         self._read_whole: set[int] = set()  # inputs of which every line has been read, or will be
         self._keep = keep
@@ -77,6 +79,9 @@ class Records:
             events = self._events.setdefault(name, AlikeRows(self.policy.events, self.policy.kept))
             if events.count(sum(rows.height for rows in pieces)):
                 self._bound(name)
+        if self.policy.full:
+            rows = {name: sum(piece.height for piece in pieces) for name, pieces in parsed.frames.items()}
+            self._sampled.add(rows, self.frames)
 
     def _keep_ends(self) -> None:
         """Keep no more calls than those at both ends of each process, of inputs that are read whole."""
@@ -267,6 +272,9 @@ class Records:
         self._parser.parse([(reader, self._formats[reader.number]) for reader in readers], read, remaining)
         for name in self._events:
             self._bound(name)
+        self._sampled.bound(self.frames)
+        for number, outputs in self._sampled.dropped.items():
+            self.inputs[number].outputs_dropped = outputs
 
     @property
     def repeated(self) -> pl.DataFrame:

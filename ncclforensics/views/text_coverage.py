@@ -30,6 +30,7 @@ def coverage(report: Report) -> Text:
         for reading in report.run.inputs
         if (reading.is_read_through or not reading.is_whole) and not reading.problems
     ]
+    dropped = sum(reading.outputs_dropped for reading in report.run.inputs)
     of_calls = "calls of " * any(reading.is_read_through for reading in partly)
     items = [
         f"{count} {noun.singular if count == 1 else noun.plural}"
@@ -44,6 +45,7 @@ def coverage(report: Report) -> Text:
     items += [
         *_version_items(report),
         f"{files} file{'s' * (files != 1)}" + (f", {of_calls}{len(partly)} read at both ends only" if partly else ""),
+        *([f"{dropped:,} outputs between others of the same port or GPU left out"] if dropped else []),
         f"{nccl:,} {lines if nccl > 1 else lines.removesuffix('s')}" + _recognised_text(tally["recognised"] or 0, nccl)
         if nccl
         else "no NCCL lines",
