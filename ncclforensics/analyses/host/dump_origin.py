@@ -6,7 +6,9 @@ first line.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -40,8 +42,9 @@ def host_at(prompts: PromptHosts, source: int, line: int, launcher_node: str | N
     """Find the host of a line: the node that the launcher prefix names, or the last prompt above."""
     if launcher_node:
         return str(launcher_node)
-    above = [host for prompt_line, host in prompts.get(source, []) if prompt_line < line]
-    return above[-1] if above else None
+    of_source = prompts.get(source, [])
+    above = bisect_left(of_source, line, key=itemgetter(0))
+    return of_source[above - 1][1] if above else None
 
 
 def assembled_table(dump_assembly: pl.DataFrame, name: str, schema: dict[str, Any]) -> pl.DataFrame:

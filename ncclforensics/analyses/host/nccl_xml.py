@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
@@ -13,6 +14,7 @@ ROOTS = ("system", "graphs")
 BRIDGE = "0x0604"
 GPUS = ("0x03", "0x12")  # PCI classes: display controllers, accelerators
 NICS = ("0x02",)
+ROWS = 10_000  # of lines, looked at together
 MOST_DEPTH = 100  # of elements; bridges below bridges make a dozen
 
 
@@ -50,28 +52,32 @@ class Document:
     problems: list[tuple[int, str]] = field(default_factory=list)
 
 
-def read_documents(xml_line: pl.DataFrame, xml_rest: pl.DataFrame) -> list[Document]:
-    """Read every document of every source, as far as it is intact."""
-    documents: list[Document] = []
+def read_documents(xml_line: pl.DataFrame, xml_rest: pl.DataFrame) -> Iterator[Document]:
+    """Read every document of every source, as far as it is intact. Only one of them is held in memory."""
     lines = pl.concat([xml_line, xml_rest], how="diagonal").sort("pos")
     for (source,), rows in lines.group_by("source", maintain_order=True):
-        documents += _documents_of_source(int(str(source)), rows)
-    return documents
+        yield from _documents_of_source(int(str(source)), rows)
 
 
-def _documents_of_source(source: int, rows: pl.DataFrame) -> list[Document]:
-    documents: list[Document] = []
+def _rows_with_tags(rows: pl.DataFrame) -> Iterator[tuple[dict[str, Any], list[tuple[str, str, dict[str, str]]]]]:
+    """The rows in order, each with its tags."""
+    for part in rows.iter_slices(ROWS):
+        tags_of = _tags(part.select(pl.coalesce(pl.col("elements", "others").cast(pl.String))).to_series())
+        yield from ((row, tags_of.get(place, [])) for place, row in enumerate(part.iter_rows(named=True)))
+
+
+def _documents_of_source(source: int, rows: pl.DataFrame) -> Iterator[Document]:
+    document: Document | None = None
     current: Element | None = None  # the innermost element that is open
     leading_problems: list[tuple[int, str]] = []  # those above the first element
     is_comment = False
 
     def add_problem(line: int, text: str) -> None:
-        problems = documents[-1].problems if documents else leading_problems
+        problems = document.problems if document else leading_problems
         if text not in (other for _, other in problems):
             problems.append((line, text))
 
-    tags_of = _tags(rows.select(pl.coalesce(pl.col("elements", "others").cast(pl.String))).to_series())
-    for place, row in enumerate(rows.to_dicts()):
+    for row, tags in _rows_with_tags(rows):
         form, line = str(row["form"]), row["line"]
         if form == "comment_end":
             is_comment = False
@@ -83,31 +89,34 @@ def _documents_of_source(source: int, rows: pl.DataFrame) -> list[Document]:
             add_problem(line, "refers to an entity, which is not expanded")
         elif form == "dump_damage" and not is_comment:
             add_problem(line, "an element is broken off")
-        for kind, tag, attributes in () if is_comment else tags_of.get(place, ()):
+        for kind, tag, attributes in () if is_comment else tags:
             if kind == "end":
                 open_elements = current.above(tag) if current else []
                 current = open_elements[-1].parent if open_elements else current
                 continue
-            if tag in ROOTS or not documents:
-                if current is not None and documents:
+            if tag in ROOTS or document is None:
+                if current is not None and document:
                     add_problem(line, f"ends inside <{current.tag}>")
+                if document:
+                    yield document
                 root = Element(tag if tag in ROOTS else "system", {}, line)
-                documents.append(Document(source, root, row["launcher_node"], leading_problems))
+                document = Document(source, root, row["launcher_node"], leading_problems)
                 leading_problems, current = [], root
                 if tag in ROOTS:
                     root.attributes = attributes
                     continue
                 add_problem(line, "its beginning is missing")
-            current = current or documents[-1].root
+            current = current or document.root
             if current.depth == MOST_DEPTH:
                 add_problem(line, f"elements nested more than {MOST_DEPTH} deep are left out")
                 continue
             child = Element(tag, attributes, line, current, depth=current.depth + 1)
             current.children.append(child)
             current = current if kind == "empty" else child
-    if current is not None and documents:
-        documents[-1].problems.append((documents[-1].root.line, f"ends inside <{current.tag}>"))
-    return documents
+    if document:
+        if current is not None:
+            document.problems.append((document.root.line, f"ends inside <{current.tag}>"))
+        yield document
 
 
 def _tags(texts: pl.Series) -> dict[int, list[tuple[str, str, dict[str, str]]]]:
