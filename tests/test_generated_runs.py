@@ -132,7 +132,8 @@ def test_windows_that_hold_unequal_numbers_of_calls_give_the_verdict_of_a_full_r
     assert reported(windows) == reported(whole)
     assert (whole["hang"]["verdict"], whole["hang"]["culprits"]) == ("lagging-ranks", [3])
     if case == "one communicator":
-        assert sum(reader.is_whole for reader in run.inputs) == (0 if version == "2.21.5" else 3)
+        # Of a rank that is named, more of the end is read; where calls were counted, its file and two others are.
+        assert sum(reader.is_whole for reader in run.inputs) == (1 if version == "2.21.5" else 3)
         assert whole["hang"]["certainty"] == "likely"
 
 

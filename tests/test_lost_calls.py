@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ncclforensics import analyze
 from ncclforensics.simulate.generate import generate
-from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
+from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Layout, Plan
 from tests.test_incomplete_logs import Logs, calls_in, hang_of
 
 VERSIONS = ("2.27.7", "2.30.7")  # their counters do not count every call
@@ -137,3 +138,38 @@ def test_a_rank_that_makes_one_of_many_equal_calls_less_is_late(tmp_path: Path) 
     hang = hang_of(logs, tmp_path / "logs")
 
     assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [2])
+
+
+def test_of_a_group_that_stopped_together_the_rank_that_lacks_a_call_is_named(tmp_path: Path) -> None:
+    plan = Plan(nodes=3, gpus_per_node=4, tp=4, version="2.30.7", steps=2, seed=502443, finish=Finish.ABORTED,
+                fault=Fault(FaultKind.SKIPPED_CALL, (9,), "tp", index=0))  # fmt: skip
+    generate(plan, tmp_path / "job")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in sorted((tmp_path / "job").glob("*.log"))}
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"], hang["certainty"]) == ("collective-mismatch", [9], "possible")
+    assert "ranks 8-11 stopped behind it" in hang["reason"]
+
+
+def test_two_equal_logs_of_four_show_which_line_a_third_lost(tmp_path: Path) -> None:
+    plan = Plan(nodes=1, gpus_per_node=4, tp=4, version="2.30.7", steps=2, finish=Finish.KILLED,
+                fault=Fault(FaultKind.OTHER_COUNT, (3,), "tp", index=14))  # fmt: skip
+    generate(plan, tmp_path / "job")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in sorted((tmp_path / "job").glob("*.log"))}
+
+    hang = hang_of(without_call(logs, 0, 7), tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("collective-mismatch", [3])
+
+
+def test_a_difference_above_the_window_of_a_log_that_many_ranks_share_is_found(tmp_path: Path) -> None:
+    plan = Plan(nodes=2, gpus_per_node=8, tp=2, version="2.21.5", steps=30, seed=512182, finish=Finish.KILLED,
+                layout=Layout.MERGED, fault=Fault(FaultKind.OTHER_COUNT, (0,), "tp", index=13))  # fmt: skip
+    generate(plan, tmp_path)
+
+    report = analyze(str(tmp_path))
+
+    verdict = report.verdicts[0]
+    assert verdict["verdict"] == "collective-mismatch"
+    assert {report.run["rank"].filter(rank_id=rank_id)["rank"][0] for rank_id in verdict["culprits"]} <= {0, 1}

@@ -14,7 +14,10 @@ from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
 
 POINTERS = {"source": pl.Int32(), "host": pl.Categorical(), "pid": pl.Int32(), "comm": pl.Categorical()}
+READ = {"source": pl.Int32(), "reach": pl.String()}  # reach: head, tail or all
 MOST_VERIFIED = 16  # ranks; where more are named, these stand for the others
+MOST_ENQUEUED = 256  # calls that a host enqueues at most behind one that does not return
+LINES_A_CALL = 4  # at most, in a log of calls; where there are more, other output would be read without end
 WITNESSES = 2  # of each communicator
 
 
@@ -70,8 +73,43 @@ def unexplained_difference(
     return tail.join(compared, on="key", how="semi").select("source").unique()
 
 
-@analysis({"source": pl.Int32(), "reach": pl.String()}, of=("calls_between",), is_step=True)
+@analysis(READ, is_step=True)
 def read_to_verify(
+    calls_between: pl.DataFrame,
+    source: pl.DataFrame,
+    process: pl.DataFrame,
+    rank: pl.DataFrame,
+    verdict: pl.DataFrame,
+    last_call: pl.DataFrame,
+    call: pl.DataFrame,
+) -> pl.DataFrame:
+    """What is read before ranks are named: enough of the last calls of each, and files of which calls were counted."""
+    counted = _counted_files(calls_between, source, verdict, last_call, call)
+    return counted if counted.height else _longer_tails(source, process, rank, verdict, call)
+
+
+def _longer_tails(
+    source: pl.DataFrame, process: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame, call: pl.DataFrame
+) -> pl.DataFrame:
+    """The files whose tails show few calls of a rank that is named: many ranks that print into one log share a window.
+
+    A difference between calls may lie as far behind the last ones as a host enqueues.
+    """
+    named = verdict["culprits"].explode().drop_nulls().unique().sort().head(MOST_VERIFIED)
+    if named.is_empty() or source["is_closed"].all():
+        return pl.DataFrame(schema=READ)
+    shown = call.filter(pl.col("in_tail") & pl.col("rank_id").is_in(named.implode())).group_by("rank_id").len()
+    enough = shown.filter(pl.col("len") >= MOST_ENQUEUED)["rank_id"]
+    few = rank.filter(pl.col("rank_id").is_in(named.implode()) & ~pl.col("rank_id").is_in(enough.implode()))
+    of_processes = process.select(*OWNER, source="sources").explode("source")
+    files = of_processes.join(few, on=OWNER, how="semi").select("source").unique()
+    crowd = of_processes.group_by("source").agg(processes=pl.len())
+    files = files.join(crowd, on="source").join(source.filter(~pl.col("is_closed")), on="source")
+    files = files.filter(pl.col("lines") < LINES_A_CALL * MOST_ENQUEUED * pl.col("processes"))
+    return files.select("source", reach=pl.lit("tail")).sort("source")
+
+
+def _counted_files(
     calls_between: pl.DataFrame,
     source: pl.DataFrame,
     verdict: pl.DataFrame,
@@ -85,7 +123,7 @@ def read_to_verify(
     """
     counted = calls_between.select("source").unique().join(source.filter("is_closed"), on="source", how="anti")
     if counted.is_empty():
-        return pl.DataFrame(schema={"source": pl.Int32(), "reach": pl.String()})
+        return pl.DataFrame(schema=READ)
     named = verdict["culprits"].explode().drop_nulls().unique()
     keys = verdict["key"].drop_nulls().cast(pl.Categorical).unique()
     if named.is_empty():

@@ -210,8 +210,33 @@ def find_skipped_or_lost_call(job: Job) -> Diagnosis | None:
     Asked last: where another fault explains why the job stopped, a lost line is the simpler explanation.
     """
     gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= MOST_LATER]
+    culprits = {gap["rank_id"] for gap in gaps}
+    return None if len(culprits) * 2 > len(job.rank_ids) else _skipped_or_lost(job, gaps)
+
+
+def explain_by_skipped_call(job: Job, found: Diagnosis | None) -> Diagnosis | None:
+    """Name the rank that may have skipped a call, where otherwise all ranks of its communicator are to blame.
+
+    A call that one of them left out stops them all, at the same place of the program, some calls later; the others wait
+    for them. Whether it did, or its line was lost, that rank is one of those that stopped.
+    """
+    if found is None or found.verdict not in ("lagging-ranks", "p2p-unmatched") or len(found.culprits) < 2:
+        return found
+    open_gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= SELDOM_ENQUEUED]
+    for key, rows in job.members.items():
+        gaps = [gap for gap in open_gaps if gap["key"] == key]
+        if gaps and {row["rank_id"] for row in rows} == set(found.culprits):
+            skipped = _skipped_or_lost(job, gaps)
+            if skipped and len(skipped.culprits) * 2 <= len(found.culprits):
+                names = ranks_text(job.rank_numbers(found.culprits)) or "all ranks of that communicator"
+                skipped.reason += f"; {names} stopped behind it, and the others wait for them"
+                return skipped
+    return found
+
+
+def _skipped_or_lost(job: Job, gaps: list[Row]) -> Diagnosis | None:
     culprits = sorted({gap["rank_id"] for gap in gaps})
-    if not gaps or job.is_finished or len(culprits) * 2 > len(job.rank_ids):
+    if not gaps or job.is_finished:
         return None
     first = min(gaps, key=lambda gap: gap["nth"])
     calls = job.collectives_at(first["key"], first["nth"])

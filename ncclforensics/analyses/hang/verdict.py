@@ -99,6 +99,11 @@ def _find_recorded_roots(job: Job) -> Diagnosis | None:
     return recorder.explained_by(first_exit.find_first_exit(job), joined)
 
 
+def _find_by_lines(job: Job) -> Diagnosis | None:
+    """Find the ranks that the others wait for by NCCL's lines, or the one of them that may have skipped a call."""
+    return mismatch.explain_by_skipped_call(job, find_by_lines(job))
+
+
 def _prefer_proven(job: Job, reported: Diagnosis | None) -> Diagnosis | None:
     """Return what NCCL's lines prove where it is the same or a part, because they name the call; else the report."""
     proven = waiting.find_waited_for_ranks(job) if reported else None
@@ -120,7 +125,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     waiting.find_lost_process,
     init.find_unfinished_init,
     mismatch.find_lost_calls,
-    find_by_lines,
+    _find_by_lines,
     _find_in_doubtful_sources,
     *recorder.OPEN_QUESTIONS,
     pytorch.find_watchdog_timeout,

@@ -73,8 +73,9 @@ def distinct_sequences(members: list[Sequence]) -> dict[int, Sequence]:
 def model_of(members: list[Sequence]) -> Sequence | None:
     """The member whose sequence most others share up to the shorter end, longest first; None if none has a majority.
 
-    Two members of one communicator have none: there, the communicators of equal size that each rank created at the
-    same place decide, for programs run the same calls on all of them.
+    Fewer are enough where no two of the others agree: programs that are wrong, and logs that lost lines, differ each in
+    its own way. Two members of one communicator have none: there, the communicators of equal size that each rank
+    created at the same place decide, for programs run the same calls on all of them.
     """
     distinct, counts = list(distinct_sequences(members).values()), Counter(member.content for member in members)
     if not distinct:
@@ -87,5 +88,15 @@ def model_of(members: list[Sequence]) -> Sequence | None:
     starts = starts.with_columns(start=weighted.cum_sum().over("number"))  # equal for sequences that begin alike
     shown = starts.group_by("number").last().select("end", "start", "alike")
     alike = starts.drop("alike").join(shown, on=["end", "start"]).group_by("number").agg(pl.sum("alike"), pl.max("end"))
-    best, most, _ = alike.sort("alike", "end", "number", descending=[True, True, False]).row(0)
-    return distinct[best] if most > 1 and most * 2 > len(members) else None
+    alike = alike.sort("alike", "end", "number", descending=[True, True, False])
+    best, most, _ = alike.row(0)
+    if most > 1 and most * 2 <= len(members):
+        others = [shared for number, shared, _ in alike.rows() if not _begin_alike(distinct[number], distinct[best])]
+        return distinct[best] if max(others, default=1) == 1 else None
+    return distinct[best] if most > 1 else None
+
+
+def _begin_alike(first: Sequence, second: Sequence) -> bool:
+    """Whether two sequences are equal up to the end of the shorter one."""
+    length = min(first.height, second.height)
+    return bool((first.signature.head(length) == second.signature.head(length)).all())
