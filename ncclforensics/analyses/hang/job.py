@@ -110,6 +110,7 @@ class Job:
         self.recordings, self.old_dumps = rows.recordings, rows.old_dumps
         self.left_out = rows.left_out  # what is said of sources that are left out
         self.communicators_of_groups: dict[str, str] = {}  # process group of the dumps -> key with the same members
+        self.differences: list[Diagnosis] | None = None  # between the calls of its ranks, once they were judged
         self.doubts: dict[str, str] = {}  # sources that may be of another run than NCCL's lines -> why
         self.dump_paths = [row["dump_path"] for row in rows.of_only_job("recorder_file")]
         self.ras_nranks = rows.ras_nranks

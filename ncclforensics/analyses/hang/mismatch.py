@@ -90,6 +90,12 @@ def find_lost_calls(job: Job) -> Diagnosis | None:
 
 def _differences(job: Job) -> list[Diagnosis]:
     """Judge each communicator whose members differ on a call; where none do, those whose members skipped one."""
+    if job.differences is None:
+        job.differences = _judge_differences(job)
+    return job.differences
+
+
+def _judge_differences(job: Job) -> list[Diagnosis]:
     if job.divergence:
         return [
             _judge_divergence(job, key, nth)

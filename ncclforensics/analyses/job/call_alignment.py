@@ -77,10 +77,10 @@ def call_gap(
     if first.height:
         calls = calls.filter((pl.col("nth") >= shapes["first"].gather(calls["member"])).fill_null(True))
         compared = compared.with_columns(pl.col("has_init") | (pl.col("first") > 0))
-    members = sequences(calls, call_line, compared.drop("first"))
     of_key: dict[str, list[Sequence]] = defaultdict(list)
-    for sequence in members:
+    for sequence in sequences(calls, call_line, compared.filter(pl.col("key").is_in(keys.implode()))):
         of_key[sequence.key].append(sequence)
+    members: list[Sequence] | None = None  # of communicators of equal shape, too
     models: dict[frozenset[Shape], Sequence | None] = {}  # of all communicators of these shapes
     rows: list[Row] = []
     aligned: list[tuple[list[Sequence], Sequence]] = []
@@ -92,6 +92,7 @@ def call_gap(
         model = model_of(own)
         if model is None:
             shapes_of_key = frozenset(sequence.shape for sequence in own)
+            members = sequences(calls, call_line, compared) if members is None else members
             if shapes_of_key not in models:
                 models[shapes_of_key] = model_of([other for other in members if other.shape in shapes_of_key])
             model = models[shapes_of_key]
