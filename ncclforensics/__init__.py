@@ -43,7 +43,7 @@ def analyze(
 
     `paths`: a file, a folder, a glob or a saved run, or several of them.
     `full`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
-    those on a hang. Of more than four million calls, those at both ends of each process are kept, and the others
+    those on a hang. Of more than three million calls, those at both ends of each process are kept, and the others
     counted, so that memory is bounded.
     `select`, `ignore`: names of rules or categories, to run only these or to skip them. `rank_from`: a pattern that
     finds a rank in a path. `selection`: what the report shows; verdicts use all ranks. `since`, `until`: use only lines

@@ -25,8 +25,8 @@ from ncclforensics.data.names import printable
 from ncclforensics.errors import Defect, ForensicsError, GrammarError, Terminated
 
 # Polars' allocator returns memory only under pressure by default; on a shared login node it should do so soon. At once
-# would cost a tenth of the time, for the next part of a log needs as much again.
-JEMALLOC = "background_thread:true,narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0"
+# would cost some of the time, for the next part of a log needs as much again.
+JEMALLOC = "background_thread:true,narenas:2,dirty_decay_ms:200,muzzy_decay_ms:0"
 JEMALLOC_OF_LIMITED = "background_thread:false,narenas:1,dirty_decay_ms:100,muzzy_decay_ms:0"
 M_ARENA_MAX = -8  # of `mallopt`
 

@@ -11,7 +11,7 @@ from ncclforensics.inputs.lines import CHUNK
 WINDOW = 64 << 10  # bytes
 # What the windows of all files hold together, in bytes; where there are more files, each gets smaller windows.
 WINDOWS = 2 * 2048 * WINDOW
-CALLS = 4_000_000  # of 0.6 GB of logs
+CALLS = 3_000_000  # of 0.6 GB of logs
 CALLS_OF_HANG = 1_000_000  # of which a hang is decided by the last ones
 SMALLEST_WINDOW = 16 << 10  # bytes; most often enough for the init of a rank
 SAMPLE = 32 << 10  # bytes at each end by which formats are detected
@@ -32,7 +32,7 @@ class ReadPolicy:
     sample: int = SAMPLE  # bytes at each end by which the format of a file is detected
     chunk: int = CHUNK  # bytes read and parsed at once
     one_thread: int = 4 * CHUNK  # bytes; less than that is read faster by one thread than by several
-    batch: int = 4 * CHUNK  # weight of rare lines parsed at once, to amortise regex compilation
+    batch: int = 5 * CHUNK  # weight of rare lines parsed at once, to amortise regex compilation
     calls: int = CALLS  # of more, those at both ends of each process are kept, and the others counted
     kept: int = 32  # equal lines kept at each end of a flood; what lies between them is counted and dropped
     events: int = 1 << 16  # rows of a frame of events; of more, those that differ only in numbers are counted
