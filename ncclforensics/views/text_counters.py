@@ -94,7 +94,7 @@ def _grown(rows: list[Row], report: Report) -> Table:
     for row in rows:
         steps = deltas.filter((pl.col("key") == row["key"]) & (pl.col("name") == row["name"]))
         bound = "≥ " if row["is_lower_bound"] else ""
-        bar = _levels(steps["increase"].fill_null(0).to_list()) if is_series else _bar(row["increase"], most)
+        bar = _levels(_rates(steps)) if is_series else _bar(row["increase"], most)
         severity = cited.get((row["source"], row["line"]), "")
         table.add_row(
             Text(severity, style=STYLE.get(severity, "")), port_name(row), printable(row["name"]),
@@ -119,15 +119,22 @@ def _bar(value: int, most: int) -> str:
     return LEVELS[-1] * max(1, round(LONGEST * log10(max(value, 1)) / max(log10(max(most, 2)), 1e-9)))
 
 
-def _levels(steps: list[int]) -> str:
+def _rates(steps: pl.DataFrame) -> list[float]:
+    """The increases from dump to dump; in a second, where all times are known: dumps may be unequally far apart."""
+    increases = steps["increase"].fill_null(0).cast(pl.Float64)
+    is_timed = bool((steps["seconds"] > 0).fill_null(False).all())
+    return (increases / steps["seconds"] if is_timed else increases).to_list()
+
+
+def _levels(steps: list[float]) -> str:
     """Draw the increases from dump to dump; only the last ones if there are too many.
 
     >>> _levels([0, 0, 1, 8])
     '▁▁▁█'
     """
-    last = steps[-LONGEST:]
-    most = max([*last, 1])
-    return "".join(LEVELS[(len(LEVELS) - 1) * max(step, 0) // most] for step in last)
+    last = [max(step, 0) for step in steps[-LONGEST:]]
+    most = max(last, default=0) or 1
+    return "".join(LEVELS[int((len(LEVELS) - 1) * (step / most))] for step in last)
 
 
 def _totals(rows: list[Row]) -> Table:
