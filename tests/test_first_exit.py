@@ -94,3 +94,31 @@ def test_a_process_id_is_certain_only_with_its_host_and_day(
     found = hang(tmp_path)
 
     assert (found["verdict"], found["certainty"], found["culprits"]) == expected
+
+
+def killed_rank(folder: Path) -> None:
+    """Write the logs of a job whose rank 9 was killed; of its host, no other rank has a connection to lose."""
+    fault = Fault(FaultKind.KILLED, (9,), "tp")
+    generate(Plan(nodes=4, gpus_per_node=4, tp=4, version="2.30.7", steps=2, seed=352322, finish=Finish.KILLED,
+                  fault=fault), folder)  # fmt: skip
+
+
+def test_a_log_cut_in_the_middle_does_not_hide_the_rank_that_died(tmp_path: Path) -> None:
+    killed_rank(tmp_path)
+    cut = tmp_path / "nccl_rank1.log"
+    cut.write_bytes(cut.read_bytes()[:15_431])
+
+    answer = hang(tmp_path)
+
+    assert not cut.read_bytes().endswith(b"\n")
+    assert (answer["verdict"], answer["culprits"]) == ("rank-died", [9])
+
+
+def test_lost_connections_to_one_port_accuse_no_whole_host(tmp_path: Path) -> None:
+    killed_rank(tmp_path)
+    for path in tmp_path.glob("*.log"):
+        path.write_bytes(b"".join(line for line in path.read_bytes().splitlines(True) if b"opCount" not in line))
+
+    answer = hang(tmp_path)
+
+    assert (answer["verdict"], answer["culprits"]) == ("undecidable", [])

@@ -39,11 +39,12 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     silent_ranks = lost_ranks or silent_ranks
     named_ranks = {event["named_rank_id"] for event in connection_losses} & set(silent_ranks)
     # A log that ends inside a line lacks what came next: that a rank waits for this one shows nothing.
-    cut_logs = {rank_id for rank_id in silent_ranks if job.process(rank_id)["is_cut"]}
+    all_cut = {rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]}
+    cut_logs = all_cut.intersection(silent_ranks)
     waited_for = [
         rank_id
         for rank_id in silent_ranks
-        if rank_id in awaited and all(cut_logs.issuperset(ranks) for ranks in waits_for_of.get(rank_id, []))
+        if rank_id in awaited and all(all_cut.issuperset(ranks) for ranks in waits_for_of.get(rank_id, []))
     ]
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
@@ -71,7 +72,8 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     is_lonely = len(silent_ranks) > 1 and len(silent_ranks) * FEW_SILENT <= len(job.rank_ids)
     is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
     are_cut = cut_logs.issuperset(culprits) and len(silent_ranks) > len(culprits)
-    is_open = is_several and not _are_whole_hosts(job, silent_ranks)
+    is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
+    is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
     if not named_ranks and (is_open or (are_cut and not _are_whole_hosts(job, culprits))):
         silent = ranks_text(job.rank_numbers(silent_ranks)) or "some ranks"
         reason = (
@@ -126,6 +128,13 @@ def _on_named_hosts(job: Job, connection_losses: list[Row]) -> set[int]:
 def _peers(connection_losses: list[Row]) -> set[str]:
     """The names or addresses of the hosts at the other end; empty text where a line names none."""
     return {str(event["peer"] or "").partition("<")[0] for event in connection_losses}
+
+
+def _is_one_process(connection_losses: list[Row]) -> bool:
+    """Whether several ranks name one port as the other end: it is of one process, and no host stopped."""
+    ends = {str(event["peer"] or "") for event in connection_losses}
+    reporting = {event["rank_id"] for event in connection_losses}
+    return len(ends) == 1 and "<" in ends.pop() and len(reporting) > 1
 
 
 def _hosts_without_ranks(job: Job, connection_losses: list[Row]) -> list[str]:
