@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ncclforensics import analyze
 from ncclforensics.simulate.generate import generate
-from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
+from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Layout, Plan
 from ncclforensics.views import json_report
 from tests.budget import examples
 from tests.incidents import ROOT
@@ -482,3 +482,43 @@ def test_no_host_is_said_to_have_died_of_which_only_some_logs_are_there(
     hang = hang_of(logs, tmp_path / "logs")
 
     assert set(hang["culprits"]) == suspected
+
+
+def test_a_log_of_all_ranks_that_begins_in_the_middle_accuses_no_rank_of_which_it_shows_no_line(
+    tmp_path: Path,
+) -> None:
+    fault = Fault(FaultKind.INIT_STOPPED, (5,))
+    plan = Plan(
+        nodes=1, gpus_per_node=8, tp=1, version="2.30.7", layout=Layout.MERGED, finish=Finish.ABORTED, fault=fault
+    )
+    generate(plan, tmp_path)
+    log = tmp_path / "job.log"
+    lines = log.read_bytes().splitlines(keepends=True)
+    pid_of = {
+        int(found[2]): found[1] for line in lines if (found := re.search(rb":([0-9]+):.* rank ([0-9]+) nranks", line))
+    }
+    others = [line for line in lines if b":" + pid_of[4] + b":" not in line]
+    first = next(number for number, line in enumerate(others) if b"Init START" in line)
+    log.write_bytes(b"".join(others[first:]))
+
+    hang = json.loads(json_report.json(analyze([str(tmp_path)])))["hang"]
+
+    assert hang["verdict"] != "rank-missing"
+    assert not hang["culprits"]
+    log.write_bytes(b"".join(others))
+    assert json.loads(json_report.json(analyze([str(tmp_path)])))["hang"]["verdict"] == "rank-missing"
+
+
+def test_of_two_that_differ_where_the_logs_of_the_others_end_none_is_accused(tmp_path: Path) -> None:
+    plan = Plan(nodes=2, gpus_per_node=4, tp=2, version="2.30.7", steps=8, seed=895642, finish=Finish.ABORTED,
+                fault=Fault(FaultKind.OTHER_KIND, (0,), "dp"))  # fmt: skip
+    generate(plan, tmp_path)
+    assert json.loads(json_report.json(analyze([str(tmp_path)])))["hang"]["culprits"] == [0]
+    for rank, first, last in ((0, 0.2, 1), (2, 0, 0.6), (4, 0, 0.6)):
+        path = tmp_path / f"nccl_rank{rank}.log"
+        size = path.stat().st_size
+        path.write_bytes(path.read_bytes()[int(size * first) : int(size * last)])
+
+    hang = json.loads(json_report.json(analyze([str(tmp_path)])))["hang"]
+
+    assert hang["culprits"] in ([], [0])

@@ -39,13 +39,14 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     if earliest.how == "skipped" and not proven and not lost_calls.counts_every_call(job):
         earliest.lower_certainty("likely")  # its line may be lost, the only one of all
     key = str(earliest.key)
-    has_no_majority = len(earliest.culprits) == len(job.members[key])
+    callers = {row["rank_id"] for row in job.collectives_at(key, job.divergence.get(key, -1))}
+    has_no_majority = len(earliest.culprits) == len(job.members[key]) or callers == set(earliest.culprits)
     if has_no_majority:
         earliest.lower_certainty("likely")
         if _went_on(job, key, job.divergence.get(key, 0), SELDOM_ENQUEUED):
             earliest.reason += "; yet all of them made many more calls, so lines may be lost there"
             earliest.lower_certainty("possible")
-    if job.count_unseen_members(key):
+    if job.count_unseen_members(key) or (has_no_majority and len(callers) < len(job.members[key])):
         earliest.lower_certainty("likely")
         if has_no_majority:
             names = ranks_text(job.rank_numbers(earliest.culprits)) or "these ranks"
@@ -67,7 +68,7 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         # A line that came twice stops no job.
         has_stopped = not WEAK.issuperset(find_stall_evidence(job)) and all(gap["missing"] >= 0 for gap in job.gaps)
         earliest.lower_certainty("likely" if has_stopped else "possible")
-    if _made_the_same(job, earliest):
+    if earliest.culprits and _made_the_same(job, earliest):
         earliest.reason += "; yet it made as many calls of each kind as the others, so lines may be out of order"
         earliest.lower_certainty("possible")
     if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
 
+FIRST_STEPS = ("bootstrap", "driver")  # forms of `milestone` that a process prints before its first communicator
 FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
 
 
@@ -26,10 +27,27 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Diagnosis:
         reason = f"the ranks in these logs wait in {init}, for at least one of {ranks}: there is no log of these"
         collect = [f"collect the logs of {ranks}: a rank without one, or without a line of this init, is missing"]
         return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
+    if _begins_in_the_middle(job):
+        reason = (
+            f"the ranks in this log wait in {init}; it shows no line of {ranks}, but begins in the middle of the run, "
+            "so that lines may be missing"
+        )
+        collect = ["collect the log from its beginning"]
+        return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
     diagnosis = Diagnosis("rank-missing", f"never joined {init}; there is no log of {ranks}", "likely", missing=unseen)
     if len(unseen) > FEW_MISSING * size:
         diagnosis.lower_certainty("possible")  # more likely these logs were not given
     return diagnosis
+
+
+def _begins_in_the_middle(job: Job) -> bool:
+    """Whether a log that several processes share lacks the first lines of some, and shows those of others."""
+    began = {(row["host"], row["pid"]) for row in job.milestones if row["form"] in FIRST_STEPS}
+    owners: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    for owner, process in job.processes.items():
+        for source in process["sources"]:
+            owners[source].add(owner)
+    return any(0 < len(own & began) < len(own) for own in owners.values())
 
 
 def judge_cut_logs(job: Job, rank_ids: list[int]) -> Diagnosis:
