@@ -74,14 +74,14 @@ class Records:
         self._kept_calls += parsed.encoded.height if parsed.encoded else 0
         if self._kept_calls > self._most_calls:
             self._keep_ends()
+        added = {name: sum(rows.height for rows in pieces) for name, pieces in parsed.frames.items()}
         for name, pieces in parsed.frames.items():
             self.frames.setdefault(name, []).extend(pieces)
             events = self._events.setdefault(name, AlikeRows(self.policy.events, self.policy.kept))
-            if events.count(sum(rows.height for rows in pieces)):
+            if events.count(added[name]):
                 self._bound(name)
         if self.policy.full:
-            rows = {name: sum(piece.height for piece in pieces) for name, pieces in parsed.frames.items()}
-            self._sampled.add(rows, self.frames)
+            self._sampled.add(added, self.frames)
 
     def _keep_ends(self) -> None:
         """Keep no more calls than those at both ends of each process, of inputs that are read whole."""

@@ -17,10 +17,10 @@ import polars as pl
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.grammar.patterns import FORM, OutputHead
+from ncclforensics.parsing.alike_rows import PROCESS
+from ncclforensics.parsing.continuations import PLACE
 
 MOST_ENDS, FEWEST_ENDS = 64, 2
-OWNER = ("host", "pid")  # where a frame has both: the process that printed the line
-PLACE = ["source", "line"]
 LABELS = {"launcher_node": pl.String(), "launcher_rank": pl.Int32()}  # outputs of several may be merged in one file
 HEAD = {
     "source": pl.Int32(),
@@ -76,7 +76,7 @@ class Samples:
             shape.frame
             for shape in dialect.shapes
             if shape.grammar == grammar
-            and not set(OWNER) <= set(shape.columns)
+            and not set(PROCESS) <= set(shape.columns)
             and shape.frame not in {head.frame for head in above}
         ]
         heads = load(grammar).sampled if grammar and name in names else ()
@@ -165,6 +165,15 @@ class SampledOutputs:
         return int((count.clip(upper_bound=2 * self._ends) + between).sum())
 
 
+def row_above(output: pl.Series, line: pl.Series, head_output: pl.Series, head_line: pl.Series) -> pl.Series:
+    """For every line the row of the last head at or above it in the same output; null where there is none."""
+    lines = pl.DataFrame({"output": output, "line": line}).with_row_index("row").sort("line")
+    heads = pl.DataFrame({"output": head_output, "line": head_line}).with_row_index("head")
+    heads = heads.sort("line", maintain_order=True)
+    found = lines.join_asof(heads, on="line", by="output", strategy="backward", check_sortedness=False)
+    return found.sort("row")["head"]
+
+
 def _kept(piece: pl.DataFrame, heads: pl.DataFrame, is_kept: pl.Series) -> pl.DataFrame:
     """The rows of a piece of a frame that belong to outputs that are kept, or to none."""
     is_wanted = is_kept.gather(_row_above(piece, heads)).fill_null(value=True)
@@ -173,15 +182,12 @@ def _kept(piece: pl.DataFrame, heads: pl.DataFrame, is_kept: pl.Series) -> pl.Da
 
 def _row_above(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.Series:
     """For every row the number of the last head at or above it with the same label; null where there is none."""
-    lines = rows.select("line").with_columns(_label(rows)).with_row_index("row").sort("line")
-    of_heads = heads.select("line").with_columns(_label(heads)).with_row_index("head").sort("line", maintain_order=True)
-    found = lines.join_asof(of_heads, on="line", by="label", strategy="backward", check_sortedness=False)
-    return found.sort("row")["head"]
+    return row_above(_label(rows), rows["line"], _label(heads), heads["line"])
 
 
 def _label(rows: pl.DataFrame) -> pl.Series:
     """Equal for lines of one input with the same label of a launcher."""
-    return rows.select("source", *_labels(rows)).hash_rows().alias("label")
+    return rows.select("source", *_labels(rows)).hash_rows()
 
 
 def _labels(rows: pl.DataFrame) -> list[pl.Expr]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.hang.mismatch import MOST_ENQUEUED
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
 
 POINTERS = {"source": pl.Int32(), "host": pl.Categorical(), "pid": pl.Int32(), "comm": pl.Categorical()}
 READ = {"source": pl.Int32(), "reach": pl.String()}  # reach: head, tail or all
 MOST_VERIFIED = 16  # ranks; where more are named, these stand for the others
-MOST_ENQUEUED = 256  # calls that a host enqueues at most behind one that does not return
 LINES_A_CALL = 4  # at most, in a log of calls; where there are more, other output would be read without end
 WITNESSES = 2  # of each communicator
 

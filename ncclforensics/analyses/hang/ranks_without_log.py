@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
+from ncclforensics.frames.source_order import FIRST_STEPS
 
-FIRST_STEPS = ("bootstrap", "driver")  # forms of `milestone` that a process prints before its first communicator
 FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
 
 

@@ -8,6 +8,7 @@ from ncclforensics.data.host_counters import LOCAL_TOOLS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import as_time, of_this_era
+from ncclforensics.parsing.sampled_outputs import row_above
 from ncclforensics.parsing.templates import distinct_rows
 
 OUTPUT_KEY = ["source", "launcher_rank", "launcher_node"]  # lines with equal values may be one output
@@ -76,7 +77,7 @@ def add_origin(rows: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame
     """Add to each row its host (`origin_host`) and time (`moment`): from its launcher prefix, or the heading above."""
     for column in ("heading_host", "taken"):
         stated = output_heading.drop_nulls(column)
-        above = _row_above(rows["source"], rows["line"], stated["source"], stated["line"])
+        above = row_above(rows["source"], rows["line"], stated["source"], stated["line"])
         rows = rows.with_columns(stated[column].gather(above))
     launched = as_time(text_of("launcher_time"), NO_YEAR)
     launched = pl.when(launched.dt.year() > NO_YEAR).then(launched)
@@ -89,15 +90,6 @@ def add_heading_above(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
     """Add to each row the columns of the last head above it in the same output, and its line as `head_line`."""
     places = pl.concat([rows.select(OUTPUT_KEY), heads.select(OUTPUT_KEY)], how="vertical_relaxed")
     _, output = distinct_rows(places, OUTPUT_KEY)
-    above = _row_above(output.head(rows.height), rows["line"], output.tail(heads.height), heads["line"])
+    above = row_above(output.head(rows.height), rows["line"], output.tail(heads.height), heads["line"])
     added = heads.with_columns(head_line="line").drop(*OUTPUT_KEY, "line")
     return rows.hstack(added.select(pl.all().gather(above)))
-
-
-def _row_above(output: pl.Series, line: pl.Series, head_output: pl.Series, head_line: pl.Series) -> pl.Series:
-    """For every line the row of the last head at or above it in the same output; null where there is none."""
-    lines = pl.DataFrame({"output": output, "line": line}).with_row_index("row").sort("line")
-    heads = pl.DataFrame({"output": head_output, "line": head_line}).with_row_index("head")
-    heads = heads.sort("line", maintain_order=True)
-    found = lines.join_asof(heads, on="line", by="output", strategy="backward", check_sortedness=False)
-    return found.sort("row")["head"]

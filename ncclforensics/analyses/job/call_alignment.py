@@ -92,8 +92,8 @@ def call_gap(
         model = model_of(own)
         if model is None:
             shapes_of_key = frozenset(sequence.shape for sequence in own)
-            members = sequences(calls, call_line, compared) if members is None else members
             if shapes_of_key not in models:
+                members = sequences(calls, call_line, compared) if members is None else members
                 models[shapes_of_key] = model_of([other for other in members if other.shape in shapes_of_key])
             model = models[shapes_of_key]
         if model is None:

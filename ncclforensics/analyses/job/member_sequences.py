@@ -89,11 +89,13 @@ def model_of(members: list[Sequence]) -> Sequence | None:
     shown = starts.group_by("number").last().select("end", "start", "alike")
     alike = starts.drop("alike").join(shown, on=["end", "start"]).group_by("number").agg(pl.sum("alike"), pl.max("end"))
     alike = alike.sort("alike", "end", "number", descending=[True, True, False])
-    best, most, _ = alike.row(0)
-    if most > 1 and most * 2 <= len(members):
-        others = [shared for number, shared, _ in alike.rows() if not _begin_alike(distinct[number], distinct[best])]
-        return distinct[best] if max(others, default=1) == 1 else None
-    return distinct[best] if most > 1 else None
+    best, most = int(alike["number"][0]), int(alike["alike"][0])
+    if most < 2:
+        return None
+    if most * 2 > len(members):
+        return distinct[best]
+    others = [shared for number, shared, _ in alike.rows() if not _begin_alike(distinct[number], distinct[best])]
+    return distinct[best] if max(others, default=1) == 1 else None
 
 
 def _begin_alike(first: Sequence, second: Sequence) -> bool:
