@@ -14,10 +14,12 @@ from ncclforensics.errors import UsageError
 CLOCKS = ("stamp", "moment", "launcher_time")
 FORMATS = (
     "%Y-%m-%d %H:%M:%S%.f",  # NCCL from 2.26 on, with or without a fraction
-    "%a %b %e %H:%M:%S %Y",  # Open MPI
+    "%a %b %e %H:%M:%S %Y",  # Open MPI, dmesg -T
 )
-WITH_ZONE, TO_THE_SECOND = "%Y-%m-%dT%H:%M:%S", 19  # containers and journals: the first characters
-OF_JOURNALS, OF_PYTORCH = "%b %e %H:%M:%S", "%m%d %H:%M:%S%.f"  # without a year
+# With a zone, which is left out: containers and journals, dmesg --time-format iso; journalctl -o short-full
+WITH_ZONE = ("%Y-%m-%dT%H:%M:%S", len("2026-03-02T11:04:57")), ("%a %Y-%m-%d %H:%M:%S", len("Mon 2026-03-02 11:04:57"))
+# Without a year: journals and syslog, dmesg -e, PyTorch
+OF_JOURNALS, OF_DMESG, OF_PYTORCH = "%b %e %H:%M:%S%.f", "%b%e %H:%M", "%m%d %H:%M:%S%.f"
 NO_YEAR = 2000  # assumed for times without a year; as a leap year it has every day
 HALF_YEAR, YEAR = timedelta(days=183), timedelta(days=366)
 
@@ -77,10 +79,10 @@ def as_time(text: pl.Expr, year: int) -> pl.Expr:
     padded = pl.when(text.str.find(" ", literal=True) == len("813")).then("0" + text).otherwise(text)
     return pl.coalesce(
         *(read(text, form) for form in FORMATS),
-        read(text.str.head(TO_THE_SECOND), WITH_ZONE),
+        *(read(text.str.head(length), form) for form, length in WITH_ZONE),
         *(
             read(pl.lit(f"{year} ") + printed, f"%Y {form}")
-            for printed, form in ((text, OF_JOURNALS), (padded, OF_PYTORCH))
+            for printed, form in ((text, OF_JOURNALS), (text, OF_DMESG), (padded, OF_PYTORCH))
         ),
     )
 
