@@ -124,3 +124,13 @@ def test_every_form_of_an_out_of_memory_kill_names_its_process(tmp_path: Path, k
     row = report.verdicts[0]
     assert (row["verdict"], report.numbers(row["culprits"])) == ("rank-died", [2])
     assert any(finding.category == Category.OOM for finding in report.findings)
+
+
+@pytest.mark.parametrize(("library", "is_found"), [("libnccl.so.2", True), ("libopenblas.so.0", False)])
+def test_a_crash_inside_nccl_is_found_in_a_kernel_log_alone(tmp_path: Path, library: str, is_found: bool) -> None:
+    crash = f"pt_main_thread[41882]: segfault at 7f79 ip 00007f7c sp 00007f7d error 4 in {library}[7f7c00+d3d300]"
+    (tmp_path / "dmesg.log").write_text(f"[12345.678901] {crash}\n")
+
+    found = [(f.rule, f.certainty) for f in analyze([str(tmp_path)]).findings if f.rule == "segfault-in-libnccl"]
+
+    assert found == [("segfault-in-libnccl", "possible")] * is_found

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL
+from ncclforensics.data.names import count_of
 from ncclforensics.data.processes import ABORT, BUS_ERROR, HANG_UP, INTERRUPT, KILL, SIGNALS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
+from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits, is_kernel_log_alone
+from ncclforensics.rules.shared.grouping import evidence_lines
 
 NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in lower case
 MAX_MESSAGE = 160  # characters of a message in a title
@@ -91,13 +93,23 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
 
     Means: a fault of NCCL or of a plugin, memory that the application overwrote, or an unlimited stack on systems with
     many NVLink domains (before 2.28).
-    Not when: the line is of another day or of another program; only processes of this run count, or all if the run lost
-    a process.
+    Not when: the line is of another day or of another program; only processes of this run count, all if the run lost a
+    process, or, as a possibility, all of a kernel log that was given by itself.
     Do: try without plugins (NCCL_NET_PLUGIN=none, NCCL_TUNER_PLUGIN=none) and with ulimit -s 8192; keep the core file.
     Sources: gpud, nccl component; NCCL user guide, troubleshooting/runtime (stack size).
     """
-    crashed = first_exits(process_exit, SIGNAL).filter(pl.col("where").str.contains("libnccl", literal=True))
-    for (where,), rows in crashed.group_by("where", maintain_order=True):
+    is_in_nccl = pl.col("where").str.contains("libnccl", literal=True)
+    if is_kernel_log_alone(rank, process_exit):
+        for (program, where), rows in process_exit.filter(is_in_nccl).group_by("message", "where", maintain_order=True):
+            yield Finding(
+                f"{program} crashed inside {where}",
+                f"{count_of(rows['pid'].n_unique(), 'process')}, according to the kernel; no job is in these files",
+                "possible",
+                severity=Severity.WARNING,
+                evidence=evidence_lines(rows.select("source", "line")),
+            )
+        return
+    for (where,), rows in first_exits(process_exit, SIGNAL).filter(is_in_nccl).group_by("where", maintain_order=True):
         yield exit_finding(
             rows, rank, f"{{processes}} crashed inside {where}", "the kernel logged a segmentation fault", "likely"
         )
