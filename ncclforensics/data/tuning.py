@@ -40,23 +40,35 @@ TOO_MANY = 5
 
 BUFFER = 4 << 20  # bytes; NCCL_BUFFSIZE where it is not set (NCCL user guide)
 
-# Not read by NCCL any more: last version that read it, and its replacement (NCCL's tags).
+NEVER = "never read"
+# Not read by NCCL any more: last version that read it, and its replacement (NCCL's tags, up to 2.30.7).
 DEAD = {
     "NCCL_IB_CUDA_SUPPORT": ("2.3.7", "NCCL_NET_GDR_LEVEL"),
     "NCCL_IB_GDR_LEVEL": ("2.3.7", "NCCL_NET_GDR_LEVEL"),
     "NCCL_LL_THRESHOLD": ("2.4.8", "NCCL_PROTO"),
     "NCCL_TREE_THRESHOLD": ("2.4.8", "NCCL_ALGO"),
-    "NCCL_SINGLE_RING_THRESHOLD": ("1.x", ""),
-    "NCCL_RINGS": ("", ""),
-    "NCCL_THREAD_THRESHOLD": ("", ""),
-    "NCCL_SHM_MEMCPY_MODE": ("", ""),
-    "NCCL_SHM_USE_CUDA_MEMCPY": ("", ""),
-    "NCCL_WORK_FIFO_DEPTH": ("", "NCCL_WORK_FIFO_BYTES"),
-    "NCCL_CREATE_THREAD_CONTEXT": ("", ""),
-    "NCCL_AGG_CHANNEL_SIZE": ("", ""),
-    "NCCL_TIMEOUT": ("never read", "the framework's own time-out"),
-    "NCCL_SHARP_ENABLE": ("never read", "NCCL_COLLNET_ENABLE"),
-    "NCCL_NCHUNKS_COARSE": ("never read", ""),
+    "NCCL_SINGLE_RING_THRESHOLD": ("1.3.4", ""),
+    "NCCL_RINGS": ("2.4.8", ""),
+    "NCCL_THREAD_THRESHOLD": ("2.4.8", ""),
+    "NCCL_SHM_MEMCPY_MODE": ("2.30.4", ""),
+    "NCCL_SHM_USE_CUDA_MEMCPY": ("2.30.4", ""),
+    "NCCL_WORK_FIFO_DEPTH": ("2.21.5", "NCCL_WORK_FIFO_BYTES"),
+    "NCCL_CREATE_THREAD_CONTEXT": ("2.30.4", ""),
+    "NCCL_AGG_CHANNEL_SIZE": ("2.19.4", ""),
+    "NCCL_AGG_ALLOC_MODE": ("2.12.7", ""),
+    "NCCL_CUDA_PATH": ("2.20.5", ""),
+    "NCCL_GIN_COUNTER_POOL_SIZE": ("2.29.7", ""),
+    "NCCL_GIN_EXCLUSIVE_CONTEXTS": ("2.29.7", ""),
+    "NCCL_GIN_NCONTEXTS": ("2.29.7", ""),
+    "NCCL_GIN_SIGNAL_POOL_SIZE": ("2.29.7", ""),
+    "NCCL_PROXY_PROFILE": ("2.22.3", "NCCL_PROFILER_PLUGIN"),
+    "NCCL_SHARED_BUFF_COUNT": ("2.8.4", ""),
+    "NCCL_TIMEOUT": (NEVER, "the framework's own time-out"),
+    "NCCL_SHARP_ENABLE": (NEVER, "NCCL_COLLNET_ENABLE"),
+    "NCCL_NCHUNKS_COARSE": (NEVER, ""),
+    "NCCL_IB_ENABLE": (NEVER, "NCCL_IB_DISABLE"),
+    "NCCL_P2P_ENABLE": (NEVER, "NCCL_P2P_DISABLE"),
+    "NCCL_SHM_ENABLE": (NEVER, "NCCL_SHM_DISABLE"),
 }
 
 # Read by PyTorch, plugins and container images, not by NCCL.
@@ -113,6 +125,6 @@ SOCKET_RCVBUF SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC SOCKET_SNDBUF SYM_CE_THRE
 SYM_GIN_KERNELS_ENABLE SYM_KERNEL SYM_NOWIN_ENABLE SYM_REUSE_SYSMEM_HANDLES SYM_RS_GIN_CHUNK_SIZE SYM_TMA_ENABLE
 THREAD_THRESHOLDS TOPO_DUMP_FILE TOPO_DUMP_FILE_RANK TOPO_FILE TOPO_SPLIT_MLOPART TREE_THRESHOLD TUNER_PLUGIN
 UID_STAGGER_RATE UID_STAGGER_THRESHOLD UNPACK_DOUBLE_NCHANNELS WIN_ENABLE WIN_STRIDE WORK_ARGS_BYTES
-WORK_FIFO_BYTES
+WORK_FIFO_BYTES NO_CACHE PARAM_DUMP_ALL WARN_ENABLE_DEBUG_INFO
 """
 KNOWN = frozenset(f"NCCL_{name}" for name in _NAMES.split())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, OWN_PER_RANK, READ_BY_ALL, SLOWING
+from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, NEVER, OWN_PER_RANK, READ_BY_ALL, SLOWING
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -126,7 +126,7 @@ def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Itera
         last, successor = DEAD.get(name, ("", ""))
         similar = similar_variable(name)
         if successor:
-            detail = f"{'NCCL never read it' if last == 'never read' else 'NCCL no longer reads it'}: set {successor}"
+            detail = f"{'NCCL never read it' if last == NEVER else 'NCCL no longer reads it'}: set {successor}"
         elif name not in DEAD and similar:
             detail = f"{similar} may be meant"
         else:

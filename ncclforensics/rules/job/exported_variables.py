@@ -7,7 +7,8 @@ from pathlib import PurePath
 
 import polars as pl
 
-from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, READ_BY_ALL
+from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, NEVER, READ_BY_ALL
+from ncclforensics.data.versions import release, releases
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -17,38 +18,25 @@ from ncclforensics.rules.shared.grouping import group_finding
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("exported_variable",))
 def env_not_echoed(
-    exported_variable: pl.DataFrame, setting: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+    exported_variable: pl.DataFrame,
+    setting: pl.DataFrame,
+    member: pl.DataFrame,
+    rank: pl.DataFrame,
+    version: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A variable is exported, and NCCL does not know it or never read it.
 
-    Means: an unknown name is misspelt, was removed, or belongs to other software. A known variable that every rank
-    reads, and that no rank prints although it prints others, did not reach the ranks: the launcher does not pass it on.
-    Not when: a framework or plugin reads the name; the value is empty; NCCL reads the variable only if it needs it; no
-    rank prints any variable (subsystem ENV is off).
+    Means: a name that differs from one of NCCL's in a letter or two is misspelt; others were removed from NCCL, or it
+    never read them. A known variable that every rank reads, and that no rank prints although it prints others, did not
+    reach the ranks: the launcher does not pass it on.
+    Not when: the version of the run still read it; the name resembles none of NCCL's, because plugins, frameworks and
+    scripts have variables of their own that begin with NCCL_; the value is empty; NCCL reads the variable only if it
+    needs it; no rank prints any variable (subsystem ENV is off).
     Do: correct the name; pass the variable on (mpirun -x NAME, srun --export=ALL,NAME), and check that the log shows
     `NAME set by environment to`.
-    Sources: nccl: src/misc/param.cc; NCCL user guide, troubleshooting (MPI); llm-d-benchmark#1862 (a typo).
+    Sources: nccl: src/misc/param.cc, tags; NCCL user guide, troubleshooting (MPI); llm-d-benchmark#1862 (a typo).
     """
-    unknown = exported_variable.filter(
-        (~pl.col("variable").is_in(KNOWN) | pl.col("variable").is_in(list(DEAD))) & ~pl.col("variable").is_in(FOREIGN)
-    )
-    for _, rows in unknown.group_by("variable", maintain_order=True):
-        name = rows["variable"][0]
-        similar = similar_variable(name)
-        last, successor = DEAD.get(name, ("", ""))
-        if name in DEAD:
-            detail = "NCCL never read it" if last == "never read" else "NCCL no longer reads it"
-            detail += f": set {successor}" if successor else ""
-        else:
-            detail = f"{similar} may be meant" if similar else "no version of NCCL knows it"
-        finding = group_finding(
-            rows, rank, f"{name} is exported and has no effect on NCCL", detail,
-            "certain" if name in DEAD else "likely", role=Role.CONTEXT,
-        )  # fmt: skip
-        finding.remedy = (
-            "Correct the name." if similar and name not in DEAD else "Remove it, or set what takes its place."
-        )
-        yield finding
+    yield from _never_read(exported_variable, rank, version)
     printed = set(environment_settings(setting)["variable"])
     if not printed or member.filter("is_complete").is_empty():
         return
@@ -62,6 +50,29 @@ def env_not_echoed(
         finding.severity = Severity.WARNING
         first = setting.sort("source", "line").row(0, named=True)
         finding.evidence = [*finding.evidence[:2], Line(first["source"], first["line"], "printed")]
+        yield finding
+
+
+def _never_read(exported_variable: pl.DataFrame, rank: pl.DataFrame, version: pl.DataFrame) -> Iterator[Finding]:
+    """Yield exported variables that NCCL does not read: removed ones, and misspelt ones."""
+    of_run = releases(version["version"].cast(pl.String))
+    for _, rows in exported_variable.sort("source", "line").group_by("variable", maintain_order=True):
+        name = rows["variable"][0]
+        if name in DEAD:
+            last, successor = DEAD[name]
+            if last != NEVER and of_run and of_run[0] <= release(last):
+                continue
+            detail = "NCCL never read it" if last == NEVER else f"NCCL read it up to {last}"
+            detail += f": set {successor}" if successor else ""
+            certainty = "certain" if last == NEVER or of_run else "likely"
+            remedy = "Remove it, or set what takes its place."
+        elif name not in KNOWN and name not in FOREIGN and (similar := similar_variable(name)):
+            detail, certainty, remedy = f"{similar} may be meant", "likely", "Correct the name."
+        else:
+            continue
+        title = f"{name} is exported and has no effect on NCCL"
+        finding = group_finding(rows, rank, title, detail, certainty, role=Role.CONTEXT)
+        finding.remedy = remedy
         yield finding
 
 
