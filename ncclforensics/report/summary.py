@@ -101,10 +101,11 @@ def _communicators(run: Frames) -> list[Row]:
         pl.col("calls").fill_null(0).min().alias("min"),
         pl.col("calls").fill_null(0).max().alias("max"),
     )
+    groups = groups.with_columns(is_largest=pl.col("nranks") == pl.col("nranks").max())
     return [
         {
             "id": row["key"],
-            "kind": (row["creator"] or "").removeprefix("ncclComm").lower() if row["parent_key"] else "world",
+            "kind": _kind(row),
             "nranks": row["nranks"],
             "ranks_seen": row["seen"],
             "channels": row["channels"],
@@ -112,6 +113,13 @@ def _communicators(run: Frames) -> list[Row]:
         }
         for row in groups.to_dicts()
     ]
+
+
+def _kind(communicator: Row) -> str:
+    """Return how a communicator came to be; of those without a parent, the largest are the world."""
+    if communicator["parent_key"]:
+        return (communicator["creator"] or "").removeprefix("ncclComm").lower()
+    return "world" if communicator["is_largest"] else "group"
 
 
 def _level(run: Frames) -> str | None:

@@ -16,6 +16,7 @@ from ncclforensics.analyses.hang.stacks import place_text
 from ncclforensics.data.names import (
     argument_text,
     certainty_text,
+    count_of,
     known,
     operation_text,
     printable,
@@ -23,7 +24,7 @@ from ncclforensics.data.names import (
     reduction,
     sentence,
     waiting_text,
-)
+)  # fmt: skip
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.report.build import Report
 from ncclforensics.report.chain import may_explain
@@ -177,7 +178,9 @@ def run_table(report: Report, *, verbose: bool = False) -> Table:
         "network": ", ".join(run["networks"]) + f", GPUDirect RDMA: {run['gdr']}" * bool(run["networks"]),
         "transports": ", ".join(f"{count} {name}" for name, count in (run["transports"] or {}).items()),
         "channels": ", ".join(f"{count} {kind}" for kind, count in run["channels"].items() if count is not None),
-        "communicators": ", ".join(f"{count} {kind} of {size} ranks" for (kind, size), count in sorted(sizes.items())),
+        "communicators": ", ".join(
+            f"{count_of(count, kind)} of {count_of(size, 'rank')}" for (kind, size), count in sorted(sizes.items())
+        ),
         "subsystems": ", ".join(run["debug"]["subsystems_seen"]),
     }
     table = table_without_header()

@@ -267,7 +267,7 @@ def _judge_partly_completed(job: Job, rows: list[Row], sequence: int, silent: li
     done_by, left = (ranks_text(sorted(row["rank"] for row in part)) for part in (completed, unfinished))
     reason = f"{left} enqueued work {sequence} and did not complete it, and {done_by} did"
     if not any(map(_is_idle, completed)):
-        reason += " and wait in a later one"
+        reason += f" and {'wait' if len(completed) > 1 else 'waits'} in a later one"
     if at_work is not None and at_work["operation"] in SYMMETRIC:
         reason += f": all members made work {sequence}, so the links and the GPU of {left} are suspect"
     elif silent:
