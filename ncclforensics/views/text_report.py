@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import polars as pl
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ncclforensics.analyses.hang.stacks import place_text
 from ncclforensics.data.names import (
     argument_text,
     certainty_text,
-    count_of,
     known,
     operation_text,
     printable,
@@ -28,7 +25,7 @@ from ncclforensics.data.names import (
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.report.build import Report
 from ncclforensics.report.chain import may_explain
-from ncclforensics.report.summary import not_shown, summary
+from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_benchmarks import benchmarks
@@ -46,6 +43,7 @@ from ncclforensics.views.text_layout import (
     table_without_header,
 )
 from ncclforensics.views.text_machines import machines
+from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 
 Row = dict[str, Any]
@@ -163,39 +161,6 @@ def _not_shown(report: Report) -> list[RenderableType]:
     for row in rows:
         table.add_row(row["question"], row["needs"])
     return [heading("WHAT THESE LOGS CANNOT SHOW"), indented(table)]
-
-
-def run_table(report: Report, *, verbose: bool = False) -> Table:
-    """Show the summary of the run, without unknown values."""
-    run = summary(report.run, report.findings)
-    sizes = Counter((row["kind"], row["nranks"]) for row in run["communicators"])
-    seen = run["ranks_seen"]
-    lines = {
-        "NCCL": ", ".join(run["nccl_versions"]),
-        "ranks": f"{ranks_text(seen)} of {run['world_size']}" if seen and run["world_size"] else "",
-        "missing": ranks_text(run["ranks_missing"]),
-        "hosts": _list(run["hosts"], verbose),
-        "network": ", ".join(run["networks"]) + f", GPUDirect RDMA: {run['gdr']}" * bool(run["networks"]),
-        "transports": ", ".join(f"{count} {name}" for name, count in (run["transports"] or {}).items()),
-        "channels": ", ".join(f"{count} {kind}" for kind, count in run["channels"].items() if count is not None),
-        "communicators": ", ".join(
-            f"{count_of(count, kind)} of {count_of(size, 'rank')}" for (kind, size), count in sorted(sizes.items())
-        ),
-        "subsystems": ", ".join(run["debug"]["subsystems_seen"]),
-    }
-    table = table_without_header()
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, line in lines.items():
-        if line:
-            table.add_row(name, printable(line))
-    return table
-
-
-def _list(names: list[str], verbose: bool) -> str:
-    shown = names if verbose else names[:MOST_HOSTS]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list[RenderableType]:

@@ -37,8 +37,8 @@ from ncclforensics.views.text_report import (
     leading_findings,
     measurements,
     mismatch,
-    run_table,
 )
+from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, without_doubt
 

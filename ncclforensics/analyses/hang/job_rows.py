@@ -202,6 +202,13 @@ class JobRows:
         return self.frames["program_success"].sort("pos").to_dicts() if self.is_only_job else []
 
     @cached_property
+    def ended_programs(self) -> list[Row]:
+        """The lines by which PyTorch marks that the program of a rank of the only job ended, with its `rank`."""
+        ends = self.frames["group_note"].filter(form="not_destroyed")
+        ranked = ends.with_columns(rank=pl.coalesce("global_rank", "launcher_rank")).drop_nulls("rank").sort("pos")
+        return ranked.to_dicts() if self.is_only_job else []
+
+    @cached_property
     def has_layout(self) -> bool:
         """Whether rings, trees or connections show: NCCL makes them after the bootstrap."""
         return any(self.frames[name].height for name in ("ring", "tree", "connection"))

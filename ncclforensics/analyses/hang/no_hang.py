@@ -21,14 +21,24 @@ MANY_DAMAGED = 0.1  # share of the lines of NCCL
 
 
 def find_reported_success(job: Job) -> Diagnosis | None:
-    """Find the program's own words that it came to its end, where no line shows a failure."""
-    if not job.successes or job.is_finished or job.failure_events or job.process_exits:
+    """Find that the program came to its end, by its own words or PyTorch's, where no line shows a failure before."""
+    has_failed = any(not event["at_exit"] for event in job.failure_events) or bool(job.process_exits)
+    if job.is_finished or has_failed:
         return None
     processes = {row["ended_pid"] for row in job.successes if row["form"] == "process"}
-    if len(processes) < len(job.rank_ids) and all(row["form"] == "process" for row in job.successes):
-        return None  # a launcher reports it of these processes, and others may still wait
-    diagnosis = Diagnosis("no-hang", "the program reports that it came to its end, and nothing failed", "likely")
-    diagnosis.add_evidence("success", job.successes[-2:])
+    # A launcher reports it of these processes, and others may still wait.
+    if job.successes and (
+        len(processes) >= len(job.rank_ids) or not all(row["form"] == "process" for row in job.successes)
+    ):
+        diagnosis = Diagnosis("no-hang", "the program reports that it came to its end, and nothing failed", "likely")
+        diagnosis.add_evidence("success", job.successes[-2:])
+        return diagnosis
+    ranks = {row["rank"] for row in job.rank_ids.values()}
+    if not ranks or job.absent or not ranks <= {row["rank"] for row in job.ended_programs}:
+        return None
+    reason = "the programs of all ranks ended without destroying their process groups, and nothing failed before"
+    diagnosis = Diagnosis("no-hang", reason, "likely")
+    diagnosis.add_evidence("end", job.ended_programs[-2:])
     return diagnosis
 
 

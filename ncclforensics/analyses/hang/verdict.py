@@ -222,6 +222,7 @@ def job_diagnosis(
     announced_position: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     last_time: pl.DataFrame,
+    group_note: pl.DataFrame,
     program_success: pl.DataFrame,
     rank_stack: pl.DataFrame,
     unranked_stack: pl.DataFrame,
