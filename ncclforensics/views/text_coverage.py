@@ -76,8 +76,10 @@ def _recognised_text(recognised: int, lines: int) -> str:
 def _count_ranks(rank: pl.DataFrame) -> tuple[int, bool]:
     """Count the ranks, and say whether there may be more.
 
-    A number without a process, as in PyTorch's text, and a process without a number may be one rank.
+    A number without a process, as in PyTorch's text, and a process without a number may be one rank; processes of one
+    number are one rank, which was started again or has a process for each of its communicators.
     """
+    rank = rank.filter(pl.col("rank").is_null() | pl.struct("job", "rank").is_first_distinct())
     is_process = pl.col("pid").is_not_null() | pl.col("host").is_not_null()
     has_number = pl.col("rank").is_not_null()
     fewer = min(rank.filter(has_number & ~is_process).height, rank.filter(is_process & ~has_number).height)

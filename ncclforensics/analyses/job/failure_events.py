@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.job.program_ends import add_program_end
 from ncclforensics.analyses.job.restarts import since_restart
 from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.data.verbs import DOWN
@@ -26,7 +27,8 @@ LOST = "lost"  # the connection to another process was lost
 AFTER = "after"  # always a consequence of another failure
 CONTEXT = "context"  # neither: retries, warnings that NCCL continues after, and lines that no verdict rests on
 CLASSES = (REFUSED, HARD, NETWORK, LOST, AFTER, CONTEXT)
-LOCAL = ("local_closed", "local_lost", "proxy_failed")  # of the connections between processes of one host
+# Where the program reported success, its processes close their local connections as each one ends, and errors return.
+AFTER_SUCCESS = ("local_closed", "local_lost", "proxy_failed", "unwinding", "aborting")
 REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network failed
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 THREAD = [*OWNER, "tid"]
@@ -74,8 +76,7 @@ def failure_event(
     collnet: pl.DataFrame,
     ending: pl.DataFrame,
     not_registered: pl.DataFrame,
-    group_note: pl.DataFrame,
-    program_success: pl.DataFrame,
+    program_end: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every failure line that has a class, with the rank that printed it and the rank that it names."""
     owners = rank.group_by(OWNER).agg(
@@ -113,8 +114,6 @@ def failure_event(
     is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
     survived = completion_error.filter("is_survived").select("source", "line")
     ended = member.group_by("job").agg(is_completed=(pl.col("end") == "Destroy").fill_null(False).all())
-    # Where the program said that it came to its end, its processes close their local connections as each one ends.
-    successes = program_success.filter(pl.col("form") != "process").group_by("source").agg(success_pos=pl.min("pos"))
     # A process that still prints has not died: it closed its own connection, to abort or destroy its communicator.
     is_own_end = ((text_of("form") == "local_closed") & (pl.col("named_rank_id") == pl.col("rank_id"))).fill_null(False)
     events = (
@@ -132,25 +131,13 @@ def failure_event(
         .join(_named_ranks(own_failures, member), on=["source", "line"], how="left")
         .join(unseen_ends, on=OWNER, how="left")
         .with_columns(end_pos=pl.when(form="unwinding").then("end_pos"))
-        .join(_program_ends(group_note, rank), on=["job", "rank_id", "source"], how="left")
-        .join(successes, on="source", how="left")
-        .with_columns(success_pos=pl.when(text_of("form").is_in(LOCAL)).then("success_pos"))
-        .with_columns(exit_pos=pl.coalesce(pl.min_horizontal("exit_pos", "program_end_pos", "success_pos"), "end_pos"))
+        .pipe(add_program_end, program_end)
+        .with_columns(success_pos=pl.when(text_of("form").is_in(AFTER_SUCCESS)).then("success_pos"))
+        .with_columns(exit_pos=pl.coalesce(pl.min_horizontal("exit_pos", "own_end_pos", "success_pos"), "end_pos"))
         .with_columns(at_exit=(pl.col("pos") > pl.col("exit_pos")).fill_null(False) | is_own_end)
         .sort("pos")
     )
     return _with_orderly_ends(events, rank)
-
-
-def _program_ends(group_note: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """Return where PyTorch destructs the groups of a rank whose program has ended without destroying them."""
-    return (
-        group_note.filter(form="not_destroyed")
-        .select("source", "pos", rank=pl.coalesce("global_rank", "launcher_rank"))
-        .join(rank.select("job", "rank_id", "rank"), on="rank", how="inner")
-        .group_by("job", "rank_id", "source")
-        .agg(program_end_pos=pl.col("pos").min())
-    )
 
 
 def _with_orderly_ends(events: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:

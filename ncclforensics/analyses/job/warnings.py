@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.failure_events import AFTER, CONTEXT, LOST
+from ncclforensics.analyses.job.program_ends import add_program_end
 from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.frames.columns import OWNER, no_rows, text_of
 from ncclforensics.frames.registry import analysis
@@ -46,7 +47,7 @@ NCCL_WARNING = {
     "moment": pl.String(),
     "is_attention": pl.Boolean(),  # NCCL says itself that it can go on
     "went_on": pl.Boolean(),  # this process completed init, or made calls, afterwards
-    "at_end": pl.Boolean(),  # after this process began to end its communicators
+    "at_end": pl.Boolean(),  # after this process began to end its communicators, or its program came to its end
     "is_first": pl.Boolean(),  # it began the chain of returned errors that follows
     "is_consequence": pl.Boolean(),  # it reports what followed from another failure
     "chain": pl.List(pl.String()),  # `file:line -> code` lines up to the next warning
@@ -103,6 +104,7 @@ def nccl_warning(
     communicator_progress: pl.DataFrame,
     call_error: pl.DataFrame,
     rank: pl.DataFrame,
+    program_end: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every line that NCCL or a plugin printed as a warning."""
     frames = locals()
@@ -141,9 +143,10 @@ def nccl_warning(
         _with_chains(rows, chains)
         .join(jobs, on=OWNER, how="left", nulls_equal=True)
         .join(progress, on=OWNER, how="left", nulls_equal=True)
+        .pipe(add_program_end, program_end)
         .with_columns(
             went_on=(pl.col("pos") < pl.col("last_pos")).fill_null(False),
-            at_end=(pl.col("pos") > pl.col("end_pos")).fill_null(False),
+            at_end=(pl.col("pos") > pl.min_horizontal("end_pos", "own_end_pos", "success_pos")).fill_null(False),
         )
         .join(quotes_below.with_columns(is_quoted=True), on=["source", "line"], how="left")
         .with_columns(

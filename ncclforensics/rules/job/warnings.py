@@ -67,7 +67,7 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     if row["went_on"]:
         parts.append("the process went on: it completed init or made calls afterwards")
     elif is_late:
-        parts.append("the process was ending its communicators")
+        parts.append("the process was ending")
     is_cause = row["is_returned"] and not row["went_on"] and not row["is_consequence"]
     more: dict[str, Any] = {"role": Role.CAUSE if is_cause else Role.CONTEXT}
     if row["is_consequence"]:

@@ -1,0 +1,41 @@
+"""Where the program of a rank, or of all, came to its end: what NCCL warns of behind it is no failure of the job."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.registry import analysis
+
+PROGRAM_END = {
+    "source": pl.Int32(),
+    "host": pl.Categorical(),  # null where the program says it of all its ranks
+    "pid": pl.Int32(),
+    "pos": pl.Int64(),
+}
+
+
+@analysis(PROGRAM_END, of=("group_note", "program_success"))
+def program_end(group_note: pl.DataFrame, program_success: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """The first line in each input that shows the end: one row per process, and one for all of them.
+
+    PyTorch warns where it destructs the groups of a program that ended without destroying them (ProcessGroupNCCL.cpp,
+    2.4 and later), after an exception, too; the program itself reports success.
+    """
+    of_ranks = (
+        group_note.filter(form="not_destroyed")
+        .select("source", "pos", rank=pl.coalesce("global_rank", "launcher_rank"))
+        .join(rank.select(*OWNER, "rank").drop_nulls(), on="rank", how="inner")
+    )
+    of_all = program_success.filter(pl.col("form") != "process").select("source", "pos")
+    ends = pl.concat([of_ranks.select("source", "pos", *OWNER), of_all], how="diagonal_relaxed")
+    return ends.group_by("source", *OWNER, maintain_order=True).agg(pl.col("pos").min()).select(*PROGRAM_END)
+
+
+def add_program_end(rows: pl.DataFrame, program_end: pl.DataFrame) -> pl.DataFrame:
+    """Add `own_end_pos`, where the program of the row's process ended, and `success_pos`, where all ranks' did."""
+    of_all = program_end.filter(pl.col("pid").is_null()).select("source", success_pos="pos")
+    of_process = program_end.filter(pl.col("pid").is_not_null()).select("source", *OWNER, own_end_pos="pos")
+    return rows.join(of_all, on="source", how="left", maintain_order="left").join(
+        of_process, on=["source", *OWNER], how="left", maintain_order="left"
+    )
