@@ -346,6 +346,7 @@ STORED: Mapping[str, Handling] = {
     "CRI around JSON lines": by_line(lambda line: f"{TIME} stdout F {json.dumps({'msg': line, 'level': 'info'})}"),
     "CRLF": by_line(lambda line: f"{line}\r"),
     "padded with blanks": by_line(lambda line: line.ljust(240)),
+    "with a blank at the end": by_line(lambda line: f"{line} "),
     "compressed": lambda logs, draw: {f"{name}.gz": compressed(lines) for name, lines in logs.items()},
     "renamed": renamed,
     "exported": exported,

@@ -185,3 +185,29 @@ def test_a_sentence_goes_on_behind_a_quoted_error(tmp_path: Path) -> None:
     titles = [finding.title for finding in analyze(tmp_path).findings]
 
     assert "a GPU is not visible to a process: invalid device ordinal" in titles
+
+
+PADDED = (
+    "torchfrtrace-prints-another-call-of-one-rank", "a-rank-waits-for-its-data-loader", "a-gpu-with-broken-memory",
+    "a-host-pauses-the-network",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("incident", [incident for incident in ALL if incident.name in PADDED], ids=str)
+def test_a_blank_at_the_end_of_every_line_changes_nothing(incident: Incident, tmp_path: Path) -> None:
+    for name in incident.logs:
+        (tmp_path / name).write_bytes((incident.folder / name).read_bytes().replace(b"\n", b" \n"))
+
+    found = json_report.as_object(analyze([str(tmp_path)], everything=True))
+
+    assert {f["rule"] for f in found["findings"]} == {f["rule"] for f in answer(incident).json["findings"]}
+    assert found["hang"]["verdict"] == answer(incident).json["hang"]["verdict"]
+
+
+def test_single_lines_with_blanks_at_their_end_are_recognised(tmp_path: Path) -> None:
+    unwound = [f"gpu-a:191:191 [0] NCCL INFO group.cc:{number} -> 2" for number in (64, 422, 106)]
+    (tmp_path / "job.log").write_text("\n".join([*unwound[:2], unwound[2] + "  ", ""]))
+
+    (read,) = json_report.as_object(analyze([str(tmp_path)]))["inputs"]
+
+    assert (read["recognised"], read["unrecognised"]) == (3, 0)

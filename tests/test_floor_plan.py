@@ -88,6 +88,7 @@ APPLYING = {
     "grammar/dialect.py": "those of the grammars",
     "parsing/learned_tags.py": "those of the grammars, and the tag that it learns",
     "grammar/values.py": "those of the grammar of values",
+    "parsing/candidates.py": "those of the grammars",
     "parsing/matching.py": "those of the grammars",
     "parsing/continuations.py": "those of the grammars",
     "parsing/alike_rows.py": "numbers, whatever the text: what differs in lines of one kind",

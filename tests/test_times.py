@@ -22,6 +22,11 @@ from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, el
         ("Jan  1 00:50:00", datetime(2026, 1, 1, 0, 50)),
         ("2025-12-31 23:50:00", datetime(2025, 12, 31, 23, 50)),
         ("2025-12-31T23:50:00.000000Z", datetime(2025, 12, 31, 23, 50)),
+        ("2025-12-31T23:50:00,034512+00:00", datetime(2025, 12, 31, 23, 50)),  # dmesg --time-format iso
+        ("Wed 2025-12-31 23:50:00 UTC", datetime(2025, 12, 31, 23, 50)),  # journalctl -o short-full
+        ("Jan  1 00:50:00.500000", datetime(2026, 1, 1, 0, 50, 0, 500000)),  # journalctl -o short-precise
+        ("Jan 1 00:50", datetime(2026, 1, 1, 0, 50)),  # dmesg -e
+        ("Jan31 00:50", datetime(2026, 1, 31, 0, 50)),
     ],
 )
 def test_times_are_read_as_programs_print_them(text: str, expected: datetime) -> None:

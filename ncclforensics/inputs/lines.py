@@ -32,8 +32,6 @@ _ESCAPES = (
 )
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}]"
 
-_PAD = "  "  # at the end of lines of a copied screen; NCCL itself ends some lines with one blank
-
 _STRANGE = r"[^ -~]"
 
 SCHEMA = {
@@ -86,19 +84,8 @@ def _split(data: bytes) -> list[str]:
 
 def _decoded(data: bytes) -> pl.Series:
     if len(data) < LITTLE:  # starting Polars' reader takes longer than splitting so few bytes
-        text = pl.Series("text", _split(data), dtype=pl.String)
-    else:
-        text = pl.read_lines(data if data.isascii() else data.decode("utf-8", "replace").encode()).to_series()
-    return _without_padding(text)
-
-
-def _without_padding(texts: pl.Series) -> pl.Series:
-    """Remove the blanks with which a screen fills lines of NCCL; other tools end the rows of tables with blanks."""
-    ends = texts.str.ends_with(_PAD)
-    if not ends.any():
-        return texts
-    is_padded = ends & texts.str.contains("NCCL", literal=True)
-    return texts.scatter(is_padded.arg_true(), texts.filter(is_padded).str.strip_chars_end(" "))
+        return pl.Series("text", _split(data), dtype=pl.String)
+    return pl.read_lines(data if data.isascii() else data.decode("utf-8", "replace").encode()).to_series()
 
 
 def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:

@@ -20,6 +20,8 @@ from ncclforensics.parsing.learned_tags import LEARNED, have_tag, learn_tag, lea
 from ncclforensics.parsing.parser import parse
 from ncclforensics.parsing.wrapped_lines import detect_widths, join_wrapped
 
+PADDED = 0.5  # share of lines
+WITHOUT_PADDING = pl.col("text").str.strip_chars_end(" ")
 PICKLES = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
 
 # How this program's own reports begin. They quote lines, which must not count a second time.
@@ -46,11 +48,12 @@ class InputFormat:
     inner_width: int | None = None  # at which they were wrapped before they got these prefixes
     is_marked: bool = False  # whether it holds marks of the page or program that it was copied out of
     tail: str | None = None  # what closes lines, as a regex
+    is_padded: bool = False  # whether blanks fill its lines
 
     @property
     def is_plain(self) -> bool:
         """Whether lines are parsed as they stand in the input."""
-        return self.keeps_lines and not self.prefixes
+        return self.keeps_lines and not self.prefixes and not self.is_padded
 
     @property
     def keeps_lines(self) -> bool:
@@ -63,7 +66,7 @@ class InputFormat:
         return any(prefix.form == LEARNED for prefix in self.prefixes)
 
     def strip(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Remove marks of pages and programs, put wrapped lines together, and strip launcher prefixes."""
+        """Remove marks of pages and programs, put wrapped lines together, strip launcher prefixes and padding."""
         if self.is_marked or self.has_learned_tag:
             rows = cleaned_in_order(rows)
         if self.is_marked:
@@ -78,7 +81,7 @@ class InputFormat:
             rows = without_tail(rows, self.tail)
         if self.inner_width is not None:
             rows = join_wrapped(rows, self.dialect, self.inner_width)
-        return rows
+        return rows.with_columns(WITHOUT_PADDING) if self.is_padded else rows
 
     def learn(self, rows: pl.DataFrame, reader: InputReader) -> Dialect:
         """Add the embedded formats that begin in these lines, and return the dialect.
@@ -149,9 +152,18 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
     if stripped:
         for number, width in detect_widths(texts.filter(pl.col("source").is_in(list(stripped))), dialect).items():
             formats[number].inner_width = width
+    for number in _padded(texts):
+        formats[number].is_padded = True
+        texts = texts.with_columns(pl.when(source=number).then(WITHOUT_PADDING).otherwise("text").alias("text"))
     for number, detected in dialect.by_source(texts).items():
         formats[number].dialect = detected
     return formats
+
+
+def _padded(texts: pl.DataFrame) -> list[int]:
+    """The inputs most of whose lines end with blanks, as a screen, a page or a spreadsheet leaves them."""
+    filled = texts.filter(pl.col("text") != "").group_by("source").agg(pl.col("text").str.ends_with(" ").mean())
+    return filled.filter(pl.col("text") > PADDED)["source"].to_list()
 
 
 def _find_prefixes(

@@ -7,28 +7,23 @@ The beginning of a body, or a literal that a pattern requires, selects the patte
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import FIELDS, MATCHED, Candidate, Dialect, anchors, fields
+from ncclforensics.grammar.dialect import FIELDS, MATCHED, Dialect, fields
 from ncclforensics.grammar.patterns import FORM
 from ncclforensics.inputs.lines import cleaned, is_strange
+from ncclforensics.parsing.candidates import Hits, find_hits
 from ncclforensics.parsing.templates import distinct_rows
 
-KEY = 20  # characters of a body by which it is looked up
-FEW = 64  # texts; searching so few for a literal is faster than compiling a pattern
-MANY = 50_000  # texts matched at once
 WORD = 12  # most characters of the word after the prefix marker, with its blank
-LAST = "\U0010ffff"
 NONE = -1
 NO_HOST = "?"  # stands for the host of a line that does not name its process; no host can be called so
 PREFIX_FIELDS = {"host": pl.Categorical(), "pid": pl.Int32(), "stamp": pl.String()}
-AS_WRITTEN = pl.QueryOptFlags.none()
 
 KNOWN = {
     "source": pl.Int32(),
@@ -73,7 +68,7 @@ class _Lines:
         is_dirty = pl.repeat(False, models.height, eager=True) if is_clean else is_strange(models["body"])
         owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
         place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
-        found = _hits(models, ~is_dirty, dialect, has_prefix=self.prefixes is not None)
+        found = find_hits(models, ~is_dirty, dialect, has_prefix=self.prefixes is not None)
         hits = sorted(found, key=lambda hit: hit.candidate.prefix)
         for number, hit in enumerate(hits):
             owner.scatter(hit.places, number)
@@ -86,7 +81,7 @@ class _Lines:
         return known, self.table[self.row.filter(free & ~needs_cleaning)], self.table[self.row.filter(needs_cleaning)]
 
     def _assemble(
-        self, owned: pl.DataFrame, hits: Sequence[_Hits], dialect: Dialect, frames: dict[str, list[pl.DataFrame]]
+        self, owned: pl.DataFrame, hits: Sequence[Hits], dialect: Dialect, frames: dict[str, list[pl.DataFrame]]
     ) -> pl.DataFrame:
         """Add rows of prefix and body fields to `frames`; return the process of every line (columns KNOWN)."""
         labels = [name for name in self.table.columns if name in dialect.labels]
@@ -125,15 +120,6 @@ class _Lines:
             return pl.DataFrame(height=places.len())
         values_of_prefix = self.prefixes.values[prefix][places]
         return values_of_prefix.select(column for column in values_of_prefix if column.null_count() < places.len())
-
-
-@dataclass(frozen=True, slots=True)
-class _Hits:
-    """The texts that match a candidate: their row numbers, and a row of values for each."""
-
-    candidate: Candidate
-    places: pl.Series
-    values: pl.DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,120 +267,6 @@ def _first_of(columns: Sequence[pl.Series]) -> pl.Series:
     return pl.select(pl.coalesce(*columns)).to_series()
 
 
-def contains_prefix(texts: pl.Series, dialect: Dialect) -> pl.Series:
-    """Whether a prefix occurs somewhere in a text."""
-    is_marked = texts.str.contains(dialect.prefix_marker, literal=True)
-    marked = is_marked.arg_true()
-    return (
-        is_marked.scatter(marked, texts.gather(marked).str.contains(dialect.prefix_regex))
-        if marked.len()
-        else is_marked
-    )
-
-
 @cache
 def _form(name: str) -> pl.Series:
     return pl.Series(FORM, [name], dtype=pl.Categorical())
-
-
-def _hits(models: pl.DataFrame, is_free: pl.Series, dialect: Dialect, *, has_prefix: bool) -> Iterator[_Hits]:
-    """Match texts (columns `body`, `kind`, `cut`) with candidates; the first candidate that matches gets the text."""
-    numbers = pl.int_range(models.height, dtype=pl.UInt32, eager=True)
-    has_inner_prefix = contains_prefix(models["body"], dialect)
-    table = models.select(_number=numbers, _kind="kind", _cut="cut", _has_inner_prefix=has_inner_prefix, _text="body")
-    if has_prefix:
-        yield from _apply(_by_start(table, dialect.by_start), is_free)
-    others = dialect.by_anchor if has_prefix else dialect.without_prefix
-    for _, alike in groupby(others, key=lambda candidate: candidate.shape.priority):
-        if not is_free.any():
-            break
-        yield from _apply(_by_anchor(table.filter(is_free), list(alike)), is_free)
-
-
-def _apply(attempts: Iterable[tuple[Candidate, pl.DataFrame]], is_free: pl.Series) -> Iterator[_Hits]:
-    """Apply candidates to the texts selected for them; of several that match a text, the first one gets it.
-
-    Many candidates are applied in one call, because starting Polars takes longer than matching; but to no more than
-    MANY texts, because the results stay in memory until then. `is_free` is cleared for texts that matched.
-    """
-    for portion in _in_portions(attempts):
-        tables = pl.collect_all([_attempt(candidate, part) for candidate, part in portion], optimizations=AS_WRITTEN)
-        for (candidate, _), values in zip(portion, tables, strict=True):
-            free = is_free[values["_number"]]
-            own = values if free.all() else values.filter(free)
-            if own.height:
-                numbers = own.drop_in_place("_number")
-                is_free.scatter(numbers, False)
-                yield _Hits(
-                    candidate, numbers, own.select(column for column in own if column.null_count() < own.height)
-                )
-
-
-def _in_portions(attempts: Iterable[tuple[Candidate, pl.DataFrame]]) -> Iterator[list[tuple[Candidate, pl.DataFrame]]]:
-    """Group attempts in their order so that each group matches up to MANY texts, and has at least one attempt."""
-    portion: list[tuple[Candidate, pl.DataFrame]] = []
-    met = 0
-    for candidate, part in attempts:
-        if portion and met + part.height > MANY:
-            yield portion
-            portion, met = [], 0
-        portion.append((candidate, part))
-        met += part.height
-    if portion:
-        yield portion
-
-
-def _attempt(candidate: Candidate, part: pl.DataFrame) -> pl.LazyFrame:
-    """The texts that match a candidate: its columns, and `_number`."""
-    plan = part.lazy()
-    if not all(candidate.anchor in start for start in candidate.starts):  # a pattern that fails takes ten times as long
-        plan = plan.filter(pl.col("_text").str.contains(candidate.anchor, literal=True))
-    return (
-        plan.with_columns(candidate.fields)
-        .unnest(FIELDS)
-        .filter(candidate.is_match)
-        .select("_number", *candidate.typed)
-    )
-
-
-def _by_start(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
-    """Yield candidates with the texts that have one of their literal starts, found by bisection in sorted texts."""
-    groups = (
-        table.select("_number", key=pl.col("_text").str.head(KEY))
-        .group_by("key")
-        .agg("_number", count=pl.len())
-        .sort("key")
-    )
-    keys = groups["key"].to_list()
-    ends = [0, *groups["count"].cum_sum()]
-    in_order = table[groups["_number"].explode()]
-    for candidate in candidates:
-        rows = []
-        for start in candidate.starts:
-            low, high = bisect_left(keys, start[:KEY]), bisect_left(keys, start[:KEY] + LAST)
-            if low < high:
-                rows.append(in_order.slice(ends[low], ends[high] - ends[low]))
-        part = rows[0] if len(rows) == 1 else pl.concat(rows) if rows else in_order.clear()
-        if part.height > FEW or any(candidate.anchor in text for text in part["_text"]):
-            yield candidate, part
-
-
-def _by_anchor(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
-    """Yield candidates with the texts that contain their anchor; all anchors are searched for in one pass."""
-    places: dict[str, pl.Series] = {}
-    if wanted := anchors(candidates):
-        rows = (
-            table.select(anchor=pl.col("_text").str.extract_many(wanted, overlapping=True))
-            .with_row_index("place")
-            .explode("anchor")
-            .drop_nulls()
-            .with_columns(pl.col("anchor").cast(pl.Enum(wanted)))
-            .group_by("anchor")
-            .agg(pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift())))
-        )
-        places = dict(zip(rows["anchor"], rows["place"], strict=True))
-    for candidate in candidates:
-        if not candidate.anchor:  # free text: matches only after its own prefix
-            yield candidate, table.filter(pl.col("_kind") & candidate.prefix_bit > 0) if candidate.prefix_bit else table
-        elif candidate.anchor in places:
-            yield candidate, table[places[candidate.anchor]]

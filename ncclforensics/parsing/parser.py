@@ -9,9 +9,10 @@ import polars as pl
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Pattern
 from ncclforensics.inputs.lines import REPEATS
+from ncclforensics.parsing.candidates import contains_prefix
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
-from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, match, no_match
+from ncclforensics.parsing.matching import NO_HOST, Matched, match, no_match
 from ncclforensics.parsing.messages_inside import messages_inside
 from ncclforensics.parsing.quoted_errors import messages_alone, quoted_errors
 from ncclforensics.parsing.repeated_lines import no_repeats, repeated_lines, without_counts

@@ -17,7 +17,8 @@ import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.inputs.lines import LAST, REPEATS
-from ncclforensics.parsing.matching import contains_prefix, match, messages
+from ncclforensics.parsing.candidates import contains_prefix
+from ncclforensics.parsing.matching import match, messages
 
 NEAR = 3  # lines before and after a line of another text that are kept, too
 TIMES = ("launcher_time",)

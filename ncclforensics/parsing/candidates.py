@@ -1,0 +1,174 @@
+"""Apply patterns to texts: the beginning of a text, or a literal that a pattern requires, selects which are tried."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import polars as pl
+
+from ncclforensics.grammar.dialect import FIELDS, Candidate, Dialect, anchors
+
+KEY = 20  # characters of a body by which it is looked up
+FEW = 64  # texts; searching so few for a literal is faster than compiling a pattern
+MANY = 50_000  # texts matched at once
+LAST = "\U0010ffff"
+AS_WRITTEN = pl.QueryOptFlags.none()
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """The texts that match a candidate: their row numbers, and a row of values for each."""
+
+    candidate: Candidate
+    places: pl.Series
+    values: pl.DataFrame
+
+
+def find_hits(models: pl.DataFrame, is_free: pl.Series, dialect: Dialect, *, has_prefix: bool) -> list[Hits]:
+    """Match texts (columns `body`, `kind`, `cut`) with candidates where `is_free`, which is cleared for those found."""
+    found = list(_hits_as_written(models, is_free, dialect, has_prefix=has_prefix))
+    return _without_padding(found, models, dialect) if has_prefix else found
+
+
+def contains_prefix(texts: pl.Series, dialect: Dialect) -> pl.Series:
+    """Whether a prefix occurs somewhere in a text."""
+    is_marked = texts.str.contains(dialect.prefix_marker, literal=True)
+    marked = is_marked.arg_true()
+    return (
+        is_marked.scatter(marked, texts.gather(marked).str.contains(dialect.prefix_regex))
+        if marked.len()
+        else is_marked
+    )
+
+
+def _hits_as_written(models: pl.DataFrame, is_free: pl.Series, dialect: Dialect, *, has_prefix: bool) -> Iterator[Hits]:
+    """Yield the texts of each candidate; the first candidate that matches gets the text."""
+    numbers = pl.int_range(models.height, dtype=pl.UInt32, eager=True)
+    has_inner_prefix = contains_prefix(models["body"], dialect)
+    table = models.select(_number=numbers, _kind="kind", _cut="cut", _has_inner_prefix=has_inner_prefix, _text="body")
+    if has_prefix:
+        yield from _apply(_by_start(table, dialect.by_start), is_free)
+    others = dialect.by_anchor if has_prefix else dialect.without_prefix
+    for _, alike in groupby(others, key=lambda candidate: candidate.shape.priority):
+        if not is_free.any():
+            break
+        yield from _apply(_by_anchor(table.filter(is_free), list(alike)), is_free)
+
+
+def _without_padding(found: list[Hits], models: pl.DataFrame, dialect: Dialect) -> list[Hits]:
+    """Match again, without the blanks at their end, texts that only the catch-all matched.
+
+    Screens, pages and spreadsheets fill lines with blanks; NCCL itself ends lines of some shapes with one.
+    """
+    others = [hits for hits in found if hits.candidate.shape.frame != dialect.catch_all]
+    unrecognised = [hits for hits in found if hits.candidate.shape.frame == dialect.catch_all]
+    places = pl.concat([pl.Series(dtype=pl.UInt32), *(hits.places for hits in unrecognised)])
+    padded = places.filter(models["body"][places].str.ends_with(" "))
+    if padded.is_empty():
+        return found
+    is_free = pl.repeat(False, models.height, eager=True).scatter(padded, True)
+    without_blanks = models.with_columns(pl.col("body").str.strip_chars_end(" "))
+    again = [
+        hits
+        for hits in _hits_as_written(without_blanks, is_free, dialect, has_prefix=True)
+        if hits.candidate.shape.frame != dialect.catch_all
+    ]
+    is_matched = pl.repeat(False, models.height, eager=True)
+    for hits in again:
+        is_matched.scatter(hits.places, True)
+    still = []
+    for hits in unrecognised:
+        stays = ~is_matched[hits.places]
+        values = hits.values.filter(stays) if hits.values.width else hits.values
+        still.append(Hits(hits.candidate, hits.places.filter(stays), values))
+    return [*others, *still, *again]
+
+
+def _apply(attempts: Iterable[tuple[Candidate, pl.DataFrame]], is_free: pl.Series) -> Iterator[Hits]:
+    """Apply candidates to the texts selected for them; of several that match a text, the first one gets it.
+
+    Many candidates are applied in one call, because starting Polars takes longer than matching; but to no more than
+    MANY texts, because the results stay in memory until then. `is_free` is cleared for texts that matched.
+    """
+    for portion in _in_portions(attempts):
+        tables = pl.collect_all([_attempt(candidate, part) for candidate, part in portion], optimizations=AS_WRITTEN)
+        for (candidate, _), values in zip(portion, tables, strict=True):
+            free = is_free[values["_number"]]
+            own = values if free.all() else values.filter(free)
+            if own.height:
+                numbers = own.drop_in_place("_number")
+                is_free.scatter(numbers, False)
+                yield Hits(candidate, numbers, own.select(column for column in own if column.null_count() < own.height))
+
+
+def _in_portions(attempts: Iterable[tuple[Candidate, pl.DataFrame]]) -> Iterator[list[tuple[Candidate, pl.DataFrame]]]:
+    """Group attempts in their order so that each group matches up to MANY texts, and has at least one attempt."""
+    portion: list[tuple[Candidate, pl.DataFrame]] = []
+    met = 0
+    for candidate, part in attempts:
+        if portion and met + part.height > MANY:
+            yield portion
+            portion, met = [], 0
+        portion.append((candidate, part))
+        met += part.height
+    if portion:
+        yield portion
+
+
+def _attempt(candidate: Candidate, part: pl.DataFrame) -> pl.LazyFrame:
+    """The texts that match a candidate: its columns, and `_number`."""
+    plan = part.lazy()
+    if not all(candidate.anchor in start for start in candidate.starts):  # a pattern that fails takes ten times as long
+        plan = plan.filter(pl.col("_text").str.contains(candidate.anchor, literal=True))
+    return (
+        plan.with_columns(candidate.fields)
+        .unnest(FIELDS)
+        .filter(candidate.is_match)
+        .select("_number", *candidate.typed)
+    )
+
+
+def _by_start(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
+    """Yield candidates with the texts that have one of their literal starts, found by bisection in sorted texts."""
+    groups = (
+        table.select("_number", key=pl.col("_text").str.head(KEY))
+        .group_by("key")
+        .agg("_number", count=pl.len())
+        .sort("key")
+    )
+    keys = groups["key"].to_list()
+    ends = [0, *groups["count"].cum_sum()]
+    in_order = table[groups["_number"].explode()]
+    for candidate in candidates:
+        rows = []
+        for start in candidate.starts:
+            low, high = bisect_left(keys, start[:KEY]), bisect_left(keys, start[:KEY] + LAST)
+            if low < high:
+                rows.append(in_order.slice(ends[low], ends[high] - ends[low]))
+        part = rows[0] if len(rows) == 1 else pl.concat(rows) if rows else in_order.clear()
+        if part.height > FEW or any(candidate.anchor in text for text in part["_text"]):
+            yield candidate, part
+
+
+def _by_anchor(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
+    """Yield candidates with the texts that contain their anchor; all anchors are searched for in one pass."""
+    places: dict[str, pl.Series] = {}
+    if wanted := anchors(candidates):
+        rows = (
+            table.select(anchor=pl.col("_text").str.extract_many(wanted, overlapping=True))
+            .with_row_index("place")
+            .explode("anchor")
+            .drop_nulls()
+            .with_columns(pl.col("anchor").cast(pl.Enum(wanted)))
+            .group_by("anchor")
+            .agg(pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift())))
+        )
+        places = dict(zip(rows["anchor"], rows["place"], strict=True))
+    for candidate in candidates:
+        if not candidate.anchor:  # free text: matches only after its own prefix
+            yield candidate, table.filter(pl.col("_kind") & candidate.prefix_bit > 0) if candidate.prefix_bit else table
+        elif candidate.anchor in places:
+            yield candidate, table[places[candidate.anchor]]
