@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from ncclforensics import analyze
 from ncclforensics.rules.host.gpu_use import gpu_at_rest_among_busy
 from ncclforensics.rules.job.cuda_errors import cuda_call_failed, cuda_gpu_fault
 from tests.rule_rows import Row, findings_of
@@ -179,3 +181,17 @@ def test_the_limit_of_peers_is_named(error: str, says: bool) -> None:
     (finding,) = findings_of(cuda_call_failed, cuda_error=[row], rank=[HERE])
 
     assert ("at most eight others" in finding.detail) == says
+
+
+@pytest.mark.parametrize(
+    ("site", "rule"),
+    [("transport/shm.cc:590", "cumem-host-no-numa"), ("transport/p2p.cc:238", "p2p-access-refused")],
+)
+def test_which_memory_the_gpus_cannot_share_is_told_by_the_place(tmp_path: Path, site: str, rule: str) -> None:
+    version = "9b405963aa12:774:774 [0] NCCL INFO NCCL version 2.27.3+cuda12.8\n"
+    refusal = f"9b405963aa12:774:854 [0] {site} NCCL WARN Cuda failure 217 'peer access is not supported between these "
+    (tmp_path / "job.log").write_text(f"{version}{refusal}two devices'\n")
+
+    errors = {f.rule for f in analyze([str(tmp_path)]).findings if f.severity == "error"}
+
+    assert errors == {rule}

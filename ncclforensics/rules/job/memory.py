@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
-from ncclforensics.data.cuda import MEMORY, SELF_EXPLAINED
+from ncclforensics.data.cuda import MEMORY, PEER, SELF_EXPLAINED
 from ncclforensics.data.names import count_of, shown
 from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
@@ -224,8 +224,9 @@ def cumem_host_no_numa(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
 
     Means: NCCL 2.24 to 2.26.4 allocate host memory by cuMem, which needs visible NUMA nodes; or the GPUs have no P2P
     and the driver is older than 13.0 (error 217).
-    Not when: the version is 2.26.5 or later, which falls back automatically.
-    Do: set NCCL_CUMEM_HOST_ENABLE=0 on all ranks, or docker --cap-add SYS_NICE, or NCCL 2.26.5.
+    Not when: the version is 2.26.5 or later, which falls back automatically, unless the error is 217.
+    Do: set NCCL_CUMEM_HOST_ENABLE=0 on all ranks; against other errors than 217, docker --cap-add SYS_NICE or NCCL
+    2.26.5 helps, too.
     Sources: NCCL user guide, troubleshooting (cuMem host allocations); nccl#1838, nccl#2106.
     """
     rows = cuda_error.filter((pl.col("file") == "transport/shm") & _is_cumem())
@@ -235,12 +236,17 @@ def cumem_host_no_numa(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
 
 
 def _is_cumem() -> pl.Expr:
-    """Whether the version allocates shared host memory by cuMem without a fallback."""
+    """Whether the version allocates shared host memory by cuMem without a fallback, or there is none from this error.
+
+    2.27.3 fails with error 217, too, and NCCL_CUMEM_HOST_ENABLE=0 helps (nccl#1838); src/transport/shm.cc makes no
+    other call that needs access between GPUs.
+    """
 
     def needs_cumem(version: str) -> bool:
         return CUMEM_HOST <= release(version) < CUMEM_HOST_OPTIONAL
 
-    return pl.col("version").map_elements(needs_cumem, return_dtype=pl.Boolean).fill_null(False)
+    is_of_version = pl.col("version").map_elements(needs_cumem, return_dtype=pl.Boolean).fill_null(False)
+    return is_of_version | ((pl.col("file") == "transport/shm") & (pl.col("kind") == PEER))
 
 
 @rule(Category.SHM, Severity.ERROR, of=("failure",), hang=True)

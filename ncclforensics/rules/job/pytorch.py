@@ -289,7 +289,9 @@ def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
         seconds = stuck["seconds"].max()
         time = f"no progress for {seconds!r} seconds" if seconds is not None else "its monitor heard nothing of it"
         yield Finding(
-            title=f"the watchdog of {ranks_text(ranks) or 'a rank'} is stuck",
+            title=f"the watchdogs of {ranks_text(ranks)} are stuck"
+            if len(ranks) > 1
+            else f"the watchdog of {ranks_text(ranks) or 'a rank'} is stuck",
             detail=f"{time}: it waits for CUDA, NCCL or Python's lock",
             certainty="likely",
             ranks=ranks,

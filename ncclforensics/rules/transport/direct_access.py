@@ -28,7 +28,8 @@ def p2p_access_refused(
 
     Means: the GPUs report a path between them that does not work: cards without peer access, GPUs of different kinds, a
     container or a virtual machine that hides one of them from the other process, or IOMMU and ACS in between.
-    Not when: NCCL went on: it completed its init or made calls afterwards.
+    Not when: NCCL went on: it completed its init or made calls afterwards; the memory is that of the host, which NCCL
+    shares by cuMem: a separate finding.
     Do: compare nvidia-smi topo -p2p r with simpleP2P of the CUDA samples; let each process see all GPUs of the host
     (CUDA_VISIBLE_DEVICES, --ipc=host); try NCCL_P2P_DISABLE=1 once.
     Sources: ray_lightning#24, rccl#908, rccl-tests#120, dask-cuda#639; nccl: src/transport/p2p.cc.
@@ -47,7 +48,7 @@ def p2p_access_refused(
         if runtime == HIP:
             finding.remedy = HIP_REMEDY
         yield finding
-    of_programs = cuda_error.filter(kind=PEER)
+    of_programs = cuda_error.filter((pl.col("kind") == PEER) & pl.col("file").ne_missing("transport/shm"))
     if not of_programs.is_empty():
         yield error_finding(
             of_programs, rank, "{processes}: these GPUs have no direct access to each other",
