@@ -11,6 +11,10 @@ from tests.incidents import ROOT
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 
 
+# One process builds what they share.
+pytestmark = pytest.mark.xdist_group("notebook")
+
+
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The outputs of all cells, in order; no cell fails."""

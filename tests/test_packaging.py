@@ -27,6 +27,10 @@ def tried(command: list[str | Path], folder: Path) -> subprocess.CompletedProces
 BUILD: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
 
 
+# One process builds what they share.
+pytestmark = pytest.mark.xdist_group("packaging")
+
+
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution, and the wheel that is built from it."""
