@@ -69,10 +69,10 @@ def _without_padding(found: list[Hits], models: pl.DataFrame, dialect: Dialect) 
     padded = places.filter(models["body"][places].str.ends_with(" "))
     if padded.is_empty():
         return found
-    is_free = pl.repeat(False, models.height, eager=True).scatter(padded, True)
-    without_blanks = models.with_columns(pl.col("body").str.strip_chars_end(" "))
+    without_blanks = models[padded].with_columns(pl.col("body").str.strip_chars_end(" "))
+    is_free = pl.repeat(True, padded.len(), eager=True)
     again = [
-        hits
+        Hits(hits.candidate, padded[hits.places], hits.values)
         for hits in _hits_as_written(without_blanks, is_free, dialect, has_prefix=True)
         if hits.candidate.shape.frame != dialect.catch_all
     ]

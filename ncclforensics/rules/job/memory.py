@@ -8,13 +8,18 @@ import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
 from ncclforensics.data.cuda import MEMORY, PEER, SELF_EXPLAINED
-from ncclforensics.data.names import count_of, shown
+from ncclforensics.data.names import shown
 from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
 from ncclforensics.frames.columns import PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits, is_kernel_log_alone
+from ncclforensics.rules.shared.ended_processes import (
+    exit_finding,
+    first_exits,
+    is_kernel_log_alone,
+    kernel_log_finding,
+)
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
 UNCORRECTABLE = "UE"  # as EDAC prints it
@@ -54,13 +59,7 @@ def _killed_programs(rows: pl.DataFrame) -> Iterator[Finding]:
     is_rank = [pl.col("message").str.starts_with(name) for name in PROGRAMS_OF_RANKS]
     of_jobs = rows.filter(pl.any_horizontal(*is_rank, pl.col("message").str.ends_with(TESTS)))
     for (program,), killed in of_jobs.sort("source", "line").group_by("message", maintain_order=True):
-        yield Finding(
-            f"{program} killed: the host is out of memory",
-            f"reported by the kernel of {count_of(killed['pid'].n_unique(), 'process')}; no job is in these files",
-            "possible",
-            severity=Severity.WARNING,
-            evidence=evidence_lines(killed.select("source", "line")),
-        )
+        yield kernel_log_finding(killed, f"{program} killed: the host is out of memory")
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL
-from ncclforensics.data.names import count_of
 from ncclforensics.data.processes import ABORT, BUS_ERROR, HANG_UP, INTERRUPT, KILL, SIGNALS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits, is_kernel_log_alone
-from ncclforensics.rules.shared.grouping import evidence_lines
+from ncclforensics.rules.shared.ended_processes import (
+    exit_finding,
+    first_exits,
+    is_kernel_log_alone,
+    kernel_log_finding,
+)
 
 NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in lower case
 MAX_MESSAGE = 160  # characters of a message in a title
@@ -101,13 +104,7 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
     is_in_nccl = pl.col("where").str.contains("libnccl", literal=True)
     if is_kernel_log_alone(rank, process_exit):
         for (program, where), rows in process_exit.filter(is_in_nccl).group_by("message", "where", maintain_order=True):
-            yield Finding(
-                f"{program} crashed inside {where}",
-                f"{count_of(rows['pid'].n_unique(), 'process')}, according to the kernel; no job is in these files",
-                "possible",
-                severity=Severity.WARNING,
-                evidence=evidence_lines(rows.select("source", "line")),
-            )
+            yield kernel_log_finding(rows, f"{program} crashed inside {where}")
         return
     for (where,), rows in first_exits(process_exit, SIGNAL).filter(is_in_nccl).group_by("where", maintain_order=True):
         yield exit_finding(

@@ -6,9 +6,9 @@ import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import KERNEL, NODE
 from ncclforensics.analyses.job.process_exits import strongest_of
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import printed_hosts
-from ncclforensics.rules.finding import Finding
+from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, evidence_lines, processes_text, titled
 
 LONGEST_LIST = 80  # characters of a list of tasks in a title
@@ -27,6 +27,13 @@ def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
 def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:
     """Whether nothing but the kernel speaks of processes: its log was given by itself."""
     return rank.is_empty() and set(process_exit["reporter"]) <= {KERNEL}
+
+
+def kernel_log_finding(rows: pl.DataFrame, title: str) -> Finding:
+    """Return the possible finding on processes that only a kernel log names, which was given by itself."""
+    detail = f"reported by the kernel of {count_of(rows['pid'].n_unique(), 'process')}; no job is in these files"
+    evidence = evidence_lines(rows.select("source", "line"))
+    return Finding(title, detail, "possible", severity=Severity.WARNING, evidence=evidence)
 
 
 def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
