@@ -18,7 +18,7 @@ ROOMS = {
     "inputs", "grammar", "formats", "parsing", "frames", "analyses", "rules", "report", "diff", "views", "tui", "cli",
     "archive", "capture", "data", "mcp", "simulate", "watch", "extensions", "history",
 }  # fmt: skip
-TOPICS = {"job", "hang", "transport", "host", "fabric", "benchmark"}  # the rooms inside `analyses` and `rules`
+TOPICS = {"job", "verdict", "hang", "transport", "host", "fabric", "benchmark"}  # the rooms inside `analyses` and `rules`
 MOST_FILES, MOST_LINES = 5, 400
 # A module imports modules of its own layer or of layers before it. The longest prefix decides to which it belongs.
 LAYERS = (
@@ -40,6 +40,7 @@ LAYERS = (
     "analyses.fabric",
     "analyses.transport",
     "analyses.benchmark",
+    "analyses.verdict",
     "analyses.hang",
     "analyses",
     "rules.finding",

@@ -12,7 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.hang.stacks import BY_STACKS, describe_stacks
+from ncclforensics.analyses.hang.stacks import describe_stacks
+from ncclforensics.analyses.verdict.vocabulary import Basis
 from ncclforensics.data.names import NO_KIND, operation_text
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import condensed, cut
@@ -89,7 +90,7 @@ def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:
         of_culprits, others = stacks.filter(~pl.col("is_waiting")), stacks.filter("is_waiting")
     in_stacks = {(place["source"], place["line"]) for place in stacks.to_dicts()}
     in_logs = [line for line in verdict.evidence if (line.source, line.line) not in in_stacks]
-    of_cause = [line for line in in_logs if line.what in _OF_CAUSE and row["basis"] != BY_STACKS]
+    of_cause = [line for line in in_logs if line.what in _OF_CAUSE and row["basis"] != Basis.STACKS]
     if of_cause:
         yield Link(verdict.title, Role.CAUSE, _kind(report, of_cause[0]), of_cause[0])
     for role, rows in ((Role.CAUSE, of_culprits), (Role.CONSEQUENCE, others)):

@@ -10,10 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.hang.init import FAILED, OTHER_SIZE, SAME_GPU, SAME_NUMBER
-from ncclforensics.analyses.hang.stacks import BY_STACKS
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
-from ncclforensics.analyses.job.torch_text import COMPARED
+from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AGAIN, LOOK_AT_HOST, STACKS_OF_HOST
 from ncclforensics.frames.protocol import Frames
@@ -70,7 +68,9 @@ def commands(run: Frames, row: Row) -> list[Command]:
     """Return the commands to run now; none for processes that have ended."""
     if row["verdict"] == "rank-missing":
         return _of_missing_ranks(row)
-    if _has_fault_in_init(row) or row["how"] == COMPARED:  # a comparison raises an exception, which ends the process
+    if (
+        _has_fault_in_init(row) or row["how"] == How.COMPARED
+    ):  # a comparison raises an exception, which ends the process
         return []
     if row["verdict"] == "stuck-together":
         return _of_hosts(run, row)
@@ -102,7 +102,7 @@ def other_steps(run: Frames, row: Row) -> list[str]:
         steps.append("read the output of the launcher, which may say why these ranks did not start")
     elif row["verdict"] == "rank-died" and run["process_exit"].filter("is_first").is_empty():
         steps.append("collect the exit code of the process that ended, and its stderr")
-    elif any(text in row["reason"] for text in (SAME_GPU, SAME_NUMBER, OTHER_SIZE)):
+    elif row["detail"] in (Detail.SAME_GPU, Detail.SAME_NUMBER, Detail.OTHER_SIZE):
         steps.append(PRINT_PLACEMENT)
     elif row["verdict"] in _OF_STANDING_RANKS and row["culprits"] and not commands(run, row):
         steps.append(
@@ -111,7 +111,7 @@ def other_steps(run: Frames, row: Row) -> list[str]:
     elif row["verdict"] == "init-incomplete" and row["rests_on_stall"] and not row["missing"]:
         steps += COLLECT_STUCK_HOSTS
     steps += [*_traceback(run, row), *_second_stack(run, row)]
-    if row["rests_on_stall"] and row["basis"] != BY_STACKS and not _was_ended(run):
+    if row["rests_on_stall"] and row["basis"] != Basis.STACKS and not _was_ended(run):
         steps.append(LOOK_AGAIN)
     return steps
 
@@ -119,7 +119,7 @@ def other_steps(run: Frames, row: Row) -> list[str]:
 def _second_stack(run: Frames, row: Row) -> list[str]:
     """Read the code where the only culprit stands, and take its stack again, where the verdict rests on stacks."""
     pids = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"]))["pid"].drop_nulls()
-    if row["basis"] != BY_STACKS or len(pids) != 1:
+    if row["basis"] != Basis.STACKS or len(pids) != 1:
         return []
     if _was_ended(run):
         return [READ_CODE]
@@ -130,7 +130,7 @@ def _traceback(run: Frames, row: Row) -> list[str]:
     """Print the lines above the one that reports an exception: its traceback names the line of the training code."""
     cited = run["verdict_evidence"].filter((pl.col("job") == row["job"]) & pl.col("what").is_in(_OF_CULPRITS))
     raised = run["process_exit"].filter(pl.col("how") == EXCEPTION).select("source", "line")
-    if row["how"] != COMPARED:
+    if row["how"] != How.COMPARED:
         cited = cited.join(raised, on=["source", "line"], how="semi")
     for source, line in cited.select("source", "line").iter_rows():
         file = run.inputs[source].source
@@ -143,7 +143,7 @@ def _traceback(run: Frames, row: Row) -> list[str]:
 
 def _has_fault_in_init(row: Row) -> bool:
     """Whether a process failed in init, and NCCL did not refuse its arguments: what helps depends on the fault."""
-    return bool(row["verdict"] == "init-failed" and row["reason"].startswith(FAILED))
+    return row["detail"] in (Detail.FAULT_IN_INIT, Detail.UNNAMED_FAULT)
 
 
 def _ended_ranks(run: Frames, row: Row) -> set[int | None]:
@@ -227,7 +227,7 @@ def _of_running(processes: list[Row], where: str, row: Row, run: Frames) -> list
         return []
     if row["verdict"] == "init-failed":
         # These processes mostly ended with the error.
-        return [Command(where, "nvidia-smi -L")] if row["reason"].endswith(SAME_GPU) else []
+        return [Command(where, "nvidia-smi -L")] if row["detail"] == Detail.SAME_GPU else []
     has_stacks = not run["unranked_stack"].is_empty()  # those of which nothing says the rank
     dumped = set(run["rank_stack"]["rank_id"])
     unseen = [process for process in processes if not has_stacks and process["rank_id"] not in dumped]

@@ -9,7 +9,7 @@ import polars as pl
 from rich.console import RenderableType
 
 from ncclforensics.analyses.hang.stall import NOT_SHOWN
-from ncclforensics.analyses.job.torch_text import COMPARED
+from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import ranks_text, sentence
 from ncclforensics.frames.time_range import as_time
 from ncclforensics.report.build import Report
@@ -84,7 +84,7 @@ def _state_text(row: Row) -> str:
     for state, texts in (("Hung: yes", HANGS), ("Failed: yes", FAILURES), ("Hung: likely", WEAK_SIGNS)):
         if words := [text for kind, text in texts.items() if kind in shown_by]:
             return f"{state}; {' and '.join(words)}."
-    if row["how"] == COMPARED:
+    if row["how"] == How.COMPARED:
         return "Failed: yes; PyTorch compared the calls and raised an error."
     if row["verdict"] in ENDED_BY_ERROR:
         return f"Failed: {SURE[row['certainty']]}; {ENDED_BY_ERROR[row['verdict']]}."

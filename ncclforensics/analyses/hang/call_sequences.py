@@ -8,6 +8,7 @@ from itertools import takewhile
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Job, Row
+from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import argument_text, count_of
 
 ARGUMENTS = ("count", "datatype", "op", "root")
@@ -41,7 +42,7 @@ def call_tokens(calls: pl.DataFrame, job: Job) -> TokensAndRows:
     return [(job.communicator_index[row["rank_id"], row["key"]], row["signature"]) for row in rows], rows
 
 
-def classify_difference(job: Job, majority_call: Row, minority_call: Row) -> str:
+def classify_difference(job: Job, majority_call: Row, minority_call: Row) -> How:
     """Classify a difference by the explanation that aligns the longest part of both sequences after it.
 
     Calls on all communicators are compared: a skipped call shows there at once, and on its own communicator only at the
@@ -51,16 +52,16 @@ def classify_difference(job: Job, majority_call: Row, minority_call: Row) -> str
     agreeing = _common_prefix(expected, actual)
     expected, actual = expected[agreeing:], actual[agreeing:]
     alignments = {
-        "skipped": _common_prefix(expected[1:], actual),
-        "extra": _common_prefix(expected, actual[1:]),
-        "arguments": _common_prefix(expected[1:], actual[1:]),
-        "swapped": _common_prefix(expected[2:], actual[2:]) + 1
+        How.SKIPPED: _common_prefix(expected[1:], actual),
+        How.EXTRA: _common_prefix(expected, actual[1:]),
+        How.ARGUMENTS: _common_prefix(expected[1:], actual[1:]),
+        How.SWAPPED: _common_prefix(expected[2:], actual[2:]) + 1
         if len(actual) > 1 and expected[:2] == actual[:2][::-1]
         else -1,
     }
     furthest = max(alignments.values())
-    how = next(name for name in ("arguments", *alignments) if alignments[name] == furthest)
-    return how if how != "arguments" or majority_call["name"] == minority_call["name"] else "another"
+    how = next(name for name in (How.ARGUMENTS, *alignments) if alignments[name] == furthest)
+    return how if how is not How.ARGUMENTS or majority_call["name"] == minority_call["name"] else How.ANOTHER
 
 
 def differs_again(job: Job, majority_call: Row, minority_call: Row) -> bool:
@@ -98,16 +99,16 @@ def _signatures_from(job: Job, row: Row) -> list[int]:
     return [call["signature"] for call in job.describe(calls)]
 
 
-def describe_difference(how: str, actual: Row, expected: Row) -> str:
+def describe_difference(how: How, actual: Row, expected: Row) -> str:
     """Say what the rank of `actual` did, as the end of a sentence about it."""
     match how:
-        case "skipped":
+        case How.SKIPPED:
             return f"skipped one call: {call_text(expected)}"
-        case "extra":
+        case How.EXTRA:
             return f"made one extra call: {call_text(actual)}"
-        case "swapped":
+        case How.SWAPPED:
             return f"made two calls in the opposite order: {call_text(actual)} before {call_text(expected)}"
-        case "another":
+        case How.ANOTHER:
             return f"called {actual['name']} where the others called {expected['name']}"
     differing = [
         f"{name} {argument_text(actual, name)} instead of {argument_text(expected, name)}"

@@ -10,8 +10,11 @@ from collections import defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.job.counted_calls import INSPECTOR, PROFILER, RAS
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST
 
@@ -20,9 +23,9 @@ SOURCES = {INSPECTOR: "NCCL's Inspector", PROFILER: "the trace of NCCL's profile
 SYMMETRIC = ("AllReduce", "AllGather", "ReduceScatter")
 
 
-def weigh_counts(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+def weigh_counts(job: Job, diagnosis: Explanation) -> Explanation:
     """Return the diagnosis of ranks that did not make a call, with what the counts add; undecidable if they made it."""
-    if diagnosis.verdict != "lagging-ranks" or not job.counted_calls:
+    if diagnosis.verdict != Kind.LAGGING or not job.counted_calls:
         return diagnosis
     for shown_by in SOURCES:
         is_supported = False
@@ -37,7 +40,7 @@ def weigh_counts(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     return diagnosis
 
 
-def _missing_calls(job: Job, diagnosis: Diagnosis) -> list[tuple[str, int, list[int]]]:
+def _missing_calls(job: Job, diagnosis: Explanation) -> list[tuple[str, int, list[int]]]:
     """The first collective of each communicator that culprits did not make: key, number, culprits."""
     first: dict[str, tuple[int, list[int]]] = {}
     for edge in job.awaited_calls:
@@ -66,8 +69,8 @@ def _fit_logs(job: Job, key: str, counts: dict[int, dict[str, int]], lagging: li
 
 
 def _contradicted(
-    job: Job, diagnosis: Diagnosis, made: list[int], key: str, shown_by: str, counts: dict[int, dict[str, int]]
-) -> Diagnosis:
+    job: Job, diagnosis: Explanation, made: list[int], key: str, shown_by: str, counts: dict[int, dict[str, int]]
+) -> Explanation:
     """Drop the culprits that made the call; undecidable if none is left."""
     ranks, first = ranks_text(job.rank_numbers(made)) or "a rank", made[0]
     verb = "completed" if shown_by == INSPECTOR else "launched"
@@ -80,11 +83,11 @@ def _contradicted(
     if left:
         diagnosis.culprits = left
         diagnosis.victims = sorted({*diagnosis.victims, *made})
-        diagnosis.reason += f"; {text}"
+        diagnosis.remark(f"{text}")
         diagnosis.add_evidence("context", cited[:2])
         return diagnosis
-    answer = Diagnosis(
-        "undecidable", f"by the logs {ranks} did not make the call that others are in, but {text}", "likely"
+    answer = Explanation(
+        Kind.UNDECIDABLE, f"by the logs {ranks} did not make the call that others are in, but {text}", [Doubt.OPEN]
     )
     answer.key, answer.call, answer.victims = key, diagnosis.call, sorted(job.rank_ids)
     answer.collect = [f"collect the whole log of {ranks}", f"take the stacks on each host: `{STACKS_OF_HOST}`"]
@@ -93,7 +96,7 @@ def _contradicted(
     return answer
 
 
-def _add_support(job: Job, diagnosis: Diagnosis, lagging: list[int], key: str, nth: int, shown_by: str) -> bool:
+def _add_support(job: Job, diagnosis: Explanation, lagging: list[int], key: str, nth: int, shown_by: str) -> bool:
     """Add that a source shows the call on others, and none later on the culprits; or that no member completed it."""
     rows = _rows(job, key, shown_by, job.seen_members(key))
     totals: dict[int, int] = defaultdict(int)
@@ -102,11 +105,11 @@ def _add_support(job: Job, diagnosis: Diagnosis, lagging: list[int], key: str, n
     beyond = [rank_id for rank_id, total in totals.items() if total > nth]
     others = ranks_text(job.rank_numbers(beyond))
     if beyond and set(lagging) <= set(totals):
-        diagnosis.reason += f"; {SOURCES[shown_by]} shows this call on {others}, too, and not on "
-        diagnosis.reason += ranks_text(job.rank_numbers(lagging)) or "these"
+        these = ranks_text(job.rank_numbers(lagging)) or "these"
+        diagnosis.remark(f"{SOURCES[shown_by]} shows this call on {others}, too, and not on {these}")
     elif not beyond and shown_by == INSPECTOR and max(totals.values(), default=0) == nth:
-        diagnosis.reason += (
-            f"; {SOURCES[shown_by]} shows that {count_of(nth, 'collective')} of this communicator completed, and not"
+        diagnosis.remark(
+            f"{SOURCES[shown_by]} shows that {count_of(nth, 'collective')} of this communicator completed, and not"
             " this one"
         )
     else:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.hang.pytorch import WORLD as GUIDS_OF_WORLD
 from ncclforensics.analyses.job.recorder_groups import WORLD
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import ONE_CALL
 from ncclforensics.data.variables import COLLECT_ANEW
@@ -39,8 +42,8 @@ def weigh_counts_of_sources(job: Job) -> None:
     for known, name in ((counts, "log"), (_counts_of_time_outs(job), "time-out")):
         if known and job.recordings is not None and all(row.logged > row.other for row in known):
             job.recordings, first = None, known[0]
-            job.left_out += (
-                "; the Flight Recorder dumps do not count, for all ranks wrote them before: that of rank"
+            job.left_out.append(
+                "the Flight Recorder dumps do not count, for all ranks wrote them before: that of rank"
                 f" {first.rank} shows {count_of(first.other, 'collective')} of a group, and its {name} {first.logged}"
             )
     if _differ(counts):
@@ -51,27 +54,28 @@ def weigh_counts_of_sources(job: Job) -> None:
         job.doubts[WATCHDOGS] = OTHER_COUNTS.format(source=WATCHDOGS)
 
 
-def as_possibility(job: Job, diagnosis: Diagnosis | None, source: str) -> Diagnosis | None:
+def as_possibility(job: Job, diagnosis: Explanation | None, source: str) -> Explanation | None:
     """Return the diagnosis by a source that may be of another run as a possibility."""
     if diagnosis is not None:
-        diagnosis.reason += f"; {job.doubts[source]}: they may be of another run, or the logs lack lines"
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(
+            Doubt.OF_ANOTHER_RUN, f"{job.doubts[source]}: they may be of another run, or the logs lack lines"
+        )
         diagnosis.collect += COLLECT_ANEW
     return diagnosis
 
 
-def mention_later_calls(job: Job, diagnosis: Diagnosis | None) -> Diagnosis | None:
+def mention_later_calls(job: Job, diagnosis: Explanation | None) -> Explanation | None:
     """Return a diagnosis by watchdogs; as a possibility where the logs show the calls that its culprits lacked."""
-    if diagnosis is not None and diagnosis.verdict == "lagging-ranks":
+    if diagnosis is not None and diagnosis.verdict == Kind.LAGGING:
         blamed = job.numbers_blamed(diagnosis)
         of_culprits = [row for row in _counts_of_watchdogs(job) if row.rank in blamed]
         later = [row.rank for row in of_culprits if row.logged > row.other]
         if later:
-            diagnosis.reason += (
-                f"; the log of {ranks_text(later)} shows more collectives than the time-outs count: it made them later,"
-                " or the time-outs are of another run"
+            diagnosis.doubt(
+                Doubt.MADE_LATER,
+                f"the log of {ranks_text(later)} shows more collectives than the time-outs count: it made them later,"
+                " or the time-outs are of another run",
             )
-            diagnosis.lower_certainty("possible")
     return diagnosis
 
 

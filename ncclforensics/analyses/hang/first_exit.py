@@ -6,18 +6,21 @@ nodes print the clocks of these, which may differ by more than the ends that the
 
 from __future__ import annotations
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.wait_sets import wait_graph
 from ncclforensics.analyses.hang.waiting import cite_first_missing_call, one_of_these_died
 from ncclforensics.analyses.job.exit_reports import EXIT, KERNEL
 from ncclforensics.analyses.job.failure_events import LOST
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 
 UNREACHABLE = ("missing", "dead")  # states of a process in a RAS report
 
 
-def find_first_exit(job: Job) -> Diagnosis | None:
+def find_first_exit(job: Job) -> Explanation | None:
     """Find the process that ended first, as its launcher, the kernel or its own last lines report."""
     active = {row["rank_id"] for row in job.memberships if row["end"] is None}
     finished = {row["rank_id"] for row in job.memberships} - active
@@ -36,20 +39,19 @@ def find_first_exit(job: Job) -> Diagnosis | None:
     are_others_awaited = _are_others_awaited(job, strongest)
     if are_others_awaited and not any(row["is_placed"] for row in strongest):
         return None
-    diagnosis = Diagnosis("rank-died", ended_text(strongest[0]), culprits=culprits)
+    diagnosis = Explanation(Kind.RANK_DIED, ended_text(strongest[0]), culprits=culprits)
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     if strongest[0]["how"] == EXIT or len(culprits) > 1:
-        diagnosis.lower_certainty("likely")
+        diagnosis.doubt(Doubt.EXIT_CODE_ALONE if len(culprits) == 1 else Doubt.SEVERAL_ENDED)
     elif not strongest[0]["is_placed"] and not _is_end_seen(job, culprits[0]):
-        diagnosis.reason += (
-            "; the kernel's line is joined to this rank by the process id, which other processes have on other hosts or"
-            " at other times: host and time do not show that it is this one"
+        diagnosis.doubt(
+            Doubt.PROCESS_ID_REUSED,
+            "the kernel's line is joined to this rank by the process id, which other processes have on other hosts or"
+            " at other times: host and time do not show that it is this one",
         )
-        diagnosis.lower_certainty("likely")
     elif are_others_awaited:
         awaited = ranks_text(job.rank_numbers(job.awaited_ranks))
-        diagnosis.reason += f"; but NCCL's lines show the others waiting for {awaited}"
-        diagnosis.lower_certainty("likely")
+        diagnosis.doubt(Doubt.OTHERS_AWAITED, f"but NCCL's lines show the others waiting for {awaited}")
     diagnosis.add_evidence("culprit", strongest[:4])
     cite_first_missing_call(job, diagnosis)
     connection_losses = [
@@ -69,7 +71,7 @@ def _are_others_awaited(job: Job, rows: list[Row]) -> bool:
     return is_by_kernel and not is_seen and bool(job.awaited_ranks) and job.awaited_ranks.isdisjoint(culprits)
 
 
-def _one_ended_first(job: Job, rows: list[Row]) -> Diagnosis:
+def _one_ended_first(job: Job, rows: list[Row]) -> Explanation:
     """Answer that several processes ended at about one time by the clocks of their hosts, which may differ."""
     ranks = ranks_text(job.rank_numbers(row["rank_id"] for row in rows))
     reason = (

@@ -9,23 +9,21 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.ranks_without_log import judge_cut_logs, judge_unseen_members
 from ncclforensics.analyses.hang.stall import find_stall_evidence, ranks_that_moved_data
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.rank_numbers import missing_numbers
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
 from ncclforensics.data.names import ranks_text, shown
 from ncclforensics.data.nccl_sources import is_call_file, is_top_file
 from ncclforensics.data.redaction_rules import EVERYWHERE
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
 
-# Parts of the reasons why NCCL refused what a launcher had set for ranks.
-SAME_GPU = "use the same GPU"
-SAME_NUMBER = "processes have rank number"
-OTHER_SIZE = "started with different numbers of ranks"
-FAILED = "init failed"  # prefix of the reason when a rank failed, and NCCL did not refuse the arguments
-UNNAMED_FAULT = "NCCL returned an error from init"  # where no line names the fault
+UNNAMED_FAULT = "NCCL returned an error from init"
 INIT_FILE = "init.cc"  # its functions create communicators; they also end them
 LAUNCHER_LINES = 20  # launchers print up to this many lines when they end a job
 START_BEFORE_BOOTSTRAP = (2, 22)
@@ -33,7 +31,7 @@ BOOTSTRAP_ONLY = ["bootstrap", "driver", "entered", "network"]  # in the order i
 MAJORITY = 0.5
 
 
-def find_refused_init(job: Job) -> Diagnosis | None:
+def find_refused_init(job: Job) -> Explanation | None:
     """Find a refusal: NCCL states why it cannot create a communicator."""
     unfinished = [row for row in job.memberships if not row["is_complete"]]
     is_unseen = bool(job.members) and not unfinished  # of a communicator whose creation these logs do not show
@@ -42,12 +40,12 @@ def find_refused_init(job: Job) -> Diagnosis | None:
     if not lines:
         return None
     first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event["form"], len(_REFUSAL_ORDER)))
-    culprits, reason = _explain_refusal(job, first, lines)
+    culprits, reason, detail = _explain_refusal(job, first, lines)
     if is_unseen:
         culprits = []  # the line counts ranks of that communicator
     key = next((row["key"] for row in unfinished), None)
     victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
-    diagnosis = Diagnosis("init-failed", reason, culprits=culprits, victims=victims, key=key)
+    diagnosis = Explanation(Kind.INIT_FAILED, reason, culprits=culprits, victims=victims, key=key, detail=detail)
     if first["form"] == "rank_twice":  # the second process should have had the rank number that is absent
         doubles = len(culprits) - len(set(job.rank_numbers(culprits)))
         diagnosis.missing = job.absent if len(job.absent) <= doubles else []  # of more, some logs were not given
@@ -57,11 +55,11 @@ def find_refused_init(job: Job) -> Diagnosis | None:
     diagnosis.add_evidence("culprit", [row for row in unfinished if row["rank_id"] in culprits][:4])
     is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first["form"])
     if not culprits or is_partly_known or first["form"] in ("message_truncated", "root_info"):
-        diagnosis.lower_certainty("likely")
+        diagnosis.doubt(Doubt.REASON_OF_ANOTHER)
     return diagnosis
 
 
-def find_failed_init(job: Job) -> Diagnosis | None:
+def find_failed_init(job: Job) -> Explanation | None:
     """Find ranks with a fault of their own (CUDA, memory, verbs) while they created a communicator."""
     inside: dict[int, list[Row]] = defaultdict(list)
     for row in job.memberships:
@@ -88,7 +86,7 @@ def find_failed_init(job: Job) -> Diagnosis | None:
         for event in job.failure_events
         if event["form"] in _FAULT_TEXTS and not event["at_exit"] and is_inside(event)
     ]
-    reason = min((_FAULT_TEXTS[event["form"]] for event in faults), key=list(_FAULT_TEXTS.values()).index, default="")
+    fault = min((_FAULT_TEXTS[event["form"]] for event in faults), key=list(_FAULT_TEXTS.values()).index, default="")
     if not faults:  # another fault, if NCCL left init with an error and no connection was lost
         other = {event["rank_id"] for event in job.failure_events if event["kind"] in (LOST, NETWORK)}
         returned = [event for event in job.failure_events if event["form"] == "unwinding"]
@@ -98,21 +96,29 @@ def find_failed_init(job: Job) -> Diagnosis | None:
             for event in returned
             if _is_returned(job, event) and event["rank_id"] not in other and is_inside(event)
         ]
-        reason = UNNAMED_FAULT
+        fault = UNNAMED_FAULT
     culprits = sorted({event["rank_id"] for event in faults if event["rank_id"] is not None})
     if not culprits:
         return None
-    diagnosis = Diagnosis("init-failed", f"{FAILED}: {reason}", "likely", culprits=culprits)
+    diagnosis = _fault_in_init(fault)
+    diagnosis.culprits = culprits
     goes_on_behind = any(map(job.application_lines_after, culprits))
     has_left = goes_on_behind or any(is_top_file(event["unwound"]) for event in faults)
-    if reason == UNNAMED_FAULT and not has_left:
-        diagnosis.lower_certainty("possible")  # the log may end among the lines about an error that NCCL survived
+    if diagnosis.detail is Detail.UNNAMED_FAULT and not has_left:
+        diagnosis.doubt(Doubt.FAULT_SURVIVED)
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     diagnosis.key = next((row["key"] for rank_id in culprits for row in inside.get(rank_id, [])), None)
     diagnosis.add_evidence(
         "failure", [next(event for event in faults if event["rank_id"] == rank_id) for rank_id in culprits[:4]]
     )
     return diagnosis
+
+
+def _fault_in_init(fault: str) -> Explanation:
+    """Explain an init that failed on a rank, where NCCL did not refuse the arguments."""
+    detail = Detail.UNNAMED_FAULT if fault == UNNAMED_FAULT else Detail.FAULT_IN_INIT
+    claim = f"init failed: {fault}"
+    return Explanation(Kind.INIT_FAILED, claim, [Doubt.FAULT_FOLLOWED], detail=detail, fault=fault)
 
 
 def _is_returned(job: Job, event: Row) -> bool:
@@ -140,43 +146,49 @@ _REFUSALS = (
 _REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
 
 
-def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], str]:
-    """Return the culprits of a refusal and its reason, from the most specific line."""
+def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], str, Detail]:
+    """Return the culprits of a refusal, its reason, and what a launcher set wrongly, from the most specific line."""
     by_number: dict[int, list[int]] = defaultdict(list)
     for rank_id in job.rank_ids:
         if (number := job.rank_number(rank_id)) is not None:
             by_number[number].append(rank_id)
     ranks_of_pair = [rank_id for number in (line["rank"], line["other"]) for rank_id in by_number.get(number, [])]
     pair = f"ranks {shown(line['rank'])} and {shown(line['other'])}"
-    sizes = f"processes were {OTHER_SIZE}, {shown(line['nranks'])} and {shown(line['other'])}"
+    sizes = (
+        f"processes were started with different numbers of ranks, {shown(line['nranks'])} and {shown(line['other'])}"
+    )
     match line["form"]:
         case "gpu_twice":
-            return sorted(set(ranks_of_pair)), f"{pair} {SAME_GPU}"
+            return sorted(set(ranks_of_pair)), f"{pair} use the same GPU", Detail.SAME_GPU
         case "gpu_shared":
             shared = _ranks_sharing_gpu(job)  # every rank prints the warning, also one with a GPU of its own
-            return shared, f"{ranks_text(job.rank_numbers(shared)) or 'ranks that no line names'} {SAME_GPU}"
+            names = ranks_text(job.rank_numbers(shared)) or "ranks that no line names"
+            return shared, f"{names} use the same GPU", Detail.SAME_GPU
         case "rank_twice":
             absent = f", and no log shows {ranks_text(job.absent)}" if job.absent else ""
-            return by_number.get(line["rank"], []), f"two {SAME_NUMBER} {shown(line['rank'])}{absent}"
+            twice = f"two processes have rank number {shown(line['rank'])}{absent}"
+            return by_number.get(line["rank"], []), twice, Detail.SAME_NUMBER
         case "rank_count" | "root_info" if line["nroots"] == line["otherroots"] and (
             outliers := _outliers_in_size(job)
         ):
-            return outliers, f"{sizes}; the minority: {ranks_text(job.rank_numbers(outliers))}"
+            return outliers, f"{sizes}; the minority: {ranks_text(job.rank_numbers(outliers))}", Detail.OTHER_SIZE
         case "version_mismatch":
-            return ranks_of_pair[1:], f"{pair} run different versions of NCCL"
+            return ranks_of_pair[1:], f"{pair} run different versions of NCCL", Detail.NOTHING
         case "root_info" | "message_truncated" if len(job.releases) > 1:
             outliers = [
                 rank_id
                 for rank_id in job.rank_ids
                 if not any(job.communicator_index.get((rank_id, key)) == 0 for key in job.members)
             ]
-            return outliers, f"processes of different versions of NCCL connect to each other: {', '.join(job.releases)}"
+            versions = f"processes of different versions of NCCL connect to each other: {', '.join(job.releases)}"
+            return outliers, versions, Detail.NOTHING
         case "no_interface":
             without = {event["rank_id"] for event in lines if event["form"] == "no_interface"}
-            return sorted(without - {None}), "no network interface matches NCCL_SOCKET_IFNAME on this host"
+            unmatched = "no network interface matches NCCL_SOCKET_IFNAME on this host"
+            return sorted(without - {None}), unmatched, Detail.NOTHING
         case "rank_count" | "root_info" if line["nranks"] != line["other"]:
-            return [], sizes
-    return [], "init was refused; the cited warning gives the reason"
+            return [], sizes, Detail.OTHER_SIZE
+    return [], "the cited warning gives the reason", Detail.NOTHING
 
 
 def _ranks_sharing_gpu(job: Job) -> list[int]:
@@ -206,7 +218,7 @@ def _has_unseen_majority(job: Job) -> bool:
     return any(max(row["nranks"] for row in rows) > len(rows) for rows in job.members.values())
 
 
-def find_unfinished_init(job: Job) -> Diagnosis | None:
+def find_unfinished_init(job: Job) -> Explanation | None:
     """Find an init that some ranks began and that others did not join, or that NCCL left with an error."""
     inside: dict[str, list[Row]] = defaultdict(list)
     unended = [row for row in job.memberships if not row["is_complete"] and row["end"] is None]
@@ -221,7 +233,7 @@ def find_unfinished_init(job: Job) -> Diagnosis | None:
     return _find_unbegun_init(job) or _judge_bootstrap(job)
 
 
-def _judge_returned_init(job: Job, inside: list[Row]) -> Diagnosis | None:
+def _judge_returned_init(job: Job, inside: list[Row]) -> Explanation | None:
     """Judge an init that some ranks left with an error: they do not wait, whatever the others do.
 
     Which rank is at fault is left open: an error may be passed on from another process.
@@ -238,7 +250,7 @@ def _judge_returned_init(job: Job, inside: list[Row]) -> Diagnosis | None:
     ]
     if not returned:
         return None
-    diagnosis = Diagnosis("init-failed", f"{FAILED}: {UNNAMED_FAULT}", "likely")
+    diagnosis = _fault_in_init(UNNAMED_FAULT)
     diagnosis.key = next((row["key"] for row in inside if row["rank_id"] == returned[0]["rank_id"]), None)
     first_of_rank = {event["rank_id"]: event for event in reversed(returned)}
     diagnosis.victims = sorted(first_of_rank)
@@ -246,7 +258,7 @@ def _judge_returned_init(job: Job, inside: list[Row]) -> Diagnosis | None:
     return diagnosis
 
 
-def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis | None:
+def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Explanation | None:
     edges = [edge for edge in job.waits if edge["kind"] == "init"]
     waiting = {edge["waiter"] for edge in edges}
     key = max(inside, key=lambda candidate: (inside[candidate][0]["nranks"], len(inside[candidate])))
@@ -267,9 +279,11 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
     if not_begun and not (complete or unseen_members):
         return judge_cut_logs(job, not_begun)
     if complete:
-        diagnosis = Diagnosis("init-incomplete", "never began the init that the other ranks wait in", culprits=complete)
+        diagnosis = Explanation(
+            Kind.INIT_INCOMPLETE, "never began the init that the other ranks wait in", culprits=complete
+        )
         if not _ranks_with_communicators(job).issuperset(complete):
-            diagnosis.lower_certainty("possible")  # NCCL's lines show that they began an init: its START may be lost
+            diagnosis.doubt(Doubt.START_LOST)
         diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in complete[:4]])
     elif unseen_members and any(row["rank"] is None for row in job.rank_ids.values()):
         return None  # processes that were heard may be these members
@@ -277,11 +291,13 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
         seen = {row["rank"] for row in job.members[key]}
         diagnosis = judge_unseen_members(job, key, missing_numbers(rows[0]["nranks"], seen))
     else:
-        diagnosis = Diagnosis(
-            "init-incomplete", "every rank began this init, and no line shows that one completed it", "likely"
+        diagnosis = Explanation(
+            Kind.INIT_INCOMPLETE,
+            "every rank began this init, and no line shows that one completed it",
+            [Doubt.INIT_GOES_ON],
         )
         if not find_stall_evidence(job):
-            diagnosis.lower_certainty("possible")  # the logs may end here, or such lines were never printed
+            diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.key, diagnosis.victims = key, victims
     diagnosis.add_evidence("waiting", rows[:3])
     return diagnosis
@@ -297,7 +313,7 @@ def _application_continues(job: Job, rank_id: int) -> bool:
     return job.application_lines_after(rank_id) > LAUNCHER_LINES
 
 
-def _judge_creation_order(job: Job, inside: dict[str, list[Row]], edges: list[Row]) -> Diagnosis:
+def _judge_creation_order(job: Job, inside: dict[str, list[Row]], edges: list[Row]) -> Explanation:
     """Judge ranks that wait for each other in the init of different communicators."""
     involved = {edge["key"] for edge in edges}
     groups = sorted((rows for key, rows in inside.items() if key in involved), key=len)
@@ -311,11 +327,11 @@ def _judge_creation_order(job: Job, inside: dict[str, list[Row]], edges: list[Ro
             "began their first communicator with another unique id than the others: it is stale, or was not shared "
             "with all ranks, or the ranks create two communicators in different order"
         )
-        diagnosis = Diagnosis("init-incomplete", reason, "likely", culprits=culprits)
+        diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits)
     else:
         reason = "created the communicators in a different order than the others: each side waits for the other"
-        verdict = "cross-communicator-deadlock" if len(groups) > 1 else "init-incomplete"
-        diagnosis = Diagnosis(verdict, reason, culprits=culprits)
+        verdict = Kind.DEADLOCK if len(groups) > 1 else Kind.INIT_INCOMPLETE
+        diagnosis = Explanation(verdict, reason, culprits=culprits)
     diagnosis.key = str(smaller_group[0]["key"])
     diagnosis.victims = sorted({row["rank_id"] for rows in groups for row in rows} - set(culprits))
     diagnosis.add_evidence("minority", smaller_group[:4])
@@ -327,7 +343,7 @@ def _ranks_with_communicators(job: Job) -> set[int]:
     return {row["rank_id"] for row in job.memberships if row["is_complete"]}
 
 
-def _find_unbegun_init(job: Job) -> Diagnosis | None:
+def _find_unbegun_init(job: Job) -> Explanation | None:
     """Find ranks that never began an init, in versions that print START only after the bootstrap.
 
     Waiting ranks began one more init than they have communicators.
@@ -347,13 +363,13 @@ def _find_unbegun_init(job: Job) -> Diagnosis | None:
     if not pending or not idle or len(idle) >= len(pending):
         return None
     reason = "did not begin the creation of a communicator that the others are creating"
-    diagnosis = Diagnosis("init-incomplete", reason, "likely", culprits=idle, victims=pending)
+    diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=idle, victims=pending)
     diagnosis.add_evidence("waiting", [{**last[process_of[rank_id]], "rank_id": rank_id} for rank_id in pending[:3]])
     diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in idle[:4]])
     return diagnosis
 
 
-def _judge_bootstrap(job: Job) -> Diagnosis | None:
+def _judge_bootstrap(job: Job) -> Explanation | None:
     """Judge logs without any communicator, where every rank waits in the bootstrap.
 
     An excerpt looks the same: the logs must begin where init begins and end at one stage on most ranks; of a single
@@ -373,14 +389,16 @@ def _judge_bootstrap(job: Job) -> Diagnosis | None:
     victims, collect = list(job.rank_ids), COLLECT_BOOTSTRAP
     if missing and len(missing) < len(numbers):
         reason = "has no log although the numbers of the files go beyond it, and all other ranks wait in the bootstrap"
-        diagnosis = Diagnosis("rank-missing", reason, "possible", missing=missing, victims=victims, collect=collect)
+        diagnosis = Explanation(
+            Kind.RANK_MISSING, reason, [Doubt.LOG_NOT_GIVEN], missing=missing, victims=victims, collect=collect
+        )
     else:
         reason = (
             "every rank in these logs waits in the bootstrap; this version of NCCL prints the communicator only later"
         )
-        diagnosis = Diagnosis("init-incomplete", reason, "likely", victims=victims, collect=collect)
+        diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], victims=victims, collect=collect)
         if not find_stall_evidence(job):
-            diagnosis.lower_certainty("possible")
+            diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.add_evidence("waiting", [job.last_line(rank_id) for rank_id in victims[:3]])
     return diagnosis
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -16,71 +15,10 @@ from ncclforensics.analyses.hang.ras_reports import may_be_of
 from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
 from ncclforensics.analyses.job.calls import describe_calls
 from ncclforensics.analyses.job.rank_numbers import missing_numbers
+from ncclforensics.analyses.verdict.explanation import Explanation
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
-CERTAINTIES = ("certain", "likely", "possible")
-OF_ABSENCE = ("lagging-ranks", "p2p-unmatched")  # verdicts on ranks that did not make a call
-
-EVIDENCE_LINE = {
-    "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
-    "rank_id": pl.Int32(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-}
-
-
-@dataclass(slots=True)
-class Diagnosis:
-    """A verdict with its reason and evidence. `culprits` and `victims` are rank ids; `call` is a row of a call."""
-
-    verdict: str
-    reason: str
-    certainty: str = "certain"
-    culprits: list[int] = field(default_factory=list)
-    victims: list[int] = field(default_factory=list)
-    missing: list[int] = field(default_factory=list)  # rank numbers of culprits without a log
-    suspects: list[int] = field(default_factory=list)  # numbers of ranks without a log or an error: one may be it
-    key: str | None = None
-    call: Row | None = None
-    how: str = ""
-    basis: str = ""  # what it rests on, if not on calls in logs: stacks, dumps
-    fields: list[str] = field(default_factory=list)
-    collect: list[str] = field(default_factory=list)
-    evidence_lines: list[Row] = field(default_factory=list)
-    stall_evidence: list[str] = field(default_factory=list)  # what shows that the job stood still
-    rests_on_stall: bool = False  # it holds only if the job stood still, which nothing in the logs shows
-
-    def row(self, job_number: int) -> Row:
-        """Return the diagnosis as a row of the frame `job_diagnosis`."""
-        call = self.call or {}
-        operation = {
-            name: call.get(name) for name in ("ordinal", "name", "count", "datatype", "op", "root", "root_rank")
-        }
-        return {
-            "job": job_number,
-            **operation,
-            **{
-                name: getattr(self, name)
-                for name in ("verdict", "certainty", "key", "how", "basis", "fields", "reason")
-            },
-            **{name: getattr(self, name) for name in ("culprits", "victims", "missing", "suspects", "collect")},
-            "evidence_lines": self.evidence_lines,
-            "stall_evidence": self.stall_evidence,
-            "rests_on_stall": self.rests_on_stall,
-        }
-
-    def lower_certainty(self, certainty: str) -> None:
-        """Lower the certainty to at most this one."""
-        self.certainty = max(self.certainty, certainty, key=CERTAINTIES.index)
-
-    def add_evidence(self, what: str, rows: Iterable[Row]) -> None:
-        """Cite the lines of these rows, each line once; rows without a line number are skipped."""
-        for row in rows:
-            if row.get("line") is not None:
-                place = {"rank_id": row.get("rank_id"), "source": row["source"], "line": row["line"]}
-                if not any({**cited, "what": ""} == {**place, "what": ""} for cited in self.evidence_lines):
-                    self.evidence_lines.append({"what": what, **place})
 
 
 class Job:
@@ -108,9 +46,9 @@ class Job:
         self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
         self.unranked_stacks = rows.of_only_job("unranked_stack")
         self.recordings, self.old_dumps = rows.recordings, rows.old_dumps
-        self.left_out = rows.left_out  # what is said of sources that are left out
+        self.left_out = list(rows.left_out)  # what is said of sources that are left out
         self.communicators_of_groups: dict[str, str] = {}  # process group of the dumps -> key with the same members
-        self.differences: list[Diagnosis] | None = None  # between the calls of its ranks, once they were judged
+        self.differences: list[Explanation] | None = None  # between the calls of its ranks, once they were judged
         self.doubts: dict[str, str] = {}  # sources that may be of another run than NCCL's lines -> why
         self.dump_paths = [row["dump_path"] for row in rows.of_only_job("recorder_file")]
         self.ras_nranks = rows.ras_nranks
@@ -261,7 +199,7 @@ class Job:
         """Return the ranks' known numbers in ascending order, each once: several may take themselves for one."""
         return sorted({number for number in map(self.rank_number, rank_ids) if number is not None})
 
-    def numbers_blamed(self, diagnosis: Diagnosis) -> frozenset[int]:
+    def numbers_blamed(self, diagnosis: Explanation) -> frozenset[int]:
         """Return the known numbers of the culprits, and of ranks without a log."""
         return frozenset([*self.rank_numbers(diagnosis.culprits), *diagnosis.missing])
 

@@ -126,11 +126,11 @@ class JobRows:
         return Recordings(frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
 
     @cached_property
-    def left_out(self) -> str:
+    def left_out(self) -> list[str]:
         """What is said of time-outs that are not of the run that NCCL's lines show."""
         early = self.of_only_job("early_timeout")
         ranks = ranks_text(row["rank"] for row in early)
-        return f"; the time-outs that {ranks} reported are of an earlier run" if early else ""
+        return [f"the time-outs that {ranks} reported are of an earlier run"] if early else []
 
     @cached_property
     def old_dumps(self) -> list[Row]:

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.wait_cycle import culprits_without, find_ranks_past_their_call, holds_several
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
 
 
-def undecided(job: Job, diagnosis: Diagnosis, reason: str, rank_ids: list[int], collect: list[str]) -> Diagnosis:
+def undecided(job: Job, diagnosis: Explanation, reason: str, rank_ids: list[int], collect: list[str]) -> Explanation:
     """Return `undecidable` instead of culprits whose calls may be missing only from the logs."""
-    answer = Diagnosis("undecidable", reason, "likely", victims=diagnosis.victims, collect=collect)
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], victims=diagnosis.victims, collect=collect)
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
     return answer
 
 
-def weigh_left_out_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def weigh_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Lower a diagnosis of ranks behind by the calls that logs lack; return another answer if it is open."""
     keys = {row["key"] for row in job.memberships if row["rank_id"] in diagnosis.culprits}
     gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["missing"] > 0 and gap["key"] in keys]
@@ -28,11 +31,11 @@ def weigh_left_out_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
     if others and _stand_in_a_communicator_of(job, diagnosis.culprits, gaps, others):
         return _skipped_or_behind(job, diagnosis, others)
     if others:
-        diagnosis.reason += (
-            f"; but {ranks_text(job.rank_numbers(others))} shows a call less on a communicator of theirs: if the "
-            "rank left it out, and its log did not lose the line, their calls differ"
+        diagnosis.doubt(
+            Doubt.LINE_LOST,
+            f"but {ranks_text(job.rank_numbers(others))} shows a call less on a communicator of theirs: if the "
+            "rank left it out, and its log did not lose the line, their calls differ",
         )
-        diagnosis.lower_certainty("possible")
     if open_answer := _weigh_later_calls(job, diagnosis):
         return open_answer
     if diagnosis.culprits and all(_ends_within_shared_init(job, rank_id) for rank_id in diagnosis.culprits):
@@ -46,7 +49,7 @@ def weigh_left_out_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
     return _judge_messages_of_unknown_peers(job, diagnosis)
 
 
-def _weigh_later_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def _weigh_later_calls(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Lower a diagnosis of ranks that made a call which the program has behind the one that they lack.
 
     They did not stop before it: they left it out, or their logs lost lines. Those that made none remain the culprits.
@@ -67,15 +70,13 @@ def _weigh_later_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
         if 0 < len(others) <= len(passed):
             return _skipped_or_lost(job, diagnosis, others)
     names = ranks_text(job.rank_numbers(passed)) or "a rank"
-    diagnosis.reason += (
-        f"; or the log of {names} lost lines, for it shows a call that the others made only after this one"
-    )
+    diagnosis.remark(f"or the log of {names} lost lines, for it shows a call that the others made only after this one")
     diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in passed] or diagnosis.culprits
-    diagnosis.lower_certainty("possible")
+    diagnosis.doubt(Doubt.MADE_BEHIND)
     return None
 
 
-def _skipped_or_lost(job: Job, diagnosis: Diagnosis, others: list[int]) -> Diagnosis:
+def _skipped_or_lost(job: Job, diagnosis: Explanation, others: list[int]) -> Explanation:
     """Answer where the culprits left out a call, or their logs lost its line and other ranks stopped the job."""
     skipping, blamed = (ranks_text(job.rank_numbers(ranks)) or "a rank" for ranks in (diagnosis.culprits, others))
     reason = (
@@ -86,13 +87,14 @@ def _skipped_or_lost(job: Job, diagnosis: Diagnosis, others: list[int]) -> Diagn
     return undecided(job, diagnosis, reason, [*diagnosis.culprits, *others], collect)
 
 
-def weigh_unfinished_logs(job: Job, diagnosis: Diagnosis) -> None:
+def weigh_unfinished_logs(job: Job, diagnosis: Explanation) -> None:
     """Lower a diagnosis of ranks whose logs end within an init that the others came through with them."""
     unfinished = [rank_id for rank_id in diagnosis.culprits if _ends_within_shared_init(job, rank_id)]
     if unfinished:
         names = ranks_text(job.rank_numbers(unfinished)) or "this rank"
-        diagnosis.reason += f"; but the log of {names} ends within an init that the others completed: it may be cut"
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(
+            Doubt.CUT_IN_SETUP, f"but the log of {names} ends within an init that the others completed: it may be cut"
+        )
 
 
 def _ends_within_shared_init(job: Job, rank_id: int) -> bool:
@@ -113,7 +115,7 @@ def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Row], 
     return all((call := job.last_call(rank_id)) is not None and call["key"] in keys for rank_id in culprits)
 
 
-def _skipped_or_behind(job: Job, diagnosis: Diagnosis, left_out: list[int]) -> Diagnosis:
+def _skipped_or_behind(job: Job, diagnosis: Explanation, left_out: list[int]) -> Explanation:
     """Answer where the culprits may wait for a rank that left out a call, unless its log lost the line."""
     skipping, waiting = (ranks_text(job.rank_numbers(ranks)) or "a rank" for ranks in (left_out, diagnosis.culprits))
     reason = (
@@ -124,7 +126,7 @@ def _skipped_or_behind(job: Job, diagnosis: Diagnosis, left_out: list[int]) -> D
     return undecided(job, diagnosis, reason, [*left_out, *diagnosis.culprits], collect)
 
 
-def _judge_messages_of_unknown_peers(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def _judge_messages_of_unknown_peers(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Lower a diagnosis of ranks that exchange messages on communicators whose members are guessed, or not heard.
 
     Which Send belongs to which Recv is not known there: each of these may wait in one.
@@ -143,8 +145,7 @@ def _judge_messages_of_unknown_peers(job: Job, diagnosis: Diagnosis) -> Diagnosi
         reason = f"the others wait for {names}; but {reason}: each of these may wait for a message"
         collect = [f"collect logs from their beginning, or take the stacks of {names}: `{STACKS_OF_HOST}`"]
         return undecided(job, diagnosis, reason, diagnosis.culprits, collect)
-    diagnosis.reason += f"; but {reason}, and it may wait for one"
-    diagnosis.lower_certainty("possible")
+    diagnosis.doubt(Doubt.PEER_UNKNOWN, f"but {reason}, and it may wait for one")
     return None
 
 

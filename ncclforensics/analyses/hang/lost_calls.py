@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.job.calls import count_every_call
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.versions import releases
 
@@ -40,7 +43,7 @@ def counts_every_call(job: Job) -> bool:
     return count_every_call(releases(job.releases))
 
 
-def find_lost_lines(job: Job, differences: list[Diagnosis]) -> set[int]:
+def find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:
     """Return the ranks whose logs lack lines, where the differences may be lost lines, too; else an empty set.
 
     Each of them lacks a call that others made, or has one more. One rank that does shows a fault of the program; others
@@ -58,14 +61,14 @@ def find_lost_lines(job: Job, differences: list[Diagnosis]) -> set[int]:
     return culprits | lacking if lacking or (len(places) > 1 and not shared) else set()
 
 
-def answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Diagnosis]) -> Diagnosis:
+def answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanation]) -> Explanation:
     """Answer that lines of calls were lost, so that no rank can be said to have left the program."""
     names = ranks_text(job.rank_numbers(rank_ids)) or "several ranks"
     reason = (
         f"calls differ in the logs of {names} as where a log collector loses lines: one rank that leaves out a call "
         "does not make them differ like this"
     )
-    answer = Diagnosis("undecidable", reason, "likely", collect=list(COLLECT_AS_WRITTEN))
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=list(COLLECT_AS_WRITTEN))
     for difference in differences[:2]:
         answer.add_evidence("context", difference.evidence_lines[:2])
     return answer

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.wait_cycle import COUNTERPART, LEFT_OUT, left_own_order
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 
 
-def judge_messages_in_order(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def judge_messages_in_order(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Judge a culprit whose last message is matched only by one that its partner posted behind an unmatched one.
 
     In one group (ncclGroupStart) both messages of the partner run at once, and the culprit did not wait. One after the
@@ -26,10 +29,10 @@ def judge_messages_in_order(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
         partner_has = left_own_order(job, crossing, edge)
         if has_left_out != partner_has:
             left_out_by, waiting = (culprit, edge) if has_left_out else (edge["waiter"], crossing)
-            found = Diagnosis("p2p-unmatched", LEFT_OUT, "likely", culprits=[left_out_by])
+            found = Explanation(Kind.UNMATCHED, LEFT_OUT, [Doubt.LEFT_OUT_ONCE], culprits=[left_out_by])
         else:
-            found = Diagnosis("p2p-unmatched", "", "possible", culprits=sorted({culprit, edge["waiter"]}))
-            found.reason = "wait for each other in Send and Recv, unless each of them posts both in one group"
+            found = Explanation(Kind.UNMATCHED, "", [Doubt.POSTED_TOGETHER], culprits=sorted({culprit, edge["waiter"]}))
+            found.claim = "wait for each other in Send and Recv, unless each of them posts both in one group"
             waiting = edge
         found.key = edge["key"]
         found.call = next(iter(job.describe(job.calls.filter(pl.col("pos") == waiting["pos"]))), None)

@@ -12,9 +12,12 @@ from collections import Counter, defaultdict
 import polars as pl
 
 from ncclforensics.analyses.hang import call_sequences, lost_calls
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST
 
@@ -27,7 +30,7 @@ SELDOM_ENQUEUED = 64  # collectives that few programs enqueue behind one that do
 FEW_AGREED = 4  # collectives: logs that begin in the middle cannot be aligned by so few
 
 
-def find_divergent_calls(job: Job) -> Diagnosis | None:
+def find_divergent_calls(job: Job) -> Explanation | None:
     """Find the first call on which the members of a communicator differ."""
     candidates = _differences(job)
     proven = [diagnosis for diagnosis in candidates if not _may_be_lost(job, diagnosis)]
@@ -36,49 +39,53 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     candidates = proven or candidates
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
-    if earliest.how == "skipped" and not proven and not lost_calls.counts_every_call(job):
-        earliest.lower_certainty("likely")  # its line may be lost, the only one of all
+    if earliest.how is How.SKIPPED and not proven and not lost_calls.counts_every_call(job):
+        earliest.doubt(Doubt.ONLY_LINE_LOST)
     key = str(earliest.key)
     callers = {row["rank_id"] for row in job.collectives_at(key, job.divergence.get(key, -1))}
     has_no_majority = len(earliest.culprits) == len(job.members[key]) or callers == set(earliest.culprits)
     if has_no_majority:
-        earliest.lower_certainty("likely")
+        earliest.doubt(Doubt.NO_MAJORITY)
         if _went_on(job, key, job.divergence.get(key, 0), SELDOM_ENQUEUED):
-            earliest.reason += "; yet all of them made many more calls, so lines may be lost there"
-            earliest.lower_certainty("possible")
+            earliest.doubt(Doubt.WENT_ON, "yet all of them made many more calls, so lines may be lost there")
     if job.count_unseen_members(key) or (has_no_majority and len(callers) < len(job.members[key])):
-        earliest.lower_certainty("likely")
+        earliest.doubt(Doubt.MEMBER_UNSEEN)
         if has_no_majority:
             names = ranks_text(job.rank_numbers(earliest.culprits)) or "these ranks"
-            earliest.reason = f"of {names}, one {earliest.reason}; no log of another member shows which is right"
+            earliest.claim = f"of {names}, one {earliest.claim}"
+            earliest.remark("no log of another member shows which is right")
             earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
     if any(row["is_inferred"] for row in job.members[key]):  # without a majority, they may be several
-        earliest.lower_certainty("possible" if has_no_majority or job.has_guessed_members(key) else "likely")
+        is_open = has_no_majority or job.has_guessed_members(key)
+        earliest.doubt(Doubt.MEMBERS_GUESSED if is_open else Doubt.MEMBERS_INFERRED)
     if _begins_in_the_middle(job, key) and job.divergence.get(key, 0) < FEW_AGREED:
-        earliest.reason += "; yet these logs begin in the middle, each perhaps at another call"
-        earliest.lower_certainty("possible")
+        earliest.doubt(Doubt.BEGINS_LATER, "yet these logs begin in the middle, each perhaps at another call")
     is_damaged = any(gap["missing"] < 0 or gap["rank_id"] not in earliest.culprits for gap in job.gaps if gap["nth"])
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
-        earliest.lower_certainty("possible")
+        earliest.doubt(Doubt.LINES_MISSING)
     if job.is_finished:
-        earliest.reason += "; yet every rank destroyed its communicators, so lines may be lost or out of order"
-        earliest.lower_certainty("possible")
-    if earliest.how == "extra" and _repeats_previous(job, earliest):
-        earliest.reason += "; it is the same as the call before it, so a log collector may have delivered a line twice"
+        earliest.doubt(
+            Doubt.CAME_TO_ITS_END, "yet every rank destroyed its communicators, so lines may be lost or out of order"
+        )
+    if earliest.how is How.EXTRA and _repeats_previous(job, earliest):
+        earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
         # A line that came twice stops no job.
         has_stopped = not WEAK.issuperset(find_stall_evidence(job)) and all(gap["missing"] >= 0 for gap in job.gaps)
-        earliest.lower_certainty("likely" if has_stopped else "possible")
+        earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
     if earliest.culprits and _made_the_same(job, earliest):
-        earliest.reason += "; yet it made as many calls of each kind as the others, so lines may be out of order"
-        earliest.lower_certainty("possible")
+        earliest.doubt(
+            Doubt.LINES_REORDERED, "yet it made as many calls of each kind as the others, so lines may be out of order"
+        )
     if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines or have them in another order, which also makes calls differ"
         collect = list(lost_calls.COLLECT_AS_WRITTEN)
-        return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=earliest.evidence_lines)
+        return Explanation(
+            Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect, evidence_lines=earliest.evidence_lines
+        )
     return earliest
 
 
-def find_lost_calls(job: Job) -> Diagnosis | None:
+def find_lost_calls(job: Job) -> Explanation | None:
     """Answer where calls differ at several places, as where a log collector loses lines.
 
     Asked behind what shows a fault without the order of calls, such as a process that ended.
@@ -89,14 +96,14 @@ def find_lost_calls(job: Job) -> Diagnosis | None:
     return lost_calls.answer_lost_lines(job, rank_ids, candidates) if rank_ids else None
 
 
-def _differences(job: Job) -> list[Diagnosis]:
+def _differences(job: Job) -> list[Explanation]:
     """Judge each communicator whose members differ on a call; where none do, those whose members skipped one."""
     if job.differences is None:
         job.differences = _judge_differences(job)
     return job.differences
 
 
-def _judge_differences(job: Job) -> list[Diagnosis]:
+def _judge_differences(job: Job) -> list[Explanation]:
     if job.divergence:
         return [
             _judge_divergence(job, key, nth)
@@ -111,14 +118,14 @@ def _judge_differences(job: Job) -> list[Diagnosis]:
     return [diagnosis for diagnosis in judged if diagnosis is not None]
 
 
-def _may_be_lost(job: Job, diagnosis: Diagnosis) -> bool:
+def _may_be_lost(job: Job, diagnosis: Explanation) -> bool:
     """Whether lines that were lost can make this difference."""
     key = str(diagnosis.key)
     nth = job.divergence.get(key)
     return nth is None or lost_calls.is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
 
 
-def _made_the_same(job: Job, diagnosis: Diagnosis) -> bool:
+def _made_the_same(job: Job, diagnosis: Explanation) -> bool:
     """Whether the culprits made the calls of another member in another order, with several behind the first difference.
 
     So it is where the lines of logs are sorted by time stamps that several calls share. Of two logs, the first calls
@@ -155,7 +162,7 @@ def _is_several(job: Job, key: str) -> bool:
     return len({number for number, _ in numbers}) < len(numbers)
 
 
-def _repeats_previous(job: Job, diagnosis: Diagnosis) -> bool:
+def _repeats_previous(job: Job, diagnosis: Explanation) -> bool:
     """Whether the extra call of a culprit is the same as its previous collective on that communicator."""
     nth = job.divergence.get(str(diagnosis.key))
     if not nth:
@@ -178,13 +185,13 @@ def _went_on(job: Job, key: str, nth: int, calls: int = MOST_ENQUEUED) -> bool:
     return bool((made > nth + calls).all())
 
 
-def _minority_line(diagnosis: Diagnosis) -> int:
+def _minority_line(diagnosis: Explanation) -> int:
     """Return the line of the first minority call: of several diverging communicators the earliest is the cause."""
     lines = [cited["line"] for cited in diagnosis.evidence_lines if cited["what"] == "minority"]
     return int(min(lines, default=0))
 
 
-def _judge_divergence(job: Job, key: str, nth: int) -> Diagnosis:
+def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     groups: dict[int, list[Row]] = defaultdict(list)
     for row in job.collectives_at(key, nth):
         groups[row["signature"]].append(row)
@@ -194,24 +201,24 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Diagnosis:
     majority_call = (groups[majority] if majority is not None else next(iter(groups.values())))[0]
     minority_call = differing[0] if majority is not None else list(groups.values())[1][0]
     how = call_sequences.classify_difference(job, majority_call, minority_call)
-    call = majority_call if how != "extra" or majority is not None else minority_call
-    diagnosis = Diagnosis("collective-mismatch", "", culprits=culprits, key=key, call=call, how=how)
+    call = majority_call if how is not How.EXTRA or majority is not None else minority_call
+    diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, how=how)
     diagnosis.fields = [name for name in FIELDS if majority_call[name] != minority_call[name]]
     if majority is not None and len(groups[majority]) <= len(differing):
-        diagnosis.lower_certainty("likely")  # a tie, decided by the sister communicators
-    diagnosis.reason = call_sequences.describe_difference(how, minority_call, majority_call)
-    if how in ("arguments", "another") and call_sequences.made_later(job, majority_call, minority_call):
-        diagnosis.reason += "; the others made that call later, too, so the lines before it may be lost from this log"
-        diagnosis.lower_certainty("possible")
-    if how == "skipped" and call_sequences.differs_again(job, majority_call, minority_call):
-        diagnosis.reason += "; behind it the calls differ again, as where a log lost several lines"
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(Doubt.NO_MAJORITY)
+    diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
+    if how in (How.ARGUMENTS, How.ANOTHER) and call_sequences.made_later(job, majority_call, minority_call):
+        diagnosis.doubt(
+            Doubt.MADE_BEHIND, "the others made that call later, too, so the lines before it may be lost from this log"
+        )
+    if how is How.SKIPPED and call_sequences.differs_again(job, majority_call, minority_call):
+        diagnosis.doubt(Doubt.LINES_MISSING, "behind it the calls differ again, as where a log lost several lines")
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
     return diagnosis
 
 
-def find_skipped_or_lost_call(job: Job) -> Diagnosis | None:
+def find_skipped_or_lost_call(job: Job) -> Explanation | None:
     """Find a call that one log lacks while all agree before and after it: skipped by the rank, or its line was lost.
 
     Asked last: where another fault explains why the job stopped, a lost line is the simpler explanation.
@@ -221,13 +228,13 @@ def find_skipped_or_lost_call(job: Job) -> Diagnosis | None:
     return None if len(culprits) * 2 > len(job.rank_ids) else _skipped_or_lost(job, gaps)
 
 
-def explain_by_skipped_call(job: Job, found: Diagnosis | None) -> Diagnosis | None:
+def explain_by_skipped_call(job: Job, found: Explanation | None) -> Explanation | None:
     """Name the rank that may have skipped a call, where otherwise all ranks of its communicator are to blame.
 
     A call that one of them left out stops them all, at the same place of the program, some calls later; the others wait
     for them. Whether it did, or its line was lost, that rank is one of those that stopped.
     """
-    if found is None or found.verdict not in ("lagging-ranks", "p2p-unmatched") or len(found.culprits) < 2:
+    if found is None or found.verdict not in (Kind.LAGGING, Kind.UNMATCHED) or len(found.culprits) < 2:
         return found
     open_gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= SELDOM_ENQUEUED]
     for key, rows in job.members.items():
@@ -236,12 +243,12 @@ def explain_by_skipped_call(job: Job, found: Diagnosis | None) -> Diagnosis | No
             skipped = _skipped_or_lost(job, gaps)
             if skipped and len(skipped.culprits) * 2 <= len(found.culprits):
                 names = ranks_text(job.rank_numbers(found.culprits)) or "all ranks of that communicator"
-                skipped.reason += f"; {names} stopped behind it, and the others wait for them"
+                skipped.remark(f"{names} stopped behind it, and the others wait for them")
                 return skipped
     return found
 
 
-def _skipped_or_lost(job: Job, gaps: list[Row]) -> Diagnosis | None:
+def _skipped_or_lost(job: Job, gaps: list[Row]) -> Explanation | None:
     culprits = sorted({gap["rank_id"] for gap in gaps})
     if not gaps or job.is_finished:
         return None
@@ -249,13 +256,11 @@ def _skipped_or_lost(job: Job, gaps: list[Row]) -> Diagnosis | None:
     calls = job.collectives_at(first["key"], first["nth"])
     if not calls:
         return None
-    diagnosis = Diagnosis("collective-mismatch", "", "possible", culprits=culprits, key=first["key"], how="skipped")
+    diagnosis = Explanation(Kind.MISMATCH, "", [Doubt.LINE_LOST], culprits=culprits, key=first["key"], how=How.SKIPPED)
     diagnosis.call = calls[0]
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     skipped = call_sequences.call_text(calls[0])
-    diagnosis.reason = (
-        f"skipped {skipped}, or its line was lost from the log: the counter of this version does not tell"
-    )
+    diagnosis.claim = f"skipped {skipped}, or its line was lost from the log: the counter of this version does not tell"
     diagnosis.collect = [
         f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
     ]
@@ -282,7 +287,7 @@ def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Row
     return agreed_signatures.pop() if len(expected) == 1 and agreed_signatures else None
 
 
-def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Diagnosis | None:
+def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Explanation | None:
     """Judge a call that some members lack although they made later ones: skipped by them, or extra on the others.
 
     `edges`: the awaited collectives of the communicator.
@@ -307,10 +312,10 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Diagnosis | Non
     ):
         return None  # its line may be lost, and a rank that it waits for explains the hang without that
     culprits = passed_by if is_skipped else sorted(callers)
-    how = "skipped" if is_skipped else "extra"
+    how = How.SKIPPED if is_skipped else How.EXTRA
     call = next(row for row in calls)
-    diagnosis = Diagnosis("collective-mismatch", "", culprits=culprits, key=key, call=call, how=how)
-    diagnosis.reason = (
+    diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, how=how)
+    diagnosis.claim = (
         f"made later calls but not this one: {call_sequences.call_text(call)} is missing from its sequence"
         if is_skipped
         else f"made one more {call_sequences.call_text(call)} than the others, which continued without it"
@@ -325,7 +330,7 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Diagnosis | Non
         diagnosis.add_evidence(
             "majority", [row for rank_id in passed_by[:2] if (row := job.last_call(rank_id)) is not None]
         )
-    diagnosis.lower_certainty("possible" if is_skipped else "likely")  # the line of a call may be lost
+    diagnosis.doubt(Doubt.LINE_LOST if is_skipped else Doubt.ONLY_LINE_LOST)
     return diagnosis
 
 

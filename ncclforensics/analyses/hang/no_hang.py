@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.job.failure_events import AFTER, REMOTE_ERROR
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.data.nccl_sources import result_text
 from ncclforensics.data.variables import (
@@ -20,7 +23,7 @@ MAJORITY = 0.5
 MANY_DAMAGED = 0.1  # share of the lines of NCCL
 
 
-def find_reported_success(job: Job) -> Diagnosis | None:
+def find_reported_success(job: Job) -> Explanation | None:
     """Find that the program came to its end, by its own words or PyTorch's, where no line shows a failure before."""
     has_failed = any(not event["at_exit"] for event in job.failure_events) or bool(job.process_exits)
     if job.is_finished or has_failed:
@@ -30,19 +33,21 @@ def find_reported_success(job: Job) -> Diagnosis | None:
     if job.successes and (
         len(processes) >= len(job.rank_ids) or not all(row["form"] == "process" for row in job.successes)
     ):
-        diagnosis = Diagnosis("no-hang", "the program reports that it came to its end, and nothing failed", "likely")
+        diagnosis = Explanation(
+            Kind.NO_HANG, "the program reports that it came to its end, and nothing failed", [Doubt.LOGS_END_BEFORE]
+        )
         diagnosis.add_evidence("success", job.successes[-2:])
         return diagnosis
     ranks = {row["rank"] for row in job.rank_ids.values()}
     if not ranks or job.absent or not ranks <= {row["rank"] for row in job.ended_programs}:
         return None
     reason = "the programs of all ranks ended without destroying their process groups, and nothing failed before"
-    diagnosis = Diagnosis("no-hang", reason, "likely")
+    diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.LOGS_END_BEFORE])
     diagnosis.add_evidence("end", job.ended_programs[-2:])
     return diagnosis
 
 
-def find_missing_call_lines(job: Job) -> Diagnosis | None:
+def find_missing_call_lines(job: Job) -> Explanation | None:
     """Judge logs without call lines: unless all communicators were destroyed, they cannot show whether the job hung."""
     visible_ranks = [row for row in job.visibility.values() if row["calls"]]
     if job.is_finished or _has_single_ranks(job) or len(visible_ranks) > MAJORITY * len(job.rank_ids):
@@ -53,20 +58,20 @@ def find_missing_call_lines(job: Job) -> Diagnosis | None:
     )
     is_initialised = any(row["is_complete"] for row in job.memberships)
     init = "init completed, but" if is_initialised else "no line shows the end of an init, and"
-    diagnosis = Diagnosis("undecidable", f"{init} {which}: the logs do not show what happened after init")
+    diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: the logs do not show what happened after init")
     diagnosis.collect = [
         *([f"collect the log of {ranks_text(job.absent)}"] if job.absent else []),
         *(["collect the complete logs of the other ranks, if they were cut"] if number else []),
         *COLLECT_CALLS,
     ]
     if job.has_calls_of_no_communicator:
-        diagnosis.reason = "the pointers were left out of this text, so that its calls name no communicator"
+        diagnosis.claim = "the pointers were left out of this text, so that its calls name no communicator"
         diagnosis.collect = COLLECT_UNCHANGED
     elif (damage := _damaged_lines(job)) and not visible_ranks:
-        diagnosis.reason = f"{damage}, and no whole line shows a call"
+        diagnosis.claim = f"{damage}, and no whole line shows a call"
         diagnosis.collect = COLLECT_UNCUT
     elif not job.memberships:
-        diagnosis.reason = "these logs show no communicator and no call"
+        diagnosis.claim = "these logs show no communicator and no call"
     return diagnosis
 
 
@@ -83,7 +88,7 @@ def _damaged_lines(job: Job) -> str:
     return f"{damaged:,} of {damaged + recognised:,} lines of NCCL are cut or torn"
 
 
-def find_returned_error(job: Job) -> Diagnosis | None:
+def find_returned_error(job: Job) -> Explanation | None:
     """Find an error returned by NCCL after the last call that no other failure line explains."""
     later_errors = [
         event
@@ -101,33 +106,33 @@ def find_returned_error(job: Job) -> Diagnosis | None:
     errors = " and ".join(f"error {result_text(code)} to {ranks}" for code, ranks in ranks_of.items())
     reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome is not in these logs"
     ranks = ranks_text(job.rank_numbers({event["rank_id"] for event in later_errors}))
-    diagnosis = Diagnosis("undecidable", reason, "likely", collect=[f"collect the program output of {ranks}"])
+    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[f"collect the program output of {ranks}"])
     diagnosis.add_evidence("failure", [event for events in of_code.values() for event in events[:2]])
     return diagnosis
 
 
-def conclude_no_hang(job: Job) -> Diagnosis:
+def conclude_no_hang(job: Job) -> Explanation:
     """Conclude that the job did not hang: all ranks made the same calls and none failed."""
     unfinished = {row["rank_id"] for row in job.memberships if row["end"] != "Destroy"}
     finished = {row["rank_id"] for row in job.memberships} - unfinished
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
     if len(cut_logs) > MAJORITY * len(job.rank_ids) and not finished:
         reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"
-        return Diagnosis("undecidable", reason, "likely", collect=COLLECT_UNBUFFERED)
+        return Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_UNBUFFERED)
     reason = "all ranks made the same calls and none failed: the last ones completed, or all ranks hang in them"
-    certainty, collect = "possible", [LOOK_AGAIN, STACK_OF_ANY_RANK]
+    doubts, collect = [Doubt.HANGS_TOGETHER], [LOOK_AGAIN, STACK_OF_ANY_RANK]
     if call := job.shared_last_call():
         where = f"every rank is in the same call where the logs end, {operation_text(call)}"
         reason = f"{where}: it completed, or all hang in it"
     if job.is_cancelled:
         collect = COLLECT_PROGRESS
     if job.is_finished:
-        certainty, reason = "certain", "every rank destroyed its communicators: the run completed"
+        doubts, reason = [], "every rank destroyed its communicators: the run completed"
     elif len(finished) > len(unfinished):
-        certainty = "likely"
+        doubts = [Doubt.LOGS_END_BEFORE]
         earlier = ranks_text(job.rank_numbers(unfinished)) or "the others"
         reason = f"most ranks destroyed their communicators, and none waits; the logs of {earlier} end before that"
-    answer = Diagnosis("no-hang", reason, certainty)
+    answer = Explanation(Kind.NO_HANG, reason, doubts)
     answer.collect = [] if finished else collect
     has_calls = any(row["calls"] for row in job.visibility.values())
     if job.is_ended and not job.is_finished:
@@ -135,17 +140,18 @@ def conclude_no_hang(job: Job) -> Diagnosis:
             "as PyTorch does at an orderly end; it does so after a time-out, too, of which the output of the program"
         )
         before = "all ranks made the same calls and then" if has_calls else "no line shows a call, and the ranks"
-        answer.reason = f"{before} aborted their communicators, {ending} would tell"
+        answer.claim = f"{before} aborted their communicators, {ending} would tell"
         answer.collect = answer.collect if has_calls else COLLECT_PROGRESS
-        answer.lower_certainty("possible")
+        answer.doubt(Doubt.HANGS_TOGETHER)
     elif _has_single_ranks(job) and not (has_calls or job.is_finished):
-        answer.reason = "every communicator in these logs has one rank, which waits for no other"
+        answer.claim = "every communicator in these logs has one rank, which waits for no other"
     if job.divergence and job.is_finished:
-        answer.reason += "; calls that differ are lines that were lost or came twice"
-        answer.lower_certainty("likely")
+        answer.doubt(Doubt.ENDED_WITH_DIFFERENCES, "calls that differ are lines that were lost or came twice")
     if (job.gaps or job.line_faults) and not job.is_finished:
-        answer.reason += "; yet lines of these logs were lost, moved or doubled, and a call that differs may be one"
-        answer.lower_certainty("possible")
+        answer.doubt(
+            Doubt.LINES_MISSING,
+            "yet lines of these logs were lost, moved or doubled, and a call that differs may be one",
+        )
     if any(event["kind"] == AFTER for event in job.failure_events) or job.absent:
-        answer.lower_certainty("likely")
+        answer.doubt(Doubt.MEMBER_UNSEEN)
     return answer

@@ -12,10 +12,13 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.hang.mismatch import FEW_FAULTY
 from ncclforensics.analyses.job.calls import count_every_call
 from ncclforensics.analyses.job.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Certainty, How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER, SOURCE_BITS
@@ -29,8 +32,8 @@ UNPLACED_MEMBER = {
 }
 
 ENOUGH = 16  # collectives behind the missing lines; where so many agree with the others, they are at the same place
-BY_PLACE = ("collective-mismatch", "cross-communicator-deadlock", "p2p-unmatched")  # compare single calls
-BY_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock")  # hold if the last calls are known
+BY_PLACE = (Kind.MISMATCH, Kind.DEADLOCK, Kind.UNMATCHED)  # compare single calls
+BY_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK)  # hold if the last calls are known
 MOST_SELECTED = 0.5  # share of the ranks
 FIRST_NUMBERS, FEWEST_NUMBERS = 6, 3  # of the collectives behind the missing lines, by NCCL's counter
 FIRST_CALLS = 3
@@ -39,12 +42,12 @@ FEWEST_ALIKE = 2
 MOST_ALIKE = 0.7  # of the ranks that are not accused
 # Verdicts that rest on calls that a log lacks, or on the place of a call among the others.
 FROM_CALLS = (
-    "collective-mismatch",
-    "cross-communicator-deadlock",
-    "lagging-ranks",
-    "p2p-unmatched",
-    "init-incomplete",
-    "rank-missing",
+    Kind.MISMATCH,
+    Kind.DEADLOCK,
+    Kind.LAGGING,
+    Kind.UNMATCHED,
+    Kind.INIT_INCOMPLETE,
+    Kind.RANK_MISSING,
 )
 
 
@@ -160,36 +163,41 @@ def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrenc
     return first.select("rank_id", begins_together=begins_together.fill_null(False))
 
 
-def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+def weigh_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     """Lower a verdict that rests on missing calls to `possible` where lines are missing from the logs.
 
     Nobody is named for calls that may stand among these lines.
     """
-    is_by_order = diagnosis.verdict in (*FROM_CALLS, "no-hang")
+    is_by_order = diagnosis.verdict in (*FROM_CALLS, Kind.NO_HANG)
     if is_by_order and any(SORTED in job.faults_of(rank_id) for rank_id in job.rank_ids):
         reason = "the lines of these logs were sorted: their order does not show which calls were made before which"
-        return Diagnosis("undecidable", reason, "likely", collect=["collect the logs as they were written, not sorted"])
+        return Explanation(
+            Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=["collect the logs as they were written, not sorted"]
+        )
     if diagnosis.verdict in BY_ENDS and job.share_with_fault(SELECTED) > MOST_SELECTED:
         return _left_open_by_selection(job, diagnosis)
     if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
-        diagnosis.reason += "; these lines show one kind of call only: these ranks may wait in one of another kind"
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(
+            Doubt.LINES_SELECTED, "these lines show one kind of call only: these ranks may wait in one of another kind"
+        )
     if diagnosis.verdict in BY_ENDS and (names := _idle_communicator_of(job, diagnosis)):
-        diagnosis.reason += f"; no line shows a call on a communicator of {names}, where these ranks may wait: "
-        diagnosis.reason += "the lines seem to have been selected"
-        diagnosis.lower_certainty("possible")
+        shown = f"no line shows a call on a communicator of {names}, where these ranks may wait"
+        diagnosis.doubt(Doubt.LINES_SELECTED, f"{shown}: the lines seem to have been selected")
     if diagnosis.verdict in (*BY_ENDS, *BY_PLACE) and job.share_with_fault(DISTINCT) > FEW_FAULTY:
-        if diagnosis.verdict in BY_ENDS or diagnosis.how in ("skipped", "extra"):
+        if diagnosis.verdict in BY_ENDS or diagnosis.how in (How.SKIPPED, How.EXTRA):
             return _left_open_by_distinct_lines(diagnosis)
-        diagnosis.reason += "; no line of a call stands in these logs twice: equal lines may have been removed"
-        diagnosis.lower_certainty("possible")
-    is_open = diagnosis.verdict in BY_PLACE and diagnosis.certainty == "possible"
+        diagnosis.doubt(
+            Doubt.EQUAL_LINES_REMOVED, "no line of a call stands in these logs twice: equal lines may have been removed"
+        )
+    is_open = diagnosis.verdict in BY_PLACE and diagnosis.certainty is Certainty.POSSIBLE
     if is_open and job.share_with_fault(LOST, MOVED, DOUBLED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines, have some twice or in another order: calls are not at their places"
         collect = [
             "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that changed them"
         ]
-        return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=diagnosis.evidence_lines)
+        return Explanation(
+            Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect, evidence_lines=diagnosis.evidence_lines
+        )
     partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
     unplaced = {
         rank_id
@@ -197,10 +205,10 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         if diagnosis.key in (key, None) and not begins_together
     }
     involved = sorted({rank_id for rank_id in partial if _concerns(job, rank_id, diagnosis)} | unplaced)
-    if diagnosis.verdict == "no-hang" and not job.is_finished:
+    if diagnosis.verdict == Kind.NO_HANG and not job.is_finished:
         involved = sorted({*partial, *(row[0] for row in job.unplaced)} & set(job.rank_ids))
-    elif diagnosis.verdict == "init-failed" and involved and diagnosis.certainty != "certain":
-        diagnosis.lower_certainty("possible")  # a line that names another cause may be among those left out
+    elif diagnosis.verdict == Kind.INIT_FAILED and involved and diagnosis.certainty is not Certainty.CERTAIN:
+        diagnosis.doubt(Doubt.LINES_LEFT_OUT)
         return diagnosis
     elif diagnosis.verdict not in FROM_CALLS:
         return diagnosis
@@ -218,44 +226,45 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if not known and _others_end_alike(job, diagnosis):
         known = diagnosis.culprits  # whatever was left out, these are the ones that differ
     elif diagnosis.culprits and (not known or len(others - unplaced) * 2 < len(others)):
-        answer = Diagnosis("undecidable", f"{missing}: what the logs lack proves nothing", "likely", collect=collect)
+        answer = Explanation(
+            Kind.UNDECIDABLE, f"{missing}: what the logs lack proves nothing", [Doubt.OPEN], collect=collect
+        )
         answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
         answer.evidence_lines = diagnosis.evidence_lines
         answer.add_evidence("context", jumps[:2])
         return answer
     diagnosis.culprits, diagnosis.collect = known, collect
     diagnosis.add_evidence("context", jumps[:2])
-    diagnosis.reason += f"; {missing}"
-    diagnosis.lower_certainty("possible")
+    diagnosis.doubt(Doubt.LINES_LEFT_OUT, f"{missing}")
     return diagnosis
 
 
-def _left_open_by_selection(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+def _left_open_by_selection(job: Job, diagnosis: Explanation) -> Explanation:
     """Answer where lines of some calls were left out of all logs: the last call of a rank may be one of these."""
     names = ranks_text(job.rank_numbers(diagnosis.culprits)) or "some ranks"
     reason = (
         f"NCCL's counter shows that the lines of many calls were left out of these logs: {names} may wait in one of "
         "these calls"
     )
-    answer = Diagnosis(
-        "undecidable", reason, "likely", collect=["collect the logs with the lines of all calls, not selected"]
+    answer = Explanation(
+        Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=["collect the logs with the lines of all calls, not selected"]
     )
     answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
     answer.evidence_lines = diagnosis.evidence_lines
     return answer
 
 
-def _left_open_by_distinct_lines(diagnosis: Diagnosis) -> Diagnosis:
+def _left_open_by_distinct_lines(diagnosis: Explanation) -> Explanation:
     """Answer where equal lines were removed: how many calls a rank made is not known."""
     reason = "no line of a call stands in these logs twice: equal lines were removed, so a missing call proves nothing"
     collect = ["collect the logs as they were written, without `sort -u`, `uniq` or the like"]
-    answer = Diagnosis("undecidable", reason, "likely", collect=collect)
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
     answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
     answer.evidence_lines = diagnosis.evidence_lines
     return answer
 
 
-def _shows_one_kind_of_call(job: Job, diagnosis: Diagnosis) -> bool:
+def _shows_one_kind_of_call(job: Job, diagnosis: Explanation) -> bool:
     """Whether `grep` may have selected these lines: no Init line, several communicators, calls of a single name."""
     if not diagnosis.culprits or any(row["line"] is not None for row in job.memberships):
         return False
@@ -264,7 +273,7 @@ def _shows_one_kind_of_call(job: Job, diagnosis: Diagnosis) -> bool:
     return are_several and _names_called(job).n_unique() == 1
 
 
-def _idle_communicator_of(job: Job, diagnosis: Diagnosis) -> str:
+def _idle_communicator_of(job: Job, diagnosis: Explanation) -> str:
     """Name the members of a communicator of culprits on which no rank shows a call, where lines seem to be selected.
 
     `grep` may have selected the lines of one communicator, without that on the version, or left out those of AllReduce,
@@ -288,7 +297,7 @@ def _names_called(job: Job) -> pl.Series:
     return job.names_of(job.calls.select("call_line").unique())
 
 
-def _others_end_alike(job: Job, diagnosis: Diagnosis) -> bool:
+def _others_end_alike(job: Job, diagnosis: Explanation) -> bool:
     """Whether the logs of most others end with the same calls, and that of no culprit, which has its end.
 
     The others are the rest of the communicator or of the job; of a pipeline, each stage makes other calls.
@@ -325,6 +334,6 @@ def _calls_after_omission(job: Job, rank_id: int, most: int) -> int:
     return int((job.calls_of(rank_id)["pos"].tail(most) > last).sum())
 
 
-def _concerns(job: Job, rank_id: int, diagnosis: Diagnosis) -> bool:
+def _concerns(job: Job, rank_id: int, diagnosis: Explanation) -> bool:
     """Whether a rank is accused, or takes part in the communicator that a diagnosis is about."""
     return rank_id in diagnosis.culprits or rank_id in job.seen_members(diagnosis.key)

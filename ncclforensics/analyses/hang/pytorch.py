@@ -12,9 +12,12 @@ from collections import defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
 from ncclforensics.analyses.job.rank_numbers import numbers_below
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Basis, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
@@ -43,7 +46,6 @@ UNSET = 1 << 40  # larger counter values were never set
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
 # No member completes it before all have made it.
 SYMMETRIC = ("ALLREDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "BARRIER")
-BY_COUNTERS = "counters"  # of work: some ranks completed the call, and others did not
 OPERATION_NAMES = {
     "ALLREDUCE": "AllReduce",
     "BROADCAST": "Broadcast",
@@ -110,9 +112,11 @@ def _groups(job: Job) -> list[tuple[str, list[Row]]]:
     return sorted(groups.items(), key=lambda item: -len(item[1]))
 
 
-def _diagnose(job: Job, verdict: str, reason: str, certainty: str, rows: list[Row], ranks: list[int]) -> Diagnosis:
+def _diagnose(
+    job: Job, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Row], ranks: list[int]
+) -> Explanation:
     rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items()}
-    diagnosis = Diagnosis(verdict, reason, certainty)
+    diagnosis = Explanation(verdict, reason, doubts)
     diagnosis.culprits = sorted(rank_id_of[rank] for rank in ranks if rank in rank_id_of)
     diagnosis.missing = sorted(rank for rank in ranks if rank not in rank_id_of)
     diagnosis.victims = sorted(rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits)
@@ -126,7 +130,7 @@ def _diagnose(job: Job, verdict: str, reason: str, certainty: str, rows: list[Ro
     return diagnosis
 
 
-def find_desync(job: Job) -> Diagnosis | None:
+def find_desync(job: Job) -> Explanation | None:
     """Find ranks that enqueued less work than the others, or different work."""
     waiting = ranks_that_wait(job)
     for guid, rows in _groups(job):
@@ -137,16 +141,16 @@ def find_desync(job: Job) -> Diagnosis | None:
         lagging_ranks = sorted(row["rank"] for row in idle if row["enqueued"] < sequence)
         if lagging_ranks and len(lagging_ranks) < len(rows):
             reason = f"had not enqueued work {sequence} of {name} when the watchdogs of the others timed out at it"
-            return _diagnose(job, "lagging-ranks", reason, "likely", rows, lagging_ranks)
+            return _diagnose(job, Kind.LAGGING, reason, [Doubt.SECOND_HAND], rows, lagging_ranks)
         if diagnosis := _find_different_works(job, [*rows, *_of_only_group(job, guid)], sequence, name):
             return diagnosis
     lagging = sorted({rank for row in job.desyncs for rank in row["ranks"]})
     if lagging and len(lagging) < len(job.rank_ids):
         diagnosis = _diagnose(
             job,
-            "lagging-ranks",
+            Kind.LAGGING,
             "PyTorch's desync report names these ranks as lagging",
-            "likely",
+            [Doubt.SECOND_HAND],
             job.timeouts,
             lagging,
         )
@@ -161,7 +165,7 @@ def _of_only_group(job: Job, guid: str) -> list[Row]:
     return [row for row in job.timeouts if row["guid"] == ""] if is_only_group else []
 
 
-def _find_different_works(job: Job, rows: list[Row], sequence: int, group: str) -> Diagnosis | None:
+def _find_different_works(job: Job, rows: list[Row], sequence: int, group: str) -> Explanation | None:
     """Find ranks whose work of this number is another operation, or has another size, than that of most."""
     ranks_of: dict[tuple[str, int | None], list[int]] = defaultdict(list)
     for row in rows:
@@ -179,7 +183,7 @@ def _find_different_works(job: Job, rows: list[Row], sequence: int, group: str) 
     ]
     difference = "another operation than the others" if most else "different operations"
     reason = f"enqueued {difference} as work {sequence} of {group}: {', '.join(calls)}"
-    return _diagnose(job, "collective-mismatch", reason, "likely", rows, outliers)
+    return _diagnose(job, Kind.MISMATCH, reason, [Doubt.SECOND_HAND], rows, outliers)
 
 
 def _operation_name(operation: str) -> str:
@@ -200,7 +204,7 @@ def ranks_that_wait(job: Job) -> set[int]:
     return {row["rank"] for row in job.timeouts if row["has_timed_out"] and not (row["enqueued"] and _is_idle(row))}
 
 
-def find_watchdog_timeout(job: Job) -> Diagnosis | None:
+def find_watchdog_timeout(job: Job) -> Explanation | None:
     """Find watchdog time-outs where no counter shows a rank with less work.
 
     A rank without output is no culprit: the launcher ends the other ranks after the first watchdog has timed out.
@@ -218,7 +222,7 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
     if not with_sequence or any(row["enqueued"] is None for row in rows):
         reason = "watchdogs timed out, and the logs do not show how far each rank had come"
-        diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])
+        diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
         diagnosis.collect = [
             "collect every rank's stderr",
             RECORDER_DUMPS,
@@ -248,7 +252,14 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     else:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
     is_weak = bool(silent_ranks or guid not in WORLD)
-    diagnosis = _diagnose(job, "stuck-together", reason, "possible" if is_weak else "likely", [*rows, *alike], [])
+    diagnosis = _diagnose(
+        job,
+        Kind.STUCK_TOGETHER,
+        reason,
+        [Doubt.UNSEEN_MESSAGE] if is_weak else [Doubt.SECOND_HAND],
+        [*rows, *alike],
+        [],
+    )
     diagnosis.add_evidence("desync report", joined["lines"][:1])
     if joined["operation"] and not diagnosis.call:
         diagnosis.call = {"name": _operation_name(joined["operation"])}
@@ -257,7 +268,7 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     return diagnosis
 
 
-def _judge_partly_completed(job: Job, rows: list[Row], sequence: int, silent: list[int]) -> Diagnosis | None:
+def _judge_partly_completed(job: Job, rows: list[Row], sequence: int, silent: list[int]) -> Explanation | None:
     """Judge a work that some ranks completed and others did not: the first go on, and wait for the others."""
     completed = [row for row in rows if (row["completed"] or 0) >= sequence]
     unfinished = [row for row in rows if row not in completed]
@@ -272,8 +283,8 @@ def _judge_partly_completed(job: Job, rows: list[Row], sequence: int, silent: li
         reason += f": all members made work {sequence}, so the links and the GPU of {left} are suspect"
     elif silent:
         reason += f": a link or a GPU failed, or {ranks_text(silent)}, without a time-out, did not make this call"
-    diagnosis = _diagnose(job, "stuck-together", reason, "possible", [*unfinished, *completed], [])
-    diagnosis.basis = BY_COUNTERS
+    diagnosis = _diagnose(job, Kind.STUCK_TOGETHER, reason, [Doubt.MAY_HAVE_COMPLETED], [*unfinished, *completed], [])
+    diagnosis.basis = Basis.COUNTERS
     return diagnosis
 
 
@@ -287,11 +298,11 @@ def _alike_without_group(job: Job, rows: list[Row], sequence: int) -> list[Row]:
     ]
 
 
-def _judge_single_report(job: Job, rows: list[Row], known: int) -> Diagnosis:
+def _judge_single_report(job: Job, rows: list[Row], known: int) -> Explanation:
     """Judge the report of one rank: it waited, and nothing shows whether the others made the same call."""
     rank = ranks_text([rows[0]["rank"]])
     reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
-    diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])
+    diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
     diagnosis.collect = [
         "collect stderr of every rank: the rank with a lower `last enqueued work` is the culprit",
         RECORDER_DUMPS,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.hang.job import Job
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
 from ncclforensics.frames.source_order import FIRST_STEPS
@@ -12,7 +15,7 @@ from ncclforensics.frames.source_order import FIRST_STEPS
 FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
 
 
-def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Diagnosis:
+def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Explanation:
     """Judge an init in which all ranks that were heard wait, while some members (rank numbers) have no log.
 
     One of these did not come, or all; a single one, and all ranks of a host, are more likely missing than lost.
@@ -22,21 +25,23 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Diagnosis:
     if with_files := sorted(set(unseen) & set(job.rank_numbers(job.rank_ids))):
         reason = f"the ranks in these logs wait in {init}; of {ranks_text(with_files)} other files are here, and no log"
         collect = [f"collect the logs of {ranks}: a rank without a line of this init is missing"]
-        return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
+        return Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=unseen, collect=collect)
     if len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
         reason = f"the ranks in these logs wait in {init}, for at least one of {ranks}: there is no log of these"
         collect = [f"collect the logs of {ranks}: a rank without one, or without a line of this init, is missing"]
-        return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
+        return Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=unseen, collect=collect)
     if _begins_in_the_middle(job):
         reason = (
             f"the ranks in this log wait in {init}; it shows no line of {ranks}, but begins in the middle of the run, "
             "so that lines may be missing"
         )
         collect = ["collect the log from its beginning"]
-        return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
-    diagnosis = Diagnosis("rank-missing", f"never joined {init}; there is no log of {ranks}", "likely", missing=unseen)
+        return Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=unseen, collect=collect)
+    diagnosis = Explanation(
+        Kind.RANK_MISSING, f"never joined {init}; there is no log of {ranks}", [Doubt.INIT_GOES_ON], missing=unseen
+    )
     if len(unseen) > FEW_MISSING * size:
-        diagnosis.lower_certainty("possible")  # more likely these logs were not given
+        diagnosis.doubt(Doubt.LOG_NOT_GIVEN)
     return diagnosis
 
 
@@ -50,11 +55,11 @@ def _begins_in_the_middle(job: Job) -> bool:
     return any(0 < len(own & began) < len(own) for own in owners.values())
 
 
-def judge_cut_logs(job: Job, rank_ids: list[int]) -> Diagnosis:
+def judge_cut_logs(job: Job, rank_ids: list[int]) -> Explanation:
     """Answer where the others wait in an init for ranks whose logs were cut or damaged: their START may be lost."""
     names = ranks_text(job.rank_numbers(rank_ids)) or "some ranks"
     reason = f"the others wait in an init that the logs of {names} do not show, but lines are missing from these logs"
-    answer = Diagnosis("undecidable", reason, "likely", collect=[f"collect the whole logs of {names}"])
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[f"collect the whole logs of {names}"])
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
     return answer
 
@@ -68,7 +73,7 @@ def _are_whole_hosts(job: Job, key: str, unseen: list[int]) -> bool:
     return not others and local > 1 and are_aligned
 
 
-def find_missing_logs(job: Job) -> Diagnosis | None:
+def find_missing_logs(job: Job) -> Explanation | None:
     """Find ranks without a log where the other ranks agree and none finished: these may wait for them."""
     if any(row["end"] == "Destroy" for row in job.memberships):
         return None
@@ -83,21 +88,21 @@ def find_missing_logs(job: Job) -> Diagnosis | None:
         f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls and none failed; "
         f"if they stand still, they may wait for {absent}"
     )
-    diagnosis = Diagnosis(
-        "undecidable", reason, "likely", suspects=job.absent, collect=[f"collect the log of {collect}"]
+    diagnosis = Explanation(
+        Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=job.absent, collect=[f"collect the log of {collect}"]
     )
     last_calls = [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
     diagnosis.add_evidence("context", last_calls)
     return diagnosis
 
 
-def exclude_waiting_for_absent(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Drop culprits that may themselves wait for a rank whose calls no log shows; `undecidable` if none is left.
 
     A rank waits in its last call; if that is on a communicator with a member without a log, or with a log that shows no
     calls, it may wait for that one. Returns None where culprits are left.
     """
-    if diagnosis.verdict not in ("lagging-ranks", "p2p-unmatched"):
+    if diagnosis.verdict not in (Kind.LAGGING, Kind.UNMATCHED):
         return None
     last_calls = {rank_id: job.last_call(rank_id) for rank_id in diagnosis.culprits}
     keys = {last["key"] for last in last_calls.values() if last}
@@ -121,7 +126,7 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Diagnosis) -> Diagnosis | No
         f"the others wait for {slower}, which made fewer calls; but these may wait themselves: their last call is on a "
         f"communicator with members {members}"
     )
-    answer = Diagnosis("undecidable", reason, "likely", suspects=job.absent)
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=job.absent)
     answer.victims = sorted(set(job.rank_ids))
     answer.collect = (
         [f"collect the log of {absent}"] * bool(absent) + COLLECT_CALLS * bool(silent) + COLLECT_INIT * is_unknown

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from ncclforensics.analyses.hang.job import OF_ABSENCE, Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, process_place
 from ncclforensics.analyses.hang.ras_tallies import Counts, Tally, tallies_of
 from ncclforensics.analyses.hang.stall import FROM_ENDS
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST
 
 MAJORITY = 0.5
 UNREACHABLE = ("missing", "dead")
 # A rank that skips a call or calls in another order launches more calls on some communicator than those that wait.
-OF_ORDER = ("skipped", "extra", "swapped")
+OF_ORDER = (How.SKIPPED, How.EXTRA, How.SWAPPED)
 REMOTE_ERROR = "Remote process error"  # the error of a rank whose peer failed
 COLLECT_PLACES = [f"take the stacks on each host: `{STACKS_OF_HOST}`", "collect every rank's NCCL log"]
 COLLECT_SECOND_REPORT = "take a second RAS report on a host of the job, some minutes after the first: `ncclras -v`"
@@ -66,9 +69,9 @@ class Reports:
         number = self.number(row)
         return self.by_number.get(number) if number is not None else self.by_place.get(process_place(row))
 
-    def diagnose(self, verdict: str, reason: str, certainty: str, rows: list[Row]) -> Diagnosis:
+    def diagnose(self, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Row]) -> Explanation:
         """Return a diagnosis with the ranks of these rows as culprits, citing the rows."""
-        diagnosis = Diagnosis(verdict, reason, certainty)
+        diagnosis = Explanation(verdict, reason, doubts)
         diagnosis.culprits = sorted({rank_id for row in rows if (rank_id := self.rank_id(row)) is not None})
         unknown = {self.number(row) for row in rows if self.rank_id(row) is None}
         diagnosis.missing = sorted(number for number in unknown if number is not None)
@@ -77,7 +80,7 @@ class Reports:
         self.cite(diagnosis, "culprit", rows[:4])
         return diagnosis
 
-    def cite(self, diagnosis: Diagnosis, what: str, rows: list[Row]) -> None:
+    def cite(self, diagnosis: Explanation, what: str, rows: list[Row]) -> None:
         """Cite the line that names a rank and the line that gives its state."""
         for row in rows:
             rank_id = self.rank_id(row)
@@ -86,14 +89,14 @@ class Reports:
             )
 
 
-def diagnose_reports(job: Job) -> Diagnosis | None:
+def diagnose_reports(job: Job) -> Explanation | None:
     """Return the diagnosis of the RAS reports alone: dead processes, else errors, else ranks that are behind."""
     reports = Reports(job)
     answers = (question(reports) for question in (_find_unreachable, _find_reported_errors, _find_ranks_behind))
     return next((diagnosis for diagnosis in answers if diagnosis is not None), None)
 
 
-def _find_unreachable(reports: Reports) -> Diagnosis | None:
+def _find_unreachable(reports: Reports) -> Explanation | None:
     """Find processes that RAS does not reach: stopped, crashed or cut off."""
     dead = [row for row in [*reports.latest, *reports.events] if row["state_kind"] == "dead"]
     unreachable = [row for row in reports.latest if row["state_kind"] == "missing"]
@@ -104,7 +107,7 @@ def _find_unreachable(reports: Reports) -> Diagnosis | None:
         places = {process_place(row) for row in dead if row["process"] is not None}
         rows = dead + [row for row in unreachable if process_place(row) in places]
         reason = "could not be reached by RAS for a minute and is considered dead: crashed, killed, stopped or cut off"
-        diagnosis = reports.diagnose("rank-died", reason, "likely", rows)
+        diagnosis = reports.diagnose(Kind.RANK_DIED, reason, [Doubt.NO_TRACE_OF_END], rows)
         if not diagnosis.culprits and not diagnosis.missing:
             diagnosis.collect = ["list all dead processes, on a host of the job: `ncclras -v`"]
         return diagnosis
@@ -113,7 +116,9 @@ def _find_unreachable(reports: Reports) -> Diagnosis | None:
     ]
     is_confirmed = any(process_place(row) in earlier_places for row in unreachable)
     reason = "did not answer the RAS query, although even a hanging process answers: stopped, crashed or cut off"
-    diagnosis = reports.diagnose("rank-died", reason, "likely" if is_confirmed else "possible", unreachable)
+    diagnosis = reports.diagnose(
+        Kind.RANK_DIED, reason, [Doubt.NO_TRACE_OF_END if is_confirmed else Doubt.ONE_MOMENT], unreachable
+    )
     if not is_confirmed:
         diagnosis.collect = [
             "take a second RAS report a minute later, which shows a process that is gone as DEAD: `ncclras -v`"
@@ -121,7 +126,7 @@ def _find_unreachable(reports: Reports) -> Diagnosis | None:
     return diagnosis
 
 
-def _find_reported_errors(reports: Reports) -> Diagnosis | None:
+def _find_reported_errors(reports: Reports) -> Explanation | None:
     """Find ranks that reported errors."""
     errors = [row for row in reports.latest if row["state_kind"] in ("initialization", "asynchronous")]
     if not errors:
@@ -132,24 +137,24 @@ def _find_reported_errors(reports: Reports) -> Diagnosis | None:
     error_names = ", ".join(sorted({str(row["error"]) for row in reported if row["error"]})) or "an error"
     when = "in the init of a communicator" if in_init else "while it ran"
     diagnosis = reports.diagnose(
-        "init-failed" if in_init else "stuck-together",
+        Kind.INIT_FAILED if in_init else Kind.STUCK_TOGETHER,
         f"reported {error_names} {when}, according to RAS",
-        "likely",
+        [Doubt.FAULT_FOLLOWED],
         reported,
     )
     if diagnosis.culprits and len(diagnosis.culprits) >= MAJORITY * len(reports.job.rank_ids):
         diagnosis.culprits, diagnosis.victims = [], sorted(reports.job.rank_ids)
     if in_init or not diagnosis.culprits:
-        diagnosis.reason = f"ranks {diagnosis.reason}" if not diagnosis.culprits else diagnosis.reason
+        diagnosis.claim = f"ranks {diagnosis.claim}" if not diagnosis.culprits else diagnosis.claim
     else:
         numbers = ranks_text(reports.job.rank_numbers(diagnosis.culprits)) or "a rank"
-        diagnosis.reason = f"{numbers} {diagnosis.reason}"
+        diagnosis.claim = f"{numbers} {diagnosis.claim}"
     for cited in diagnosis.evidence_lines:
         cited["what"] = "failure"
     return diagnosis
 
 
-def _find_ranks_behind(reports: Reports) -> Diagnosis | None:
+def _find_ranks_behind(reports: Reports) -> Explanation | None:
     """Find ranks that launched fewer calls than others on one communicator, and on none more than others."""
     if not reports.tallies:
         return None
@@ -170,23 +175,24 @@ def _find_ranks_behind(reports: Reports) -> Diagnosis | None:
     lacking = max(usual_counts, key=lambda operation: usual_counts[operation] - launched.get(operation, 0))
     rows = [row for name, rank in only_behind.values() for row in reports.tallies[-1][name].rows[rank]]
     reported = [row for row in rows if row["operation"] == lacking] or rows
-    verdict = "collective-mismatch" if len(other_callers) == len(only_behind) else "lagging-ranks"
-    diagnosis = reports.diagnose(verdict, "", "likely" if progress == {False} else "possible", reported)
+    verdict = Kind.MISMATCH if len(other_callers) == len(only_behind) else Kind.LAGGING
+    diagnosis = reports.diagnose(verdict, "", [Doubt.RUNS_ON if progress == {False} else Doubt.ONE_MOMENT], reported)
     diagnosis.culprits = sorted(only_behind)
     diagnosis.victims = sorted(set(reports.job.rank_ids) - set(only_behind))
-    diagnosis.reason = _describe_counts(name, lacking, launched, usual_counts, is_odd=bool(other_callers))
+    diagnosis.claim = _describe_counts(name, lacking, launched, usual_counts, is_odd=bool(other_callers))
     diagnosis.call = {"name": None if lacking == "collective" else lacking}
-    if verdict == "collective-mismatch":
-        diagnosis.how, diagnosis.fields = "another", ["name"]
+    if verdict == Kind.MISMATCH:
+        diagnosis.how, diagnosis.fields = How.ANOTHER, ["name"]
     if len(only_behind) > 1:
-        diagnosis.reason += "; one of these may wait for another in a message, which RAS does not count"
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(
+            Doubt.UNSEEN_MESSAGE, "one of these may wait for another in a message, which RAS does not count"
+        )
     if progress == {False}:
-        diagnosis.reason += "; neither count changed between the reports"
+        diagnosis.remark("neither count changed between the reports")
         earlier = _earlier_tallies(reports, name, rank)[-1]
         reports.cite(diagnosis, "culprit", [row for row in earlier.rows[rank] if row["operation"] == lacking])
     else:
-        diagnosis.reason += "; this is one report, and the ranks of a running job differ, too"
+        diagnosis.remark("this is one report, and the ranks of a running job differ, too")
         diagnosis.collect = [COLLECT_SECOND_REPORT]
     behind_in_communicator = {rank for communicator, rank in only_behind.values() if communicator == name}
     others = [row for rank, rows in tally.rows.items() if rank not in behind_in_communicator for row in rows]
@@ -260,7 +266,7 @@ def _earlier_tallies(reports: Reports, name: str, rank: int) -> list[Tally]:
     return [tallies[name] for tallies in reports.tallies[:-1] if name in tallies and rank in tallies[name].counts]
 
 
-def judge_ras_reports_alone(job: Job) -> Diagnosis | None:
+def judge_ras_reports_alone(job: Job) -> Explanation | None:
     """Judge a job that is known only from RAS reports, where these name no culprit."""
     if job.memberships or job.processes or not job.snapshots:
         return None
@@ -277,15 +283,15 @@ def judge_ras_reports_alone(job: Job) -> Diagnosis | None:
         {"rank_id": None, "source": report["source"], "line": report["line"]} for report in job.snapshots[:2]
     ]
     if with_progress:
-        diagnosis = Diagnosis(
-            "no-hang", "ranks had launched more calls in the later RAS report: the job was running", "likely"
+        diagnosis = Explanation(
+            Kind.NO_HANG, "ranks had launched more calls in the later RAS report: the job was running", [Doubt.RUNS_ON]
         )
     elif differs and in_several_reports:
         reason = (
             "no rank launched a call between the RAS reports; the ranks differ, and none is behind all others: on"
             " several communicators they wait for each other, or for a message, which RAS does not count"
         )
-        diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_PLACES)
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
     elif in_several_reports and any(
         latest_tallies[name].total_of_rank(rank) for name in in_several_reports for rank in latest_tallies[name].counts
     ):
@@ -293,16 +299,16 @@ def judge_ras_reports_alone(job: Job) -> Diagnosis | None:
             "no rank launched a call between the RAS reports: all ranks are in one call, or busy outside NCCL; "
             "RAS counts launched calls, not completed ones"
         )
-        diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_PLACES)
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
     elif differs:
         reason = "the ranks differ in the RAS report, as those of a running job do, and no rank is behind all others"
-        diagnosis = Diagnosis("undecidable", reason, "likely", collect=[COLLECT_SECOND_REPORT])
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[COLLECT_SECOND_REPORT])
     else:
         reason = (
             "all ranks answered RAS and agree; ranks that hang in a call that all have launched look the same, "
             "and one report cannot show the difference"
         )
-        diagnosis = Diagnosis("no-hang", reason, "possible", collect=[COLLECT_SECOND_REPORT])
+        diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.HANGS_TOGETHER], collect=[COLLECT_SECOND_REPORT])
     diagnosis.add_evidence("context", report_starts)
     return diagnosis
 
@@ -334,67 +340,67 @@ def _launched_more(reports: Reports, name: str) -> bool:
     return any(latest.total_of_rank(rank) > first.total_of_rank(rank) for rank in latest.counts if rank in first.counts)
 
 
-def add_ras_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+def add_ras_evidence(job: Job, diagnosis: Explanation) -> Explanation:
     """Return the logs' diagnosis, replaced, supported or weakened by the RAS reports."""
     if not job.snapshots and not job.states:
         return diagnosis
     ras_diagnosis = diagnose_reports(job)
     if ras_diagnosis is None:
         return _weigh_agreement(job, diagnosis)
-    is_undecided = diagnosis.verdict == "undecidable" or (
-        diagnosis.verdict == "no-hang" and not (job.memberships or job.processes)
+    is_undecided = diagnosis.verdict == Kind.UNDECIDABLE or (
+        diagnosis.verdict == Kind.NO_HANG and not (job.memberships or job.processes)
     )
-    has_no_culprit = ras_diagnosis.verdict == "rank-died" and not diagnosis.culprits and not job.is_finished
+    has_no_culprit = ras_diagnosis.verdict == Kind.RANK_DIED and not diagnosis.culprits and not job.is_finished
     if is_undecided or has_no_culprit:
         return ras_diagnosis
-    if diagnosis.verdict == "no-hang":
+    if diagnosis.verdict == Kind.NO_HANG:
         return diagnosis  # the logs show that the calls were made
     ras_culprits = set(ras_diagnosis.culprits)
     if _explains_absence(diagnosis, ras_diagnosis):
-        ras_diagnosis.reason += f"; {diagnosis.reason}"
+        ras_diagnosis.remark(f"{diagnosis.reason}")
         ras_diagnosis.call, ras_diagnosis.key = diagnosis.call, diagnosis.key
         ras_diagnosis.evidence_lines += diagnosis.evidence_lines
         return ras_diagnosis
     if ras_culprits and ras_culprits <= set(diagnosis.culprits):
         # One report is as little proof as the end of a log: the ranks of a running job differ, too.
-        is_proof = ras_diagnosis.certainty != "possible" and ras_culprits == set(diagnosis.culprits)
-        if diagnosis.certainty == "possible" and is_proof:
-            diagnosis.certainty = "likely"
+        is_proof = ras_diagnosis.certainty is not Certainty.POSSIBLE and ras_culprits == set(diagnosis.culprits)
+        if diagnosis.certainty is Certainty.POSSIBLE and is_proof:
+            diagnosis.confirm()
         diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
     elif (
         diagnosis.verdict not in OF_ABSENCE
-        and ras_diagnosis.certainty == "likely"
+        and ras_diagnosis.certainty is Certainty.LIKELY
         and ras_culprits
         and diagnosis.culprits
         and not ras_culprits & set(diagnosis.culprits)
         and not (_differs_in_order(diagnosis) and ras_culprits <= set(diagnosis.victims))
     ):
         numbers = ranks_text(job.rank_numbers(ras_culprits)) or "another rank"
-        diagnosis.lower_certainty("possible" if diagnosis.verdict in FROM_ENDS else "likely")
-        diagnosis.reason += f"; but RAS names {numbers}, which {ras_diagnosis.reason}"
+        diagnosis.doubt(Doubt.SOURCES_CONTRADICT if diagnosis.verdict in FROM_ENDS else Doubt.SOURCES_DISAGREE)
+        diagnosis.remark(f"but RAS names {numbers}, which {ras_diagnosis.reason}")
         diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
     return diagnosis
 
 
-def _differs_in_order(diagnosis: Diagnosis) -> bool:
-    return diagnosis.verdict == "cross-communicator-deadlock" or diagnosis.how in OF_ORDER
+def _differs_in_order(diagnosis: Explanation) -> bool:
+    return diagnosis.verdict == Kind.DEADLOCK or diagnosis.how in OF_ORDER
 
 
-def _explains_absence(diagnosis: Diagnosis, ras_diagnosis: Diagnosis) -> bool:
+def _explains_absence(diagnosis: Explanation, ras_diagnosis: Explanation) -> bool:
     """Whether the ranks that the others wait for are those whose process no longer answers RAS."""
-    is_dead = ras_diagnosis.verdict == "rank-died" and ras_diagnosis.certainty != "possible"
+    is_dead = ras_diagnosis.verdict == Kind.RANK_DIED and ras_diagnosis.certainty is not Certainty.POSSIBLE
     same = ras_diagnosis.culprits and ras_diagnosis.culprits == diagnosis.culprits
-    return bool(is_dead and same and diagnosis.verdict == "lagging-ranks")
+    return bool(is_dead and same and diagnosis.verdict == Kind.LAGGING)
 
 
-def _weigh_agreement(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+def _weigh_agreement(job: Job, diagnosis: Explanation) -> Explanation:
     """Lower a verdict on ranks that lack a call if the last table of RAS shows all communicators without a mismatch."""
     latest = job.snapshots[-1] if job.snapshots else None
-    if diagnosis.verdict == "lagging-ranks" and latest and latest["is_fine"]:
-        diagnosis.reason += (
-            "; the RAS report shows no mismatch: when it was taken, all ranks had launched as many calls; that was"
-            " before, or the last lines of a log are lost"
+    if diagnosis.verdict == Kind.LAGGING and latest and latest["is_fine"]:
+        diagnosis.doubt(
+            Doubt.NO_MISMATCH_IN_RAS,
+            "the RAS report shows no mismatch: when it was taken, all ranks had launched as many calls; that was"
+            " before, or the last lines of a log are lost",
         )
-        diagnosis.lower_certainty("possible")
         diagnosis.add_evidence("context", [{**latest, "rank_id": None}])
     return diagnosis

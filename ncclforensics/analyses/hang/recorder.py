@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import (
     COLLECT_DUMPS,
     SHOWN,
-    UNFINISHED,
     cite,
     described,
     diagnose,
@@ -34,6 +33,9 @@ from ncclforensics.analyses.hang.recorder_order import ranks_in_another_order
 from ncclforensics.analyses.hang.recorder_roots import Roots
 from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.torch_text import minority_of
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
 from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
@@ -42,7 +44,7 @@ MINUTE = 60_000_000_000  # nanoseconds
 GENERAL_REQUEST = "collect the Flight Recorder dumps of each host"
 
 
-def find_recorded_mismatch(job: Job) -> Diagnosis | None:
+def find_recorded_mismatch(job: Job) -> Explanation | None:
     """Find ranks that made another call than the rest of their process group as the same collective."""
     if job.recordings is None:
         return None
@@ -80,7 +82,7 @@ def _compared_values(called: dict[int, list[Row]]) -> Iterable[tuple[str, dict[i
 
 def _diagnose_mismatch(
     job: Job, group: str, sequence: int, field: str, values: dict[int, object], called: dict[int, list[Row]]
-) -> Diagnosis:
+) -> Explanation:
     recordings = recordings_of(job)
     outliers = minority_of(values)
     has_majority = len(outliers) < len(values)
@@ -98,9 +100,9 @@ def _diagnose_mismatch(
     if not has_majority and others:
         parts.append(f"the ranks of the other groups make the same call as {ranks_text(others)}")
     is_complete = recordings.is_listed(group) and set(recordings.members[group]) <= set(called)
-    diagnosis = diagnose(job, "collective-mismatch", "; ".join(parts), outliers)
-    diagnosis.certainty = "certain" if is_complete and has_majority else "likely"
-    diagnosis.how, diagnosis.fields = ("another" if field == "name" else "arguments"), [field]
+    diagnosis = diagnose(job, Kind.MISMATCH, "; ".join(parts), outliers)
+    diagnosis.doubts = [] if is_complete and has_majority else [Doubt.PARTLY_COMPARED]
+    diagnosis.how, diagnosis.fields = (How.ANOTHER if field == "name" else How.ARGUMENTS), [field]
     set_call(diagnosis, called[(others or outliers)[0]][0])
     cite(job, diagnosis, "minority", [called[rank][0] for rank in outliers])
     cite(job, diagnosis, "majority", [called[rank][0] for rank in others])
@@ -117,7 +119,7 @@ def _unlike_sister_groups(
     return outliers if len(usual) == 1 and len(called) > 1 and len(outliers) < len(values) else []
 
 
-def find_recorded_roots(job: Job) -> Diagnosis | None:
+def find_recorded_roots(job: Job) -> Explanation | None:
     """Find the ranks that all others wait for in the end, or that wait for each other."""
     if job.recordings is None:
         return None
@@ -134,35 +136,36 @@ def _may_wait_unrecorded(recordings: Recordings, roots: Roots) -> bool:
     return len(roots.lagging) > 1 and recordings.may_lack_messages
 
 
-def find_several_absent(job: Job) -> Diagnosis | None:
+def find_several_absent(job: Job) -> Explanation | None:
     """Describe several ranks that did not come, of which one may wait for another unseen."""
     if job.recordings is None or not _may_wait_unrecorded(job.recordings, job.recorded_roots):
         return None
     diagnosis = _diagnose_roots(job, job.recorded_roots)
     ranks = ranks_text(job.recorded_roots.lagging)
-    diagnosis.verdict, diagnosis.culprits, diagnosis.missing = "undecidable", [], []
-    diagnosis.reason = f"{ranks} {diagnosis.reason}; one may wait for another in a recv that gloo did not record"
+    diagnosis.verdict, diagnosis.culprits, diagnosis.missing = Kind.UNDECIDABLE, [], []
+    diagnosis.claim = f"{ranks} {diagnosis.claim}"
+    diagnosis.remark("one may wait for another in a recv that gloo did not record")
     diagnosis.collect = [stacks_of(ranks)]
     return diagnosis
 
 
-def explained_by(ended: Diagnosis | None, roots: Diagnosis | None) -> Diagnosis | None:
+def explained_by(ended: Explanation | None, roots: Explanation | None) -> Explanation | None:
     """Return the diagnosis of processes that ended, if it explains for which ranks the others wait; else the roots."""
-    if roots is None or ended is None or ended.verdict != "rank-died" or not ended.culprits:
+    if roots is None or ended is None or ended.verdict != Kind.RANK_DIED or not ended.culprits:
         return roots
     return ended if set(ended.culprits) <= set(roots.culprits) else roots
 
 
-def _diagnose_roots(job: Job, roots: Roots) -> Diagnosis:
+def _diagnose_roots(job: Job, roots: Roots) -> Explanation:
     recordings = recordings_of(job)
     waiting = _calls_waiting_for(recordings, roots.lagging)
     reasons = [_describe_unfinished(recordings, roots.unfinished)] if roots.unfinished else []
     if roots.lagging:
         reasons.append(_describe_lagging(recordings, roots.lagging, waiting))
-    verdict = "p2p-unmatched" if roots.is_message and not roots.unfinished else "lagging-ranks"
+    verdict = Kind.UNMATCHED if roots.is_message and not roots.unfinished else Kind.LAGGING
     diagnosis = diagnose(job, verdict, "; ".join(reasons), [*roots.lagging, *roots.unfinished])
     if not roots.lagging:
-        diagnosis.how = UNFINISHED
+        diagnosis.how = How.UNFINISHED
         set_call(diagnosis, recordings.blocking(roots.unfinished[0]))
     elif waiting:
         set_call(diagnosis, waiting[0])
@@ -221,7 +224,7 @@ def _describe_unfinished(recordings: Recordings, ranks: list[int]) -> str:
     )
 
 
-def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
+def _diagnose_cycle(job: Job, roots: Roots) -> Explanation:
     """Judge ranks that wait for each other in the calls of several groups, or in messages."""
     recordings = recordings_of(job)
     standing = [call for rank in roots.cycle if (call := recordings.blocking(rank, with_messages=True))]
@@ -231,20 +234,20 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
         # In one line of the program all are at fault; in several, one rank may have left out an earlier message.
         is_one_line = len({call["called_from"] for call in standing} - {None}) == 1
         unlike = [] if is_one_line else ranks_unlike_their_sisters(recordings, standing)
-        diagnosis = diagnose(job, "p2p-unmatched", reason, roots.cycle if is_one_line else unlike)
+        diagnosis = diagnose(job, Kind.UNMATCHED, reason, roots.cycle if is_one_line else unlike)
         if unlike:
-            diagnosis.reason += (
-                f"; the ranks with the part of {ranks_text(unlike)} in the other groups made another message there:"
+            diagnosis.remark(
+                f"the ranks with the part of {ranks_text(unlike)} in the other groups made another message there:"
                 " one was left out before"
             )
         elif not is_one_line:
-            diagnosis.reason += "; which of them left out a message, their dumps do not show"
+            diagnosis.remark("which of them left out a message, their dumps do not show")
             diagnosis.collect = [stacks_of(ranks_text(roots.cycle))]
     else:
         outliers = ranks_in_another_order(recordings, roots.cycle)
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
-        diagnosis = diagnose(job, "cross-communicator-deadlock", reason, outliers)
-    diagnosis.certainty = "likely"
+        diagnosis = diagnose(job, Kind.DEADLOCK, reason, outliers)
+    diagnosis.doubts = [Doubt.DUMPS_OF_ANOTHER_MOMENT]
     of_culprits = [call for call in standing if call["rank"] in _culprit_numbers(job, diagnosis)]
     set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
     cite(job, diagnosis, "culprit", of_culprits)
@@ -264,7 +267,7 @@ def _standing_texts(recordings: Recordings, calls: list[Row]) -> list[str]:
     return [f"all stand in {texts[0]}, {first}", *others]
 
 
-def _culprit_numbers(job: Job, diagnosis: Diagnosis) -> set[int | None]:
+def _culprit_numbers(job: Job, diagnosis: Explanation) -> set[int | None]:
     return {*map(job.rank_number, diagnosis.culprits), *diagnosis.missing}
 
 
@@ -279,7 +282,7 @@ OPEN_QUESTIONS = (
 )
 
 
-def find_nothing_open(job: Job) -> Diagnosis | None:
+def find_nothing_open(job: Job) -> Explanation | None:
     """Conclude that no rank waits in a call: every recorded call is over, and all ranks made the same number."""
     if job.recordings is None or not job.recordings.dumps:
         return None
@@ -296,23 +299,24 @@ def find_nothing_open(job: Job) -> Diagnosis | None:
     reason = (
         f"in the dumps of {count_of(len(recordings.dumps), 'rank')} every call is over, and none made fewer than others"
     )
-    diagnosis = Diagnosis("no-hang", reason, "likely")
+    diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.DUMPS_OF_ANOTHER_MOMENT])
     if recordings.without_dump:
         absent = ranks_text(recordings.without_dump)
-        diagnosis.verdict = "undecidable"
-        diagnosis.reason += f"; of {absent} no dump shows whether they wait for these"
+        diagnosis.verdict = Kind.UNDECIDABLE
+        diagnosis.remark(f"of {absent} no dump shows whether they wait for these")
         diagnosis.collect = [COLLECT_DUMPS.format(ranks=absent)]
     elif recordings.may_lack_messages:
-        diagnosis.verdict = "undecidable"
-        diagnosis.reason += "; gloo did not record its messages, in which a rank may wait"
+        diagnosis.verdict = Kind.UNDECIDABLE
+        diagnosis.remark("gloo did not record its messages, in which a rank may wait")
         diagnosis.collect = [f"while it stands still, take all stacks on each host: `{STACKS_OF_HOST}`"]
     cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
     return diagnosis
 
 
-def mention_old_dumps(job: Job, diagnosis: Diagnosis) -> None:
+def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
     """Say which dumps do not count: those of an earlier attempt, or of an earlier moment than the logs."""
-    diagnosis.reason += job.left_out
+    for remark in job.left_out:
+        diagnosis.remark(remark)
     if not job.old_dumps:
         return
     ranks = ranks_text(row["rank"] for row in job.old_dumps)
@@ -320,19 +324,19 @@ def mention_old_dumps(job: Job, diagnosis: Diagnosis) -> None:
     are_before_run = all(row["is_before_run"] for row in job.old_dumps)
     than = "the first communicator in the logs" if are_before_run else "the others"
     age = f"at least {count_of(least // MINUTE, 'minute')} older than {than}"
-    reason = f"; the dumps of {ranks} do not count: they are "
+    reason = f"the dumps of {ranks} do not count: they are "
     if least == 0:
         reason += "of another job, whose process groups have other members"
     elif least > LONG_AFTER:
         reason += f"of an earlier attempt, {age}"
     else:
         reason += f"{age}, so that they are of an earlier attempt or by a clock that is off"
-    diagnosis.reason += reason
+    diagnosis.remark(reason)
     wanted = COLLECT_DUMPS.format(ranks=f"{ranks} of this attempt")
     diagnosis.collect = [item for item in diagnosis.collect if item != COLLECT_DUMPS.format(ranks=ranks)] + [wanted]
 
 
-def name_dumps(job: Job, diagnosis: Diagnosis) -> None:
+def name_dumps(job: Job, diagnosis: Explanation) -> None:
     """Say where the dumps lie that a verdict asks for, as the logs print it; do not ask for dumps that are here."""
     is_general = [item.startswith(GENERAL_REQUEST) for item in diagnosis.collect]
     requests = [item for item, general in zip(diagnosis.collect, is_general, strict=True) if not general]

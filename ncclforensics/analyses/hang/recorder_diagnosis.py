@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import DATATYPES, count_of, ranks_text
 from ncclforensics.data.torch_calls import NCCL_NAMES
 
 SHOWN = 3  # ranks that are described, and cited
-BY_DUMPS = "dumps"  # `basis` of a verdict that rests on Flight Recorder dumps alone
-# How a culprit differs from those that wait for it, although it made the call:
-UNFINISHED = "unfinished"  # it did not complete the call, and others did
-NOT_BEGUN = "not-begun"  # its GPU did not begin the call, and those of the others did
 COLLECT_DUMPS = "collect the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
 
 
@@ -52,17 +51,17 @@ def described(call: Row, *, with_size: bool = False) -> str:
     return text + (f" (called from {call['called_from']})" if call["called_from"] else "")
 
 
-def diagnose(job: Job, verdict: str, reason: str, numbers: list[int]) -> Diagnosis:
+def diagnose(job: Job, verdict: Kind, reason: str, numbers: list[int]) -> Explanation:
     """Return a diagnosis whose culprits are given by their numbers in the job."""
     rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
-    diagnosis = Diagnosis(verdict, reason, "likely")
+    diagnosis = Explanation(verdict, reason, [Doubt.DUMPS_OF_ANOTHER_MOMENT])
     diagnosis.culprits = sorted({rank_id_of[number] for number in numbers if number in rank_id_of})
     diagnosis.missing = sorted({number for number in numbers if number not in rank_id_of})
     diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
     return diagnosis
 
 
-def set_call(diagnosis: Diagnosis, call: Row | None) -> None:
+def set_call(diagnosis: Explanation, call: Row | None) -> None:
     """Take a recorded call for the call of a diagnosis."""
     if call is None:
         return
@@ -73,7 +72,7 @@ def set_call(diagnosis: Diagnosis, call: Row | None) -> None:
         diagnosis.call |= {"count": call["elements"], "datatype": call["datatype"], "root": root}
 
 
-def cite(job: Job, diagnosis: Diagnosis, what: str, rows: list[Row]) -> None:
+def cite(job: Job, diagnosis: Explanation, what: str, rows: list[Row]) -> None:
     """Cite the dumps of the first of these calls."""
     rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
     diagnosis.add_evidence(what, [{**row, "rank_id": rank_id_of.get(row["rank"])} for row in rows[:SHOWN]])

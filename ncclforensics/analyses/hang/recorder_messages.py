@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import (
-    BY_DUMPS,
     SHOWN,
     cite,
     described,
@@ -22,11 +21,14 @@ from ncclforensics.analyses.hang.recorder_diagnosis import (
     set_call,
 )
 from ncclforensics.analyses.hang.recorder_graph import Recordings
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Basis, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import stacks_of
 
 
-def find_open_messages(job: Job) -> Diagnosis | None:
+def find_open_messages(job: Job) -> Explanation | None:
     """Describe ranks that stand at a message while others wait for them in a collective: either may be at fault."""
     if job.recordings is None or not job.recorded_roots.open_messages:
         return None
@@ -46,13 +48,13 @@ def find_open_messages(job: Job) -> Diagnosis | None:
         f"in a circle of messages and collectives ranks wait for each other: {'; '.join(where)}; either the peer left"
         " out the matching call, or the message was posted in advance"
     )
-    diagnosis = Diagnosis("undecidable", reason, "likely")
+    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
     diagnosis.collect = [stacks_of(ranks_text(ranks))]
     cite(job, diagnosis, "context", calls)
     return diagnosis
 
 
-def _diagnose_left_out(job: Job, messages: list[Row]) -> Diagnosis:
+def _diagnose_left_out(job: Job, messages: list[Row]) -> Explanation:
     """Name the peers of messages who made one message less than the ranks at their place in other groups."""
     recordings = recordings_of(job)
     message = messages[0]
@@ -62,20 +64,21 @@ def _diagnose_left_out(job: Job, messages: list[Row]) -> Diagnosis:
         f" ({place_text(recordings, message)}): made one message less than the ranks with the same part in the other"
         " groups, and stands, as they do, in a later collective"
     )
-    diagnosis = diagnose(job, "p2p-unmatched", reason, sorted({row["peer"] for row in messages}))
+    diagnosis = diagnose(job, Kind.UNMATCHED, reason, sorted({row["peer"] for row in messages}))
     set_call(diagnosis, message)
     cite(job, diagnosis, "culprit", [place or recordings.head(message["peer"])])
     cite(job, diagnosis, "waiting", messages)
     return diagnosis
 
 
-def describe_met_messages(job: Job, calls: list[Row]) -> Diagnosis:
+def describe_met_messages(job: Job, calls: list[Row]) -> Explanation:
     """Describe messages at both sides of which the ranks stand, and that do not arrive."""
     recordings = recordings_of(job)
     where = [f"rank {call['rank']} stands in {described(call)}, {place_text(recordings, call)}" for call in calls]
     reason = f"{'; '.join(where[:SHOWN])}: both sides of a message are there, and it does not arrive"
-    diagnosis = diagnose(job, "stuck-together", reason, [])
-    diagnosis.certainty, diagnosis.basis, diagnosis.rests_on_stall = "possible", BY_DUMPS, True
+    diagnosis = diagnose(job, Kind.STUCK_TOGETHER, reason, [])
+    diagnosis.doubt(Doubt.COPIED_WHILE_RUNNING)
+    diagnosis.basis, diagnosis.rests_on_stall = Basis.DUMPS, True
     set_call(diagnosis, calls[0])
     cite(job, diagnosis, "waiting", calls)
     return diagnosis

@@ -23,7 +23,10 @@ from ncclforensics.analyses.hang import (
     waiting,
 )
 from ncclforensics.analyses.hang.equal_counts import DUMPS, WATCHDOGS
-from ncclforensics.analyses.hang.job import OF_ABSENCE, Diagnosis, Job
+from ncclforensics.analyses.hang.job import Job
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_ANEW
 
@@ -32,8 +35,6 @@ STACKS = "the stacks"
 REPORTS = "the RAS reports"
 EXITS = "the reports on ended processes"
 COUNTERS = (LINES, DUMPS, WATCHDOGS)  # of every call of a rank; stacks and RAS reports are of a moment
-SKIPPED = "skipped"  # `how` of a mismatch by NCCL's lines
-COMPARED = "compared"  # `how` of a mismatch that PyTorch found before it made the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Testimony:
     """What one source says: the numbers of the ranks that it finds missing, and of those that made their calls."""
 
     source: str
-    diagnosis: Diagnosis | None
+    diagnosis: Explanation | None
     named: frozenset[int]
     waiting: frozenset[int]
 
@@ -63,17 +64,17 @@ class Testimony:
     @property
     def is_sure(self) -> bool:
         """Whether its answer is more than a possibility."""
-        return self.diagnosis is not None and self.diagnosis.certainty != "possible"
+        return self.diagnosis is not None and self.diagnosis.certainty is not Certainty.POSSIBLE
 
 
-def find_by_lines(job: Job) -> Diagnosis | None:
+def find_by_lines(job: Job) -> Explanation | None:
     """Find the ranks that the others wait for; where these are one whole communicator, prefer a call skipped there.
 
     A skipped call stops all members of its communicator at once. That a line was lost from one of their logs, and all
     of them stopped together for another reason, would be a coincidence.
     """
     waited_for = waiting.find_waited_for_ranks(job)
-    if waited_for is None or waited_for.verdict != "lagging-ranks" or len(waited_for.culprits) < 2:
+    if waited_for is None or waited_for.verdict != Kind.LAGGING or len(waited_for.culprits) < 2:
         return waited_for
     skipped = mismatch.find_skipped_or_lost_call(job)
     if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
@@ -83,7 +84,7 @@ def find_by_lines(job: Job) -> Diagnosis | None:
     return skipped if is_one and stopped.issuperset(skipped.culprits) else waited_for
 
 
-def weigh_sources(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+def weigh_sources(job: Job, diagnosis: Explanation) -> Explanation:
     """Return the diagnosis with what contradicts it, that of most sources, or an open one where they are even."""
     present = [job.waits, job.recordings, [*job.timeouts, *job.desyncs], job.stacks, job.snapshots]
     is_on_absence = diagnosis.verdict in OF_ABSENCE and not diagnosis.how
@@ -98,7 +99,7 @@ def weigh_sources(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     opposing = [testimony for testimony in testimonies if testimony.opposes(named, testimonies)]
     if not named or not opposing:
         if any(testimony.named and testimony.named.isdisjoint(named) for testimony in testimonies):
-            diagnosis.lower_certainty("likely")
+            diagnosis.doubt(Doubt.SOURCES_DISAGREE)
         return diagnosis
     supporting = [testimony for testimony in testimonies if testimony.named & named]
     rivals = max(([other for other in opposing if other.named == rival.named] for rival in opposing), key=len)
@@ -108,21 +109,21 @@ def weigh_sources(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     of_moments = all(testimony.source not in COUNTERS for testimony in opposing)
     if len(supporting) > len(opposing):
         is_clear = of_moments or len(supporting) > len(opposing) + 1
-        return _contested(diagnosis, opposing, "likely" if is_clear else "possible")
+        return _contested(diagnosis, opposing, Doubt.SOURCES_DISAGREE if is_clear else Doubt.SOURCES_CONTRADICT)
     if of_moments and (not is_on_absence or any(testimony.source == LINES for testimony in supporting)):
-        return _contested(diagnosis, opposing, "possible")
+        return _contested(diagnosis, opposing, Doubt.SOURCES_CONTRADICT)
     is_shown = _show_waiting(opposing, named)
     are_rivals_shown = has_rivals and _show_waiting(supporting, frozenset().union(*(o.named for o in opposing)))
     if is_on_absence and are_rivals_shown and not is_shown:
-        return _contested(diagnosis, opposing, "possible")
+        return _contested(diagnosis, opposing, Doubt.SOURCES_CONTRADICT)
     if is_on_absence and has_rivals and is_shown and not are_rivals_shown and len(rivals) == len(opposing):
         return _of_rivals(job, rivals, supporting, diagnosis)
     return _left_open(job, diagnosis, opposing)
 
 
-def _is_mismatch_without_lines(diagnosis: Diagnosis) -> bool:
+def _is_mismatch_without_lines(diagnosis: Explanation) -> bool:
     """Whether ranks made another call by dumps or watchdogs, and neither NCCL's lines nor PyTorch compare the calls."""
-    return diagnosis.verdict == "collective-mismatch" and diagnosis.key is None and diagnosis.how != COMPARED
+    return diagnosis.verdict == Kind.MISMATCH and diagnosis.key is None and diagnosis.how is not How.COMPARED
 
 
 def _testimonies(job: Job) -> list[Testimony]:
@@ -137,7 +138,7 @@ def _testimonies(job: Job) -> list[Testimony]:
     elif lines is not None and recorder_join.is_newer_than_log(job, lines):
         lines, edges = None, []
     reports = ras_evidence.diagnose_reports(job)
-    answers: list[tuple[str, Diagnosis | None, Iterable[int]]] = [
+    answers: list[tuple[str, Explanation | None, Iterable[int]]] = [
         (LINES, lines, job.rank_numbers({edge["waiter"] for edge in edges})),
         (DUMPS, dumps, [rank for rank in dumped if recordings and recordings.blocking(rank)]),
         (WATCHDOGS, pytorch.find_desync(job), pytorch.ranks_that_wait(job)),
@@ -148,22 +149,22 @@ def _testimonies(job: Job) -> list[Testimony]:
     return [Testimony(source, answer, _named(job, answer), frozenset(ranks)) for source, answer, ranks in answers]
 
 
-def _launched_all(job: Job, reports: Diagnosis | None) -> set[int]:
+def _launched_all(job: Job, reports: Explanation | None) -> set[int]:
     """Return the ranks that have launched all calls, where RAS reports find others behind."""
-    if reports is None or reports.verdict != "lagging-ranks":
+    if reports is None or reports.verdict != Kind.LAGGING:
         return set()
     return set(job.rank_numbers(job.rank_ids)) - job.numbers_blamed(reports)
 
 
-def _named(job: Job, diagnosis: Diagnosis | None) -> frozenset[int]:
-    is_call_skipped = diagnosis is not None and diagnosis.how == SKIPPED
-    is_on_absence = diagnosis is not None and diagnosis.verdict in (*OF_ABSENCE, "rank-died") and not diagnosis.how
+def _named(job: Job, diagnosis: Explanation | None) -> frozenset[int]:
+    is_call_skipped = diagnosis is not None and diagnosis.how is How.SKIPPED
+    is_on_absence = diagnosis is not None and diagnosis.verdict in (*OF_ABSENCE, Kind.RANK_DIED) and not diagnosis.how
     if diagnosis is None or not (is_call_skipped or is_on_absence):
         return frozenset()
     return job.numbers_blamed(diagnosis)
 
 
-def _drop_waiting(job: Job, diagnosis: Diagnosis, testimonies: list[Testimony]) -> None:
+def _drop_waiting(job: Job, diagnosis: Explanation, testimonies: list[Testimony]) -> None:
     """Drop culprits that wait themselves, by counters of another source, where it does not show so of all."""
     for testimony in testimonies:
         named = job.numbers_blamed(diagnosis)
@@ -173,8 +174,9 @@ def _drop_waiting(job: Job, diagnosis: Diagnosis, testimonies: list[Testimony]) 
             diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in dropped]
             diagnosis.missing = [number for number in diagnosis.missing if number not in not_missing]
             diagnosis.victims = sorted({*diagnosis.victims, *dropped})
-            diagnosis.reason += f"; {ranks_text(sorted(not_missing))} waited, too, by {testimony.source}"
-            diagnosis.lower_certainty("likely")
+            diagnosis.doubt(
+                Doubt.SOURCES_DISAGREE, f"{ranks_text(sorted(not_missing))} waited, too, by {testimony.source}"
+            )
 
 
 def _show_waiting(testimonies: list[Testimony], numbers: frozenset[int]) -> bool:
@@ -191,38 +193,37 @@ def _describe(testimonies: list[Testimony]) -> str:
     )
 
 
-def _cite(diagnosis: Diagnosis, testimonies: list[Testimony]) -> None:
+def _cite(diagnosis: Explanation, testimonies: list[Testimony]) -> None:
     for testimony in testimonies:
         if testimony.diagnosis is not None:
             diagnosis.add_evidence("context", testimony.diagnosis.evidence_lines[:2])
 
 
-def _contested(diagnosis: Diagnosis, opposing: list[Testimony], certainty: str) -> Diagnosis:
-    diagnosis.reason += f"; but {_describe(opposing)}"
-    diagnosis.lower_certainty(certainty)
+def _contested(diagnosis: Explanation, opposing: list[Testimony], doubt: Doubt) -> Explanation:
+    diagnosis.remark(f"but {_describe(opposing)}")
+    diagnosis.doubt(doubt)
     _cite(diagnosis, opposing)
     return diagnosis
 
 
-def _of_rivals(job: Job, rivals: list[Testimony], supporting: list[Testimony], former: Diagnosis) -> Diagnosis:
+def _of_rivals(job: Job, rivals: list[Testimony], supporting: list[Testimony], former: Explanation) -> Explanation:
     answers = [rival.diagnosis for rival in rivals if rival.diagnosis is not None]
     diagnosis = answers[0]
-    diagnosis.reason += f"; {_describe(rivals[1:])}, too" if len(rivals) > 1 else ""
+    diagnosis.remark(f"{_describe(rivals[1:])}, too" if len(rivals) > 1 else "")
     diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
     if supporting:
-        return _contested(diagnosis, supporting, "possible")
-    diagnosis.reason += f"; but {ranks_text(sorted(job.numbers_blamed(former)))} {former.reason}"
-    diagnosis.lower_certainty("possible")
+        return _contested(diagnosis, supporting, Doubt.SOURCES_CONTRADICT)
+    diagnosis.doubt(Doubt.SOURCES_CONTRADICT, f"but {ranks_text(sorted(job.numbers_blamed(former)))} {former.reason}")
     diagnosis.add_evidence("context", former.evidence_lines[:2])
     return diagnosis
 
 
-def _left_open(job: Job, diagnosis: Diagnosis, opposing: list[Testimony]) -> Diagnosis:
+def _left_open(job: Job, diagnosis: Explanation, opposing: list[Testimony]) -> Explanation:
     """Answer that the sources contradict each other, as many on either side."""
     named = ranks_text(sorted(job.numbers_blamed(diagnosis)))
     reason = f"the sources contradict each other: {named} {diagnosis.reason}; but {_describe(opposing)}"
-    answer = Diagnosis(
-        "undecidable", reason, "likely", collect=list(dict.fromkeys([*COLLECT_ANEW, *diagnosis.collect]))
+    answer = Explanation(
+        Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=list(dict.fromkeys([*COLLECT_ANEW, *diagnosis.collect]))
     )
     answer.key, answer.call, answer.victims = diagnosis.key, diagnosis.call, sorted(job.rank_ids)
     answer.evidence_lines = [{**line, "what": "context"} for line in diagnosis.evidence_lines]

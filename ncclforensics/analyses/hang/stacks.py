@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import diagnose
 from ncclforensics.analyses.job.counted_calls import INSPECTOR
 from ncclforensics.analyses.job.rank_numbers import numbers_below
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.stack_classes import (
     BACKWARD,
@@ -30,7 +33,6 @@ from ncclforensics.data.stack_classes import (
 from ncclforensics.data.variables import stacks_of
 
 CONTRADICTION = "the stacks contradict the calls in the logs, of which the last lines may be missing"
-BY_STACKS = "stacks"  # `basis` of a verdict that rests on stacks
 SHOWN = 3  # places in a text
 LONGEST_LIST = 24  # characters of a list of ranks
 COLLECT_RECORDER = "collect the Flight Recorder dumps of all ranks: they show which call each rank made last"
@@ -92,7 +94,7 @@ def is_standing_still(job: Job) -> bool:
     return bool(rows) and (any(row["by_watchdog"] for row in rows) or all(row["is_still"] for row in rows))
 
 
-def find_odd_stacks(job: Job) -> Diagnosis | None:
+def find_odd_stacks(job: Job) -> Explanation | None:
     """Find ranks that stand outside of any collective, or in another one than all others; None without stacks."""
     rows = job.stacks
     if len(rows) < 2:
@@ -115,20 +117,22 @@ def find_odd_stacks(job: Job) -> Diagnosis | None:
         reason = "one look does not show whether a rank that computes is stuck or slow"
         return _describe(job, reason, collect=COLLECT_AGAIN)
     places = list(dict.fromkeys(place_text(row) for row in outside))
-    reason = f"{_verb(outside)} in {' and '.join(places[:SHOWN])}; {_groups_text(job, waiting)}"
+    claim = f"{_verb(outside)} in {' and '.join(places[:SHOWN])}"
     owners = {row["gil_owner"] for row in outside} - {None, "MainThread"}
-    reason += f"; its thread {owners.pop()} holds the interpreter's lock" if len(owners) == 1 else ""
     is_init = all(row["call"] in MEETINGS for row in waiting)
-    verdict = "init-incomplete" if is_init else "lagging-ranks"
-    diagnosis = _diagnose(job, verdict, "likely", reason, outside, waiting)
+    verdict = Kind.INIT_INCOMPLETE if is_init else Kind.LAGGING
+    diagnosis = _diagnose(job, verdict, Doubt.RUNS_ON, claim, outside, waiting)
+    diagnosis.remark(_groups_text(job, waiting))
+    if len(owners) == 1:
+        diagnosis.remark(f"its thread {owners.pop()} holds the interpreter's lock")
     is_collective = all(row["kind"] == COLLECTIVE or row["call"] in MEETINGS for row in waiting)
     if missing := _ranks_without_stack(job):
-        diagnosis.reason += f"; there is no stack of {ranks_text(missing)}"
+        diagnosis.remark(f"there is no stack of {ranks_text(missing)}")
         diagnosis.collect.append(stacks_of(ranks_text(missing)))
     if not is_collective and not is_still:
-        diagnosis.reason += "; these calls may wait for other ranks, or compute"
+        diagnosis.remark("these calls may wait for other ranks, or compute")
     if missing or (not is_still and (None in is_blocked or not is_collective)):
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(Doubt.CALL_WAITS_OR_COMPUTES)
     return diagnosis
 
 
@@ -137,7 +141,7 @@ def has_stall_lines(job: Job) -> bool:
     return bool(job.timeouts or job.desyncs or job.pytorch["torch_error"])
 
 
-def _judge_calls(job: Job, rows: list[Row]) -> Diagnosis:
+def _judge_calls(job: Job, rows: list[Row]) -> Explanation:
     """Judge ranks that all wait: one that is alone in its call is not where the others are."""
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -151,8 +155,8 @@ def _judge_calls(job: Job, rows: list[Row]) -> Diagnosis:
     missing = _ranks_without_stack(job)  # the rank that is alone in its call may wait for one of these
     if len(ordered) == 2 and len(odd) == 1 < len(largest) and is_comparable and len(calls) > 1 and not missing:
         reason = f"stands in {place_text(odd[0])}; {_groups_text(job, largest)}: another call, or one of another group"
-        diagnosis = _diagnose(job, "collective-mismatch", "possible", reason, odd, largest)
-        diagnosis.how = "swapped"
+        diagnosis = _diagnose(job, Kind.MISMATCH, Doubt.OTHER_GROUP, reason, odd, largest)
+        diagnosis.how = How.SWAPPED
         diagnosis.collect = [COLLECT_RECORDER]
         return diagnosis
     if len(ordered) == 1:
@@ -170,8 +174,8 @@ def _ranks_without_stack(job: Job) -> list[int]:
     return sorted(known - set(numbers))
 
 
-def _diagnose(job: Job, verdict: str, certainty: str, reason: str, odd: list[Row], others: list[Row]) -> Diagnosis:
-    diagnosis = Diagnosis(verdict, reason, certainty, basis=BY_STACKS)
+def _diagnose(job: Job, verdict: Kind, doubt: Doubt, reason: str, odd: list[Row], others: list[Row]) -> Explanation:
+    diagnosis = Explanation(verdict, reason, [doubt], basis=Basis.STACKS)
     diagnosis.culprits = sorted(row["rank_id"] for row in odd)
     diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
     diagnosis.call = {"name": next((row["call"] for row in others if row["call"]), None)}
@@ -180,9 +184,11 @@ def _diagnose(job: Job, verdict: str, certainty: str, reason: str, odd: list[Row
     return diagnosis
 
 
-def _describe(job: Job, reason: str, collect: str) -> Diagnosis:
+def _describe(job: Job, reason: str, collect: str) -> Explanation:
     """Return where the ranks stand, without naming a culprit."""
-    diagnosis = Diagnosis("undecidable", f"{reason}: {_groups_text(job, job.stacks)}", "likely", basis=BY_STACKS)
+    diagnosis = Explanation(
+        Kind.UNDECIDABLE, f"{reason}: {_groups_text(job, job.stacks)}", [Doubt.OPEN], basis=Basis.STACKS
+    )
     diagnosis.collect = [collect]
     diagnosis.add_evidence("context", job.stacks[:4])
     return diagnosis
@@ -190,71 +196,68 @@ def _describe(job: Job, reason: str, collect: str) -> Diagnosis:
 
 # Stacks and the other evidence
 
-_OPEN = ("no-hang", "stuck-together")  # verdicts that stacks may answer, if no log shows calls
-_RAISED = {"possible": "likely", "likely": "certain"}
+_OPEN = (Kind.NO_HANG, Kind.STUCK_TOGETHER)  # verdicts that stacks may answer, if no log shows calls
 
 
-def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+def add_stack_evidence(job: Job, diagnosis: Explanation) -> Explanation:
     """Answer an open verdict by the stacks, or add to a verdict where its culprits stand.
 
     Stacks are evidence of another kind than log lines: where both name the same ranks and the job stood still, the
     verdict is surer by one step. Where they contradict each other, the reason says so and the verdict is `possible`.
     """
     found = find_odd_stacks(job)
-    if found is None or diagnosis.basis == BY_STACKS:
+    if found is None or diagnosis.basis == Basis.STACKS:
         return _add_unranked(job, diagnosis)
     # Ranks whose logs show equal calls wait on their GPUs: then the rank that stands elsewhere has made its call.
-    is_open = diagnosis.verdict in _OPEN and diagnosis.certainty != "certain" and job.calls.is_empty()
-    if diagnosis.verdict == "undecidable" or (is_open and found.culprits):
+    is_open = diagnosis.verdict in _OPEN and diagnosis.certainty is not Certainty.CERTAIN and job.calls.is_empty()
+    if diagnosis.verdict == Kind.UNDECIDABLE or (is_open and found.culprits):
         return _answer(job, diagnosis, found)
-    if diagnosis.verdict not in ("lagging-ranks", "collective-mismatch", "p2p-unmatched"):
+    if diagnosis.verdict not in (Kind.LAGGING, Kind.MISMATCH, Kind.UNMATCHED):
         return diagnosis
     of_culprits = [row for row in job.stacks if row["rank_id"] in diagnosis.culprits]
     others = [row for row in job.stacks if row["rank_id"] not in diagnosis.culprits]
     if not of_culprits:
-        if diagnosis.verdict == found.verdict == "lagging-ranks":  # of a rank that the lines do not name
-            diagnosis.reason += f"; by the stacks: {_groups_text(job, others)}, of other ranks than the one named"
-            diagnosis.lower_certainty("likely")
+        if diagnosis.verdict == found.verdict == Kind.LAGGING:  # of a rank that the lines do not name
+            diagnosis.doubt(
+                Doubt.SOURCES_DISAGREE, f"by the stacks: {_groups_text(job, others)}, of other ranks than the one named"
+            )
         return diagnosis
     if len({place_text(row) for row in job.stacks}) == 1:
-        diagnosis.reason += f"; by the stacks {_groups_text(job, job.stacks)}"
+        diagnosis.remark(f"by the stacks {_groups_text(job, job.stacks)}")
     else:
-        diagnosis.reason += f"; by the stacks: {_groups_text(job, of_culprits)}"
-        diagnosis.reason += f", {_groups_text(job, others)}" if others else ""
+        places = [_groups_text(job, rows) for rows in (of_culprits, others) if rows]
+        diagnosis.remark(f"by the stacks: {', '.join(places)}")
     diagnosis.add_evidence("culprit", of_culprits[:2])
     diagnosis.add_evidence("waiting", others[:2])
-    if diagnosis.verdict != "lagging-ranks":
+    if diagnosis.verdict != Kind.LAGGING:
         return diagnosis
-    if found.verdict == "lagging-ranks" and found.culprits == diagnosis.culprits:
+    if found.verdict == Kind.LAGGING and found.culprits == diagnosis.culprits:
         if is_standing_still(job) or has_stall_lines(job):
-            diagnosis.certainty = _RAISED.get(diagnosis.certainty, diagnosis.certainty)
-    elif found.verdict == "lagging-ranks" or any(row["kind"] == COLLECTIVE for row in of_culprits):
-        diagnosis.reason += f"; {CONTRADICTION}"
-        diagnosis.lower_certainty("possible")
+            diagnosis.confirm()
+    elif found.verdict == Kind.LAGGING or any(row["kind"] == COLLECTIVE for row in of_culprits):
+        diagnosis.doubt(Doubt.STACKS_DISAGREE, f"{CONTRADICTION}")
     elif any(row["kind"] == GPU for row in of_culprits) and not _is_counted(job, diagnosis):
-        diagnosis.reason += "; it waits for its GPU, perhaps for a call whose line its log lacks"
-        diagnosis.lower_certainty("likely")
+        diagnosis.doubt(Doubt.GPU_WAITS, "it waits for its GPU, perhaps for a call whose line its log lacks")
     return diagnosis
 
 
-def _is_counted(job: Job, diagnosis: Diagnosis) -> bool:
+def _is_counted(job: Job, diagnosis: Explanation) -> bool:
     """Whether counts in memory, which no buffer loses, show the calls of all culprits: of dumps, RAS or a profiler."""
     counted = {row["rank_id"] for row in job.counted_calls if row["shown_by"] != INSPECTOR}
     return job.recordings is not None or counted.issuperset(diagnosis.culprits)
 
 
-def _add_unranked(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+def _add_unranked(job: Job, diagnosis: Explanation) -> Explanation:
     """Add where processes stand whose stacks do not show which rank they are; those outside of collectives first."""
     rows = sorted(job.unranked_stacks, key=lambda row: bool(row["is_waiting"]))
     if job.stacks or not rows:
         return diagnosis
-    if diagnosis.verdict in ("undecidable", "no-hang") and diagnosis.certainty != "certain":
+    if diagnosis.verdict in (Kind.UNDECIDABLE, Kind.NO_HANG) and diagnosis.certainty is not Certainty.CERTAIN:
         diagnosis = _find_silent_outside(job, rows) or diagnosis
-    diagnosis.reason += f"; of the stacks, which do not show their ranks: {_groups_text(job, rows)}"
+    diagnosis.remark(f"of the stacks, which do not show their ranks: {_groups_text(job, rows)}")
     diagnosis.add_evidence("context", rows[:2])
-    if diagnosis.verdict == "lagging-ranks" and len(rows) >= len(job.rank_ids) and _are_in_collectives(rows):
-        diagnosis.reason += f"; {CONTRADICTION}"
-        diagnosis.lower_certainty("possible")
+    if diagnosis.verdict == Kind.LAGGING and len(rows) >= len(job.rank_ids) and _are_in_collectives(rows):
+        diagnosis.doubt(Doubt.STACKS_DISAGREE, f"{CONTRADICTION}")
     return diagnosis
 
 
@@ -262,7 +265,7 @@ def _are_in_collectives(rows: list[Row]) -> bool:
     return all(row["kind"] == COLLECTIVE for row in rows)
 
 
-def _find_silent_outside(job: Job, rows: list[Row]) -> Diagnosis | None:
+def _find_silent_outside(job: Job, rows: list[Row]) -> Explanation | None:
     """Find the ranks that announced fewer calls, if as many processes stand outside of collectives, twice alike.
 
     Neither source alone shows so much: the calls may be from a running job, and the stacks name no rank.
@@ -277,16 +280,17 @@ def _find_silent_outside(job: Job, rows: list[Row]) -> Diagnosis | None:
         return None
     others = ranks_text(row["rank"] for row in leading)
     reason = f"announced no call {newest} to PyTorch, and {others} did, which stand in it"
-    diagnosis = diagnose(job, "lagging-ranks", reason, [row["rank"] for row in lagging])
+    diagnosis = diagnose(job, Kind.LAGGING, reason, [row["rank"] for row in lagging])
     diagnosis.call = {"name": waiting[0]["call"]}
     diagnosis.add_evidence("culprit", lagging[:2])
     diagnosis.add_evidence("waiting", leading[:2])
     return diagnosis
 
 
-def _answer(job: Job, diagnosis: Diagnosis, found: Diagnosis) -> Diagnosis:
+def _answer(job: Job, diagnosis: Explanation, found: Explanation) -> Explanation:
     """Return what the stacks show in place of an open verdict, with what the other lines show."""
-    found.reason += f". By the other lines {diagnosis.reason}" if diagnosis.evidence_lines else ""
+    if diagnosis.evidence_lines:
+        found.remark(f"by the other lines {diagnosis.reason}")
     found.evidence_lines += [line for line in diagnosis.evidence_lines if line not in found.evidence_lines]
     found.key = diagnosis.key
     if not found.culprits:

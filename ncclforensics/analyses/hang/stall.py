@@ -6,7 +6,7 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 
 from __future__ import annotations
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.hang.stacks import is_standing_still
 from ncclforensics.analyses.hang.unequal_ends import (
     find_culprits_apart,
@@ -19,48 +19,51 @@ from ncclforensics.analyses.hang.unequal_ends import (
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.torch_text import BARRIER, STORE, TIMED_OUT
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 
 # Verdicts that compare where the logs end: they hold only if the job stood still.
-FROM_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete", "rank-missing")
+FROM_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
 LONG_LAG = 32  # collectives behind the others; a host does not enqueue that many on one communicator ahead of a GPU
 MOST_CULPRITS = 0.25  # share of the ranks
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
-NOT_SHOWN = "; no line shows that the job stood still"  # ends the reason of such a verdict
+NOT_SHOWN = "no line shows that the job stood still"  # the last remark of such a verdict
 FEW_CALLS = 8  # of each rank, in an excerpt
 PROGRESS = ("[Progress Thread]", "[Proxy Thread]")  # behind an error that such a thread returned
 LONG_SILENCE = 60.0  # seconds without a call, and
 PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
 # checkpoint makes no calls. A verdict that rests on it is not certain.
-WEAK = {"abort", "silence"}
+WEAK = {Sign.ABORT, Sign.SILENCE}
 # NCCL destroys no communicator in which a call is not over: by then, what showed these was over or of another run.
-OF_ANOTHER_RUN = {"watchdog", "stacks", "ras"}
-FAILURES = {HARD: "failure", NETWORK: "failure", LOST: "lost-connection", REFUSED: "failure"}
+OF_ANOTHER_RUN = {Sign.WATCHDOG, Sign.STACKS, Sign.RAS}
+FAILURES = {HARD: Sign.FAILURE, NETWORK: Sign.FAILURE, LOST: Sign.LOST_CONNECTION, REFUSED: Sign.FAILURE}
 
 
-def find_stall_evidence(job: Job) -> list[str]:
+def find_stall_evidence(job: Job) -> list[Sign]:
     """Name what shows that the job stood still or failed, as in the contract's `standstill.by`."""
-    kinds = []
+    kinds: list[Sign] = []
     if job.timeouts or job.desyncs or (job.recordings and job.recordings.has_timed_out):
-        kinds.append("watchdog")
+        kinds.append(Sign.WATCHDOG)
     if any(row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]):
-        kinds.append("timeout")
+        kinds.append(Sign.TIMEOUT)
     if len(job.snapshots) > 1:
-        kinds.append("ras")
+        kinds.append(Sign.RAS)
     if is_standing_still(job):
-        kinds.append("stacks")
+        kinds.append(Sign.STACKS)
     if job.is_partly_aborted:
-        kinds.append("abort")
+        kinds.append(Sign.ABORT)
     if _silence(job):
-        kinds.append("silence")
+        kinds.append(Sign.SILENCE)
     kinds += [
         FAILURES[event["kind"]] for event in job.failure_events if event["kind"] in FAILURES and job.is_fatal(event)
     ]
-    kinds += ["capture" for row in job.process_exits if row["is_first"] and row["reporter"] == CAPTURE]
+    kinds += [Sign.CAPTURE for row in job.process_exits if row["is_first"] and row["reporter"] == CAPTURE]
     return list(dict.fromkeys(kinds))
 
 
-def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+def weigh_stall(job: Job, diagnosis: Explanation) -> Explanation:
     """Lower the certainty of a verdict that rests on where the logs end, unless a sign shows that the job stood still.
 
     A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
@@ -74,19 +77,21 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         return answer
     if not is_from_ends:
         return diagnosis
-    if {"failure"} <= {*diagnosis.stall_evidence} <= {*WEAK, "failure"} and (pair := _failed_apart(job, diagnosis)):
-        diagnosis.reason += (
-            f"; but transfers between {pair[0]} and {pair[1]} failed, which a rank that makes no call does not "
-            "cause: the network may have stopped the job later, behind the end of this log"
+    if {Sign.FAILURE} <= {*diagnosis.stall_evidence} <= {*WEAK, Sign.FAILURE} and (
+        pair := _failed_apart(job, diagnosis)
+    ):
+        diagnosis.doubt(
+            Doubt.NETWORK_CAME_LATER,
+            f"but transfers between {pair[0]} and {pair[1]} failed, which a rank that makes no call does not "
+            "cause: the network may have stopped the job later, behind the end of this log",
         )
-        diagnosis.lower_certainty("possible")
     is_weak = WEAK.issuperset(diagnosis.stall_evidence)
     if job.is_finished and (WEAK | OF_ANOTHER_RUN).issuperset(diagnosis.stall_evidence):
         lost = "the calls that some logs lack are lines that were lost"
         reason = "every rank destroyed its communicators, so " + (
             lost if is_weak else "what shows a hang is not of its end"
         )
-        return Diagnosis("no-hang", reason, "likely", stall_evidence=diagnosis.stall_evidence)
+        return Explanation(Kind.NO_HANG, reason, [Doubt.NOT_OF_ITS_END], stall_evidence=diagnosis.stall_evidence)
     if not is_weak:
         return diagnosis
     if answer := find_several_ends(job, diagnosis) or find_end_in_setup(job, diagnosis):
@@ -94,23 +99,25 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if not diagnosis.stall_evidence and (answer := find_others_in_setup(job, diagnosis)):
         return answer
     diagnosis.rests_on_stall = not diagnosis.stall_evidence
-    diagnosis.lower_certainty("likely")
-    if diagnosis.stall_evidence or "stood still" not in diagnosis.reason:
-        diagnosis.reason += _shown_by(job, diagnosis.stall_evidence)
+    diagnosis.doubt(Doubt.RUNS_ON)
+    if diagnosis.stall_evidence:
+        diagnosis.remark(_shown_by(job, diagnosis.stall_evidence))
+    else:
+        diagnosis.remark(NOT_SHOWN)
     if job.is_ended:
-        diagnosis.reason += "; all ranks ended their communicators, which PyTorch does at an orderly end, too"
+        diagnosis.remark("all ranks ended their communicators, which PyTorch does at an orderly end, too")
     has_later_output = any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids)
     lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
-    was_ended = _was_ended(job) and "silence" not in diagnosis.stall_evidence
+    was_ended = _was_ended(job) and Sign.SILENCE not in diagnosis.stall_evidence
     is_ordinary = (
         _is_excerpt(job) or have_staggered_ends(job) or _are_many(job, diagnosis.culprits) or was_ended or job.is_ended
     )
     if is_ordinary or has_later_output or lag > LONG_LAG or _ends_before_others(job, diagnosis.culprits):
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(Doubt.COPIED_WHILE_RUNNING)
     return diagnosis
 
 
-def _failed_apart(job: Job, diagnosis: Diagnosis) -> tuple[str, str] | None:
+def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
     """Two hosts between which transfers failed though no culprit is on the host that did not answer.
 
     A NIC answers without its process: that a rank makes no call does not fail transfers, only that it ends does.
@@ -127,12 +134,12 @@ def _failed_apart(job: Job, diagnosis: Diagnosis) -> tuple[str, str] | None:
     return min(pairs, default=None)
 
 
-def _shown_by(job: Job, evidence: list[str]) -> str:
+def _shown_by(job: Job, evidence: list[Sign]) -> str:
     texts = {
-        "abort": "the others aborted their communicators",
-        "silence": f"no rank made a call in the last {int(_silence(job) or 0)} seconds of the logs",
+        Sign.ABORT: "the others aborted their communicators",
+        Sign.SILENCE: f"no rank made a call in the last {int(_silence(job) or 0)} seconds of the logs",
     }
-    return "; " + " and ".join(texts[kind] for kind in evidence) if evidence else NOT_SHOWN
+    return " and ".join(texts[kind] for kind in evidence)
 
 
 def _silence(job: Job) -> float | None:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from ncclforensics.analyses.hang import pytorch
-from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.hang.torch_diagnosis import cite, diagnose, in_job, numbers_in_job, ranks_with_output
 from ncclforensics.analyses.job.rank_numbers import numbers_below
 from ncclforensics.analyses.job.torch_text import (
-    COMPARED,
     compared_calls,
     differ_in_number_alone,
     differing_ranks,
     minority_of,
 )
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import ranks_text
 
 
-def find_compared_calls(job: Job) -> Diagnosis | None:
+def find_compared_calls(job: Job) -> Explanation | None:
     """Find ranks whose call or model differs, as PyTorch's own comparison reports."""
     return _find_fingerprints(job) or _find_model_counts(job) or _find_model_shapes(job)
 
 
-def _find_fingerprints(job: Job) -> Diagnosis | None:
+def _find_fingerprints(job: Job) -> Explanation | None:
     rows = job.pytorch["fingerprint"]
     if not rows:
         return None
@@ -32,8 +34,8 @@ def _find_fingerprints(job: Job) -> Diagnosis | None:
         reason = "PyTorch compared the calls of the ranks and found different ones"
     is_complete = len(compared_calls(rows)) >= len(job.rank_ids)
     is_certain = is_complete and not differ_in_number_alone(rows)
-    diagnosis = diagnose(job, "collective-mismatch", "certain" if is_certain else "likely", reason, culprits)
-    diagnosis.how = COMPARED
+    diagnosis = diagnose(job, Kind.MISMATCH, [] if is_certain else [Doubt.PARTLY_COMPARED], reason, culprits)
+    diagnosis.how = How.COMPARED
     majority = next((row for row in rows if row["first_rank"] is not None and row["first_rank"] not in outliers), None)
     if majority:
         name = pytorch.OPERATION_NAMES.get(majority["operation"], majority["operation"].strip("_").title())
@@ -44,7 +46,7 @@ def _find_fingerprints(job: Job) -> Diagnosis | None:
     return diagnosis
 
 
-def _find_model_counts(job: Job) -> Diagnosis | None:
+def _find_model_counts(job: Job) -> Explanation | None:
     rows = [row for row in job.pytorch["model_difference"] if row["form"] == "counts"]
     stated = [(row["other_rank"], row["other_count"]) for row in rows]
     stated += [(row["group_rank"], row["count"]) for row in rows]
@@ -55,15 +57,13 @@ def _find_model_counts(job: Job) -> Diagnosis | None:
     ranks_of = {count: ranks_text(rank for rank in counts if counts[rank] == count) for count in counts.values()}
     numbers = "; ".join(f"{count} on {ranks}" for count, ranks in sorted(ranks_of.items()))
     reason = f"built a model with another number of parameters: {numbers}"
-    diagnosis = diagnose(
-        job, "collective-mismatch", "certain", reason, in_job(outliers, numbers_in_job(job, rows, "group_rank"))
-    )
-    diagnosis.how = COMPARED
+    diagnosis = diagnose(job, Kind.MISMATCH, [], reason, in_job(outliers, numbers_in_job(job, rows, "group_rank")))
+    diagnosis.how = How.COMPARED
     cite(job, diagnosis, "minority", sorted(rows, key=lambda row: row["group_rank"] not in outliers))
     return diagnosis
 
 
-def _find_model_shapes(job: Job) -> Diagnosis | None:
+def _find_model_shapes(job: Job) -> Explanation | None:
     """Find the ranks whose parameters have other shapes: every rank compares its own with those of rank 0.
 
     Where all others differ from rank 0 in one way, it is the outlier. A rank without a message has the shapes of rank 0
@@ -87,7 +87,7 @@ def _find_model_shapes(job: Job) -> Diagnosis | None:
         names = ranks_text(in_job(reporting, numbers)) or "a rank"
         of_reference = f"rank {reference}" if numbers is None else f"rank {reference} of their process group"
         reason = f"the parameters of {names} have other shapes than those of {of_reference}"
-    diagnosis = diagnose(job, "collective-mismatch", "likely", reason, outliers)
-    diagnosis.how = COMPARED
+    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.PARTLY_COMPARED], reason, outliers)
+    diagnosis.how = How.COMPARED
     cite(job, diagnosis, "minority", rows)
     return diagnosis

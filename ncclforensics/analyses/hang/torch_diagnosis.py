@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 
 
-def diagnose(job: Job, verdict: str, certainty: str, reason: str, numbers: list[int]) -> Diagnosis:
+def diagnose(job: Job, verdict: Kind, doubts: list[Doubt], reason: str, numbers: list[int]) -> Explanation:
     """Return a diagnosis whose culprits are given by their numbers in the job."""
     rank_id_of = rank_ids_of(job)
-    diagnosis = Diagnosis(verdict, reason, certainty)
+    diagnosis = Explanation(verdict, reason, doubts)
     diagnosis.culprits = sorted(rank_id_of[number] for number in numbers if number in rank_id_of)
     diagnosis.missing = sorted(number for number in numbers if number not in rank_id_of)
     diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
@@ -20,7 +23,7 @@ def rank_ids_of(job: Job) -> dict[int, int]:
     return {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
 
 
-def cite(job: Job, diagnosis: Diagnosis, what: str, rows: list[Row]) -> None:
+def cite(job: Job, diagnosis: Explanation, what: str, rows: list[Row]) -> None:
     """Add the first lines of `rows` as evidence, with the ranks that they name."""
     rank_id_of = rank_ids_of(job)
     diagnosis.add_evidence(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ncclforensics.analyses.hang import pytorch, recorder, recorder_join
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.torch_comparisons import find_compared_calls
 from ncclforensics.analyses.hang.torch_diagnosis import (
     cite,
@@ -28,6 +28,9 @@ from ncclforensics.analyses.job.torch_text import (
     TIMED_OUT,
     minority_of,
 )
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
 from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
@@ -40,7 +43,7 @@ COLLECT_STACKS = [
 ]
 
 
-def judge_text_alone(job: Job) -> Diagnosis | None:
+def judge_text_alone(job: Job) -> Explanation | None:
     """Judge a job of which NCCL printed nothing; None if NCCL or RAS printed lines."""
     if not job.is_text_only:
         return None
@@ -62,7 +65,7 @@ def judge_text_alone(job: Job) -> Diagnosis | None:
     return diagnosis or _describe_end(job)
 
 
-def _find_recorded_roots(job: Job) -> Diagnosis | None:
+def _find_recorded_roots(job: Job) -> Explanation | None:
     """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
     joined = recorder_join.weigh_against_lines(job, recorder.find_recorded_roots(job))
     return recorder.explained_by(_find_failed_ranks(job), joined)
@@ -98,7 +101,7 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     return bool((job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]) > 1)
 
 
-def _find_failed_ranks(job: Job) -> Diagnosis | None:
+def _find_failed_ranks(job: Job) -> Explanation | None:
     """Find the ranks that failed by themselves, in the last attempt in which any did."""
     exits = [row for row in job.all_exits if row["is_first"] and row["is_final"] and row["rank"] is not None]
     if not exits:
@@ -115,19 +118,21 @@ def _find_failed_ranks(job: Job) -> Diagnosis | None:
         reason = (
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
         )
-        diagnosis = Diagnosis("no-hang", reason, "likely")
+        diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
     elif set(rank_ids_of(job)) <= set(numbers) and len(numbers) > 1:
         reason = "every rank in this text failed by itself, so none waits for another"
-        diagnosis = Diagnosis("undecidable", reason, "likely")
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
     elif is_exit or (not losses and all(row["signal"] == ABORT and not row["message"] for row in strongest)):
         end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
         reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
-        diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_OUTPUT)
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_OUTPUT)
     else:
         is_sure = len(numbers) == 1 and strongest[0]["how"] != EXIT
-        diagnosis = diagnose(job, "rank-died", "certain" if is_sure else "likely", ended_text(strongest[0]), numbers)
+        diagnosis = diagnose(
+            job, Kind.RANK_DIED, [] if is_sure else [Doubt.SEVERAL_ENDED], ended_text(strongest[0]), numbers
+        )
         if set(rank_ids_of(job)) <= set(numbers):
-            diagnosis.lower_certainty("possible")
+            diagnosis.doubt(Doubt.ALL_ENDED)
     cite(job, diagnosis, "culprit", strongest)
     cite(job, diagnosis, "failure", losses[:3])
     return diagnosis
@@ -136,7 +141,7 @@ def _find_failed_ranks(job: Job) -> Diagnosis | None:
 # Barriers and the store
 
 
-def find_absent_at_barrier(job: Job) -> Diagnosis | None:
+def find_absent_at_barrier(job: Job) -> Explanation | None:
     """Find the ranks that did not come to a monitored barrier.
 
     A barrier that stops at the first absent rank names no other. Every rank that came prints that it did, so a rank
@@ -163,7 +168,7 @@ def find_absent_at_barrier(job: Job) -> Diagnosis | None:
     reason = "did not come to the barrier that the others had reached"
     if silent:
         reason += f"; the barrier names rank {named[0]} alone, and {ranks_text(silent)} printed nothing until the end"
-    diagnosis = diagnose(job, "lagging-ranks", "likely", reason, sorted({*culprits, *silent}))
+    diagnosis = diagnose(job, Kind.LAGGING, [Doubt.OTHER_TEXT], reason, sorted({*culprits, *silent}))
     diagnosis.call = {"name": "monitored_barrier"}
     cite(job, diagnosis, "waiting", naming)
     cite(job, diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
@@ -175,7 +180,7 @@ def _is_announced_for_all(naming: list[Row]) -> bool:
     return any(row["form"].startswith("all_absent") for row in naming)
 
 
-def _find_missing_clients(job: Job) -> Diagnosis | None:
+def _find_missing_clients(job: Job) -> Explanation | None:
     """Find processes that never came to the store, by its own count of clients."""
     rows = [row for row in job.pytorch["store_error"] if row["joined"] is not None]
     if not rows:
@@ -189,7 +194,7 @@ def _find_missing_clients(job: Job) -> Diagnosis | None:
     reason = f"never came to the store of the process group: {joined} of {expected} processes did"
     if not is_named:
         reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
-    diagnosis = diagnose(job, "rank-missing", "likely", reason, suspects if is_named else [])
+    diagnosis = diagnose(job, Kind.RANK_MISSING, [Doubt.OTHER_TEXT], reason, suspects if is_named else [])
     if not is_named and suspects:
         diagnosis.collect = [f"collect the output of {ranks_text(suspects)}, which these files lack"]
     cite(job, diagnosis, "waiting", rows)
@@ -199,7 +204,7 @@ def _find_missing_clients(job: Job) -> Diagnosis | None:
 MOST_CLIENTS = 1 << 20
 
 
-def _find_rendezvous(job: Job) -> Diagnosis | None:
+def _find_rendezvous(job: Job) -> Explanation | None:
     """Find ranks that waited in the store for a key, or could not connect to it."""
     rows = job.pytorch["store_error"]
     if not rows:
@@ -222,8 +227,8 @@ def _find_rendezvous(job: Job) -> Diagnosis | None:
         reason = (
             f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
         )
-    verdict = "init-failed" if any(row["form"] == "port_taken" for row in rows) else "init-incomplete"
-    diagnosis = diagnose(job, verdict, "likely", reason, [])
+    verdict = Kind.INIT_FAILED if any(row["form"] == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
+    diagnosis = diagnose(job, verdict, [Doubt.OTHER_TEXT], reason, [])
     diagnosis.collect = collect
     cite(job, diagnosis, "waiting", unreachable or rows)
     return diagnosis
@@ -232,7 +237,7 @@ def _find_rendezvous(job: Job) -> Diagnosis | None:
 # Calls that failed on all sides
 
 
-def _find_failed_calls(job: Job) -> Diagnosis | None:
+def _find_failed_calls(job: Job) -> Explanation | None:
     """Judge time-outs and lost connections of gloo by the calls in which the ranks were."""
     errors = [row for row in job.pytorch["torch_error"] if row["kind"] in (TIMED_OUT, CLOSED, SIZE)]
     first: dict[int, Row] = {}
@@ -251,13 +256,13 @@ def _find_failed_calls(job: Job) -> Diagnosis | None:
     is_collective = not set(names) & set(POINT_TO_POINT)
     if has_all and is_timeout and len(names) == 1 and is_collective:
         reason = f"every rank timed out in {names[0]}: the transport failed, or their arguments differ"
-        diagnosis = diagnose(job, "stuck-together", "likely", reason, [])
+        diagnosis = diagnose(job, Kind.STUCK_TOGETHER, [Doubt.OTHER_TEXT], reason, [])
     elif has_all and len(names) > 1 and is_collective and 0 < 2 * len(outliers := minority_of(calls)) < len(calls):
         reason = f"was in {calls[outliers[0]]} while the others were in another call, if all use one process group"
-        diagnosis = diagnose(job, "collective-mismatch", "possible", reason, outliers)
-        diagnosis.how = "swapped"
+        diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_GROUP], reason, outliers)
+        diagnosis.how = How.SWAPPED
     else:
-        diagnosis = diagnose(job, "undecidable", "likely", _unexplained(first, calls, silent), [])
+        diagnosis = diagnose(job, Kind.UNDECIDABLE, [Doubt.OPEN], _unexplained(first, calls, silent), [])
         diagnosis.suspects = silent if len(silent) == 1 else []
         if silent and not is_timeout:  # a rank that ended without an error closes its connections, too
             diagnosis.collect = [f"collect the exit code and the end of the output of {ranks_text(silent)}"]
@@ -274,12 +279,12 @@ def _find_failed_calls(job: Job) -> Diagnosis | None:
     return diagnosis
 
 
-def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Diagnosis:
+def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Explanation:
     """Judge messages of an unexpected size: the ranks make different calls, and no line shows which rank differs."""
     ranks = ranks_text(sorted({row["rank"] for row in rows if row["rank"] is not None})) or "a rank"
     reason = f"{ranks} received more bytes than expected: the ranks do not make the same call, or differ in its size"
-    diagnosis = diagnose(job, "collective-mismatch", "likely", reason, [])
-    diagnosis.how = "swapped"
+    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_TEXT], reason, [])
+    diagnosis.how = How.SWAPPED
     diagnosis.collect = [
         "set, and run again, so that PyTorch names the call of every rank: `export TORCH_DISTRIBUTED_DEBUG=DETAIL`"
     ]
@@ -300,13 +305,13 @@ def _unexplained(first: dict[int, Row], calls: dict[int, str], silent: list[int]
     return f"{text}; no line shows which rank failed or stopped first"
 
 
-def _describe_end(job: Job) -> Diagnosis:
+def _describe_end(job: Job) -> Explanation:
     """Describe a job in whose text no rank failed and none timed out."""
     terminated = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("terminated", "signal")]
     if terminated or job.is_cancelled:
         reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
     else:
         reason = "no line shows a rank that failed first, a comparison of calls or a time-out"
-    diagnosis = Diagnosis("undecidable", reason, "likely", collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
+    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
     cite(job, diagnosis, "context", terminated)
     return diagnosis

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS
 
 MOST_PEERS = 3  # named in a reason
 
 
-def find_transport_failure(job: Job) -> Diagnosis | None:
+def find_transport_failure(job: Job) -> Explanation | None:
     """Find failures of the transport or a GPU where all ranks made the same calls."""
     failures = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and job.is_fatal(event)]
     aborted = [row for row in job.memberships if row["end"] in ("Abort", "Revoke")]
@@ -27,24 +30,26 @@ def find_transport_failure(job: Job) -> Diagnosis | None:
         of_peers = (
             [f"collect the logs and the output of the processes{to_peers.replace(' to', ' at')}"] if peers else []
         )
-        diagnosis = Diagnosis("undecidable", reason, "likely", collect=of_peers + COLLECT_CALLS)
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=of_peers + COLLECT_CALLS)
     elif job.absent and not local_faults:
         absent = ranks_text(job.absent)
         reason = f"all ranks in these logs made the same calls, then connections failed; no log of {absent} was given"
-        diagnosis = Diagnosis(
-            "undecidable", reason, "likely", suspects=job.absent, collect=[f"collect the log of {absent}"]
+        diagnosis = Explanation(
+            Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=job.absent, collect=[f"collect the log of {absent}"]
         )
     elif (silent := [rank_id for rank_id in job.rank_ids if not job.last_call(rank_id)]) and not local_faults:
         numbers = job.rank_numbers(silent)
         event = "connections failed" if failures else "ranks aborted their communicators"
         reason = f"{event}, and the lines of {ranks_text(numbers) or 'other ranks'} show no calls"
-        diagnosis = Diagnosis("undecidable", reason, "likely", suspects=numbers, collect=COLLECT_CALLS)
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=numbers, collect=COLLECT_CALLS)
     else:
-        diagnosis = Diagnosis(
-            "stuck-together", "all ranks made the same calls, and then the transport or a GPU failed", "likely"
+        diagnosis = Explanation(
+            Kind.STUCK_TOGETHER,
+            "all ranks made the same calls, and then the transport or a GPU failed",
+            [Doubt.TRANSPORT_SURVIVED],
         )
     if not failures:
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(Doubt.NO_FAILURE_SHOWN)
     diagnosis.culprits = (
         sorted({event["rank_id"] for event in local_faults if event["rank_id"] is not None})
         if len(local_faults) < len(job.rank_ids)

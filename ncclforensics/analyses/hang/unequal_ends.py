@@ -9,20 +9,23 @@ from collections import defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.hang.job import Job
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import LOOK_AGAIN, stacks_of
 
 MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 
 
-def find_several_ends(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def find_several_ends(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Answer where some logs end between those of the culprits and of the others: not all may go to the end."""
     between = _ending_between(job, diagnosis)
     return _several_ends(job, diagnosis, between, diagnosis.culprits) if between else None
 
 
-def find_several_ends_of_silent_ranks(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def find_several_ends_of_silent_ranks(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Answer like `find_several_ends` where the others report a failure, and ranks between them and the culprits none.
 
     The others stand right behind such a rank: it may be the one that stopped, and the log of the culprit is shorter.
@@ -37,13 +40,13 @@ def find_several_ends_of_silent_ranks(job: Job, diagnosis: Diagnosis) -> Diagnos
     return _several_ends(job, diagnosis, sorted(between), diagnosis.culprits) if are_most else None
 
 
-def find_culprits_apart(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Answer where culprits stand at different places of the program, though none of them waits for another.
 
     That two ranks stop by themselves is a coincidence, and that the log of one is shorter than its run is none; unless
     these are all ranks of their hosts, or their logs show the end.
     """
-    if diagnosis.verdict != "lagging-ranks" or len(diagnosis.culprits) < 2:
+    if diagnosis.verdict != Kind.LAGGING or len(diagnosis.culprits) < 2:
         return None
     ended = {row["rank_id"] for row in job.memberships if row["end"] is not None}
     shown = ended | {event["rank_id"] for event in job.failure_events}
@@ -76,14 +79,14 @@ def _stands_elsewhere(made: dict[tuple[int, int], int], others: dict[tuple[int, 
     return any(others.get(communicator, calls) != calls for communicator, calls in made.items())
 
 
-def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
+def _ending_between(job: Job, diagnosis: Explanation) -> list[int]:
     """The ranks whose logs end between those of the culprits and of most others.
 
     They made the same call that a culprit lacks, and fewer calls behind it than the others: it did not stop those, so
     it did not stop these either, and one of these logs may only be shorter than the rank's run.
     """
     culprits = set(diagnosis.culprits)
-    if diagnosis.verdict not in ("lagging-ranks", "rank-died") or not culprits:
+    if diagnosis.verdict not in (Kind.LAGGING, Kind.RANK_DIED) or not culprits:
         return []
     edges = [edge for edge in job.waits if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"])]
     positions = pl.Series([edge["pos"] for edge in edges], dtype=pl.Int64)
@@ -105,14 +108,16 @@ def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
     return sorted(found)
 
 
-def _left_open(diagnosis: Diagnosis, reason: str, collect: list[str]) -> Diagnosis:
+def _left_open(diagnosis: Explanation, reason: str, collect: list[str]) -> Explanation:
     """Answer that nothing shows which rank stands: the culprits of a diagnosis may wait like the others."""
-    answer = Diagnosis("undecidable", reason, "likely", collect=collect, stall_evidence=diagnosis.stall_evidence)
+    answer = Explanation(
+        Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect, stall_evidence=diagnosis.stall_evidence
+    )
     answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
     return answer
 
 
-def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int], first: list[int]) -> Diagnosis:
+def _several_ends(job: Job, diagnosis: Explanation, between: list[int], first: list[int]) -> Explanation:
     """Answer where logs end at several places: nothing shows which of these ranks stands, and whose log is shorter."""
     slower, later = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (first, between))
     reason = (
@@ -141,7 +146,7 @@ def have_staggered_ends(job: Job) -> bool:
     return made_by_rank.n_unique() > MOST_ENDS + communicators
 
 
-def find_end_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def find_end_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Answer where the log of a culprit ends in the middle of NCCL's work: it did not stop before a call."""
     ranks = sorted(job.unfinished_setups.keys() & set(diagnosis.culprits))
     if not ranks:
@@ -160,7 +165,7 @@ def find_end_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
     return answer
 
 
-def find_others_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+def find_others_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Answer where most others still connect for the call that a culprit lacks: in a running job it comes to it later.
 
     Connecting takes seconds on a large job, and only the neighbours of a rank that does not come have to wait in it.

@@ -31,8 +31,10 @@ from ncclforensics.analyses.hang import (
     transport_failure,
     waiting,
 )
-from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
+from ncclforensics.analyses.hang.job import Job, all_jobs
 from ncclforensics.analyses.hang.source_agreement import find_by_lines, weigh_sources
+from ncclforensics.analyses.verdict.explanation import EVIDENCE_LINE, Explanation
+from ncclforensics.analyses.verdict.vocabulary import Certainty
 from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.registry import analysis
 
@@ -56,21 +58,25 @@ VERDICT = {
     "caller": pl.Int32(),  # rank number of the process that made this Send or Recv
     "call_ranks": pl.List(pl.Int32()),  # rank numbers of its communicator; null if unknown, or if it has all ranks
     "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
-    "basis": pl.String(),  # what it rests on, if not on calls in logs: stacks, dumps
+    "basis": pl.String(),  # what it rests on, if not on calls in logs: stacks, dumps, counters
+    "detail": pl.String(),  # what was refused or failed in init
+    "fault": pl.String(),  # what failed in init, in words
+    "doubts": pl.List(pl.String()),  # names of the doubts that lower its certainty
     "fields": pl.List(pl.String()),  # of the call that differ
-    "reason": pl.String(),
+    "claim": pl.String(),  # what happened
+    "reason": pl.String(),  # the same, with all that is known beside it
     "stall_evidence": pl.List(pl.String()),  # what shows that the job stood still
     "rests_on_stall": pl.Boolean(),  # the verdict holds only if the job stood still, which nothing in the logs shows
     "collect": pl.List(pl.String()),  # further inputs that would decide an open question
 }
 
 
-def _find_in_dumps(job: Job) -> Diagnosis | None:
+def _find_in_dumps(job: Job) -> Explanation | None:
     """Find what the Flight Recorder dumps show, where they may be of the run that NCCL's lines show."""
     return None if equal_counts.DUMPS in job.doubts else _by_dumps(job)
 
 
-def _find_in_doubtful_sources(job: Job) -> Diagnosis | None:
+def _find_in_doubtful_sources(job: Job) -> Explanation | None:
     """Find what dumps and watchdogs show that may be of another run, unless the network failed by NCCL's lines."""
     if not job.doubts:
         return None
@@ -81,38 +87,38 @@ def _find_in_doubtful_sources(job: Job) -> Diagnosis | None:
     return transport_failure.find_transport_failure(job) or by_dumps or by_watchdogs
 
 
-def _by_dumps(job: Job) -> Diagnosis | None:
+def _by_dumps(job: Job) -> Explanation | None:
     return recorder.find_recorded_mismatch(job) or _find_recorded_roots(job)
 
 
-def _find_desync(job: Job) -> Diagnosis | None:
+def _find_desync(job: Job) -> Explanation | None:
     """Find a desync that PyTorch reports."""
     if equal_counts.WATCHDOGS in job.doubts:
         return None
     return _prefer_proven(job, equal_counts.mention_later_calls(job, pytorch.find_desync(job)))
 
 
-def _find_recorded_roots(job: Job) -> Diagnosis | None:
+def _find_recorded_roots(job: Job) -> Explanation | None:
     """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
     roots = recorder.find_recorded_roots(job)
     joined = recorder_join.weigh_against_lines(job, roots)
     return recorder.explained_by(first_exit.find_first_exit(job), joined)
 
 
-def _find_by_lines(job: Job) -> Diagnosis | None:
+def _find_by_lines(job: Job) -> Explanation | None:
     """Find the ranks that the others wait for by NCCL's lines, or the one of them that may have skipped a call."""
     return mismatch.explain_by_skipped_call(job, find_by_lines(job))
 
 
-def _prefer_proven(job: Job, reported: Diagnosis | None) -> Diagnosis | None:
+def _prefer_proven(job: Job, reported: Explanation | None) -> Explanation | None:
     """Return what NCCL's lines prove where it is the same or a part, because they name the call; else the report."""
     proven = waiting.find_waited_for_ranks(job) if reported else None
     is_part = bool(reported and proven and proven.culprits and set(proven.culprits) <= set(reported.culprits))
-    return proven if proven and is_part and proven.certainty == "certain" else reported
+    return proven if proven and is_part and proven.certainty is Certainty.CERTAIN else reported
 
 
 # Applied in this order; the first diagnosis that is not None holds. The last check always returns one.
-QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
+QUESTIONS: tuple[Callable[[Job], Explanation | None], ...] = (
     torch_text.judge_text_alone,
     init.find_refused_init,
     init.find_failed_init,
@@ -140,7 +146,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
 )
 
 
-def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis]]:
+def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Explanation]]:
     """Return every job with the first diagnosis of QUESTIONS, weighed by all other sources."""
     diagnoses = []
     for job in all_jobs(frames):
@@ -156,7 +162,7 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis
     return diagnoses
 
 
-def _victims(job: Job, diagnosis: Diagnosis, recorded_wait: pl.DataFrame) -> list[int]:
+def _victims(job: Job, diagnosis: Explanation, recorded_wait: pl.DataFrame) -> list[int]:
     """Return the victims of a diagnosis: not ranks that others wait for in another communicator and that wait for none.
 
     A job may have a second fault, which the first one does not explain.
@@ -170,7 +176,7 @@ def _victims(job: Job, diagnosis: Diagnosis, recorded_wait: pl.DataFrame) -> lis
     return [rank_id for rank_id in diagnosis.victims if rank_id not in awaited - explained]
 
 
-def _caller(job: Job, diagnosis: Diagnosis) -> int | None:
+def _caller(job: Job, diagnosis: Explanation) -> int | None:
     """Return the rank number of the process that made the Send or Recv of a diagnosis."""
     call = diagnosis.call or {}
     is_known = call.get("name") in MESSAGES and call.get("rank_id") in job.rank_ids

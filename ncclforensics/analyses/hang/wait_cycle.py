@@ -8,7 +8,10 @@ from math import inf
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_INIT, stacks_of
 
@@ -23,7 +26,7 @@ LEFT_OUT = (
 COUNTERPART = {"Send": "Recv", "Recv": "Send"}
 
 
-def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Diagnosis:
+def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Explanation:
     """Judge ranks that wait for each other, on different communicators or as senders and receivers."""
     cycle = _terminal_cycle(waits_for_of)
     first_edges = _first_edges(job.waits, cycle)
@@ -41,9 +44,9 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
         diagnosis = _left_the_order(job, first_edges, passed)
     elif irregular:
         is_message = len(set(index_of.values())) == 1
-        verdict = "p2p-unmatched" if is_message else "cross-communicator-deadlock"
-        diagnosis = Diagnosis(verdict, "", "likely", culprits=irregular)
-        diagnosis.reason = LEFT_OUT
+        verdict = Kind.UNMATCHED if is_message else Kind.DEADLOCK
+        diagnosis = Explanation(verdict, "", [Doubt.ONLY_LINE_LOST], culprits=irregular)
+        diagnosis.claim = LEFT_OUT
     elif len(set(index_of.values())) > 1:
         ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
         for rank_id, index in index_of.items():
@@ -52,20 +55,20 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
         (fewest, few_waiters, minority_ranks), *_, (most, many_waiters, _) = sorted(sides)
         is_minority = fewest < most or few_waiters * FAR_MORE <= many_waiters
         culprits = minority_ranks if is_minority else sorted(cycle)
-        diagnosis = Diagnosis("cross-communicator-deadlock", "", "possible", culprits=sorted(culprits))
-        diagnosis.reason = (
+        diagnosis = Explanation(Kind.DEADLOCK, "", [Doubt.NO_MAJORITY_OF_ORDER], culprits=sorted(culprits))
+        diagnosis.claim = (
             "used the communicators in a different order than the others, or the others did: each side waits for the "
             "other, and no other rank shows the order of the program"
         )
     else:
         omitting = _ranks_awaited_first(job, list(first_edges.values()))
-        diagnosis = Diagnosis("p2p-unmatched", "", culprits=omitting)
-        diagnosis.reason = "waited for each other in Send and Recv: no rank posted the matching call first"
+        diagnosis = Explanation(Kind.UNMATCHED, "", culprits=omitting)
+        diagnosis.claim = "waited for each other in Send and Recv: no rank posted the matching call first"
         if len(omitting) < len(cycle):
-            diagnosis.reason = (
+            diagnosis.claim = (
                 "made a later collective without the Send or Recv that the others wait for, or these made one too many"
             )
-            diagnosis.certainty = "possible"
+            diagnosis.doubt(Doubt.LINE_LOST)
     minority = [first_edges[rank_id] for rank_id in sorted(diagnosis.culprits, key=job.order_of)]
     majority = [first_edges[rank_id] for rank_id in cycle if rank_id not in diagnosis.culprits] or minority[1:]
     majority.sort(key=lambda edge: edge["waits_for"] not in diagnosis.culprits)
@@ -137,31 +140,31 @@ def holds_several(job: Job, key: str) -> bool:
     return len(job.members[key]) > int(job.members[key][0]["nranks"])
 
 
-def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Diagnosis:
+def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Explanation:
     """Answer where ranks wait for each other, but it is not known on which communicators."""
     names = ranks_text(job.rank_numbers(first_edges)) or "some ranks"
     reason = (
         f"{names} may wait for each other on several communicators, but the lines that name the members of these are "
         "missing: which rank waits for which is not known"
     )
-    answer = Diagnosis("undecidable", reason, "likely", collect=list(COLLECT_INIT))
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=list(COLLECT_INIT))
     answer.add_evidence("context", [{**edge, "rank_id": rank_id} for rank_id, edge in list(first_edges.items())[:4]])
     return answer
 
 
-def _left_the_order(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Diagnosis:
+def _left_the_order(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Explanation:
     """Judge ranks that stand in a call which the program has behind one that others wait for.
 
     Whether it was left out or comes later, a message stays without its counterpart, unless the log lost that line.
     """
-    certainty = "certain" if len(passed) < len(first_edges) else "possible"
+    doubts = [] if len(passed) < len(first_edges) else [Doubt.NO_MAJORITY_OF_ORDER]
     if all(edge["kind"] in ("send", "recv") for edge in first_edges.values() if edge["waits_for"] in passed):
-        diagnosis = Diagnosis("p2p-unmatched", "", certainty, culprits=passed)
-        diagnosis.reason = "made a later call without the Send or Recv that another rank waits for"
-        diagnosis.lower_certainty("likely")
+        diagnosis = Explanation(Kind.UNMATCHED, "", doubts, culprits=passed)
+        diagnosis.claim = "made a later call without the Send or Recv that another rank waits for"
+        diagnosis.doubt(Doubt.ONLY_LINE_LOST)
         return diagnosis
-    diagnosis = Diagnosis("cross-communicator-deadlock", "", certainty, culprits=passed)
-    diagnosis.reason = (
+    diagnosis = Explanation(Kind.DEADLOCK, "", doubts, culprits=passed)
+    diagnosis.claim = (
         "is in a later call, while the others wait for it in an earlier one: it used the communicators in another "
         "order than the others, or skipped the earlier call"
     )
@@ -187,7 +190,7 @@ def _has_one_waiter(job: Job, first_edges: dict[int, Row], rank_id: int) -> bool
     return len(waiters) == 1
 
 
-def _skipped_or_lost(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Diagnosis:
+def _skipped_or_lost(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Explanation:
     """Answer where one rank alone waits for the call: it was left out, or its line is lost and the waiter is behind."""
     waiters = [rank_id for rank_id, edge in first_edges.items() if edge["waits_for"] in passed]
     skipping, waiting = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (passed, waiters))
@@ -196,7 +199,7 @@ def _skipped_or_lost(job: Job, first_edges: dict[int, Row], passed: list[int]) -
         "the rank that the others wait for"
     )
     collect = [stacks_of(f"{skipping} and {waiting}")]
-    answer = Diagnosis("undecidable", reason, "likely", collect=collect)
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
     answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in waiters[:2]])
     answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in passed[:2]])
     return answer

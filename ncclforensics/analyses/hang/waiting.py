@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.left_out import undecided, weigh_left_out_calls, weigh_unfinished_logs
 from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
@@ -15,6 +15,9 @@ from ncclforensics.analyses.hang.wait_cycle import holds_several, judge_cycle, r
 from ncclforensics.analyses.hang.wait_sets import placed_waits, wait_graph
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import LOST, REMOTE_ERROR
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT
 from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED, stacks_of
@@ -24,7 +27,7 @@ FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
 MODEL_LIMIT = 4  # examined culprits, and model ranks of each
 
 
-def find_lost_process(job: Job) -> Diagnosis | None:
+def find_lost_process(job: Job) -> Explanation | None:
     """Find a process that vanished without an error of its own while others lost their connection to it."""
     connection_losses = [event for event in job.failure_events if event["kind"] == LOST and not event["at_exit"]]
     never_complete = [key for key, rows in job.members.items() if not any(row["is_complete"] for row in rows)]
@@ -88,19 +91,19 @@ def find_lost_process(job: Job) -> Diagnosis | None:
         return answer
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
         reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
-        answer = Diagnosis(
-            "undecidable",
+        answer = Explanation(
+            Kind.UNDECIDABLE,
             reason,
-            "likely",
+            [Doubt.OPEN],
             suspects=job.absent,
             collect=[f"collect the logs of {', '.join(absent_hosts)}"],
         )
         answer.add_evidence("failure", connection_losses[:3])
         return answer
-    diagnosis = Diagnosis(
-        "rank-died",
+    diagnosis = Explanation(
+        Kind.RANK_DIED,
         "stopped printing without an error of its own, and other ranks lost their connection to it",
-        "likely",
+        [Doubt.NO_REPORT_OF_END],
     )
     diagnosis.culprits = culprits
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
@@ -114,8 +117,9 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     if named_ranks:
         return diagnosis
     if have_staggered_ends(job):
-        diagnosis.reason += "; but the logs end at many different places: not all of them go to the end"
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(
+            Doubt.ENDS_STAGGERED, "but the logs end at many different places: not all of them go to the end"
+        )
     return find_several_ends_of_silent_ranks(job, diagnosis) or diagnosis
 
 
@@ -145,7 +149,7 @@ def _hosts_without_ranks(job: Job, connection_losses: list[Row]) -> list[str]:
     return sorted(peers) if are_names and hosts.isdisjoint(peers) else []
 
 
-def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: list[Row]) -> Diagnosis | None:
+def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: list[Row]) -> Explanation | None:
     """Answer where connections to a host were lost, and none of its ranks is one that the others wait for."""
     if not lost_ranks:
         return None
@@ -157,10 +161,10 @@ def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: li
     return one_of_these_died(names, reason, "failure", connection_losses[:3])
 
 
-def one_of_these_died(names: str, reason: str, what: str, rows: list[Row]) -> Diagnosis:
+def one_of_these_died(names: str, reason: str, what: str, rows: list[Row]) -> Explanation:
     """Answer that a process ended, and that nothing shows which of these; cite the rows as `what`."""
     collect = [f"collect the exit codes of {names}, and the end of their logs"]
-    answer = Diagnosis("undecidable", reason, "likely", collect=collect)
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
     answer.add_evidence(what, rows)
     return answer
 
@@ -191,7 +195,7 @@ def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
     return partial[0][0] if is_single and is_whole and job.lag(partial[0][0]) == 1 else None
 
 
-def find_waited_for_ranks(job: Job) -> Diagnosis | None:
+def find_waited_for_ranks(job: Job) -> Explanation | None:
     """Find ranks that others wait for and that wait for no rank themselves, or a cycle of waiting ranks."""
     if not job.waits:
         return None
@@ -210,8 +214,7 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
     if stray is not None:
         names = ranks_text(job.rank_numbers([stray])) or "another rank"
-        diagnosis.reason += f"; the log of {names} lacks its last call, too, which may be a lost line"
-        diagnosis.lower_certainty("likely")
+        diagnosis.doubt(Doubt.ONE_STRAY_LINE, f"the log of {names} lacks its last call, too, which may be a lost line")
     diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
@@ -232,31 +235,34 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
         return undecided(job, diagnosis, reason, ranks_with_dropped_lines, COLLECT_EVERY_LINE)
     keys = {edge["key"] for edge in job.awaited_calls if not {*diagnosis.culprits}.isdisjoint(edge["waits_for"])}
     if any(job.count_unseen_members(key) for key in keys):
-        diagnosis.lower_certainty("likely")
+        diagnosis.doubt(Doubt.MEMBER_UNSEEN)
     if any(row["is_inferred"] for key in keys for row in job.members[key]):
-        diagnosis.lower_certainty("likely")
+        diagnosis.doubt(Doubt.MEMBERS_INFERRED)
     if keys and all(holds_several(job, key) or job.has_guessed_members(key) for key in keys):
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(Doubt.MEMBERS_GUESSED)
     if any(not job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits):
-        diagnosis.lower_certainty("possible" if any(job.count_unseen_members(key) for key in keys) else "likely")
+        are_unseen = any(job.count_unseen_members(key) for key in keys)
+        diagnosis.doubt(Doubt.CALLS_NOT_LOGGED_NOR_MEMBERS if are_unseen else Doubt.CALLS_NOT_LOGGED)
     if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(Doubt.LINES_MISSING)
     if open_answer := weigh_left_out_calls(job, diagnosis):
         return open_answer
     if _was_interrupted(job):
-        diagnosis.reason += "; the capture was ended before any call timed out, so the rank may only have been late"
-        diagnosis.lower_certainty("possible")
+        diagnosis.doubt(
+            Doubt.ENDED_BY_CAPTURE,
+            "the capture was ended before any call timed out, so the rank may only have been late",
+        )
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
 
 
-def _behind_or_in_a_cycle(job: Job, lagging: list[int], in_cycle: set[int]) -> Diagnosis:
+def _behind_or_in_a_cycle(job: Job, lagging: list[int], in_cycle: set[int]) -> Explanation:
     """Answer where some ranks are behind, and others wait for each other: the first does not cause the second."""
     names, others = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (lagging, in_cycle))
     reason = (
         f"the others wait for {names}, but of {others} some wait for each other, which {names} does not cause: a line "
         "of a call may be lost from one of these logs"
     )
-    answer = Diagnosis("undecidable", reason, "likely", collect=[stacks_of(names)])
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[stacks_of(names)])
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in lagging[:3]])
     return answer
 
@@ -280,22 +286,22 @@ def _with_more_than_a_lost_line(job: Job, culprits: list[int]) -> list[int]:
     return [rank_id for rank_id in culprits if rank_id not in single_message] or culprits
 
 
-def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Diagnosis:
-    diagnosis = Diagnosis("lagging-ranks", "", culprits=culprits)
+def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:
+    diagnosis = Explanation(Kind.LAGGING, "", culprits=culprits)
     edge = cite_first_missing_call(job, diagnosis)
     if edge is not None and edge["kind"] in ("send", "recv"):
         counterpart = "Recv" if edge["kind"] == "send" else "Send"
-        diagnosis.verdict = "p2p-unmatched"
-        diagnosis.reason = f"never called the {counterpart} that matches this {edge['kind'].capitalize()}"
+        diagnosis.verdict = Kind.UNMATCHED
+        diagnosis.claim = f"never called the {counterpart} that matches this {edge['kind'].capitalize()}"
     else:
-        diagnosis.reason = "did not make the call that the others are in, and waited for no other rank"
+        diagnosis.claim = "did not make the call that the others are in, and waited for no other rank"
     diagnosis.add_evidence(
         "culprit", [row for rank_id in culprits[:4] if (row := job.last_call(rank_id) or job.last_line(rank_id))]
     )
     return diagnosis
 
 
-def cite_first_missing_call(job: Job, diagnosis: Diagnosis) -> Row | None:
+def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Row | None:
     """Set the diagnosis' call to the first one in program order that a culprit lacks; cite the waiting ranks."""
     culprits = set(diagnosis.culprits)
     # Of every call that a culprit lacks: the first edge to one of them.

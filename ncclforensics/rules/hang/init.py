@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.hang.init import FAILED, UNNAMED_FAULT
 from ncclforensics.analyses.job.exit_reports import SIGNAL
+from ncclforensics.analyses.verdict.vocabulary import Detail
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import CRASHES
 from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
@@ -43,16 +43,16 @@ def boot_init_refused(
     jobs_with_shared_gpu = failure_event.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
     for row in verdicts_of(verdict, "init-failed"):
         finding = verdict_finding(row, verdict_evidence, rank, "init was refused: ")
-        finding.title += row["reason"].removeprefix("init was refused; ")
-        if row["reason"].startswith(FAILED):  # the fault has its own finding
+        finding.title += row["reason"]
+        if row["detail"] in (Detail.FAULT_IN_INIT, Detail.UNNAMED_FAULT):  # the fault has its own finding
             failed = rank.filter(pl.col("rank_id").is_in(row["culprits"] or row["victims"]))
             hosts = printed_hosts(failed["host"].cast(pl.String).drop_nulls().unique().sort())
             where = ranks_text(failed["rank"].drop_nulls().sort().to_list()) or ", ".join(hosts) or "a process"
-            finding.title = f"{FAILED} on {where}: {row['reason'].removeprefix(FAILED + ': ')}"
+            finding.title = f"init failed on {where}: {row['fault']}"
             warned = _returned_warnings(nccl_warning, failed)
             cited = {(line.source, line.line) for line in finding.evidence}
             finding.evidence = [line for line in warned if (line.source, line.line) not in cited] + finding.evidence
-            has_reason = bool(warned) or not row["reason"].endswith(UNNAMED_FAULT)
+            has_reason = bool(warned) or row["detail"] != Detail.UNNAMED_FAULT
             has_failures = (
                 failure_event.filter(pl.col("form") != "unwinding").join(failed, on="rank_id", how="semi").height
             )

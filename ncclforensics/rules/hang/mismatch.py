@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import COMPARED
+from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
@@ -25,7 +25,7 @@ def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, r
     Sources: nccl#147, nccl#296, pytorch#117883.
     """
     for row in verdicts_of(verdict, "collective-mismatch"):
-        if row["how"] == COMPARED:  # by PyTorch, with a finding of its own
+        if row["how"] == How.COMPARED:  # by PyTorch, with a finding of its own
             continue
         has_culprits = bool(row["culprits"] or row["missing"])
         others = " from the others" if row["victims"] else ""

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.hang.pytorch import BY_COUNTERS
-from ncclforensics.analyses.hang.recorder_diagnosis import BY_DUMPS, NOT_BEGUN, UNFINISHED
-from ncclforensics.analyses.hang.stacks import BY_STACKS
 from ncclforensics.analyses.hang.stall import WEAK
+from ncclforensics.analyses.verdict.vocabulary import Basis, How
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -33,19 +31,19 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
     """
     for row in verdicts_of(verdict, "lagging-ranks"):
         title = "{ranks} never called {call}"
-        if row["basis"] == BY_STACKS:
-            place = row["reason"].partition(";")[0].replace("{", "{{").replace("}", "}}")
+        if row["basis"] == Basis.STACKS:
+            place = row["claim"].replace("{", "{{").replace("}", "}}")
             title = (
                 f"{{ranks}} {place}, and the others wait in {operation_text(row) if row['name'] else 'a collective'}"
             )
-        elif row["how"] == UNFINISHED:  # the Flight Recorder shows that it made the call
+        elif row["how"] == How.UNFINISHED:  # the Flight Recorder shows that it made the call
             title = "{ranks} did not complete {call}, which others completed"
-        elif row["how"] == NOT_BEGUN:
+        elif row["how"] == How.NOT_BEGUN:
             title = "the GPU of {ranks} did not begin {call}, which those of the others did"
         elif _may_be_running(row):
             title = "{ranks} had not called {call} where the logs end"
         finding = verdict_finding(row, verdict_evidence, rank, title)
-        finding.remedy = AFTER_STACKS if row["basis"] == BY_STACKS else ""
+        finding.remedy = AFTER_STACKS if row["basis"] == Basis.STACKS else ""
         yield finding
 
 
@@ -100,9 +98,9 @@ def coll_all_ranks_same_op_stuck(
     for row in verdicts_of(verdict, "stuck-together"):
         ranks = "all reporting ranks" if row["certainty"] == "possible" else "all ranks"
         title = f"{ranks} are in the same call, {{call}}, and it does not complete"
-        if row["basis"] == BY_DUMPS:  # the ranks of other process groups wait elsewhere
+        if row["basis"] == Basis.DUMPS:  # the ranks of other process groups wait elsewhere
             title = "all ranks of one call, {call}, are in it, and it does not complete"
-        elif row["basis"] == BY_COUNTERS:
+        elif row["basis"] == Basis.COUNTERS:
             title = "{call} does not complete on some of the ranks"
         yield verdict_finding(
             row, verdict_evidence, rank, title if row["name"] else "communication failed, and no rank makes progress"
@@ -127,7 +125,7 @@ def read_subsystem_gap(
     if benchmark.height and benchmark["is_complete"].all():
         return
     for row in verdicts_of(verdict, "undecidable"):
-        kind = "Flight Recorder dumps" if row["basis"] == BY_DUMPS else "log"
+        kind = "Flight Recorder dumps" if row["basis"] == Basis.DUMPS else "log"
         title = "these logs do not show whether the job hangs"
         if set(row["suspects"]) & ranks_with_output(row, rank, source):
             title = f"these logs do not show which rank stopped first; suspect {ranks_text(row['suspects'])}"

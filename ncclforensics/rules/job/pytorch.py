@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import COMPARED, compared_calls, differ_in_number_alone, differing_ranks
+from ncclforensics.analyses.job.torch_text import compared_calls, differ_in_number_alone, differing_ranks
+from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -216,7 +217,7 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
         certainty="likely" if differ_in_number_alone(fingerprint.to_dicts()) else "certain",
         ranks=minority if is_world else [],
         evidence=[Line(source, line) for source, line in evidence.select("source", "line").head(2).rows()],
-        job=next((row["job"] for row in verdict.to_dicts() if row["how"] == COMPARED), None),
+        job=next((row["job"] for row in verdict.to_dicts() if row["how"] == How.COMPARED), None),
     )
 
 

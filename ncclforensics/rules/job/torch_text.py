@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import CLOSED, COMPARED, CONNECT, TIMED_OUT
+from ncclforensics.analyses.job.torch_text import CLOSED, CONNECT, TIMED_OUT
+from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import GLOO, SECOND_HAND_MESSAGES, STORE
 from ncclforensics.frames.columns import text_of
@@ -66,7 +67,7 @@ def torch_models_differ(
             evidence=_lines(counted),
         )
     for row in verdicts_of(verdict, "collective-mismatch"):
-        if row["how"] == COMPARED and not model_difference.is_empty():
+        if row["how"] == How.COMPARED and not model_difference.is_empty():
             has_culprits = row["culprits"] or row["missing"]
             title = (
                 "the model of {ranks} differs from that of the others" if has_culprits else "the models of ranks differ"

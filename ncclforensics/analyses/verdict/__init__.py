@@ -1,0 +1,1 @@
+"""The verdict: claims, the faults that explain them, and the doubts under which another fault would."""

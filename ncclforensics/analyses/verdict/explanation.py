@@ -1,0 +1,112 @@
+"""One explanation of what a job shows: a fault, the ranks at fault, its evidence, and the doubts that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.verdict.doubts import Cost, Doubt
+from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Sign
+
+Row = dict[str, Any]
+
+EVIDENCE_LINE = {
+    "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
+    "rank_id": pl.Int32(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+
+def certainty_of(doubts: Iterable[Doubt], confirmations: int = 0) -> Certainty:
+    """Return how sure an explanation is: as sure as the cheapest world is rare in which it is false.
+
+    `confirmations`: sources of another kind that show the same, each of which such a world would have to doubt, too.
+
+    >>> certainty_of([]), certainty_of([Doubt.RUNS_ON, Doubt.LINE_LOST]), certainty_of([Doubt.RUNS_ON], 1)
+    (<Certainty.CERTAIN: 'certain'>, <Certainty.POSSIBLE: 'possible'>, <Certainty.CERTAIN: 'certain'>)
+    """
+    rarity = min((doubt.cost for doubt in doubts), default=None)
+    if rarity is None or rarity + confirmations > Cost.UNUSUAL:
+        return Certainty.CERTAIN
+    return Certainty.LIKELY if rarity + confirmations == Cost.UNUSUAL else Certainty.POSSIBLE
+
+
+@dataclass(slots=True)
+class Explanation:
+    """A fault with its evidence. `culprits` and `victims` are rank ids; `call` is a row of a call."""
+
+    verdict: Kind
+    claim: str  # what happened, as the predicate of the culprits or as a sentence
+    doubts: list[Doubt] = field(default_factory=list)
+    culprits: list[int] = field(default_factory=list)
+    victims: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)  # rank numbers of culprits without a log
+    suspects: list[int] = field(default_factory=list)  # numbers of ranks without a log or an error: one may be it
+    key: str | None = None
+    call: Row | None = None
+    how: How = How.NOT_SAID
+    basis: Basis = Basis.LINES
+    detail: Detail = Detail.NOTHING
+    fault: str = ""  # what failed in init, in words
+    fields: list[str] = field(default_factory=list)
+    collect: list[str] = field(default_factory=list)
+    evidence_lines: list[Row] = field(default_factory=list)
+    stall_evidence: list[Sign] = field(default_factory=list)  # what shows that the job stood still
+    rests_on_stall: bool = False  # it holds only if the job stood still, which nothing in the logs shows
+    confirmations: int = 0  # sources of another kind that show the same
+    remarks: list[str] = field(default_factory=list)  # what else is known, and what speaks against it
+
+    @property
+    def reason(self) -> str:
+        """What happened, with all remarks."""
+        return "; ".join([self.claim, *self.remarks])
+
+    def remark(self, clause: str) -> None:
+        """Add a clause to the reason."""
+        self.remarks.append(clause)
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure it is."""
+        return certainty_of(self.doubts, self.confirmations)
+
+    def doubt(self, doubt: Doubt, clause: str = "") -> None:
+        """Take a doubt into account, and say so in the reason."""
+        if doubt not in self.doubts:
+            self.doubts.append(doubt)
+        if clause:
+            self.remark(clause)
+
+    def confirm(self) -> None:
+        """Note that a source of another kind shows the same."""
+        self.confirmations += 1
+
+    def row(self, job_number: int) -> Row:
+        """Return the explanation as a row of the frame `job_diagnosis`."""
+        call = self.call or {}
+        operation = {
+            name: call.get(name) for name in ("ordinal", "name", "count", "datatype", "op", "root", "root_rank")
+        }
+        same = ("verdict", "certainty", "key", "how", "basis", "detail", "fault", "fields", "claim", "reason")
+        lists = ("culprits", "victims", "missing", "suspects", "collect", "evidence_lines", "stall_evidence")
+        return {
+            "job": job_number,
+            **operation,
+            **{name: getattr(self, name) for name in (*same, *lists, "rests_on_stall")},
+            "doubts": [doubt.name for doubt in self.doubts],
+        }
+
+    def add_evidence(self, what: str, rows: Iterable[Row]) -> None:
+        """Cite the lines of these rows, each line once; rows without a line number are skipped."""
+        cited = {(row["rank_id"], row["source"], row["line"]) for row in self.evidence_lines}
+        for row in rows:
+            place = (row.get("rank_id"), row["source"], row["line"]) if row.get("line") is not None else None
+            if place is not None and place not in cited:
+                cited.add(place)
+                self.evidence_lines.append(
+                    {"what": what, **dict(zip(("rank_id", "source", "line"), place, strict=True))}
+                )

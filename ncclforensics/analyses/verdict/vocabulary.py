@@ -1,0 +1,81 @@
+"""The words of a verdict: what it may be, how sure, how calls differ, and what it rests on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What went wrong, as the contract's `hang.verdict`."""
+
+    INIT_FAILED = "init-failed"
+    RANK_DIED = "rank-died"
+    MISMATCH = "collective-mismatch"
+    DEADLOCK = "cross-communicator-deadlock"
+    LAGGING = "lagging-ranks"
+    UNMATCHED = "p2p-unmatched"
+    RANK_MISSING = "rank-missing"
+    INIT_INCOMPLETE = "init-incomplete"
+    STUCK_TOGETHER = "stuck-together"
+    UNDECIDABLE = "undecidable"
+    NO_HANG = "no-hang"
+
+
+class Certainty(StrEnum):
+    """How sure a verdict is; follows from the cheapest rival."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    POSSIBLE = "possible"
+
+
+class How(StrEnum):
+    """How the culprits differ from the others."""
+
+    NOT_SAID = ""
+    SKIPPED = "skipped"
+    EXTRA = "extra"
+    SWAPPED = "swapped"
+    ARGUMENTS = "arguments"
+    ANOTHER = "another"  # another call in its place
+    COMPARED = "compared"  # by PyTorch, before it made the call
+    UNFINISHED = "unfinished"  # made the call and did not complete it, and others did
+    NOT_BEGUN = "not-begun"  # its GPU did not begin the call, and those of the others did
+
+
+class Basis(StrEnum):
+    """What a verdict rests on, if not on calls in logs."""
+
+    LINES = ""
+    STACKS = "stacks"
+    DUMPS = "dumps"
+    COUNTERS = "counters"  # of work: some ranks completed the call, and others did not
+
+
+class Detail(StrEnum):
+    """What a verdict says beyond its kind, for those who advise what to do."""
+
+    NOTHING = ""
+    SAME_GPU = "same-gpu"
+    SAME_NUMBER = "same-number"
+    OTHER_SIZE = "other-size"
+    FAULT_IN_INIT = "fault-in-init"  # a rank failed, and NCCL did not refuse the arguments
+    UNNAMED_FAULT = "unnamed-fault"  # the same, where no line names the fault
+
+
+class Sign(StrEnum):
+    """What shows that a job stood still or failed, as in the contract's `standstill.by`."""
+
+    WATCHDOG = "watchdog"
+    TIMEOUT = "timeout"
+    RAS = "ras"
+    STACKS = "stacks"
+    ABORT = "abort"
+    SILENCE = "silence"
+    FAILURE = "failure"
+    LOST_CONNECTION = "lost-connection"
+    CAPTURE = "capture"
+
+
+# Verdicts on ranks that did not make a call.
+OF_ABSENCE = (Kind.LAGGING, Kind.UNMATCHED)
