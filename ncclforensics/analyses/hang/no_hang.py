@@ -50,7 +50,12 @@ def find_reported_success(job: Job) -> Explanation | None:
 def find_missing_call_lines(job: Job) -> Explanation | None:
     """Judge logs without call lines: unless all communicators were destroyed, they cannot show whether the job hung."""
     visible_ranks = [row for row in job.visibility.values() if row["calls"]]
-    if job.is_finished or _has_single_ranks(job) or len(visible_ranks) > MAJORITY * len(job.rank_ids):
+    if (
+        job.is_text_only
+        or job.is_finished
+        or _has_single_ranks(job)
+        or len(visible_ranks) > MAJORITY * len(job.rank_ids)
+    ):
         return None
     number = len(visible_ranks)
     which = (

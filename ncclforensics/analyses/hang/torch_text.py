@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ncclforensics.analyses.hang import pytorch, recorder, recorder_join
+from ncclforensics.analyses.hang import pytorch
 from ncclforensics.analyses.hang.job import Job, Row
-from ncclforensics.analyses.hang.torch_comparisons import find_compared_calls
 from ncclforensics.analyses.hang.torch_diagnosis import (
     cite,
     diagnose,
@@ -43,34 +42,6 @@ COLLECT_STACKS = [
 ]
 
 
-def judge_text_alone(job: Job) -> Explanation | None:
-    """Judge a job of which NCCL printed nothing; None if NCCL or RAS printed lines."""
-    if not job.is_text_only:
-        return None
-    checks = (
-        find_compared_calls,
-        recorder.find_recorded_mismatch,
-        _find_recorded_roots,
-        pytorch.find_desync,
-        _find_failed_ranks,
-        find_absent_at_barrier,
-        _find_missing_clients,
-        *recorder.OPEN_QUESTIONS,
-        pytorch.find_watchdog_timeout,
-        _find_failed_calls,
-        _find_rendezvous,
-        recorder.find_nothing_open,
-    )
-    diagnosis = next((answer for check in checks if (answer := check(job)) is not None), None)
-    return diagnosis or _describe_end(job)
-
-
-def _find_recorded_roots(job: Job) -> Explanation | None:
-    """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
-    joined = recorder_join.weigh_against_lines(job, recorder.find_recorded_roots(job))
-    return recorder.explained_by(_find_failed_ranks(job), joined)
-
-
 # Processes that ended
 
 GIVEN_UP = ("summary", "root_cause", "exit_code", "first_entry")  # lines of the table that torchrun prints at its end
@@ -101,7 +72,7 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     return bool((job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]) > 1)
 
 
-def _find_failed_ranks(job: Job) -> Explanation | None:
+def find_failed_ranks(job: Job) -> Explanation | None:
     """Find the ranks that failed by themselves, in the last attempt in which any did."""
     exits = [row for row in job.all_exits if row["is_first"] and row["is_final"] and row["rank"] is not None]
     if not exits:
@@ -180,7 +151,7 @@ def _is_announced_for_all(naming: list[Row]) -> bool:
     return any(row["form"].startswith("all_absent") for row in naming)
 
 
-def _find_missing_clients(job: Job) -> Explanation | None:
+def find_missing_clients(job: Job) -> Explanation | None:
     """Find processes that never came to the store, by its own count of clients."""
     rows = [row for row in job.pytorch["store_error"] if row["joined"] is not None]
     if not rows:
@@ -204,7 +175,7 @@ def _find_missing_clients(job: Job) -> Explanation | None:
 MOST_CLIENTS = 1 << 20
 
 
-def _find_rendezvous(job: Job) -> Explanation | None:
+def find_rendezvous(job: Job) -> Explanation | None:
     """Find ranks that waited in the store for a key, or could not connect to it."""
     rows = job.pytorch["store_error"]
     if not rows:
@@ -237,7 +208,7 @@ def _find_rendezvous(job: Job) -> Explanation | None:
 # Calls that failed on all sides
 
 
-def _find_failed_calls(job: Job) -> Explanation | None:
+def find_failed_calls(job: Job) -> Explanation | None:
     """Judge time-outs and lost connections of gloo by the calls in which the ranks were."""
     errors = [row for row in job.pytorch["torch_error"] if row["kind"] in (TIMED_OUT, CLOSED, SIZE)]
     first: dict[int, Row] = {}
@@ -305,7 +276,7 @@ def _unexplained(first: dict[int, Row], calls: dict[int, str], silent: list[int]
     return f"{text}; no line shows which rank failed or stopped first"
 
 
-def _describe_end(job: Job) -> Explanation:
+def describe_end(job: Job) -> Explanation:
     """Describe a job in whose text no rank failed and none timed out."""
     terminated = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("terminated", "signal")]
     if terminated or job.is_cancelled:

@@ -7,34 +7,21 @@ hang (design, the verdict; knowledge: collective mismatch and hang, root cause a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import polars as pl
 
 from ncclforensics.analyses.hang import (
     counts_join,
     equal_counts,
-    first_exit,
-    init,
-    mismatch,
-    no_hang,
     omissions,
-    pytorch,
-    ranks_without_log,
     ras_evidence,
     recorder,
-    recorder_join,
     stacks,
     stall,
-    torch_comparisons,
-    torch_text,
-    transport_failure,
-    waiting,
 )
+from ncclforensics.analyses.hang.explain import explain
 from ncclforensics.analyses.hang.job import Job, all_jobs
-from ncclforensics.analyses.hang.source_agreement import find_by_lines, weigh_sources
+from ncclforensics.analyses.hang.source_agreement import weigh_sources
 from ncclforensics.analyses.verdict.explanation import EVIDENCE_LINE, Explanation
-from ncclforensics.analyses.verdict.vocabulary import Certainty
 from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.registry import analysis
 
@@ -71,88 +58,12 @@ VERDICT = {
 }
 
 
-def _find_in_dumps(job: Job) -> Explanation | None:
-    """Find what the Flight Recorder dumps show, where they may be of the run that NCCL's lines show."""
-    return None if equal_counts.DUMPS in job.doubts else _by_dumps(job)
-
-
-def _find_in_doubtful_sources(job: Job) -> Explanation | None:
-    """Find what dumps and watchdogs show that may be of another run, unless the network failed by NCCL's lines."""
-    if not job.doubts:
-        return None
-    by_dumps, by_watchdogs = (
-        equal_counts.as_possibility(job, find(job), source) if source in job.doubts else None
-        for source, find in ((equal_counts.DUMPS, _by_dumps), (equal_counts.WATCHDOGS, pytorch.find_desync))
-    )
-    return transport_failure.find_transport_failure(job) or by_dumps or by_watchdogs
-
-
-def _by_dumps(job: Job) -> Explanation | None:
-    return recorder.find_recorded_mismatch(job) or _find_recorded_roots(job)
-
-
-def _find_desync(job: Job) -> Explanation | None:
-    """Find a desync that PyTorch reports."""
-    if equal_counts.WATCHDOGS in job.doubts:
-        return None
-    return _prefer_proven(job, equal_counts.mention_later_calls(job, pytorch.find_desync(job)))
-
-
-def _find_recorded_roots(job: Job) -> Explanation | None:
-    """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
-    roots = recorder.find_recorded_roots(job)
-    joined = recorder_join.weigh_against_lines(job, roots)
-    return recorder.explained_by(first_exit.find_first_exit(job), joined)
-
-
-def _find_by_lines(job: Job) -> Explanation | None:
-    """Find the ranks that the others wait for by NCCL's lines, or the one of them that may have skipped a call."""
-    return mismatch.explain_by_skipped_call(job, find_by_lines(job))
-
-
-def _prefer_proven(job: Job, reported: Explanation | None) -> Explanation | None:
-    """Return what NCCL's lines prove where it is the same or a part, because they name the call; else the report."""
-    proven = waiting.find_waited_for_ranks(job) if reported else None
-    is_part = bool(reported and proven and proven.culprits and set(proven.culprits) <= set(reported.culprits))
-    return proven if proven and is_part and proven.certainty is Certainty.CERTAIN else reported
-
-
-# Applied in this order; the first diagnosis that is not None holds. The last check always returns one.
-QUESTIONS: tuple[Callable[[Job], Explanation | None], ...] = (
-    torch_text.judge_text_alone,
-    init.find_refused_init,
-    init.find_failed_init,
-    mismatch.find_divergent_calls,
-    torch_comparisons.find_compared_calls,
-    _find_in_dumps,
-    _find_desync,
-    first_exit.find_first_exit,
-    torch_text.find_absent_at_barrier,
-    waiting.find_lost_process,
-    init.find_unfinished_init,
-    mismatch.find_lost_calls,
-    _find_by_lines,
-    _find_in_doubtful_sources,
-    *recorder.OPEN_QUESTIONS,
-    pytorch.find_watchdog_timeout,
-    transport_failure.find_transport_failure,
-    mismatch.find_skipped_or_lost_call,
-    ras_evidence.judge_ras_reports_alone,
-    no_hang.find_reported_success,
-    no_hang.find_missing_call_lines,
-    no_hang.find_returned_error,
-    ranks_without_log.find_missing_logs,
-    no_hang.conclude_no_hang,
-)
-
-
 def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Explanation]]:
     """Return every job with the first diagnosis of QUESTIONS, weighed by all other sources."""
     diagnoses = []
     for job in all_jobs(frames):
         equal_counts.weigh_counts_of_sources(job)
-        answers = (question(job) for question in QUESTIONS)
-        diagnosis = next(answer for answer in answers if answer is not None)
+        diagnosis = explain(job)[0]
         diagnosis = counts_join.weigh_counts(job, ras_evidence.add_ras_evidence(job, diagnosis))
         diagnosis = weigh_sources(job, stacks.add_stack_evidence(job, diagnosis))
         recorder.mention_old_dumps(job, diagnosis)

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Sign
 
@@ -59,6 +60,7 @@ class Explanation:
     rests_on_stall: bool = False  # it holds only if the job stood still, which nothing in the logs shows
     confirmations: int = 0  # sources of another kind that show the same
     remarks: list[str] = field(default_factory=list)  # what else is known, and what speaks against it
+    suggested_by: Claim = Claim.QUIET  # the strongest claim that it explains
 
     @property
     def reason(self) -> str:
