@@ -35,6 +35,7 @@ LAYERS = (
     "archive.parquet",
     "archive.restore",
     "frames",
+    "analyses.verdict.axioms",
     "analyses.job",
     "analyses.host",
     "analyses.fabric",

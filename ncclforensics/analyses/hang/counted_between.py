@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.hang.mismatch import MOST_ENQUEUED
+from ncclforensics.analyses.verdict.axioms import RUN_AHEAD
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
 
@@ -99,13 +99,13 @@ def _longer_tails(
     if named.is_empty() or source["is_closed"].all():
         return pl.DataFrame(schema=READ)
     shown = call.filter(pl.col("in_tail") & pl.col("rank_id").is_in(named.implode())).group_by("rank_id").len()
-    enough = shown.filter(pl.col("len") >= MOST_ENQUEUED)["rank_id"]
+    enough = shown.filter(pl.col("len") >= RUN_AHEAD)["rank_id"]
     few = rank.filter(pl.col("rank_id").is_in(named.implode()) & ~pl.col("rank_id").is_in(enough.implode()))
     of_processes = process.select(*OWNER, source="sources").explode("source")
     files = of_processes.join(few, on=OWNER, how="semi").select("source").unique()
     crowd = of_processes.group_by("source").agg(processes=pl.len())
     files = files.join(crowd, on="source").join(source.filter(~pl.col("is_closed")), on="source")
-    files = files.filter(pl.col("lines") < LINES_A_CALL * MOST_ENQUEUED * pl.col("processes"))
+    files = files.filter(pl.col("lines") < LINES_A_CALL * RUN_AHEAD * pl.col("processes"))
     return files.select("source", reach=pl.lit("tail")).sort("source")
 
 

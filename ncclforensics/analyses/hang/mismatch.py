@@ -15,18 +15,16 @@ from ncclforensics.analyses.hang import call_sequences, lost_calls
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
+from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD, RUN_AHEAD, SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST
 
-MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU does not go on; a step has fewer
-MOST_LATER = 8  # collectives behind a skipped one; where a communicator went on for longer, the line was lost
 FIELDS = ("name", *call_sequences.ARGUMENTS)
 FEW_LATER = 2  # calls; of one or two, those of a step that goes on may be the same by chance
 FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, no difference between calls is one
-SELDOM_ENQUEUED = 64  # collectives that few programs enqueue behind one that does not return
 FEW_AGREED = 4  # collectives: logs that begin in the middle cannot be aligned by so few
 
 
@@ -46,7 +44,7 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     has_no_majority = len(earliest.culprits) == len(job.members[key]) or callers == set(earliest.culprits)
     if has_no_majority:
         earliest.doubt(Doubt.NO_MAJORITY)
-        if _went_on(job, key, job.divergence.get(key, 0), SELDOM_ENQUEUED):
+        if _went_on(job, key, job.divergence.get(key, 0), SELDOM_AHEAD):
             earliest.doubt(Doubt.WENT_ON, "yet all of them made many more calls, so lines may be lost there")
     if job.count_unseen_members(key) or (has_no_majority and len(callers) < len(job.members[key])):
         earliest.doubt(Doubt.MEMBER_UNSEEN)
@@ -176,7 +174,7 @@ def _repeats_previous(job: Job, diagnosis: Explanation) -> bool:
     )
 
 
-def _went_on(job: Job, key: str, nth: int, calls: int = MOST_ENQUEUED) -> bool:
+def _went_on(job: Job, key: str, nth: int, calls: int = RUN_AHEAD) -> bool:
     """Whether all members made more than so many collectives behind this one.
 
     More than a host can enqueue behind a mismatch show that lines were lost there, in more places than can be aligned.
@@ -223,7 +221,7 @@ def find_skipped_or_lost_call(job: Job) -> Explanation | None:
 
     Asked last: where another fault explains why the job stopped, a lost line is the simpler explanation.
     """
-    gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= MOST_LATER]
+    gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= OFTEN_AHEAD]
     culprits = {gap["rank_id"] for gap in gaps}
     return None if len(culprits) * 2 > len(job.rank_ids) else _skipped_or_lost(job, gaps)
 
@@ -236,7 +234,7 @@ def explain_by_skipped_call(job: Job, found: Explanation | None) -> Explanation 
     """
     if found is None or found.verdict not in (Kind.LAGGING, Kind.UNMATCHED) or len(found.culprits) < 2:
         return found
-    open_gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= SELDOM_ENQUEUED]
+    open_gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= SELDOM_AHEAD]
     for key, rows in job.members.items():
         gaps = [gap for gap in open_gaps if gap["key"] == key]
         if gaps and {row["rank_id"] for row in rows} == set(found.culprits):

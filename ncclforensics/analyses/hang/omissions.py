@@ -16,6 +16,7 @@ from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.hang.mismatch import FEW_FAULTY
 from ncclforensics.analyses.job.calls import count_every_call
 from ncclforensics.analyses.job.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
+from ncclforensics.analyses.verdict.axioms import ENOUGH_ALIKE
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.vocabulary import Certainty, How, Kind
@@ -31,7 +32,6 @@ UNPLACED_MEMBER = {
     "begins_together": pl.Boolean(),  # its log seems to begin with the first call, as those of most members do
 }
 
-ENOUGH = 16  # collectives behind the missing lines; where so many agree with the others, they are at the same place
 BY_PLACE = (Kind.MISMATCH, Kind.DEADLOCK, Kind.UNMATCHED)  # compare single calls
 BY_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK)  # hold if the last calls are known
 MOST_SELECTED = 0.5  # share of the ranks
@@ -145,7 +145,7 @@ def _placed(later: pl.DataFrame, divergence: pl.DataFrame) -> pl.DataFrame:
     first = later.sort("nth").group_by("member", maintain_order=True)
     numbers = pl.col("opcount").head(FIRST_NUMBERS)
     is_counted = pl.col("is_same").head(FIRST_NUMBERS).all() & (numbers.n_unique() >= FEWEST_NUMBERS)
-    return first.agg(is_placed=is_counted | (agreeing >= ENOUGH)).filter("is_placed")
+    return first.agg(is_placed=is_counted | (agreeing >= ENOUGH_ALIKE)).filter("is_placed")
 
 
 def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:

@@ -19,13 +19,13 @@ from ncclforensics.analyses.hang.unequal_ends import (
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.torch_text import BARRIER, STORE, TIMED_OUT
+from ncclforensics.analyses.verdict.axioms import SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 
 # Verdicts that compare where the logs end: they hold only if the job stood still.
 FROM_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
-LONG_LAG = 32  # collectives behind the others; a host does not enqueue that many on one communicator ahead of a GPU
 MOST_CULPRITS = 0.25  # share of the ranks
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 NOT_SHOWN = "no line shows that the job stood still"  # the last remark of such a verdict
@@ -112,7 +112,7 @@ def weigh_stall(job: Job, diagnosis: Explanation) -> Explanation:
     is_ordinary = (
         _is_excerpt(job) or have_staggered_ends(job) or _are_many(job, diagnosis.culprits) or was_ended or job.is_ended
     )
-    if is_ordinary or has_later_output or lag > LONG_LAG or _ends_before_others(job, diagnosis.culprits):
+    if is_ordinary or has_later_output or lag > SELDOM_AHEAD or _ends_before_others(job, diagnosis.culprits):
         diagnosis.doubt(Doubt.COPIED_WHILE_RUNNING)
     return diagnosis
 

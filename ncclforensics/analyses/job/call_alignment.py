@@ -17,6 +17,7 @@ from ncclforensics.analyses.job.lost_lines import lost_lines, recent_collectives
 from ncclforensics.analyses.job.member_sequences import Sequence, Shape, distinct_sequences, model_of, sequences
 from ncclforensics.analyses.job.repeated_lines import without_repeated
 from ncclforensics.analyses.job.unread_calls import first_kept
+from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import opcount_of
 
@@ -35,7 +36,6 @@ MOST_MISSING = 8  # collectives in one gap; more is another program, not a lost 
 MOST_STARTS = 200  # places tried as the beginning of a log that begins in the middle
 MOST_GAPS = 64  # of one member
 MOST_COPIES = 64  # collectives in one block that a collector delivered twice
-MOST_AHEAD = 8  # collectives that a host enqueues behind a call that does not return; more show that it did
 ENOUGH = 2  # calls behind a gap that have to agree; one alone agrees by chance too often
 
 Row = dict[str, Any]
@@ -100,7 +100,7 @@ def call_gap(
             model = next((member for member in distinct_sequences(own).values() if _counts_from_zero(member)), None)
         if model is not None:
             aligned.append((own, model))
-    gaps = [gap for own, model in aligned for gap in _all_gaps(own, model, MOST_AHEAD)]
+    gaps = [gap for own, model in aligned for gap in _all_gaps(own, model, OFTEN_AHEAD)]
     if any(gap["missing"] < 0 for gap in gaps):  # this collector delivers lines twice: fewer calls show it elsewhere
         gaps = [gap for own, model in aligned for gap in _all_gaps(own, model, ENOUGH)]
     rows += gaps
