@@ -182,6 +182,35 @@ class Report:
         size = max(self.of_job("member", job)["nranks"].drop_nulls(), default=None)
         return {"ranks": ranks, "of": None if size is None or size < ranks else size}
 
+    def explanations(self, job: int) -> list[Row]:
+        """Return what was considered for a job, the answer first: rows of `explanation`, `numbers`, `hosts`, `quoted`.
+
+        `numbers`: of all ranks that it would be on; `quoted`: path, line and text of the lines that contradict it.
+        """
+        rows = self.of_job("explanation", job).to_dicts()
+        self.cite(Line(line["source"], line["line"]) for row in rows for line in row["lines"])
+        ranks = self.of_job("rank", job).select("rank_id", pl.col("host").cast(pl.String))
+        host_of = dict(ranks.iter_rows())
+        return [
+            {
+                **row,
+                "numbers": sorted({*self.numbers(row["culprits"]), *row["missing"]}),
+                "hosts": sorted({host_of.get(rank_id) for rank_id in row["culprits"]} - {None}),
+                "quoted": [self.cited(line["source"], line["line"]) for line in row["lines"]],
+            }
+            for row in rows
+        ]
+
+    def unexplained(self, job: int) -> list[Row]:
+        """Return the failures of a job that its verdict does not explain: `number`, `text`, `path`, `line`."""
+        rows = self.of_job("unexplained_failure", job).to_dicts()
+        self.cite(Line(row["source"], row["line"]) for row in rows)
+        places = [self.cited(row["source"], row["line"]) for row in rows]
+        return [
+            {"number": self.number_of_rank.get(row["rank_id"]), "text": row["text"], **place}
+            for row, place in zip(rows, [{"path": at["path"], "line": at["line"]} for at in places], strict=True)
+        ]
+
     def last_calls(self, job: int) -> list[Row]:
         """Return the last call of every selected rank of a job, in the order of ranks."""
         last = self.of_job("shown_call", job)

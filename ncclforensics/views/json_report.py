@@ -36,6 +36,8 @@ NO_LOG: dict[str, Any] = {
     "mismatch": None,
     "last_operations": [],
     "waits_for": [],
+    "explanations": [],
+    "unexplained": [],
     "collect_next": [],
     "chain": [],
 }
@@ -262,8 +264,27 @@ def _hang(report: Report, row: Row) -> Row:
         "mismatch": {"how": row["how"], "fields": row["fields"]} if row["how"] else None,
         "last_operations": [_last(report, call) for call in report.last_calls(row["job"])],
         "waits_for": _waits(report, row["job"]),
+        "explanations": [_explanation(rival) for rival in report.explanations(row["job"])],
+        "unexplained": [
+            {"rank": failure["number"], **{name: failure[name] for name in ("text", "path", "line")}}
+            for failure in report.unexplained(row["job"])
+        ],
         "collect_next": report.collect_next(row),
         "chain": [_chain_link(report, link) for link in chain(report, row)],
+    }
+
+
+def _explanation(row: Row) -> Row:
+    """One explanation that was considered; the answer is one of them."""
+    return {
+        "fault": row["fault"],
+        "ranks": row["numbers"],
+        "hosts": row["hosts"],
+        "cost": row["cost"] or None,
+        "assumes": row["assumes"],
+        "against": row["against"] if not row["is_answer"] else None,
+        "contradicted_by": [] if row["is_answer"] else row["quoted"],
+        "is_answer": row["is_answer"],
     }
 
 

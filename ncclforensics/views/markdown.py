@@ -134,6 +134,12 @@ def _job(report: Report, row: Row, title: str, most: int, *, is_worst: bool, eve
         yield _long_table("Waiting ranks", ("ranks", "wait in", "for"), rows, most)
     if finding:
         yield _evidence(job["lines"])
+    if job["unexplained"]:
+        rows = [(inline(text), code(at)) for text, at in job["unexplained"]]
+        yield _long_table("Also failed, not explained by this", ("what", "at"), rows, most)
+    if job["considered"]:
+        rows = [(inline(text), code(at) if at else "") for text, at in job["considered"]]
+        yield _long_table("Also considered", ("explanation, and what speaks against it", "at"), rows, most)
     if everything and job["last"]:
         last = [
             (known(call["rank"]), code(known(call["host"])), inline(call["what"]), code(call["key"]), code(call["at"]))

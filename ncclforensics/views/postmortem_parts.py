@@ -17,6 +17,7 @@ from ncclforensics.views import text_counters
 from ncclforensics.views.headline import shown_verdicts
 from ncclforensics.views.rank_map import rank_map
 from ncclforensics.views.text_chain import WORDS
+from ncclforensics.views.text_considered import considered, unexplained
 from ncclforensics.views.text_layout import place_of
 from ncclforensics.views.text_times import without_doubt
 
@@ -36,6 +37,8 @@ def job_parts(report: Report, row: Row) -> dict[str, Any]:
         "detail": without_doubt(row, finding.detail) if finding else "",
         "severity": report.severity_of(row),
         "chain": _chain(report, row),
+        "considered": considered(report, row),
+        "unexplained": unexplained(report, row),
         "culprits": culprits(report, row),
         "commands": by_place(report.run_now(row)),
         "steps": [split_step(step) for step in report.other_steps(row)],

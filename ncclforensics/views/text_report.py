@@ -30,6 +30,7 @@ from ncclforensics.report.without_job import reason_without_job, steps_without_j
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_benchmarks import benchmarks
 from ncclforensics.views.text_chain import chain_text
+from ncclforensics.views.text_considered import FEW, considered_table, unexplained_table
 from ncclforensics.views.text_counters import counters
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import (
@@ -184,6 +185,7 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
     parts += _waits(report, row, verbose)
     if finding:
         parts += _evidence(report, finding)
+    parts += unexplained_table(report, row) + considered_table(report, row, None if verbose else FEW)
     if verbose:
         parts += _all_last(report, row)
     return parts

@@ -21,7 +21,9 @@ from ncclforensics.analyses.hang import (
 from ncclforensics.analyses.hang.explain import explain
 from ncclforensics.analyses.hang.job import Job, all_jobs
 from ncclforensics.analyses.hang.source_agreement import weigh_sources
-from ncclforensics.analyses.verdict.explanation import EVIDENCE_LINE, Explanation
+from ncclforensics.analyses.verdict.considered import CONSIDERED, considered
+from ncclforensics.analyses.verdict.explanation import EVIDENCE_LINE, Explanation, Row
+from ncclforensics.analyses.verdict.unexplained import UNEXPLAINED, unexplained
 from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.registry import analysis
 
@@ -58,18 +60,25 @@ VERDICT = {
 }
 
 
-def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Explanation]]:
-    """Return every job with the first diagnosis of QUESTIONS, weighed by all other sources."""
+def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Explanation, Row]]:
+    """Return every job with the cheapest explanation, held against all sources, and what else is to be told."""
     diagnoses = []
     for job in all_jobs(frames):
         equal_counts.weigh_counts_of_sources(job)
-        diagnosis = explain(job)[0]
+        suggestions = explain(job)
+        diagnosis = suggestions[0]
         diagnosis = counts_join.weigh_counts(job, ras_evidence.add_ras_evidence(job, diagnosis))
         diagnosis = weigh_sources(job, stacks.add_stack_evidence(job, diagnosis))
         recorder.mention_old_dumps(job, diagnosis)
         recorder.name_dumps(job, diagnosis)
         diagnosis = omissions.weigh_omissions(job, stall.weigh_stall(job, diagnosis))
-        diagnoses.append((job, diagnosis))
+        diagnosis.suggested_by = min(diagnosis.suggested_by, suggestions[0].suggested_by)
+        fatal = [event for event in job.failure_events if job.is_fatal(event)]
+        beside = {
+            "considered": considered(diagnosis, suggestions, job.rank_numbers(diagnosis.culprits)),
+            "unexplained": unexplained(diagnosis, job.process_exits, fatal),
+        }
+        diagnoses.append((job, diagnosis, beside))
     return diagnoses
 
 
@@ -102,7 +111,15 @@ def _ranks_of_part(job: Job, key: str | None) -> list[int] | None:
     return sorted(numbers) if is_part and not job.has_guessed_members(str(key)) else None
 
 
-@analysis({**VERDICT, "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE))})
+JOB_DIAGNOSIS = {
+    **VERDICT,
+    "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE)),
+    "considered": pl.List(pl.Struct(CONSIDERED)),
+    "unexplained": pl.List(pl.Struct(UNEXPLAINED)),
+}
+
+
+@analysis(JOB_DIAGNOSIS)
 def job_diagnosis(
     rank: pl.DataFrame,
     member: pl.DataFrame,
@@ -165,10 +182,11 @@ def job_diagnosis(
             "caller": _caller(job, diagnosis),
             "call_ranks": _ranks_of_part(job, diagnosis.key),
             "absent": sorted({*job.absent, *diagnosis.missing}),
+            **beside,
         }
-        for job, diagnosis in _diagnose_jobs(locals())
+        for job, diagnosis, beside in _diagnose_jobs(locals())
     ]
-    return pl.DataFrame(rows, schema={**VERDICT, "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE))})
+    return pl.DataFrame(rows, schema=JOB_DIAGNOSIS)
 
 
 @analysis(VERDICT)
@@ -181,3 +199,15 @@ def verdict(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
 def verdict_evidence(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """The lines that prove each verdict, the strongest first."""
     return job_diagnosis.select("job", "evidence_lines").explode("evidence_lines").drop_nulls().unnest("evidence_lines")
+
+
+@analysis({"job": pl.Int32(), **CONSIDERED})
+def explanation(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
+    """What was considered for each job: the answer first, then its rivals, the cheapest first."""
+    return job_diagnosis.select("job", "considered").explode("considered").drop_nulls().unnest("considered")
+
+
+@analysis({"job": pl.Int32(), **UNEXPLAINED})
+def unexplained_failure(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
+    """The failures of each job that its verdict does not explain."""
+    return job_diagnosis.select("job", "unexplained").explode("unexplained").drop_nulls().unnest("unexplained")

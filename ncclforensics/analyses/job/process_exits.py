@@ -352,6 +352,11 @@ def _distance(report: ExitReport, other: ExitReport) -> timedelta | None:
 
 
 def ended_text(row: Row) -> str:
+    """Describe how a process ended and what followed, as the predicate of a sentence."""
+    return f"{end_text(row)}; the other ranks lost their connection to it or wait for it"
+
+
+def end_text(row: Row) -> str:
     """Describe how a process ended, as the predicate of a sentence."""
     match row["how"]:
         case "exception":
@@ -369,7 +374,7 @@ def ended_text(row: Row) -> str:
             predicate = f"ended by {signal_name(row['signal'])}, as {row['reporter']} reports"
         case _:
             predicate = f"ended first, with exit code {row['exit_code']}, as {row['reporter']} reports"
-    return predicate + "; the other ranks lost their connection to it or wait for it"
+    return predicate
 
 
 def strongest_of(process_exit: pl.DataFrame) -> pl.DataFrame:

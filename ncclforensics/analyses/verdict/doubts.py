@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+from ncclforensics.analyses.verdict.vocabulary import Kind
+
 
 class Cost(IntEnum):
     """How rare a world is, the most frequent first."""
@@ -123,6 +125,18 @@ class Doubt(Enum):
         return self.value.cost
 
     @property
+    def rival(self) -> Kind:
+        """The fault in such a world: none if the job ran, else one that nothing names."""
+        return Kind.NO_HANG if self in _RUNNING else Kind.UNDECIDABLE
+
+    @property
     def assumes(self) -> str:
         """What would have to be true."""
         return self.value.assumes
+
+
+# In these worlds there is no fault.
+_RUNNING = {
+    Doubt.RUNS_ON, Doubt.COPIED_WHILE_RUNNING, Doubt.ENDED_IN_ORDER, Doubt.CAME_TO_ITS_END, Doubt.ONE_MOMENT,
+    Doubt.INIT_COMPLETED, Doubt.INIT_GOES_ON, Doubt.WENT_ON, Doubt.ENDED_BY_CAPTURE, Doubt.DUMPS_OF_ANOTHER_MOMENT,
+}  # fmt: skip

@@ -60,6 +60,7 @@ class Explanation:
     rests_on_stall: bool = False  # it holds only if the job stood still, which nothing in the logs shows
     confirmations: int = 0  # sources of another kind that show the same
     remarks: list[str] = field(default_factory=list)  # what else is known, and what speaks against it
+    between: list[tuple[Kind, list[int], str]] = field(default_factory=list)  # open: faults, rank ids, assumptions
     suggested_by: Claim = Claim.QUIET  # the strongest claim that it explains
 
     @property

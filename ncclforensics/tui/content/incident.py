@@ -15,6 +15,7 @@ from ncclforensics.report.next_steps import Command
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role
 from ncclforensics.tui.content.evidence import CitedLine, Citer
+from ncclforensics.views.text_considered import considered, unexplained
 
 MOST_CULPRITS = 8  # the ranks screen lists all of them
 
@@ -110,11 +111,15 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
         for link in chain(report, row)
     ]
     before = [Section("What happened", links), *before] if links else before
+    rivals = [printable(f"{sentence(text)} {at}".strip()) for text, at in considered(report, row)]
     children = [
         Node(printable(f"run now on {where}"), "", children=[_command(command) for command in group])
         for where, group in groupby(report.run_now(row), key=lambda command: command.where)
     ]
     after = [Section("Then" if children else "What to do", steps)] if steps else []
+    failed = [printable(f"{sentence(text)} {at}".strip()) for text, at in unexplained(report, row)]
+    after += [Section("Also failed, not explained by this", failed)] if failed else []
+    after += [Section("Also considered", rivals)] if rivals else []
     children += [Node(GROUPS[Role.CONSEQUENCE], "", children=consequences)] if consequences else []
     return Node(
         printable(report.title_of(row)),
