@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.hang.stall import NOT_SHOWN
 from ncclforensics.analyses.hang.wait_graph import RECORDED, rows_of
 from ncclforensics.data.names import VERDICTS, datatype, ranks_text, reduction
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.values import parse_value
-from ncclforensics.report.earlier_look import EarlierLook
+from ncclforensics.report.earlier_look import Comparison, EarlierLook, with_looks
 from ncclforensics.report.groups import Groups
 from ncclforensics.report.next_steps import Command, commands, other_steps
 from ncclforensics.report.selection import Selection
@@ -26,6 +27,8 @@ from ncclforensics.rules.registry import Rule, run_rules, select_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
 Row = dict[str, Any]
+# In place of NOT_SHOWN in the reason of a verdict, where the question was why the job hangs.
+TAKEN = "; that the job stands still is taken from you, for no line shows it"
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Report:
     quotes: dict[tuple[int, int], tuple[int, str]]
     selection: Selection
     rules: list[Rule]  # the rules that were run
-    earlier_look: EarlierLook | None = None  # of the same logs, to see whether the job made calls since
+    looks: Mapping[int, Comparison] = field(default_factory=dict)  # job -> what an earlier look shows as well
     not_selected: list[Finding] = field(default_factory=list)  # count for the exit code, and are not shown
     hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256, after `hash_inputs`
     time_range: TimeRange | None = None  # of the lines that were used
@@ -64,6 +67,11 @@ class Report:
     def _divided(self) -> dict[str, dict[tuple[object, ...], pl.DataFrame]]:
         return {}
 
+    @property
+    def is_about_hang(self) -> bool:
+        """Whether the question was why a job hangs, as of the command `hang`: then it stands still."""
+        return _are_about_hang(self.rules)
+
     @cached_property
     def verdicts(self) -> list[Row]:
         """Return a row of `verdict` per job, whatever is selected: worst first, then by number of ranks.
@@ -72,7 +80,7 @@ class Report:
         the later one.
         """
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
-        rows = _weighed(self.run, self.rules, self.earlier_look).to_dicts()
+        rows = _weighed(self.run, self.looks, is_about_hang=self.is_about_hang).to_dicts()
         earlier = self.earlier_runs
         return sorted(
             rows,
@@ -274,7 +282,8 @@ def build_report(
     selection = selection or Selection()
     rules = select_rules(everything=False) if rules is None else rules
     findings = run_rules(run, rules)
-    weighed = {row["job"]: row for row in _weighed(run, rules, earlier_look).to_dicts()}
+    looks = earlier_look.compare_all(run) if earlier_look else {}
+    weighed = {row["job"]: row for row in _weighed(run, looks, is_about_hang=_are_about_hang(rules)).to_dicts()}
     reasons = dict(run["verdict"].select("job", "reason").iter_rows())
     for finding in findings:
         if finding.job is not None:
@@ -292,7 +301,7 @@ def build_report(
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
     quotes = run.quote(cited)
     _quote_warnings(shown, quotes)
-    return Report(run, shown, quotes, selection, rules, earlier_look, not_selected)
+    return Report(run, shown, quotes, selection, rules, looks, not_selected)
 
 
 def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple[int, str]]) -> None:
@@ -305,16 +314,22 @@ def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple
             finding.title = finding.title.replace(QUOTED_WARNING, sentence)
 
 
-def _weighed(run: Frames, rules: list[Rule], earlier_look: EarlierLook | None) -> pl.DataFrame:
+def _are_about_hang(rules: list[Rule]) -> bool:
+    return all(rule.hang for rule in rules)
+
+
+def _weighed(run: Frames, looks: Mapping[int, Comparison], *, is_about_hang: bool) -> pl.DataFrame:
     """Lower verdicts to `possible` that hold only if the job stood still, unless the question was about a hang.
 
-    `hang` is asked about a job that stands still; `check` is asked about any job.
+    `hang` is asked about a job that stands still, and says that it takes this from the question; `check` is asked about
+    any job.
     """
-    verdict = earlier_look.weigh(run, run["verdict"]) if earlier_look else run["verdict"]
-    if all(rule.hang for rule in rules):
-        return verdict
-    certainty = pl.when("rests_on_stall").then(pl.lit("possible")).otherwise("certainty")
-    return verdict.with_columns(certainty=certainty)
+    verdict = with_looks(run["verdict"], looks)
+    rests = pl.col("rests_on_stall")
+    if is_about_hang:
+        reason = pl.col("reason").str.replace(NOT_SHOWN, TAKEN, literal=True)
+        return verdict.with_columns(reason=pl.when(rests).then(reason).otherwise("reason"))
+    return verdict.with_columns(certainty=pl.when(rests).then(pl.lit("possible")).otherwise("certainty"))
 
 
 def operation(row: Row) -> Row:

@@ -12,7 +12,7 @@ from ncclforensics.analyses.hang.stall import NOT_SHOWN
 from ncclforensics.analyses.job.torch_text import COMPARED
 from ncclforensics.data.names import ranks_text, sentence
 from ncclforensics.frames.time_range import as_time
-from ncclforensics.report.build import Report
+from ncclforensics.report.build import TAKEN, Report
 from ncclforensics.report.earlier_look import BY_LOOKS
 from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.shared.verdict_finding import ranks_with_output
@@ -50,12 +50,12 @@ SHOWN_HOSTS = 4
 def hang_text(report: Report, row: Row) -> str:
     """Say whether it is shown that the job hung or failed, and when its calls and its logs end if lines have times."""
     is_over = row["verdict"] == "no-hang" and row["certainty"] != "possible"
-    return "" if is_over else " ".join(filter(None, (_state_text(row), _times_text(report, row))))
+    return "" if is_over else " ".join(filter(None, (_state_text(report, row), _times_text(report, row))))
 
 
 def without_doubt(row: Row, text: str) -> str:
     """Return a reason without its remark that no line shows a standstill, which `hang_text` says already."""
-    return text.replace(NOT_SHOWN, "") if row["rests_on_stall"] else text
+    return text.replace(NOT_SHOWN, "").replace(TAKEN, "") if row["rests_on_stall"] else text
 
 
 def is_suspected(report: Report, row: Row) -> bool:
@@ -78,7 +78,7 @@ def open_question(report: Report, row: Row, shown: Finding) -> str:
     return f"Known: {known}. Not known: {open_part}. {sentence(reason)}"
 
 
-def _state_text(row: Row) -> str:
+def _state_text(report: Report, row: Row) -> str:
     """Say what shows that the job hung or failed; nothing where the verdict says all of it."""
     shown_by = row["stall_evidence"]
     for state, texts in (("Hung: yes", HANGS), ("Failed: yes", FAILURES), ("Hung: likely", WEAK_SIGNS)):
@@ -90,8 +90,13 @@ def _state_text(row: Row) -> str:
         return f"Failed: {SURE[row['certainty']]}; {ENDED_BY_ERROR[row['verdict']]}."
     if row["verdict"] in ("no-hang", "undecidable"):
         return ""
-    holds = "the verdict holds if the job stands still" if row["rests_on_stall"] else "the verdict holds either way"
-    return f"Hung: not shown by these logs; {holds}."
+    look = report.looks.get(row["job"])
+    if look is not None and look.has_moved:
+        return f"Hung: no; {look.text}."
+    if row["rests_on_stall"] and report.is_about_hang:
+        return "Taken from you: the job stands still; no line of these logs shows it."
+    holds = "the verdict holds only if it does" if row["rests_on_stall"] else "the verdict holds either way"
+    return f"No line of these logs shows that the job stands still; {holds}."
 
 
 def _times_text(report: Report, row: Row) -> str:

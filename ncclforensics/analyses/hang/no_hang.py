@@ -12,7 +12,6 @@ from ncclforensics.data.variables import (
     COLLECT_UNBUFFERED,
     COLLECT_UNCHANGED,
     COLLECT_UNCUT,
-    LOOK_AGAIN,
     STACK_OF_ANY_RANK,
 )
 
@@ -115,7 +114,7 @@ def conclude_no_hang(job: Job) -> Diagnosis:
         reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"
         return Diagnosis("undecidable", reason, "likely", collect=COLLECT_UNBUFFERED)
     reason = "all ranks made the same calls and none failed: the last ones completed, or all ranks hang in them"
-    certainty, collect = "possible", [LOOK_AGAIN, STACK_OF_ANY_RANK]
+    certainty, collect = "possible", [STACK_OF_ANY_RANK]
     if call := job.shared_last_call():
         where = f"every rank is in the same call where the logs end, {operation_text(call)}"
         reason = f"{where}: it completed, or all hang in it"
