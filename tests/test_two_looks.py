@@ -289,5 +289,5 @@ def test_hang_takes_the_standstill_from_whoever_asks_and_check_does_not(tmp_path
     assert "; that the job stands still is taken from you, for no line shows it" in hang["reason"]
     assert "; no line shows that the job stood still" in check["reason"]
     assert "Taken from you: the job stands still; no line of these logs shows it." in of_hang
-    assert "No line of these logs shows that the job stands still; the verdict holds only if it does." in of_check
+    assert "Not shown: that the job stands still; the verdict holds only if it does." in of_check
     assert "Hung: " not in of_hang + of_check

@@ -96,7 +96,7 @@ def _state_text(report: Report, row: Row) -> str:
     if row["rests_on_stall"] and report.is_about_hang:
         return "Taken from you: the job stands still; no line of these logs shows it."
     holds = "the verdict holds only if it does" if row["rests_on_stall"] else "the verdict holds either way"
-    return f"No line of these logs shows that the job stands still; {holds}."
+    return f"Not shown: that the job stands still; {holds}."
 
 
 def _times_text(report: Report, row: Row) -> str:
