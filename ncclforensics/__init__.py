@@ -48,7 +48,7 @@ def analyze(
     `select`, `ignore`: names of rules or categories, to run only these or to skip them. `rank_from`: a pattern that
     finds a rank in a path. `selection`: what the report shows; verdicts use all ranks. `since`, `until`: use only lines
     printed between these times; reads every byte. `since_look`: a saved run of the same logs from earlier, or what was
-    seen then; if no rank has made a call since, the job stands still.
+    seen then; if no rank has made a call since, and these are the files that the job writes to, it stands still.
     `settings`: what the machines of the site should have, thresholds, and which rules `everything` means; the command
     line reads them from ncclforensics.toml. `on`: a Dask cluster that reads and parses the logs, `dask://HOST:PORT`; it
     reads every byte. `progress` is called with the bytes parsed so far and the total.

@@ -18,7 +18,15 @@ ROOMS = {
     "inputs", "grammar", "formats", "parsing", "frames", "analyses", "rules", "report", "diff", "views", "tui", "cli",
     "archive", "capture", "data", "mcp", "simulate", "watch", "extensions", "history",
 }  # fmt: skip
-TOPICS = {"job", "verdict", "hang", "transport", "host", "fabric", "benchmark"}  # the rooms inside `analyses` and `rules`
+TOPICS = {
+    "job",
+    "verdict",
+    "hang",
+    "transport",
+    "host",
+    "fabric",
+    "benchmark",
+}  # the rooms inside `analyses` and `rules`
 MOST_FILES, MOST_LINES = 5, 400
 # A module imports modules of its own layer or of layers before it. The longest prefix decides to which it belongs.
 LAYERS = (

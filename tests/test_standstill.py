@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +12,6 @@ from typing import Any
 import pytest
 
 from ncclforensics import analyze
-from ncclforensics.archive.write import save
 from ncclforensics.simulate.generate import Fault, FaultKind, Plan, generate
 from ncclforensics.views import json_report
 from tests.incidents import INCIDENTS
@@ -109,46 +105,6 @@ def test_an_abort_of_all_ranks_shows_no_standstill(tmp_path: Path) -> None:
     assert (before["standstill"]["by"], before["certainty"]) == (["abort"], "likely")
     assert after["standstill"] == {"shown": False, "by": []}
     assert after["certainty"] == "possible"
-
-
-def looked_at_twice(folder: Path, saved: Path, *, seconds: float) -> dict[str, Any]:
-    """The answer with the saved run as an earlier look that was taken so many seconds ago."""
-    now = time.time()
-    os.utime(saved, (now - seconds, now - seconds))
-    answer: dict[str, Any] = json_report.as_object(analyze([str(folder)], since_look=str(saved)))["hang"]
-    return answer
-
-
-@pytest.mark.parametrize(("seconds", "is_shown"), [(5, False), (600, True)])
-def test_two_looks_that_see_the_same_last_calls_show_a_standstill(
-    tmp_path: Path, seconds: float, is_shown: bool
-) -> None:
-    logs, saved = tmp_path / "logs", tmp_path / "earlier.ncclf"
-    shutil.copytree(INCIDENTS / HANG, logs, ignore=shutil.ignore_patterns("*.md", "*.json"))
-    save(analyze([str(logs)], full=True), saved)
-    add(logs, "nccl_rank0.log", "still waiting for the others")
-
-    hang = looked_at_twice(logs, saved, seconds=seconds)
-    detail = analyze([str(logs)], since_look=str(saved)).findings[0].detail
-
-    assert hang["standstill"] == {"shown": is_shown, "by": ["two-looks"] * is_shown}
-    assert ("since the earlier look" in detail) == is_shown
-    assert (hang["culprits"], hang["certainty"]) == ([11], "likely")
-
-
-def test_a_call_between_two_looks_shows_that_the_job_goes_on(tmp_path: Path) -> None:
-    logs, saved = tmp_path / "logs", tmp_path / "earlier.ncclf"
-    shutil.copytree(INCIDENTS / HANG, logs, ignore=shutil.ignore_patterns("*.md", "*.json"))
-    path = logs / "nccl_rank3.log"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]))
-    save(analyze([str(logs)], full=True), saved)
-    path.write_text("".join(lines))
-
-    hang = looked_at_twice(logs, saved, seconds=600)
-
-    assert (hang["standstill"]["shown"], hang["certainty"]) == (False, "possible")
-    assert "further calls" in hang["reason"]
 
 
 def test_a_log_that_ends_while_nccl_connects_names_no_culprit(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_ranks_of_one_host_are_looked_at_by_one_command(tmp_path: Path) -> N
     pids = report.run["rank"].filter(pl.col("rank").is_in(culprits)).sort("rank")["pid"]
     assert of_processes.line == f"for p in {' '.join(map(str, pids))}; do py-spy dump --native --pid $p; done"
     assert of_machine.where == of_processes.where
-    assert shown.index("culprits:ranks8-15ongpu-d001") < shown.index("waiting:ranks0-7,16-31(24of32)")
+    assert shown.index("and7more") < shown.index("waiting:ranks0-7,16-31(24of32)")
 
 
 def test_a_second_rank_behind_and_a_rank_without_log_stand_beside_a_mismatch(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_the_only_silent_rank_is_the_suspect_in_the_headline() -> None:
 
 
 def test_what_shows_the_hang_and_its_time_stand_on_one_line(tmp_path: Path) -> None:
-    assert "Hung: not shown by these logs; the verdict holds if" in screen(
+    assert "Taken from you: the job stands still; no line of these logs shows it." in screen(
         of("one-rank-stops-before-an-allreduce"), width=WIDTH
     )
     assert "Hung: yes; a call of PyTorch timed out." in screen(

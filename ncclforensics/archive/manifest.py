@@ -39,6 +39,8 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "unrecognised": int, "damaged": int, "last_time": (str, type(None)),
     "is_read_through": (bool, type(None)),  # of calls, those at both ends were kept, and the others counted
     "outputs_dropped": (int, type(None)),
+    # `inputs.file_state`, of files that lines could be appended to
+    **dict.fromkeys(("observed", "modified", "changed", "folder_modified", "inode"), (int, float, type(None))),
 }  # fmt: skip
 # What a file can have: a line's number is one of 32 bits.
 MOST: Mapping[str, int] = {

@@ -13,6 +13,7 @@ from ncclforensics.archive.manifest import OversizeError, Saved, SavedError
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs import lines
+from ncclforensics.inputs.file_state import state_in
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.calls_between import CALLS_BETWEEN
@@ -71,7 +72,7 @@ def expand(sources: Sequence[Source]) -> list[tuple[Source, int]]:
             # Lines of NCCL name their process; two hosts may answer a command alike.
             key = entry["sha256"], "" if entry["kind"] == "nccl-log" else path
             saved, original = first.setdefault(key, (source.saved, path)) if entry["sha256"] else (source.saved, path)
-            restored = replace(source, path=path, size=size, rank_hint=hint)
+            restored = replace(source, path=path, size=size, rank_hint=hint, state=state_in(entry))
             if saved is not source.saved:
                 restored = replace(
                     restored, saved=None, problem=f"is a copy of {original} in another saved run; left out"

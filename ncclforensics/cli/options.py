@@ -101,7 +101,7 @@ SinceLook = Annotated[
         "--since-look",
         metavar="EARLIER.ncclf",
         help="A saved run of the same logs from a minute ago or earlier: if no rank has made a call since, the job "
-        "stands still.",
+        "stands still. Copies of logs prove nothing.",
     ),
 ]
 Select = Annotated[

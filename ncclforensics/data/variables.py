@@ -32,8 +32,7 @@ COLLECT_ANEW = [
 ]
 COLLECT_UNCUT = ["collect the log files themselves, not copied from a screen or a table that cuts long lines"]
 COLLECT_EVERY_LINE = ["set on every host, so that Ray drops no repeated lines: `export RAY_DEDUP_LOGS=0`"]
-LOOK_AGAIN = "run this command again in a minute: if no log has grown, the job stands still"
-STACK_OF_ANY_RANK = f"or take the stacks of one host, whose ranks stand in this call or are past it: `{STACKS_OF_HOST}`"
+STACK_OF_ANY_RANK = f"take the stacks of one host, whose ranks stand in this call or are past it: `{STACKS_OF_HOST}`"
 
 
 def stacks_of(ranks: str) -> str:

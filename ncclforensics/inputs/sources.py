@@ -42,6 +42,7 @@ from ncclforensics.inputs.archives import (
     unpack,
 )
 from ncclforensics.inputs.bundles import is_bundle, unpack_dumps
+from ncclforensics.inputs.file_state import FileState, state_of
 from ncclforensics.inputs.remote import RemoteObject, find_objects, is_remote
 from ncclforensics.inputs.unpacked import measure, positioned
 
@@ -146,6 +147,7 @@ class Source:
     saved: Saved | None = None  # a saved run takes the place of all its inputs
     archive: Path | None = None  # that the file was unpacked from
     remote: RemoteObject | None = None  # it is read over the network, and `file` is no file
+    state: FileState | None = None  # of a file that lines may be appended to: no pipe, archive or compressed file
     # Of a compressed file that was unpacked once: the number of its bytes then, and the last of them. It has windows.
     length: int | None = None
     tail: bytes = field(default=b"", repr=False)
@@ -349,7 +351,7 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
                 for source in _files_in(_source(file, path_text(file), may_wait=is_named)):
                     # Next to the logs it was made of, it would count every line twice.
                     is_second = source.saved and (not is_named or source.archive)
-                    sources.append(_not_named(source) if is_second else source)
+                    sources.append(_not_named(source) if is_second else _with_state(source, file))
     readable = [source for source in sources if not source.problem]
     if not readable:
         problems = "; ".join(f"{source.path} {source.problem}" for source in sources[:3])
@@ -360,6 +362,11 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
 def path_text(path: str | Path) -> str:
     """A path as text; bytes that are no UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _with_state(source: Source, file: Path) -> Source:
+    """The source with the state of its file, unless its bytes are those of another file or packed."""
+    return replace(source, state=state_of(file)) if source.seekable and source.file == file else source
 
 
 def _not_named(source: Source) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.values import parse_value
-from ncclforensics.report.earlier_look import EarlierLook
+from ncclforensics.report.earlier_look import Comparison, EarlierLook, with_looks
 from ncclforensics.report.groups import Groups
 from ncclforensics.report.next_steps import Command, commands, other_steps
 from ncclforensics.report.selection import Selection
@@ -26,6 +26,7 @@ from ncclforensics.rules.registry import Rule, run_rules, select_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
 Row = dict[str, Any]
+TAKEN = "that the job stands still is taken from you, for no line shows it"
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Report:
     quotes: dict[tuple[int, int], tuple[int, str]]
     selection: Selection
     rules: list[Rule]  # the rules that were run
-    earlier_look: EarlierLook | None = None  # of the same logs, to see whether the job made calls since
+    looks: Mapping[int, Comparison] = field(default_factory=dict)  # job -> what an earlier look shows as well
     not_selected: list[Finding] = field(default_factory=list)  # count for the exit code, and are not shown
     hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256, after `hash_inputs`
     time_range: TimeRange | None = None  # of the lines that were used
@@ -64,6 +65,11 @@ class Report:
     def _divided(self) -> dict[str, dict[tuple[object, ...], pl.DataFrame]]:
         return {}
 
+    @property
+    def is_about_hang(self) -> bool:
+        """Whether the question was why a job hangs, as of the command `hang`: then it stands still."""
+        return _are_about_hang(self.rules)
+
     @cached_property
     def verdicts(self) -> list[Row]:
         """Return a row of `verdict` per job, whatever is selected: worst first, then by number of ranks.
@@ -72,7 +78,7 @@ class Report:
         the later one.
         """
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
-        rows = _weighed(self.run, self.rules, self.earlier_look).to_dicts()
+        rows = with_looks(self.run["verdict"], self.looks).to_dicts()
         earlier = self.earlier_runs
         return sorted(
             rows,
@@ -137,6 +143,11 @@ class Report:
             (paths[0], f"{problem} (and {len(paths) - 1} more files)" if len(paths) > 1 else problem)
             for problem, paths in paths_of.items()
         ]
+
+    def detail(self, finding: Finding) -> str:
+        """Return the detail of a finding where it stands alone: with what a verdict takes from whoever asked."""
+        rests = any(row["job"] == finding.job and row["rests_on_stall"] for row in self.verdicts)
+        return "; ".join([finding.detail, *[TAKEN] * (rests and finding.job is not None)])
 
     def finding_of(self, row: Row) -> Finding | None:
         """Return the finding that describes the verdict of a job."""
@@ -303,13 +314,14 @@ def build_report(
     selection = selection or Selection()
     rules = select_rules(everything=False) if rules is None else rules
     findings = run_rules(run, rules)
-    weighed = {row["job"]: row for row in _weighed(run, rules, earlier_look).to_dicts()}
-    reasons = dict(run["verdict"].select("job", "reason").iter_rows())
+    looks = earlier_look.compare_all(run) if earlier_look else {}
+    verdicts = {row["job"]: row for row in with_looks(run["verdict"], looks).to_dicts()}
     for finding in findings:
         if finding.job is not None:
-            row = weighed[finding.job]
+            row = verdicts[finding.job]
             finding.certainty = row["certainty"]
-            finding.detail = finding.detail.replace(reasons[finding.job], row["reason"])
+            if look := looks.get(finding.job):
+                finding.detail += f"; {look.text}"
             if row["rests_on_stall"] and finding.certainty == "possible" and finding.severity is Severity.ERROR:
                 finding.severity = Severity.WARNING
     add_site_names(findings, run)
@@ -321,7 +333,7 @@ def build_report(
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
     quotes = run.quote(cited)
     _quote_warnings(shown, quotes)
-    return Report(run, shown, quotes, selection, rules, earlier_look, not_selected)
+    return Report(run, shown, quotes, selection, rules, looks, not_selected)
 
 
 def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple[int, str]]) -> None:
@@ -334,16 +346,8 @@ def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple
             finding.title = finding.title.replace(QUOTED_WARNING, sentence)
 
 
-def _weighed(run: Frames, rules: list[Rule], earlier_look: EarlierLook | None) -> pl.DataFrame:
-    """Lower verdicts to `possible` that hold only if the job stood still, unless the question was about a hang.
-
-    `hang` is asked about a job that stands still; `check` is asked about any job.
-    """
-    verdict = earlier_look.weigh(run, run["verdict"]) if earlier_look else run["verdict"]
-    if all(rule.hang for rule in rules):
-        return verdict
-    certainty = pl.when("rests_on_stall").then(pl.lit("possible")).otherwise("certainty")
-    return verdict.with_columns(certainty=certainty)
+def _are_about_hang(rules: list[Rule]) -> bool:
+    return all(rule.hang for rule in rules)
 
 
 def operation(row: Row) -> Row:

@@ -1,93 +1,177 @@
 """Compare a run with a saved run of the same logs from earlier: a job that makes no further calls stands still.
 
-NCCL prints a call when it is enqueued. So a rank whose last call stands in the same line as before has made none since.
+NCCL prints a call when it is enqueued. So a rank whose last call stands in the same line as before has made none since,
+if its log is the file that the job writes to. A copy of a log stands still while the job goes on.
 """
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import polars as pl
 
-from ncclforensics.analyses.hang.stall import FROM_ENDS, NOT_SHOWN
+from ncclforensics.analyses.hang.stall import FROM_ENDS
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import certainty_of
 from ncclforensics.archive import parquet
 from ncclforensics.archive.manifest import Saved, is_saved
 from ncclforensics.errors import UsageError
 from ncclforensics.frames.columns import with_line
 from ncclforensics.frames.protocol import Frames
+from ncclforensics.inputs.file_state import FileState, state_in
+from ncclforensics.inputs.sources import Source
+from ncclforensics.report.live_files import doubt_of_files, was_ended
 
+OF_STANDSTILL = (Doubt.RUNS_ON, Doubt.COPIED_WHILE_RUNNING)  # what two looks remove
 BY_LOOKS = "two-looks"  # in the contract's `standstill.by`
 SHORTEST = 60.0  # seconds between two looks; a step of a training may take that long
 POSITIONS = {"pos": pl.Int64()}
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierLook(ABC):
-    """What an earlier look shows of the same logs, and how many seconds ago that was at least."""
+class Comparison:
+    """What two looks show of one job."""
 
-    seconds: float
+    has_moved: bool | None  # whether its ranks made further calls; None where the looks do not show it
+    text: str  # a clause that says so, or why they do not show it
+
+
+MOVED = Comparison(True, "ranks made further calls since the earlier look")
+
+
+class EarlierLook(ABC):
+    """What an earlier look shows of the same logs."""
 
     @abstractmethod
-    def moved(self, run: Frames, job: int) -> bool | None:
-        """Whether ranks of a job have made calls since; None where the looks do not show it."""
+    def compare(self, run: Frames, job: int) -> Comparison:
+        """Compare with a run in which a job makes a verdict that rests on where the logs end."""
 
-    def weigh(self, run: Frames, verdicts: pl.DataFrame) -> pl.DataFrame:
-        """The verdicts that rest on where the logs end, with what the two looks show."""
-        rows = verdicts.to_dicts()
-        for row in rows:
-            moved = self.moved(run, row["job"]) if row["verdict"] in FROM_ENDS else None
-            if moved:
-                row["certainty"] = "possible"
-                row["reason"] = (
-                    f"{row['reason'].removesuffix(NOT_SHOWN)}; ranks made further calls since the earlier look"
-                )
-            elif moved is False:
-                shown = f"; no rank made a call in the {int(self.seconds)} seconds since the earlier look"
-                row["reason"] = row["reason"].removesuffix(NOT_SHOWN) + shown
-                row["stall_evidence"] = [*row["stall_evidence"], BY_LOOKS]
-                row["rests_on_stall"] = False
-        return pl.DataFrame(rows, schema=verdicts.schema)
+    def compare_all(self, run: Frames) -> dict[int, Comparison]:
+        """Compare each job whose verdict rests on where the logs end."""
+        verdicts = run["verdict"].filter(pl.col("verdict").is_in(FROM_ENDS))
+        return {job: self.compare(run, job) for job in verdicts["job"]}
+
+
+def with_looks(verdicts: pl.DataFrame, looks: Mapping[int, Comparison]) -> pl.DataFrame:
+    """Return the verdicts with what two looks show of their jobs."""
+    rows = verdicts.to_dicts()
+    for row in rows:
+        look = looks.get(row["job"])
+        if look is None:
+            continue
+        row["reason"] = f"{row['reason']}; {look.text}"
+        doubts = [Doubt[name] for name in row["doubts"]]
+        if look.has_moved:
+            row["certainty"] = certainty_of([*doubts, Doubt.COPIED_WHILE_RUNNING])
+        elif look.has_moved is False:
+            row["stall_evidence"] = [*row["stall_evidence"], BY_LOOKS]
+            row["rests_on_stall"] = False
+            row["certainty"] = certainty_of(doubt for doubt in doubts if doubt not in OF_STANDSTILL)
+    return pl.DataFrame(rows, schema=verdicts.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile:
+    """What a saved run holds of one file."""
+
+    last_line: int  # of the last call in it; 0 without calls
+    size: int  # bytes
+    state: FileState | None  # None: no file that lines could be appended to, or an older version has saved it
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A file with last calls of a job, now and at the earlier look."""
+
+    now: Source
+    line: int  # of the last call now
+    then: SavedFile
+
+    @property
+    def is_same_file(self) -> bool:
+        """Whether both looks were at one file, as far as the earlier one shows which it was."""
+        now, then = self.now.state, self.then.state
+        return then is None or (now is not None and now.inode == then.inode)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether lines were appended to the file."""
+        return self.then.state is not None and self.is_same_file and self.now.size > self.then.size
 
 
 @dataclass(frozen=True, slots=True)
 class SavedLook(EarlierLook):
-    """Where the last call of each file stood in a saved run."""
+    """An earlier look at files that a saved run holds."""
 
-    last_lines: dict[str, int]  # path -> line
+    files: Mapping[str, SavedFile]  # by path
 
-    def moved(self, run: Frames, job: int) -> bool | None:
-        """Whether the last call of any file of the job stands in a later line than before."""
-        last = _last_calls(run, ranks_of(run, job))
-        places = last.sort("pos").group_by("source").agg(pl.col("line").last()).iter_rows()
-        quotes = run.quote(places)
-        steps = [self._step(run.inputs[source].source.path, line) for (source, _), (line, _) in quotes.items()]
-        known = [step for step in steps if step is not None]
-        if any(step > 0 for step in known):
-            return True
-        is_still = bool(known) and len(known) == len(steps) and not any(known)
-        return False if is_still and self.seconds >= SHORTEST else None
+    def compare(self, run: Frames, job: int) -> Comparison:
+        """Compare the lines of the last calls, and judge by the files whether the job wrote to them."""
+        last = _last_calls(run, ranks_of(run, job)).sort("pos")
+        places = last.group_by("source", maintain_order=True).agg(pl.col("line").last()).iter_rows()
+        lines = {source: line for (source, _), (line, _) in run.quote(places).items()}
+        pairs = self._pairs(run, lines)
+        if any(pair.line > pair.then.last_line for pair in pairs):
+            return MOVED
+        why = "no line here shows a call"
+        if absent := sorted({run.inputs[source].source.path for source in lines} - {pair.now.path for pair in pairs}):
+            why = f"{absent[0]} was not there at the earlier one"
+        elif pairs:
+            beside = {PurePath(pair.now.path).parent for pair in pairs}
+            others = {reading.number: 0 for reading in run.inputs if PurePath(reading.source.path).parent in beside}
+            have_grown = any(pair.has_grown for pair in self._pairs(run, others))
+            why = "a launcher reports that it ended the job" if was_ended(run) else _doubt(pairs, have_grown=have_grown)
+        return Comparison(None, f"the second look shows nothing: {why}") if why else _of_silence(_seconds(pairs))
 
-    def _step(self, path: str, line: int) -> int | None:
-        """By how many lines the last call of a file has moved; None where the earlier look has no such file."""
-        then = self.last_lines.get(path)
-        if then is None:
-            alike = [at for known, at in self.last_lines.items() if PurePath(known).name == PurePath(path).name]
-            then = alike[0] if len(alike) == 1 else None
-        return None if then is None else line - then
+    def _pairs(self, run: Frames, lines: Mapping[int, int]) -> list[_Pair]:
+        """Return those of these files, each with the line of its last call, that the earlier look has."""
+        sources = [(run.inputs[number].source, line) for number, line in lines.items()]
+        return [_Pair(now, line, then) for now, line in sources if (then := self._file_of(now.path))]
+
+    def _file_of(self, path: str) -> SavedFile | None:
+        """Return the file of this path, or the only one of its name; None where the earlier look has no such file."""
+        alike = [file for known, file in self.files.items() if PurePath(known).name == PurePath(path).name]
+        return self.files.get(path) or (alike[0] if len(alike) == 1 else None)
+
+
+def _doubt(pairs: list[_Pair], *, have_grown: bool) -> str:
+    """Return why it shows nothing that the last calls of all these files stand where they stood; empty if it does."""
+    for pair in pairs:
+        if pair.line < pair.then.last_line:
+            return f"{pair.now.path} shows fewer calls than before"
+        if not pair.is_same_file:
+            return f"{pair.now.path} is not the file that the earlier one read, but may be a copy of it"
+    why = doubt_of_files([(pair.now.path, pair.then.state) for pair in pairs], have_grown=have_grown)
+    if why or _seconds(pairs) >= SHORTEST:
+        return why
+    return f"it was taken {_seconds(pairs):.0f} s after the earlier one, and {SHORTEST:.0f} s are needed"
+
+
+def _seconds(pairs: list[_Pair]) -> float:
+    """Return how many seconds the two looks are apart."""
+    states = [(pair.now.state, pair.then.state) for pair in pairs]
+    return min(now.observed - then.observed for now, then in states if now and then)
+
+
+def _of_silence(seconds: float) -> Comparison:
+    return Comparison(False, f"no rank made a call in the {seconds:.0f} seconds since the earlier look")
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedLook(EarlierLook):
-    """An earlier look at logs that were followed since: it is known which of them got calls, and what is long."""
+    """An earlier look at logs that were followed since: it is known which of them got calls."""
 
+    seconds: float  # since that look
     with_calls: frozenset[str]  # paths of the logs that got calls since
 
-    def moved(self, run: Frames, job: int) -> bool:
-        """Whether any log of the job got a call."""
-        return not self.with_calls.isdisjoint(paths_of(run, ranks_of(run, job)))
+    def compare(self, run: Frames, job: int) -> Comparison:
+        """Return whether any log of the job got a call."""
+        if self.with_calls.isdisjoint(paths_of(run, ranks_of(run, job))):
+            return _of_silence(self.seconds)
+        return MOVED
 
 
 def paths_of(run: Frames, rank_ids: pl.Series) -> set[str]:
@@ -105,17 +189,21 @@ def _last_calls(run: Frames, rank_ids: pl.Series) -> pl.DataFrame:
 
 
 def read_earlier_look(path: str) -> SavedLook:
-    """Read a saved run for comparison; it is as old as its file. Raises UsageError, SavedError."""
+    """Read a saved run for comparison. Raises UsageError, SavedError."""
     file = Path(path)
     try:
         with open(file, "rb") as stream:
             is_run = is_saved(stream.read(1 << 10))
-        age = time.time() - file.stat().st_mtime
     except OSError as error:
         raise UsageError(f"--since-look {path}: {error.strerror}") from error
     if not is_run:
         raise UsageError(f"--since-look {path}: is not a saved run; make one with `ncclforensics save`")
     saved = Saved(file)
     last = parquet.frame(saved, "last_call", POSITIONS) if saved.holds("last_call") else pl.DataFrame(schema=POSITIONS)
-    lines = with_line(last).group_by("source").agg(pl.col("line").max())
-    return SavedLook(age, {saved.inputs[source]["path"]: line for source, line in lines.iter_rows()})
+    lines = dict(with_line(last).group_by("source").agg(pl.col("line").max()).iter_rows())
+    return SavedLook(
+        {
+            entry["path"]: SavedFile(lines.get(number, 0), entry["bytes"], state_in(entry))
+            for number, entry in enumerate(saved.inputs)
+        }
+    )

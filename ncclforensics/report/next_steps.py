@@ -13,8 +13,9 @@ import polars as pl
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AGAIN, LOOK_AT_HOST, STACKS_OF_HOST
+from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AT_HOST, STACKS_OF_HOST
 from ncclforensics.frames.protocol import Frames
+from ncclforensics.report.live_files import LOOK_AGAIN, may_grow, was_ended
 
 Row = dict[str, Any]
 MOST_PLACES = 4
@@ -111,9 +112,17 @@ def other_steps(run: Frames, row: Row) -> list[str]:
     elif row["verdict"] == "init-incomplete" and row["rests_on_stall"] and not row["missing"]:
         steps += COLLECT_STUCK_HOSTS
     steps += [*_traceback(run, row), *_second_stack(run, row)]
-    if row["rests_on_stall"] and row["basis"] != Basis.STACKS and not _was_ended(run):
+    if _is_open(row) and may_grow(run, row["job"]):
         steps.append(LOOK_AGAIN)
     return steps
+
+
+def _is_open(row: Row) -> bool:
+    """Whether the logs do not show if the job stands still, and a second look at them may."""
+    if row["basis"] == Basis.STACKS or row["stall_evidence"]:
+        return False
+    is_undecided = row["verdict"] == "undecidable" or (row["verdict"], row["certainty"]) == ("no-hang", "possible")
+    return bool(row["rests_on_stall"]) or is_undecided
 
 
 def _second_stack(run: Frames, row: Row) -> list[str]:
@@ -121,7 +130,7 @@ def _second_stack(run: Frames, row: Row) -> list[str]:
     pids = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"]))["pid"].drop_nulls()
     if row["basis"] != Basis.STACKS or len(pids) != 1:
         return []
-    if _was_ended(run):
+    if was_ended(run):
         return [READ_CODE]
     return [f"{READ_CODE}, and take its stack again to see whether it moved: `py-spy dump --native --pid {pids[0]}`"]
 
@@ -201,14 +210,6 @@ def _processes_of(run: Frames, rank_ids: list[int]) -> list[Row]:
 def _host_of(process: Row) -> str:
     owner = f"process {process['pid']}" if process["rank"] is None else f"rank {process['rank']}"
     return f"the host of {owner}"
-
-
-def _was_ended(run: Frames) -> bool:
-    """Whether a launcher says that it ended the job: then no log grows, whatever the job did."""
-    failures = run["elastic_failure"]
-    if run["job_end"].height or failures.is_empty():
-        return not run["job_end"].is_empty()
-    return not failures.filter(pl.col("form").is_in(["terminated", "signal"])).is_empty()
 
 
 def _of_ended(processes: list[Row], where: str, row: Row, run: Frames) -> list[Command]:

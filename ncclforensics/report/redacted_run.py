@@ -169,7 +169,7 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
         redact_quotes(report.run, report.quotes, pseudonyms),
         Selection(report.selection.ranks, pseudonyms.host(host) if host else None, report.selection.communicator),
         report.rules,
-        report.earlier_look,
+        {job: replace(look, text=pseudonyms.text(look.text)) for job, look in report.looks.items()},
         [redacted(finding) for finding in report.not_selected],
         report.hashes,
     )

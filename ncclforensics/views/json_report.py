@@ -238,7 +238,7 @@ def _finding(report: Report, finding: Finding) -> Row:
         "severity": finding.severity,
         "certainty": finding.certainty,
         "title": finding.title,
-        "detail": finding.detail,
+        "detail": report.detail(finding),
         "remedy": finding.remedy,
         "ranks": finding.ranks,
         "hosts": finding.hosts,

@@ -19,7 +19,6 @@ from ncclforensics.views.rank_map import rank_map
 from ncclforensics.views.text_chain import WORDS
 from ncclforensics.views.text_considered import considered, unexplained
 from ncclforensics.views.text_layout import place_of
-from ncclforensics.views.text_times import without_doubt
 
 MOST_JOBS = 4  # shown in full
 MOST_COUNTERS, MOST_PORTS = 64, 64
@@ -34,7 +33,7 @@ def job_parts(report: Report, row: Row) -> dict[str, Any]:
         "row": row,
         "finding": finding,
         "title": report.title_of(row),
-        "detail": without_doubt(row, finding.detail) if finding else "",
+        "detail": finding.detail if finding else "",
         "severity": report.severity_of(row),
         "chain": _chain(report, row),
         "considered": considered(report, row),

@@ -27,14 +27,10 @@ class PrintedReport(Report):
     def __str__(self) -> str:
         from ncclforensics.views.text_report import text  # a JSON report does without Rich
 
-        return text(self, everything=self._has_all_rules)
+        return text(self, everything=not self.is_about_hang)
 
     def _repr_html_(self) -> str:
         from ncclforensics.views.text_layout import as_html
         from ncclforensics.views.text_report import text
 
-        return as_html(text(self, color=True, everything=self._has_all_rules))
-
-    @property
-    def _has_all_rules(self) -> bool:
-        return not all(rule.hang for rule in self.rules)
+        return as_html(text(self, color=True, everything=not self.is_about_hang))

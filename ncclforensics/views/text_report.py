@@ -142,7 +142,7 @@ def _finding(report: Report, finding: Finding) -> list[RenderableType]:
     """Show a finding with its detail, remedy and evidence."""
     severity = str(finding.severity)
     head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
-    texts = [finding.detail, finding.remedy]
+    texts = [report.detail(finding), finding.remedy]
     return [
         head.append(finding.title, "bold"),
         *(indented(Text(sentence(line))) for line in texts if line),

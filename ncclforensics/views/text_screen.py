@@ -40,7 +40,7 @@ from ncclforensics.views.text_report import (
 )
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
-from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, without_doubt
+from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question
 
 Row = dict[str, Any]
 HEIGHT = 24  # lines of the smallest terminal that is in use
@@ -218,7 +218,7 @@ def _of_job(report: Report, row: Row, cause: Finding | None, shown: Finding | No
     )
     parts: list[RenderableType] = [head.append(report.title_of(row), "bold")]
     if finding and finding.detail and _letters(finding.detail) not in _letters(finding.title):
-        parts.append(indented(Text(sentence(without_doubt(row, finding.detail)))))
+        parts.append(indented(Text(sentence(finding.detail))))
     if shown is not None:
         return [_Section(2, [*parts, *state])]
     if cause is not None:

@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 from rich.console import RenderableType
 
-from ncclforensics.analyses.hang.stall import NOT_SHOWN
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import ranks_text, sentence
 from ncclforensics.frames.time_range import as_time
@@ -50,12 +49,7 @@ SHOWN_HOSTS = 4
 def hang_text(report: Report, row: Row) -> str:
     """Say whether it is shown that the job hung or failed, and when its calls and its logs end if lines have times."""
     is_over = row["verdict"] == "no-hang" and row["certainty"] != "possible"
-    return "" if is_over else " ".join(filter(None, (_state_text(row), _times_text(report, row))))
-
-
-def without_doubt(row: Row, text: str) -> str:
-    """Return a reason without its remark that no line shows a standstill, which `hang_text` says already."""
-    return text.replace(NOT_SHOWN, "") if row["rests_on_stall"] else text
+    return "" if is_over else " ".join(filter(None, (_state_text(report, row), _times_text(report, row))))
 
 
 def is_suspected(report: Report, row: Row) -> bool:
@@ -78,7 +72,7 @@ def open_question(report: Report, row: Row, shown: Finding) -> str:
     return f"Known: {known}. Not known: {open_part}. {sentence(reason)}"
 
 
-def _state_text(row: Row) -> str:
+def _state_text(report: Report, row: Row) -> str:
     """Say what shows that the job hung or failed; nothing where the verdict says all of it."""
     shown_by = row["stall_evidence"]
     for state, texts in (("Hung: yes", HANGS), ("Failed: yes", FAILURES), ("Hung: likely", WEAK_SIGNS)):
@@ -90,8 +84,12 @@ def _state_text(row: Row) -> str:
         return f"Failed: {SURE[row['certainty']]}; {ENDED_BY_ERROR[row['verdict']]}."
     if row["verdict"] in ("no-hang", "undecidable"):
         return ""
-    holds = "the verdict holds if the job stands still" if row["rests_on_stall"] else "the verdict holds either way"
-    return f"Hung: not shown by these logs; {holds}."
+    look = report.looks.get(row["job"])
+    if look is not None and look.has_moved:
+        return f"Hung: no; {look.text}."
+    if row["rests_on_stall"]:
+        return "Taken from you: the job stands still; no line of these logs shows it."
+    return "Not shown: that the job stands still; the verdict holds either way."
 
 
 def _times_text(report: Report, row: Row) -> str:

@@ -15,7 +15,6 @@ from ncclforensics.data.variables import (
     COLLECT_UNBUFFERED,
     COLLECT_UNCHANGED,
     COLLECT_UNCUT,
-    LOOK_AGAIN,
     STACK_OF_ANY_RANK,
 )
 
@@ -125,7 +124,7 @@ def conclude_no_hang(job: Job) -> Explanation:
         reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"
         return Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_UNBUFFERED)
     reason = "all ranks made the same calls and none failed: the last ones completed, or all ranks hang in them"
-    doubts, collect = [Doubt.HANGS_TOGETHER], [LOOK_AGAIN, STACK_OF_ANY_RANK]
+    doubts, collect = [Doubt.HANGS_TOGETHER], [STACK_OF_ANY_RANK]
     if call := job.shared_last_call():
         where = f"every rank is in the same call where the logs end, {operation_text(call)}"
         reason = f"{where}: it completed, or all hang in it"

@@ -28,7 +28,6 @@ from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 FROM_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
 MOST_CULPRITS = 0.25  # share of the ranks
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
-NOT_SHOWN = "no line shows that the job stood still"  # the last remark of such a verdict
 FEW_CALLS = 8  # of each rank, in an excerpt
 PROGRESS = ("[Progress Thread]", "[Proxy Thread]")  # behind an error that such a thread returned
 LONG_SILENCE = 60.0  # seconds without a call, and
@@ -102,8 +101,6 @@ def weigh_stall(job: Job, diagnosis: Explanation) -> Explanation:
     diagnosis.doubt(Doubt.RUNS_ON)
     if diagnosis.stall_evidence:
         diagnosis.remark(_shown_by(job, diagnosis.stall_evidence))
-    else:
-        diagnosis.remark(NOT_SHOWN)
     if job.is_ended:
         diagnosis.remark("all ranks ended their communicators, which PyTorch does at an orderly end, too")
     has_later_output = any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids)

@@ -14,7 +14,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import LOOK_AGAIN, stacks_of
+from ncclforensics.data.variables import stacks_of
 
 MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 
@@ -180,6 +180,6 @@ def find_others_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None
         f"the logs of {others} end while NCCL connects these ranks for a call that {slower} had not made by then: the "
         f"logs were copied while the job went on, or {slower} does not come to this call"
     )
-    answer = _left_open(diagnosis, reason, [LOOK_AGAIN, stacks_of(slower)])
+    answer = _left_open(diagnosis, reason, [stacks_of(slower)])
     answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in connecting[:3]])
     return answer

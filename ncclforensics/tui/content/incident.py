@@ -67,7 +67,7 @@ def build_incident(report: Report, citer: Citer) -> Incident:
         texts = [("Means", rule.section("Means")), ("Not when", rule.section("Not when"))] if rule else []
         return Node(
             printable(finding.title), LABELS[str(finding.severity)], finding.certainty,
-            _sections([("", finding.detail), *texts, ("Do", finding.remedy)], f"{finding.role} · rule {finding.rule}"),
+            _sections([("", report.detail(finding)), *texts, ("Do", finding.remedy)], f"{finding.role} · rule {finding.rule}"),
             [citer.cite(line.source, line.line, line.what) for line in finding.evidence],
             severity=str(finding.severity), finding=finding,
         )  # fmt: skip
