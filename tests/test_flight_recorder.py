@@ -403,9 +403,25 @@ def a_batch_is_cut_by_the_begin_of_a_dump() -> list[Recorder]:
     return ranks
 
 
+def several_stop_over_gloo(late: tuple[int, ...] = (2, 3)) -> list[Recorder]:
+    """Of six ranks some do not come to the last call; gloo does not record in which message they may wait."""
+    ranks = [Recorder(rank, {"0": [*range(6)]}) for rank in range(6)]
+    for recorder in ranks:
+        recorder.call(title="gloo:all_reduce")
+        if recorder.rank not in late:
+            recorder.call(title="gloo:all_reduce", done=False)
+    return ranks
+
+
+def half_of_them_stop_over_gloo() -> list[Recorder]:
+    return several_stop_over_gloo(late=(1, 3, 5))
+
+
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
+        (several_stop_over_gloo, ("lagging-ranks", [2, 3], "possible")),
+        (half_of_them_stop_over_gloo, ("undecidable", [], "likely")),
         (one_stops_behind_overwritten_messages, ("lagging-ranks", [2], "likely")),
         (one_leaves_out_a_call_and_buffers_are_short, ("cross-communicator-deadlock", [3], "likely")),
         (a_batch_is_cut_by_the_begin_of_a_dump, ("stuck-together", [], "likely")),

@@ -135,14 +135,22 @@ def _may_wait_unrecorded(recordings: Recordings, roots: Roots) -> bool:
 
 
 def find_several_absent(job: Job) -> Diagnosis | None:
-    """Describe several ranks that did not come, of which one may wait for another unseen."""
+    """Judge several ranks that did not come, of which one may wait for another unseen.
+
+    All of them are possible culprits if most ranks came; else the ranks may be stages that wait for each other.
+    """
     if job.recordings is None or not _may_wait_unrecorded(job.recordings, job.recorded_roots):
         return None
+    lagging = job.recorded_roots.lagging
     diagnosis = _diagnose_roots(job, job.recorded_roots)
-    ranks = ranks_text(job.recorded_roots.lagging)
-    diagnosis.verdict, diagnosis.culprits, diagnosis.missing = "undecidable", [], []
-    diagnosis.reason = f"{ranks} {diagnosis.reason}; one may wait for another in a recv that gloo did not record"
-    diagnosis.collect = [stacks_of(ranks)]
+    unseen = "one may wait for another in a recv that gloo did not record"
+    if 2 * len(lagging) < len(job.recordings.dumps):
+        diagnosis.certainty = "possible"
+        diagnosis.reason += f"; {unseen}"
+    else:
+        diagnosis.verdict, diagnosis.culprits, diagnosis.missing = "undecidable", [], []
+        diagnosis.reason = f"{ranks_text(lagging)} {diagnosis.reason}; {unseen}"
+    diagnosis.collect = [stacks_of(ranks_text(lagging))]
     return diagnosis
 
 
