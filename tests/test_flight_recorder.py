@@ -768,3 +768,29 @@ def test_a_cut_dump_that_names_no_group_of_a_call_accuses_no_rank(kept: float, t
     report = json_report.as_object(analyze([str(tmp_path)]))
 
     assert report["hang"]["culprits"] == [1]
+
+
+WRONG_SIZE = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <="
+    " op.nbytes. 512 vs 4. Received data size doesn't match expected size. Is there a distributed collective mismatch"
+    " in your code?\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("undumped", "expected"),
+    [((1,), ("collective-mismatch", [1], "likely")), ((1, 2), ("undecidable", [], "likely"))],
+    ids=["one-rank", "two-ranks"],
+)
+def test_a_wrong_size_names_the_only_rank_whose_call_is_not_recorded(
+    tmp_path: Path, undumped: tuple[int, ...], expected: tuple[str, list[int], str]
+) -> None:
+    ranks = several_stop_over_gloo(late=())
+    for rank in range(6):
+        text = WRONG_SIZE if rank == 1 else "[W1122 09:19:41.657 socket.cpp:207] [c10d] a note\n"
+        (tmp_path / f"rank{rank}.log").write_text(text)
+
+    report = judged(tmp_path, [recorder for recorder in ranks if recorder.rank not in undumped])
+
+    assert verdict(report) == expected
