@@ -403,9 +403,25 @@ def a_batch_is_cut_by_the_begin_of_a_dump() -> list[Recorder]:
     return ranks
 
 
+def several_stop_over_gloo(late: tuple[int, ...] = (2, 3)) -> list[Recorder]:
+    """Of six ranks some do not come to the last call; gloo does not record in which message they may wait."""
+    ranks = [Recorder(rank, {"0": [*range(6)]}) for rank in range(6)]
+    for recorder in ranks:
+        recorder.call(title="gloo:all_reduce")
+        if recorder.rank not in late:
+            recorder.call(title="gloo:all_reduce", done=False)
+    return ranks
+
+
+def half_of_them_stop_over_gloo() -> list[Recorder]:
+    return several_stop_over_gloo(late=(1, 3, 5))
+
+
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
+        (several_stop_over_gloo, ("lagging-ranks", [2, 3], "possible")),
+        (half_of_them_stop_over_gloo, ("undecidable", [], "likely")),
         (one_stops_behind_overwritten_messages, ("lagging-ranks", [2], "likely")),
         (one_leaves_out_a_call_and_buffers_are_short, ("cross-communicator-deadlock", [3], "likely")),
         (a_batch_is_cut_by_the_begin_of_a_dump, ("stuck-together", [], "likely")),
@@ -752,3 +768,29 @@ def test_a_cut_dump_that_names_no_group_of_a_call_accuses_no_rank(kept: float, t
     report = json_report.as_object(analyze([str(tmp_path)]))
 
     assert report["hang"]["culprits"] == [1]
+
+
+WRONG_SIZE = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <="
+    " op.nbytes. 512 vs 4. Received data size doesn't match expected size. Is there a distributed collective mismatch"
+    " in your code?\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("undumped", "expected"),
+    [((1,), ("collective-mismatch", [1], "likely")), ((1, 2), ("undecidable", [], "likely"))],
+    ids=["one-rank", "two-ranks"],
+)
+def test_a_wrong_size_names_the_only_rank_whose_call_is_not_recorded(
+    tmp_path: Path, undumped: tuple[int, ...], expected: tuple[str, list[int], str]
+) -> None:
+    ranks = several_stop_over_gloo(late=())
+    for rank in range(6):
+        text = WRONG_SIZE if rank == 1 else "[W1122 09:19:41.657 socket.cpp:207] [c10d] a note\n"
+        (tmp_path / f"rank{rank}.log").write_text(text)
+
+    report = judged(tmp_path, [recorder for recorder in ranks if recorder.rank not in undumped])
+
+    assert verdict(report) == expected

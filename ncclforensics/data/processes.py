@@ -17,6 +17,7 @@ SIGNALS = {
     12: "SIGUSR2",
     15: "SIGTERM",
 }
+SIGNAL_NUMBERS = {name: number for number, name in SIGNALS.items()}
 REASONS = {
     "Killed": 9,
     "Segmentation fault": 11,

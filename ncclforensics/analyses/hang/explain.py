@@ -100,7 +100,7 @@ def _find_by_lines(job: Job) -> Explanation | None:
 
 
 def _find_recorded_open(job: Job) -> Explanation | None:
-    found = (find(job) for find in recorder.OPEN_QUESTIONS)
+    found = (find(job) for find in (torch_text.find_unrecorded_difference, *recorder.OPEN_QUESTIONS))
     return next((explanation for explanation in found if explanation is not None), None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.wait_sets import wait_graph
 from ncclforensics.analyses.hang.waiting import cite_first_missing_call, one_of_these_died
-from ncclforensics.analyses.job.exit_reports import EXIT, KERNEL
+from ncclforensics.analyses.job.exit_reports import EXIT, KERNEL, RAISED
 from ncclforensics.analyses.job.failure_events import LOST
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -25,7 +25,9 @@ def find_first_exit(job: Job) -> Explanation | None:
     active = {row["rank_id"] for row in job.memberships if row["end"] is None}
     finished = {row["rank_id"] for row in job.memberships} - active
     exits = [row for row in job.process_exits if row["is_first"] and row["is_final"] and row["rank_id"] is not None]
-    exits = [row for row in strongest_reports(exits) if row["rank_id"] not in finished]
+    # A rank that raised ends its communicators in its teardown, while the others wait in theirs.
+    has_raised = [row["rank_id"] for row in exits if active and row["how"] in RAISED]
+    exits = [row for row in strongest_reports(exits) if row["rank_id"] not in finished.difference(has_raised)]
     strongest = [row for row in exits if row["how"] != EXIT] or exits
     culprits = sorted({row["rank_id"] for row in strongest})
     if not culprits or len(culprits) == len(job.rank_ids):

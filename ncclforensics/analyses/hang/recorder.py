@@ -137,15 +137,22 @@ def _may_wait_unrecorded(recordings: Recordings, roots: Roots) -> bool:
 
 
 def find_several_absent(job: Job) -> Explanation | None:
-    """Describe several ranks that did not come, of which one may wait for another unseen."""
+    """Judge several ranks that did not come, of which one may wait for another unseen.
+
+    All of them are possible culprits if most ranks came; else the ranks may be stages that wait for each other.
+    """
     if job.recordings is None or not _may_wait_unrecorded(job.recordings, job.recorded_roots):
         return None
+    lagging = job.recorded_roots.lagging
     diagnosis = _diagnose_roots(job, job.recorded_roots)
-    ranks = ranks_text(job.recorded_roots.lagging)
-    diagnosis.verdict, diagnosis.culprits, diagnosis.missing = Kind.UNDECIDABLE, [], []
-    diagnosis.claim = f"{ranks} {diagnosis.claim}"
-    diagnosis.remark("one may wait for another in a recv that gloo did not record")
-    diagnosis.collect = [stacks_of(ranks)]
+    unseen = "one may wait for another in a recv that gloo did not record"
+    if 2 * len(lagging) < len(job.recordings.dumps):
+        diagnosis.doubt(Doubt.UNSEEN_MESSAGE, unseen)
+    else:
+        diagnosis.verdict, diagnosis.culprits, diagnosis.missing = Kind.UNDECIDABLE, [], []
+        diagnosis.claim = f"{ranks_text(lagging)} {diagnosis.claim}"
+        diagnosis.remark(unseen)
+    diagnosis.collect = [stacks_of(ranks_text(lagging))]
     return diagnosis
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ncclforensics.analyses.hang import pytorch
+from ncclforensics.analyses.hang import pytorch, recorder_diagnosis
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.torch_diagnosis import (
     cite,
@@ -247,6 +247,38 @@ def find_failed_calls(job: Job) -> Explanation | None:
     cite(
         job, diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
     )
+    return diagnosis
+
+
+def find_unrecorded_difference(job: Job) -> Explanation | None:
+    """Find the only rank without a dump, if a message of an unexpected size shows that calls differ and no dump does.
+
+    All other ranks recorded the same last call of the only process group.
+    """
+    wrong_sizes = [row for row in job.pytorch["torch_error"] if row["kind"] == SIZE]
+    if job.recordings is None or not wrong_sizes or len(job.recordings.positions) != 1:
+        return None
+    recordings = job.recordings
+    group, positions = next(iter(recordings.positions.items()))
+    undumped = {*rank_ids_of(job), *recordings.members[group]} - set(recordings.dumps)
+    last = {recordings.enqueued(group, rank) for rank in positions}
+    if len(undumped) != 1 or len(last) != 1 or recordings.outdated or len(positions) < 2:
+        return None
+    calls = [called for rows in recordings.collectives_at(group, last.pop()).values() for called in rows]
+    recorded = {(call["name"], call["elements"], call["dtypes"]) for call in calls}
+    if len(recorded) != 1 or len(calls) != len(positions):
+        return None
+    others = ranks_text(call["rank"] for call in calls)
+    place = recorder_diagnosis.place_text(recordings, calls[0])
+    reason = (
+        f"made another call than {others}, which recorded {recorder_diagnosis.described(calls[0], with_size=True)},"
+        f" {place}: a message of an unexpected size shows that calls differ, and only this rank left no dump"
+    )
+    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_TEXT], reason, [*undumped])
+    diagnosis.how = How.ANOTHER
+    recorder_diagnosis.set_call(diagnosis, calls[0])
+    cite(job, diagnosis, "failure", wrong_sizes)
+    recorder_diagnosis.cite(job, diagnosis, "majority", calls)
     return diagnosis
 
 

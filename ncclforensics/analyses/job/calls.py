@@ -12,6 +12,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.call_alignment import corrected
 from ncclforensics.analyses.job.repeated_lines import without_repeated
+from ncclforensics.analyses.job.teardown_barriers import without_teardown_barriers
 from ncclforensics.analyses.job.unread_calls import (
     attributed,
     numbered_after_unread,
@@ -349,10 +350,12 @@ def divergence(
     logged_end: pl.DataFrame,
     repeated_call: pl.DataFrame,
     call_gap: pl.DataFrame,
+    process_exit: pl.DataFrame,
 ) -> pl.DataFrame:
     """The first collective of each communicator in which its members differ in name, count, datatype, op or root."""
     is_as_logged = _are_as_logged(call, logged_end, call_gap, repeated_call)
-    return logged_divergence if is_as_logged else _differences(call, call_line, last_call, member)
+    differences = logged_divergence if is_as_logged else _differences(call, call_line, last_call, member)
+    return without_teardown_barriers(differences, call, call_line, last_call, process_exit)
 
 
 def _differences(

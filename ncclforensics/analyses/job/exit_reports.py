@@ -39,6 +39,7 @@ HOST_MEMORY = "host-memory"  # the host, the container or the job ran out of mem
 SIGNAL = "signal"  # killed or crashed
 EXIT = "exit"  # exited with an error code
 NODE = "node"  # its node failed
+RAISED = (EXCEPTION, GPU_MEMORY, GPU_ERROR)
 KERNEL = "the kernel"
 ROCM = "ROCm's runtime"
 BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
@@ -55,7 +56,7 @@ class ExitReport:
     reporter: str
     rank: int | None = None  # in the job
     child: int | None = None  # the launcher's number of the process: a rank only if the node fits
-    local_rank: int | None = None  # torchrun's or DeepSpeed's number of the process on its node
+    local_rank: int | None = None  # the launcher's number of the process on its node
     node: str | None = None
     pid: int | None = None
     signal: int | None = None
@@ -78,7 +79,8 @@ def _signal_of_code(code: int | None) -> int | None:
     return -code if code < 0 else code - SHELL if SHELL < code < SHELL + 65 else None
 
 
-def _exit_report(row: Row, reporter: str, code: int | None, signal: int | None = None, **more: Any) -> ExitReport:
+def exit_report(row: Row, reporter: str, code: int | None, signal: int | None = None, **more: Any) -> ExitReport:
+    """Return the report of a process that ended by a signal or with an exit code."""
     signal = signal or _signal_of_code(code)
     return ExitReport(SIGNAL if signal else EXIT, row, reporter, signal=signal, code=code, **more)
 
@@ -110,7 +112,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 elif row["form"] == "signal" and row["reason"] not in REASONS:
                     continue
                 else:
-                    report = _exit_report(row, "srun", code, REASONS.get(row["reason"]))
+                    report = exit_report(row, "srun", code, REASONS.get(row["reason"]))
                 report.node, report.follows = node, row["pos"] > cancelled_from.get(row["source"], row["pos"])
                 named = tasks.get(row["tasks"], [])
                 has_many = sum(map(len, named)) > MANY_TASKS
@@ -122,13 +124,13 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                         code=report.code, follows=report.follows or (row["source"], child) in aborted,
                     )  # fmt: skip
             case "mpirun":
-                yield _exit_report(
+                yield exit_report(
                     row, "mpirun", None, row["signal"], child=row["rank"], node=node, pid=row["pid"] or None
                 )
             case "mpirun_code" if previous.get("form") == "mpirun_process" and _is_next_line(previous, row):
-                yield _exit_report(row, "mpirun", code, child=previous["rank"])
+                yield exit_report(row, "mpirun", code, child=previous["rank"])
             case "lightning":
-                yield _exit_report(row, "Lightning", code, rank=row["rank"], pid=row["pid"])
+                yield exit_report(row, "Lightning", code, rank=row["rank"], pid=row["pid"])
             case "mpi_abort":
                 yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
             case "mpich":
@@ -138,17 +140,17 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                     EXIT, row, "MPI", child=row["rank"], node=node, message=f"MPI aborted it ({'; '.join(reasons)})"
                 )
             case "pals_signal" | "pals":
-                ended_pids = _exit_report(row, "the launcher (PALS)", code, row["signal"], child=row["rank"], node=node)
+                ended_pids = exit_report(row, "the launcher (PALS)", code, row["signal"], child=row["rank"], node=node)
                 # PALS reports one process per node, in the order of their ends.
                 ended_pids.follows = has_exit_code.setdefault(row["source"], False)
                 has_exit_code[row["source"]] = True
                 yield ended_pids
             case "hydra_code" if previous.get("form") == "hydra" and _is_next_line(previous, row):
-                yield _exit_report(row, "mpirun", code, node=previous["node"], pid=previous["pid"])
+                yield exit_report(row, "mpirun", code, node=previous["node"], pid=previous["pid"])
             case "pdsh" | "clush":
-                yield _exit_report(row, row["form"], code, node=node)
+                yield exit_report(row, row["form"], code, node=node)
             case "deepspeed":
-                yield _exit_report(row, "DeepSpeed's launcher", code, local_rank=row["local_rank"])
+                yield exit_report(row, "DeepSpeed's launcher", code, local_rank=row["local_rank"])
         previous = row
 
 
@@ -168,6 +170,7 @@ def _is_next_line(earlier: Row, later: Row) -> bool:
 
 
 STACK = 30  # most lines of an error stack of MPICH
+TRACEBACK_LINES = 100
 NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
 
 
@@ -194,7 +197,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
             is_same_entry = rank_row is not None and _is_next_line(rank_row, row)
             is_later = (row["exit_code"] or 0) > 0 and not below_root_cause.get(row["source"], True)
-            yield _exit_report(
+            yield exit_report(
                 row,
                 "torchrun",
                 row["exit_code"],
@@ -206,7 +209,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             )
             block["exit_code"] = row
         elif row["form"] == "first_entry":
-            yield _exit_report(
+            yield exit_report(
                 row,
                 "torchrun",
                 row["exit_code"],
@@ -220,7 +223,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
             yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
-            yield _exit_report(
+            yield exit_report(
                 row,
                 "torchrun",
                 row["exit_code"],
@@ -287,14 +290,14 @@ def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:
         process_fields = {"node": row["node"], "pid": row["pid"], "rank": row["rank"]}
         match row["form"]:
             case "mpi_signal" | "ucx":
-                yield _exit_report(row, "the process", None, row["signal"], **process_fields)
+                yield exit_report(row, "the process", None, row["signal"], **process_fields)
             case "python":
                 reason = next((number for text, number in REASONS.items() if row["message"].startswith(text)), ABORT)
-                yield _exit_report(row, "Python", None, reason, message=row["message"], **process_fields)
+                yield exit_report(row, "Python", None, reason, message=row["message"], **process_fields)
             case "shell" if row["reason"] in REASONS:
-                yield _exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
+                yield exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
             case "traced":
-                yield _exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
+                yield exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
             case "gpu" | "gpu_access" | "gpu_queue":
                 message = f"memory access fault, {row['message']}" if row["form"] == "gpu_access" else row["message"]
                 yield ExitReport(GPU_ERROR, row, ROCM, message=message, **process_fields)
@@ -309,20 +312,26 @@ def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:
                 )
 
 
-_DISTINCT = ["source", "rank", "launcher_rank", "exception", "message"]
+_DISTINCT = ["source", "rank", "launcher_rank", "local_rank"]
 
 
 def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> Iterator[ExitReport]:
-    """Yield uncaught exceptions of the application; one that names no rank may have been caught."""
-    errors = exception.filter(pl.col("form") == "error").unique(_DISTINCT, keep="first")
+    """Yield uncaught exceptions of the application; one that names no process may have been caught.
+
+    Both frames with the `local_rank` of spawned processes.
+    """
+    errors = exception.filter(pl.col("form") == "error").unique([*_DISTINCT, "exception", "message"], keep="first")
     for row in errors.to_dicts():
         yield _exception_report(row, row["rank"])
-    for row in gpu_exception.unique(["source", "rank", "launcher_rank", "form"], keep="first").to_dicts():
+    for row in gpu_exception.unique([*_DISTINCT, "form"], keep="first").to_dicts():
         if row["form"] == "memory":
             how, message = GPU_MEMORY, "CUDA out of memory"
         else:
             how, message = GPU_ERROR, row["message"] or row["quoted"] or ERROR_NUMBERS.get(row["code"], "")
-        yield ExitReport(how, row, "Python", rank=row["rank"], message=message, final=row["rank"] is not None)
+        yield ExitReport(
+            how, row, "Python", rank=row["rank"], local_rank=row["local_rank"], message=message,
+            final=_names_process(row),
+        )  # fmt: skip
 
 
 def _exception_report(row: Row, rank: int | None) -> ExitReport:
@@ -336,9 +345,14 @@ def _exception_report(row: Row, rank: int | None) -> ExitReport:
         or (message.startswith("[") and GLOO in message)
     )
     return ExitReport(
-        EXCEPTION, row, "Python", rank=rank, name=f"{name}Error", message=message, follows=is_second_hand,
-        final=rank is not None,
+        EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=f"{name}Error", message=message,
+        follows=is_second_hand, final=rank is not None or _names_process(row),
     )  # fmt: skip
+
+
+def _names_process(row: Row) -> bool:
+    """Whether a line of an error, or the heading above its traceback, names the process that it ended."""
+    return row["rank"] is not None or row["local_rank"] is not None
 
 
 def capture_reports(journal_exit: pl.DataFrame) -> Iterator[ExitReport]:
@@ -347,4 +361,4 @@ def capture_reports(journal_exit: pl.DataFrame) -> Iterator[ExitReport]:
         signal = -row["code"] if row["code"] < 0 else None
         follows = row["how"] in ("gave-up", "taken-down")
         process_fields = {"rank": row["rank"], "node": row["node"], "pid": row["process"]}
-        yield _exit_report(row, CAPTURE, row["code"], signal, time=row["stamp"], follows=follows, **process_fields)
+        yield exit_report(row, CAPTURE, row["code"], signal, time=row["stamp"], follows=follows, **process_fields)

@@ -19,14 +19,13 @@ from ncclforensics.analyses.job import torch_ranks
 from ncclforensics.analyses.job.exit_reports import (
     EXCEPTION,
     EXIT,
-    GPU_ERROR,
-    GPU_MEMORY,
     HOST_MEMORY,
     KERNEL,
     NEAR,
-    NODE,
+    RAISED,
     ROCM,
     STRENGTH,
+    TRACEBACK_LINES,
     ExitReport,
     Owner,
     Row,
@@ -40,6 +39,8 @@ from ncclforensics.analyses.job.exit_reports import (
 from ncclforensics.analyses.job.failure_events import LOST
 from ncclforensics.analyses.job.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.lifetimes import finished_processes
+from ncclforensics.analyses.job.process_finder import ProcessFinder, same_host
+from ncclforensics.analyses.job.spawned_processes import spawn_reports, with_spawned_process
 from ncclforensics.data.processes import ABORT, KILL, REQUESTED_ENDS, signal_name
 from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
@@ -73,6 +74,7 @@ PROCESS_EXIT = {
 EXIT_FRAMES = (
     "process_end",
     "elastic_failure",
+    "spawn_failure",
     "job_end",
     "worker_end",
     "kernel_kill",
@@ -86,7 +88,6 @@ EXIT_FRAMES = (
 # torchrun sends SIGTERM to the other processes of a host, and SIGKILL 30 s later (PContext.close of
 # torch/distributed/elastic/multiprocessing/api.py); it looks for ended processes more often than that.
 CLOSING_TIME, LOOKING_TIME = timedelta(seconds=25), timedelta(seconds=2)
-TRACEBACK_LINES = 100
 CLOCKS_DIFFER = timedelta(minutes=5)  # of hosts; NTP keeps them closer, and not all hosts have it
 
 
@@ -94,6 +95,7 @@ CLOCKS_DIFFER = timedelta(minutes=5)  # of hosts; NTP keeps them closer, and not
 def process_exit(
     process_end: pl.DataFrame,
     elastic_failure: pl.DataFrame,
+    spawn_failure: pl.DataFrame,
     job_end: pl.DataFrame,
     worker_end: pl.DataFrame,
     kernel_kill: pl.DataFrame,
@@ -117,9 +119,11 @@ def process_exit(
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
     kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
+    exception, gpu_exception = with_spawned_process(spawn_failure, exception, gpu_exception)
     reports = [
         *launcher_reports(process_end, job_end),
         *torchrun_reports(elastic_failure, exception),
+        *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
         *system_reports(job_end, worker_end, kernel_kill),
         *crash_reports(crash),
         *exception_reports(exception, gpu_exception),
@@ -130,7 +134,8 @@ def process_exit(
     finished = finished_processes(communicator_lifetime)
     timely = set(kernel_kill.filter("is_in_run").select("source", "line").iter_rows())
     is_one_host = rank["host"].drop_nulls().n_unique() == 1
-    finder = _ProcessFinder(rank, process, has_agents=elastic_failure.height > 0)
+    nranks = max(communicator_lifetime["nranks"].drop_nulls(), default=None)
+    finder = ProcessFinder(rank, process, has_agents=elastic_failure.height > 0, nranks=nranks)
     if process.is_empty():
         torch_ranks.fill_ranks(reports, torch_source, exception, has_agents=elastic_failure.height > 0)
     for report in reports:
@@ -187,66 +192,6 @@ def _row(report: ExitReport, rank_id: Row) -> Row:
     }
 
 
-class _ProcessFinder:
-    """Find the process, and so the ranks, that a report is about."""
-
-    def __init__(self, rank: pl.DataFrame, process: pl.DataFrame, *, has_agents: bool) -> None:
-        self._ranks = rank.to_dicts()
-        self._by_owner: dict[Owner, list[Row]] = defaultdict(list)
-        self._by_number: dict[int, list[Row]] = defaultdict(list)
-        for row in self._ranks:
-            if row["host"] is not None and row["pid"] is not None:
-                self._by_owner[row["host"], row["pid"]].append(row)
-            if row["rank"] is not None:
-                self._by_number[row["rank"]].append(row)
-        self._is_one_rank_each = all(len(rows) == 1 for rows in self._by_owner.values())
-        self._owners: dict[int, list[Owner]] = defaultdict(list)
-        self._speakers: dict[int, list[Owner]] = defaultdict(list)
-        for row in process.to_dicts():
-            self._owners[row["pid"]].append((row["host"], row["pid"]))
-            for source in row["sources"]:
-                self._speakers[source].append((row["host"], row["pid"]))
-        for owner in self._by_owner:  # RAS and stacks show processes of which there is no log
-            if owner not in self._owners[owner[1]]:
-                self._owners[owner[1]].append(owner)
-        self._has_agents = has_agents
-
-    def owner(self, report: ExitReport) -> Owner | None:
-        """Return host and pid of the process if NCCL's lines or other sources show its rank, else None."""
-        if report.pid:
-            owners = [owner for owner in self._owners[report.pid] if _same_host(report.node, owner[0])]
-            return owners[0] if len(owners) == 1 else None
-        number = report.rank
-        if number is None and report.child is not None and not self._has_agents:
-            # A launcher's child number is a rank if the node fits and each process drives one rank.
-            on_same_host = [row for row in self._by_number[report.child] if _same_host(report.node, row["host"] or "")]
-            number = report.child if on_same_host and self._is_one_rank_each else None
-        if number is None and report.child is None:
-            number = report.row["launcher_rank"]
-        if number is not None:
-            candidates = self._by_number[number]
-            return (
-                (candidates[0]["host"], candidates[0]["pid"]) if len(candidates) == 1 and candidates[0]["pid"] else None
-            )
-        if report.child is None and report.node is None:
-            speakers = self._speakers[report.row["source"]]
-            return speakers[0] if len(speakers) == 1 else None
-        return None
-
-    def rank_ids(self, report: ExitReport) -> list[Row]:
-        """Return the ranks of the process, or of a lost node; one empty row if they are unknown."""
-        if report.how == NODE:
-            return [row for row in self._ranks if row["host"] and _same_host(report.node, row["host"])] or [{}]
-        if report.owner is not None:
-            return self._by_owner.get(report.owner) or [{}]
-        candidates = self._by_number[report.rank] if report.rank is not None else []
-        return candidates if len(candidates) == 1 else [{}]
-
-
-def _same_host(node: str | None, host: str) -> bool:
-    return node is None or node.split(".")[0] == host.split(".")[0]
-
-
 def _mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, is_over: bool) -> None:
     """Set `final` on reports that may concern no end: exceptions, and kernel messages with a container's other pids.
 
@@ -292,7 +237,7 @@ def _mark_consequences(
     reports: list[ExitReport], *, has_timeouts: bool, has_errors: bool, failed_owners: set[Owner], victims: list[Row]
 ) -> None:
     """Set `follows` on reports of ends that another end or error explains; `victims`: rows of `torch_error`."""
-    exceptions = [report for report in reports if report.how in (EXCEPTION, GPU_MEMORY, GPU_ERROR)]
+    exceptions = [report for report in reports if report.how in RAISED]
     # A process exits with an error for a reason; a report of that reason is the cause.
     has_explanation = (
         has_errors
@@ -337,7 +282,7 @@ def _is_killed_by_launcher(report: ExitReport, first: ExitReport) -> bool:
 
 def _is_close_on_another_host(report: ExitReport, other: ExitReport) -> bool:
     """Whether two processes of different hosts ended so close together that clocks may have exchanged their order."""
-    if not (report.node and other.node) or _same_host(report.node, other.node):
+    if not (report.node and other.node) or same_host(report.node, other.node):
         return False
     distance = _distance(report, other)
     return distance is not None and abs(distance) < CLOCKS_DIFFER

@@ -201,16 +201,19 @@ def torch_rank(
     return rows.drop_nulls("rank").sort("source").unique("rank", keep="first").select(*TORCH_RANK).sort("rank")
 
 
+_OF_FIRST = ("operation", "shape", "dtypes", "sequence")
+_OF_OTHER = tuple(f"other_{name}" for name in _OF_FIRST)
+
+
 def compared_calls(fingerprints: Iterable[Row]) -> dict[int, str]:
     """Return the call of each rank of a process group, as PyTorch's comparison of calls prints it."""
     called: dict[int, str] = {}
     for row in fingerprints:
         if row["first_rank"] is None:
             continue
-        called[row["first_rank"]] = _fingerprint_text(row["operation"], row["sequence"], row["shape"])
-        other = _fingerprint_text(row["other_operation"], row["other_sequence"], row["other_shape"])
+        called[row["first_rank"]] = _fingerprint_text(*(row[name] for name in _OF_FIRST))
         if row["other_rank"] is not None:
-            called.setdefault(row["other_rank"], other)
+            called.setdefault(row["other_rank"], _fingerprint_text(*(row[name] for name in _OF_OTHER)))
     return called
 
 
@@ -219,15 +222,15 @@ def differ_in_number_alone(fingerprints: list[Row]) -> bool:
     compared = [row for row in fingerprints if row["first_rank"] is not None]
     return bool(compared) and all(
         row["sequence"] != row["other_sequence"]
-        and (row["operation"], row["shape"]) == (row["other_operation"], row["other_shape"])
+        and all(row[name] == row[other] for name, other in zip(_OF_FIRST[:-1], _OF_OTHER[:-1], strict=True))
         for row in compared
     )
 
 
-def _fingerprint_text(operation: str, sequence: int | None, shape: str | None) -> str:
+def _fingerprint_text(operation: str, shape: str | None, dtypes: str | None, sequence: int | None) -> str:
     """Format a call of PyTorch's fingerprint."""
-    parts = [operation, f"[{shape}]" if shape else "", "" if sequence is None else f"as number {sequence}"]
-    return " ".join(part for part in parts if part)
+    number = "" if sequence is None else f"as number {sequence}"
+    return " ".join(part for part in (operation, f"[{shape}]" if shape else "", dtypes, number) if part)
 
 
 def minority_of(values: dict[int, Any]) -> list[int]:

@@ -44,9 +44,8 @@ def app_exception(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
             "every rank raised it" if is_on_all_ranks else "errors of other ranks that come after it follow from it"
         )
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
-        yield exit_finding(
-            rows, rank, f"{{processes}} raised {name}: {_shorten(rows['message'][0])}", detail, certainty
-        )
+        message = f": {_shorten(rows['message'][0])}" if rows["message"][0] else ""
+        yield exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty)
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)

@@ -193,8 +193,8 @@ def _table_finding(found: pl.DataFrame, title: str) -> Iterator[Finding]:
 def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
     """PyTorch compared the calls of the ranks before making them, and they differ.
 
-    Means: the ranks of a process group are not in the same call, or pass tensors of different shapes; without this
-    check (TORCH_DISTRIBUTED_DEBUG=DETAIL) they would hang, or compute wrong results.
+    Means: the ranks of a process group are not in the same call, or pass tensors of different shapes or datatypes;
+    without this check (TORCH_DISTRIBUTED_DEBUG=DETAIL) they would hang, or compute wrong results.
     Not when: job ranks are meant: the numbers here are those of the process group, and a message that is cut after its
     first sentence names none. Where only the numbers of the calls differ, PyTorch's own counters may be at fault.
     Do: compare what each rank does before that call: a branch on data, on the rank, or on a caught error.
@@ -234,14 +234,16 @@ def _single_call_text(fingerprint: pl.DataFrame) -> str:
 
 def _difference_text(fingerprint: pl.DataFrame, *, is_open: bool) -> str:
     """Say in what the calls differ; `is_open`: no majority shows which ranks are the others."""
-    operations, shapes = (
+    operations, shapes, dtypes = (
         pl.concat([fingerprint[name].cast(pl.String), fingerprint[f"other_{name}"].cast(pl.String)]).drop_nulls()
-        for name in ("operation", "shape")
+        for name in ("operation", "shape", "dtypes")
     )
     if operations.n_unique() != 1:
         return "different operations" if is_open else "another operation than the others"
     if shapes.n_unique() > 1:
         return f"{operations[0]} with {'different shapes' if is_open else 'another shape than the others'}"
+    if dtypes.n_unique() > 1:
+        return f"{operations[0]} with {'different datatypes' if is_open else 'another datatype than the others'}"
     return (
         f"{operations[0]}, and their calls differ"
         if is_open

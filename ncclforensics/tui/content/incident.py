@@ -65,9 +65,10 @@ def build_incident(report: Report, citer: Citer) -> Incident:
     def node(finding: Finding) -> Node:
         rule = rules.get(finding.rule)
         texts = [("Means", rule.section("Means")), ("Not when", rule.section("Not when"))] if rule else []
+        texts = [("", report.detail(finding)), *texts]
         return Node(
             printable(finding.title), LABELS[str(finding.severity)], finding.certainty,
-            _sections([("", report.detail(finding)), *texts, ("Do", finding.remedy)], f"{finding.role} · rule {finding.rule}"),
+            _sections([*texts, ("Do", finding.remedy)], f"{finding.role} · rule {finding.rule}"),
             [citer.cite(line.source, line.line, line.what) for line in finding.evidence],
             severity=str(finding.severity), finding=finding,
         )  # fmt: skip
