@@ -52,7 +52,7 @@ def test_a_channel_whose_last_line_may_not_have_been_read_counts_for_nothing() -
     run = analyze([str(INCIDENT)]).run
     steps, sources = run["kernel_step"], run["source"]
     of_last = pl.lit(steps.filter(rank=3)["source"][0])
-    unread = sources.with_columns(is_whole=pl.col("source") != of_last)
+    unread = sources.with_columns(is_closed=pl.col("source") != of_last)
     in_tail = steps.with_columns(line=pl.when(rank=3, channel=1).then(-pl.col("line")).otherwise("line"))
 
     assert set(kernel_progress(steps, sources)["rank"]) == {0, 1, 2, 3}

@@ -13,6 +13,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.communicator_ids import Member, group_by_key, name_communicators
 from ncclforensics.analyses.job.lifetimes import COMMUNICATOR_LIFETIME
+from ncclforensics.analyses.job.members_without_calls import members_without_calls
 from ncclforensics.analyses.job.missing_init import inferred_members
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
@@ -38,22 +39,28 @@ JOB_MEMBER = {
 
 @analysis(JOB_MEMBER, is_step=True)
 def job_member(
-    communicator_lifetime: pl.DataFrame, calls_without_init: pl.DataFrame, process: pl.DataFrame
+    communicator_lifetime: pl.DataFrame,
+    calls_without_init: pl.DataFrame,
+    calls_behind: pl.DataFrame,
+    process: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every communicator of every process, and every process without one, with job and rank."""
     lifetimes = communicator_lifetime.filter(pl.col("nranks").is_not_null())
     streams = calls_without_init.drop_nulls(OWNER)
-    processes = process.select("host", "pid", "hint").to_dicts()
+    processes = process.select("host", "pid", "hint", "last_pos").to_dicts()
     members = name_communicators(lifetimes)
     later = inferred_members(streams, members, processes)
     _doubt_subgroups(members, {m.owner for m in later.values()})
     members += later.values()
+    without_calls = members_without_calls(members, later, streams, calls_behind, processes)
+    members += without_calls
     memberless = _assign_ranks(members, processes)
     parts = [
         lifetimes,
         streams[list(later)]
         .select("host", "pid", "comm", "nranks", "source", created_pos="first_pos", incarnation=0, is_complete=True)
         .with_columns(_column("rank", [m.rank for m in later.values()])),
+        _rows_without_calls(without_calls, process),
         pl.DataFrame([m.owner for m in memberless], {name: MEMBER[name] for name in OWNER}, orient="row"),
     ]
     rows = pl.concat(parts, how="diagonal_relaxed")
@@ -69,6 +76,16 @@ def job_member(
         _column("job_rank", [m.job_rank for m in known]),
         _column("is_hinted", [m.is_hinted for m in known]),
     )
+
+
+def _rows_without_calls(members: list[Member], process: pl.DataFrame) -> pl.DataFrame:
+    """Rows of communicators of which neither an Init line nor a call of the member is in the logs."""
+    rows = [(*m.owner, m.rank, m.nranks, m.created_pos) for m in members]
+    names = [*OWNER, "rank", "nranks", "created_pos"]
+    known = pl.DataFrame(rows, {name: MEMBER[name] for name in names}, orient="row")
+    sources = process.select(*OWNER, "source")
+    known = known.join(sources, on=OWNER, how="left", maintain_order="left")
+    return known.with_columns(incarnation=0, is_complete=True)
 
 
 def _column(name: str, values: list[Any]) -> pl.Series:

@@ -29,7 +29,7 @@ def kernel_progress(kernel_step: pl.DataFrame, source: pl.DataFrame) -> pl.DataF
     """
     steps = kernel_step.filter(pl.col("form") != "other")
     last = steps.sort("pos").group_by(*RANK, "channel", maintain_order=True).last()
-    read_whole = source.filter("is_whole")["source"]
+    read_whole = source.filter("is_closed")["source"]
     last = last.filter(pl.col("source").is_in(read_whole.implode()) | (pl.col("line") < 0))
     is_running = ~pl.col("form").cast(pl.String).is_in(["end", "abort"])
     last = last.with_columns(is_running=is_running).sort("is_running", "opcount", "pos")

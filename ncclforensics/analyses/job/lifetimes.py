@@ -156,12 +156,12 @@ def _without(duplicate_source: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFram
 def _seen_only_at_their_end(lifetimes: pl.DataFrame, call_line: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     """Complete the rows of communicators of which only the end was printed: what ends was created.
 
-    In files that were read in full only, because elsewhere the Init lines may stand in the part that was not read; and
+    In files of which every line was read, because elsewhere the Init lines may stand in the part that was not; and
     not where calls name the pointer (`calls_without_init`).
     """
-    is_whole = pl.col("source").is_in(source.filter("is_whole")["source"].implode())
+    is_read = pl.col("source").is_in(source.filter("is_closed")["source"].implode())
     without_init = lifetimes.filter((pl.col("incarnation") == 0) & pl.col("nranks").is_not_null())
-    known = without_init.filter(is_whole).join(call_line, on=_POINTER, how="anti").select(_POINTER, known=True)
+    known = without_init.filter(is_read).join(call_line, on=_POINTER, how="anti").select(_POINTER, known=True)
     start_of_file = pl.col("created_pos") - pl.col("created_pos") % (1 << SOURCE_BITS)
     is_first = pl.col("incarnation") == 0
     is_known = is_first & pl.col("known").fill_null(False)

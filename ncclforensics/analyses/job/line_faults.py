@@ -81,7 +81,7 @@ def _creations(
     is_swapped = (pl.col("starts") == 1) & (pl.col("completes") == 1) & (pl.col("completed") < pl.col("started"))
     swapped = created.filter(is_swapped).select(*OWNER, pl.lit(SORTED).alias("kind"), "source", "line")
     called = call_template.group_by(*OWNER, "source", "comm").agg(called=pl.col("pos").max())
-    is_whole = pl.col("source").is_in(source.filter("is_whole")["source"].implode())
+    is_read = pl.col("source").is_in(source.filter("is_closed")["source"].implode())
     left_out = omission.group_by("source").agg(gap=pl.col("pos").min(), last_gap=pl.col("pos").max())
     is_before_end = (pl.col("starts") == 0) & (pl.col("gap") < pl.col("completed"))
     is_left_out = (is_before_end | (pl.col("last_gap") > pl.col("started"))).fill_null(value=False)
@@ -89,7 +89,7 @@ def _creations(
     lacks_end = (pl.col("completes") == 0) & (pl.col("called") > pl.col("started"))
     created = created.join(called, on=[*OWNER, "source", "comm"], how="left")
     created = created.join(left_out, on="source", how="left").filter(~is_left_out)
-    lost = created.filter(is_whole & (lacks_start | lacks_end))
+    lost = created.filter(is_read & (lacks_start | lacks_end))
     return swapped, lost.select(*OWNER, pl.lit(LOST).alias("kind"), "source", "line")
 
 

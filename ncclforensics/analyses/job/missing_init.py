@@ -30,7 +30,7 @@ CALLS_WITHOUT_INIT = {
     "source": pl.Int32(),
     "first_pos": pl.Int64(),
     "signatures": pl.List(pl.Int64()),  # of the different calls
-    "first_calls": pl.List(pl.Int64()),  # of the first FIRST_CALLS collectives, in order
+    "first_calls": pl.List(pl.Int64()),  # of the first FIRST_CALLS collectives, in order, as far as they are kept
 }
 
 Row = dict[str, Any]
@@ -45,19 +45,20 @@ def calls_without_init(
     call_occurrence: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
     source: pl.DataFrame,
+    calls_between: pl.DataFrame,
     restart: pl.DataFrame,
 ) -> pl.DataFrame:
     """Pointers of communicators on which calls were made before any Init line of theirs, one row per process.
 
-    Of files that were read in full only: elsewhere the Init line may stand in the part that was not read.
+    Of files of which every line was read: elsewhere the Init line may stand in the part that was not read.
     """
     pointer = [*OWNER, "comm"]
     created = communicator_lifetime.group_by(pointer).agg(pl.col("created_pos").min())
     lines = call_line.with_row_index("call_line").head(call_template.height)  # the COLL lines stand first
     lines = since_restart(lines, restart).join(created, on=pointer, how="left", maintain_order="left")
     lines = lines.filter(pl.col("created_pos").is_null() | (pl.col("pos") < pl.col("created_pos")))
-    is_whole = pl.col("source").is_in(source.filter("is_whole")["source"].implode())
-    lines = lines.filter((pl.col("nranks") > 1) & is_whole & pl.col("comm").is_not_null())
+    is_read = pl.col("source").is_in(source.filter("is_closed")["source"].implode())
+    lines = lines.filter((pl.col("nranks") > 1) & is_read & pl.col("comm").is_not_null())
     if lines.is_empty():
         return pl.DataFrame(schema=CALLS_WITHOUT_INIT)
     first = lines.group_by(pointer, maintain_order=True).agg(
@@ -66,11 +67,20 @@ def calls_without_init(
     made = call_occurrence.select("pos", call_line="call_template").filter(
         pl.col("call_line").is_in(lines["call_line"].implode())
     )
+    # Some calls were only counted: the kept ones behind them are not the first ones.
+    counted = since_restart(calls_between, restart).group_by(pointer).agg(counted_pos=pl.col("pos").min())
     ordered = made.join(lines.filter("collective").select("call_line", *pointer, "signature"), on="call_line")
+    ordered = ordered.join(counted, on=pointer, how="left")
+    ordered = ordered.filter((pl.col("pos") < pl.col("counted_pos")).fill_null(True))
     first_calls = ordered.sort("pos").group_by(pointer).agg(first_calls=pl.col("signature").head(FIRST_CALLS))
     return (
         first.join(first_calls, on=pointer, how="left")
-        .with_columns(pl.col("signatures").list.unique(), pl.col("first_calls").fill_null([]))
+        .join(counted, on=pointer, how="left")
+        .with_columns(
+            pl.col("signatures").list.unique(),
+            pl.col("first_calls").fill_null([]),
+            first_pos=pl.min_horizontal("first_pos", "counted_pos"),
+        )
         .sort("first_pos")
         .select(list(CALLS_WITHOUT_INIT))
     )
