@@ -90,6 +90,10 @@ def _body(report: Report, title: str, most: int, *, everything: bool) -> Iterato
         if rest := [_finding(report, finding) for finding in problems[postmortem_parts.OPEN_ROWS :]]:
             body = "\n".join(rest[:most]) + _left_out(len(rest) - most)
             yield details(count_of(len(rest), "more finding"), body)
+    if report.elsewhere:
+        yield "### Elsewhere: other hosts or times, no cause of the above\n"
+        titles = [f"{found.severity} ({found.certainty}): {inline(found.title)}" for found in report.elsewhere]
+        yield _items(titles[:most]) + _left_out(len(titles) - most)
     if notes:
         body = "\n".join(_finding(report, note) for note in notes[:most]) + _left_out(len(notes) - most)
         yield details(count_of(len(notes), "note"), body)

@@ -25,6 +25,8 @@ from ncclforensics.analyses.job.exit_reports import (
     KERNEL,
     NEAR,
     NODE,
+    OF_CONTAINER,
+    OF_HOST,
     ROCM,
     STRENGTH,
     ExitReport,
@@ -60,6 +62,7 @@ PROCESS_EXIT = {
     "name": pl.String(),  # class of the exception
     "message": pl.String(),
     "where": pl.String(),  # library of the crash
+    "memory_of": pl.String(),  # what ran out of memory: host, container; empty: no reporter knows
     "is_first": pl.Boolean(),  # it ended by itself; false if its end follows from that of another process
     "is_by_clock": pl.Boolean(),  # another process ended at about that time on another host, whose clock may differ
     "is_placed": pl.Boolean(),  # false: host or time do not join a line of the kernel, and nothing else reports this
@@ -141,8 +144,10 @@ def process_exit(
             report.final = (report.owner, report.rank) != (None, None)
             report.final &= is_timely or report.owner not in finished
     also_reported = {report.owner for report in reports if report.reporter != KERNEL and report.owner}
+    memory_of = {report.owner: report.memory_of for report in reports if report.owner and report.memory_of}
     for report in reports:
         report.is_placed |= report.owner in also_reported
+        report.memory_of = report.memory_of or memory_of.get(report.owner, "")
     failed_owners = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
     has_errors = bool(call_error.height or test_failure.height)
     # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
@@ -179,6 +184,7 @@ def _row(report: ExitReport, rank_id: Row) -> Row:
         "name": report.name,
         "message": report.message,
         "where": report.where,
+        "memory_of": report.memory_of,
         "is_first": not report.follows,
         "is_by_clock": report.is_by_clock,
         "is_placed": report.is_placed,
@@ -351,6 +357,13 @@ def _distance(report: ExitReport, other: ExitReport) -> timedelta | None:
         return None
 
 
+OUT_OF_MEMORY = {
+    OF_HOST: "the host ran out of memory",
+    OF_CONTAINER: "its container or job reached its memory limit (cgroup)",
+    "": "the memory of the host, the container or the job ran out",
+}
+
+
 def ended_text(row: Row) -> str:
     """Describe how a process ended, as the predicate of a sentence."""
     match row["how"]:
@@ -362,7 +375,7 @@ def ended_text(row: Row) -> str:
             cause = f"{row['reporter']} because of a GPU error" if row["reporter"] == ROCM else "a CUDA error"
             predicate = f"was ended by {cause} ({row['message'].rstrip('.')})"
         case "host-memory":
-            predicate = f"was killed because the host ran out of memory, as {row['reporter']} reports"
+            predicate = f"was killed because {OUT_OF_MEMORY[row['memory_of']]}, as {row['reporter']} reports"
         case "node":
             predicate = "ended with its node"
         case "signal":
