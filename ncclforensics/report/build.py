@@ -23,7 +23,7 @@ from ncclforensics.report.next_steps import Command, commands, other_steps
 from ncclforensics.report.selection import Selection
 from ncclforensics.report.site_names import add_site_names
 from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Line, Role, Severity
-from ncclforensics.rules.registry import Rule, order_of_finding, run_rules, select_rules
+from ncclforensics.rules.registry import Rule, run_rules, select_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
 Row = dict[str, Any]
@@ -272,11 +272,7 @@ class Report:
 
     def run_now(self, row: Row) -> list[Command]:
         """Return the commands to run now, each with its host."""
-        return commands(self.run, row, self._failed_hosts(row))
-
-    def _failed_hosts(self, row: Row) -> list[str]:
-        """Return the hosts whose conditions explain the failure of a job, that of the cause first."""
-        return list(dict.fromkeys(host for cause in self.causes_of(row) for host in cause.hosts))
+        return commands(self.run, row, {host: kind for cause in self.causes_of(row) for host, kind in cause.parts})
 
     def other_steps(self, row: Row) -> list[str]:
         """Return what else would help: logs and files to collect, and a second look."""
@@ -323,14 +319,14 @@ def build_report(
 
 
 def _with_relations(findings: list[Finding], run: Frames) -> list[Finding]:
-    """Mark what concerns no job of the run as context that was found elsewhere, and sort the findings again."""
+    """Mark what concerns no job of the run as context that was found elsewhere; the order of findings is by role."""
     relations = Relations(run)
     for finding in findings:
         if finding.role is not Role.CONSEQUENCE and finding.severity is not Severity.INFO:
             finding.is_elsewhere = relations.is_elsewhere(finding)
         if finding.is_elsewhere:
             finding.role = Role.CONTEXT
-    return sorted(findings, key=order_of_finding)
+    return sorted(findings, key=lambda finding: list(Role).index(finding.role))
 
 
 def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple[int, str]]) -> None:

@@ -30,7 +30,12 @@ class Cause:
 
     finding: Finding
     certainty: str
-    hosts: list[str]  # where the condition is that it cites: the end that failed
+    parts: list[tuple[str, str]]  # host and kind of the conditions that it cites: the end that failed
+
+    @property
+    def is_condition(self) -> bool:
+        """Whether it is the condition of a machine."""
+        return bool(self.parts)
 
     @property
     def title(self) -> str:
@@ -53,7 +58,7 @@ class Relations:
             for cause in self._explaining(finding, row)
             if cause.certainty != POSSIBLE
         ]
-        return sorted(found, key=lambda cause: not cause.hosts)
+        return sorted(found, key=lambda cause: not cause.is_condition)
 
     def is_elsewhere(self, finding: Finding) -> bool:
         """Whether a finding concerns no job of the run: only other hosts, other times, or ports of other hosts."""
@@ -79,8 +84,8 @@ class Relations:
             # A line that names the process was printed while it ran, whatever the clocks say.
             is_sure = any(place["host"] and (place["is_in_time"] or place["shared"] == "pid") for place in at_ends)
             certainty = finding.certainty if is_sure else max(finding.certainty, LIKELY, key=CERTAINTIES.index)
-            hosts = sorted({place["host"] for place in at_ends if place["host"]})
-            return [Cause(finding, certainty, hosts)] if at_ends else []
+            parts = sorted({(place["host"], place["kind"]) for place in at_ends if place["host"]})
+            return [Cause(finding, certainty, parts)] if at_ends else []
         is_explaining = self.is_of_job(finding, row["job"]) and self._is_at_end(finding, row)
         return [Cause(finding, finding.certainty, [])] if is_explaining else []
 

@@ -42,7 +42,7 @@ def chain(report: Report, row: Row) -> list[Link]:
         return []
     others = [finding for finding in report.findings if finding is not verdict and finding.evidence]
     causes = report.causes_of(row)
-    conditions = [cause for cause in causes if cause.hosts] or causes  # errors of NCCL follow from these
+    conditions = [cause for cause in causes if cause.is_condition] or causes  # errors of NCCL follow from these
     links = [
         *(
             _link(report, cause.title, Role.CAUSE if cause in conditions else Role.CONSEQUENCE, cause.finding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ from ncclforensics.analyses.hang.init import FAILED, OTHER_SIZE, SAME_GPU, SAME_
 from ncclforensics.analyses.hang.stacks import BY_STACKS
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.job.torch_text import COMPARED
+from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AGAIN, LOOK_AT_HOST, STACKS_OF_HOST
-from ncclforensics.frames.columns import short_name
+from ncclforensics.frames.columns import printed_hosts, short_name
 from ncclforensics.frames.protocol import Frames
 
 Row = dict[str, Any]
@@ -67,17 +68,26 @@ def by_place(steps: Iterable[Command]) -> dict[str, list[str]]:
     return dict(lines)
 
 
-def commands(run: Frames, row: Row, failed_hosts: Iterable[str] = ()) -> list[Command]:
+def commands(run: Frames, row: Row, failed_parts: Mapping[str, str] | None = None) -> list[Command]:
     """Return the commands to run now, first those on hosts whose conditions explain the failure of the job.
 
-    `failed_hosts`: names without domain. Processes that have ended need none, and nor do hosts where one ended.
+    `failed_parts`: host without its domain -> kind of its condition. Processes that have ended need no command.
     """
-    order = {host: place for place, host in enumerate(failed_hosts)}
-    steps = _commands(run, row, order)
+    parts = failed_parts or {}
+    looks = {host: look for host in printed_hosts(parts) for look in _of_part(run, host, parts[host])}
+    steps = _commands(run, row, looks)
     seen = {short_name(step.where) for step in steps}
     if row["verdict"] != "rank-died":
-        steps = [*(_of_machine(run, host) for host in order if host not in seen), *steps]
+        steps = [*(look for host, look in looks.items() if host not in seen), *steps]
+    order = {host: place for place, host in enumerate(looks)}
     return sorted(steps, key=lambda step: order.get(short_name(step.where), len(order)))
+
+
+def _of_part(run: Frames, host: str, kind: str) -> list[Command]:
+    """Look at a failed part of a host; nothing is left to see of memory that ran out."""
+    if kind == Kind.VOLUME:
+        return [Command(host, f"df -h {SHARED_MEMORY}")]
+    return [] if kind in (Kind.HOST_MEMORY, Kind.MEMORY_LIMIT) else [_of_machine(run, host)]
 
 
 def _commands(run: Frames, row: Row, failed_hosts: Collection[str]) -> list[Command]:

@@ -130,7 +130,7 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
         unasked = [rule for rule in all_rules() if rule not in chosen and set(rule.of) & set(WARNING_FRAMES)]
         others = findings + [finding for rule in unasked if not rule.fallback for finding in findings_of(rule)]
         findings += _unexplained(fallbacks, others)
-    return sorted(findings, key=order_of_finding)
+    return sorted(findings, key=_order)
 
 
 def _findings(run: Frames, rule: Rule, known: Known) -> list[Finding]:
@@ -222,8 +222,7 @@ def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Findin
     return left
 
 
-def order_of_finding(finding: Finding) -> tuple[int, int, int, str]:
-    """Return the key by which findings are sorted: by role, severity and certainty."""
+def _order(finding: Finding) -> tuple[int, int, int, str]:
     return (
         list(Role).index(finding.role),
         list(Severity).index(finding.severity or Severity.INFO),

@@ -29,7 +29,7 @@ def headline(report: Report) -> str:
 def _event(report: Report) -> str:
     """Return the title of the worst job's verdict; where it names no rank, behind the condition that explains it."""
     found, title = cause(report), _title(report)
-    if found is None or not found.hosts or shown_verdicts(report)[0]["culprits"]:
+    if found is None or not found.is_condition or shown_verdicts(report)[0]["culprits"]:
         return title
     return f"{found.title}: {title}"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -39,10 +38,11 @@ from ncclforensics.analyses.job.exit_reports import (
     system_reports,
     torchrun_reports,
 )
+from ncclforensics.analyses.job.exit_times import is_close_on_another_host, is_killed_by_launcher, is_same_host
 from ncclforensics.analyses.job.failure_events import LOST
 from ncclforensics.analyses.job.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.lifetimes import finished_processes
-from ncclforensics.data.processes import ABORT, KILL, REQUESTED_ENDS, signal_name
+from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, signal_name
 from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -86,11 +86,7 @@ EXIT_FRAMES = (
 )
 
 
-# torchrun sends SIGTERM to the other processes of a host, and SIGKILL 30 s later (PContext.close of
-# torch/distributed/elastic/multiprocessing/api.py); it looks for ended processes more often than that.
-CLOSING_TIME, LOOKING_TIME = timedelta(seconds=25), timedelta(seconds=2)
 TRACEBACK_LINES = 100
-CLOCKS_DIFFER = timedelta(minutes=5)  # of hosts; NTP keeps them closer, and not all hosts have it
 
 
 @analysis(PROCESS_EXIT, of=EXIT_FRAMES)
@@ -220,12 +216,14 @@ class _ProcessFinder:
     def owner(self, report: ExitReport) -> Owner | None:
         """Return host and pid of the process if NCCL's lines or other sources show its rank, else None."""
         if report.pid:
-            owners = [owner for owner in self._owners[report.pid] if _same_host(report.node, owner[0])]
+            owners = [owner for owner in self._owners[report.pid] if is_same_host(report.node, owner[0])]
             return owners[0] if len(owners) == 1 else None
         number = report.rank
         if number is None and report.child is not None and not self._has_agents:
             # A launcher's child number is a rank if the node fits and each process drives one rank.
-            on_same_host = [row for row in self._by_number[report.child] if _same_host(report.node, row["host"] or "")]
+            on_same_host = [
+                row for row in self._by_number[report.child] if is_same_host(report.node, row["host"] or "")
+            ]
             number = report.child if on_same_host and self._is_one_rank_each else None
         if number is None and report.child is None:
             number = report.row["launcher_rank"]
@@ -242,15 +240,11 @@ class _ProcessFinder:
     def rank_ids(self, report: ExitReport) -> list[Row]:
         """Return the ranks of the process, or of a lost node; one empty row if they are unknown."""
         if report.how == NODE:
-            return [row for row in self._ranks if row["host"] and _same_host(report.node, row["host"])] or [{}]
+            return [row for row in self._ranks if row["host"] and is_same_host(report.node, row["host"])] or [{}]
         if report.owner is not None:
             return self._by_owner.get(report.owner) or [{}]
         candidates = self._by_number[report.rank] if report.rank is not None else []
         return candidates if len(candidates) == 1 else [{}]
-
-
-def _same_host(node: str | None, host: str) -> bool:
-    return node is None or node.split(".")[0] == host.split(".")[0]
 
 
 def _mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, is_over: bool) -> None:
@@ -314,13 +308,13 @@ def _mark_consequences(
     for report in reports:
         if report.how == EXCEPTION and report.rank is not None:
             report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
-        if report.signal in REQUESTED_ENDS or (first is not None and _is_killed_by_launcher(report, first)):
+        if report.signal in REQUESTED_ENDS or (first is not None and is_killed_by_launcher(report, first)):
             report.follows = True
         elif report.signal == ABORT:
             # A watchdog that timed out, or an uncaught NCCL error, aborts the process.
             report.follows |= has_timeouts or report.owner in failed_owners or report.rank in victim_ranks
         elif report.how == EXIT:
-            is_close = first is not None and _is_close_on_another_host(first, report)
+            is_close = first is not None and is_close_on_another_host(first, report)
             # Of several nodes, the earliest failure counts.
             is_later = first is not None and report.time > first.time and not is_close
             is_passing_on = (
@@ -331,30 +325,7 @@ def _mark_consequences(
             report.follows |= has_explanation or is_later or is_passing_on or (not report.owner and bool(failed_owners))
     unexplained = [report for report in reports if report.how == EXIT and not report.follows]
     for report in unexplained:
-        report.is_by_clock = any(_is_close_on_another_host(other, report) for other in unexplained)
-
-
-def _is_killed_by_launcher(report: ExitReport, first: ExitReport) -> bool:
-    """Whether torchrun killed a process: after the first failure on its host, when it had not ended by SIGTERM."""
-    distance = _distance(report, first)
-    is_beside = first.node is not None and first.node == report.node  # both had ended when torchrun looked
-    return report.signal == KILL and distance is not None and distance >= (LOOKING_TIME if is_beside else CLOSING_TIME)
-
-
-def _is_close_on_another_host(report: ExitReport, other: ExitReport) -> bool:
-    """Whether two processes of different hosts ended so close together that clocks may have exchanged their order."""
-    if not (report.node and other.node) or _same_host(report.node, other.node):
-        return False
-    distance = _distance(report, other)
-    return distance is not None and abs(distance) < CLOCKS_DIFFER
-
-
-def _distance(report: ExitReport, other: ExitReport) -> timedelta | None:
-    """How much later a process ended than another one; None if that is unknown."""
-    try:
-        return datetime.fromisoformat(report.time) - datetime.fromisoformat(other.time)
-    except (ValueError, TypeError):  # no time, or one of them with a zone
-        return None
+        report.is_by_clock = any(is_close_on_another_host(other, report) for other in unexplained)
 
 
 OUT_OF_MEMORY = {

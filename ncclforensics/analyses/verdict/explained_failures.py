@@ -11,9 +11,9 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.exit_times import CLOCKS_DIFFER
 from ncclforensics.analyses.job.failure_events import AFTER
 from ncclforensics.analyses.job.kernel_events import SOON_AFTER
-from ncclforensics.analyses.job.process_exits import CLOCKS_DIFFER
 from ncclforensics.analyses.transport.completions import hosts_of_addresses
 from ncclforensics.analyses.verdict.failing_ends import located
 from ncclforensics.frames.columns import MADE_UP, OWNER, no_rows, text_of
@@ -31,6 +31,7 @@ CONDITION_OF_JOB = {
     "job": pl.Int32(),
     "source": pl.Int32(),  # place of the condition
     "line": pl.Int32(),
+    "kind": pl.String(),
     "host": pl.String(),  # of the condition, as in `condition`; null: not known
     "shared": pl.String(),  # what it shares with a rank of the job: pid, gpu, device, path or host; not-known
     "is_at_end": pl.Boolean(),  # with one at which the job failed
