@@ -143,7 +143,7 @@ def process_exit(
     memory_of = {report.owner: report.memory_of for report in reports if report.owner and report.memory_of}
     for report in reports:
         report.is_placed |= report.owner in also_reported
-        report.memory_of = report.memory_of or memory_of.get(report.owner, "")
+        report.memory_of = report.memory_of or (memory_of.get(report.owner, "") if report.owner else "")
     failed_owners = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
     has_errors = bool(call_error.height or test_failure.height)
     # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
