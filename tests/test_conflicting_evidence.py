@@ -275,7 +275,7 @@ def test_ranks_that_wait_elsewhere_do_not_contradict_another_order(tmp_path: Pat
     ("kernel", "certainty", "phrase"),
     [
         ("", "likely", "did not answer the RAS query"),
-        (KILLED, "certain", "was killed because the host ran out of memory, as the kernel reports"),
+        (KILLED, "certain", "was killed because its container or job reached its memory limit (cgroup), as the kernel"),
         (KILLED.replace("60513", "60514"), "likely", "did not answer the RAS query"),  # not this process
     ],
 )

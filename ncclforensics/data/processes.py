@@ -29,6 +29,8 @@ REASONS = {
     "Interrupt": 2,
 }
 OUT_OF_MEMORY = ("Out Of Memory", "OOMKilled", "Out of memory")
+# What the kernel prints where a control group, such as a container, reached its limit, not the host (mm/oom_kill.c).
+OF_CONTROL_GROUP = ("Memory cgroup out of memory", "CONSTRAINT_MEMCG")
 ABORT = 6
 KILL = 9
 BUS_ERROR = 7

@@ -44,6 +44,16 @@ def short_host(column: str) -> pl.Expr:
     return text_of(column).str.split(".").list.first()
 
 
+def short_name(host: str) -> str:
+    """Return the name of a host without its domain, as NCCL prints it; tools of the host may print all of it.
+
+    >>> short_name("gpu-a012.example.org"), short_name("10.0.0.7")
+    ('gpu-a012', '10.0.0.7')
+    """
+    first = host.partition(".")[0]
+    return host if first.isdecimal() else first
+
+
 MADE_UP = "unnamed-"  # how names of hosts begin that no line shows
 
 

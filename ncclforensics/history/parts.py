@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import polars as pl
 
 from ncclforensics.data.redaction_rules import EVERYWHERE
-from ncclforensics.frames.columns import MADE_UP
+from ncclforensics.frames.columns import MADE_UP, short_name
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.history.tables import GPU, HOST, PORT
 from ncclforensics.report.build import Report
@@ -17,16 +17,6 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 
 Part = dict[str, object]  # a row of the table `part`
 Key = tuple[str, str, str]
-
-
-def short_name(host: str) -> str:
-    """Return the name of a host without its domain, as NCCL prints it; tools of the host may print all of it.
-
-    >>> short_name("gpu-a012.example.org"), short_name("10.0.0.7")
-    ('gpu-a012', '10.0.0.7')
-    """
-    first = host.partition(".")[0]
-    return host if first.isdecimal() else first
 
 
 def parts(run: Frames) -> list[Part]:

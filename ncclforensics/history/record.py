@@ -14,10 +14,10 @@ from ncclforensics.data.names import bytes_text
 from ncclforensics.data.paths import STDIN
 from ncclforensics.diff.job import environment, versions
 from ncclforensics.errors import BrokenFrameError, NoInputError
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import short_name, text_of
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.frames.time_range import NO_YEAR, as_time, in_last_year
-from ncclforensics.history.parts import namings, parts, short_name
+from ncclforensics.history.parts import namings, parts
 from ncclforensics.history.tables import MOMENT, Record, frame_of
 from ncclforensics.inputs.remote import is_remote
 from ncclforensics.report.build import Report

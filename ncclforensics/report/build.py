@@ -16,12 +16,13 @@ from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.values import parse_value
+from ncclforensics.report.causes import Cause, Relations
 from ncclforensics.report.earlier_look import Comparison, EarlierLook, with_looks
 from ncclforensics.report.groups import Groups
 from ncclforensics.report.next_steps import Command, commands, other_steps
 from ncclforensics.report.selection import Selection
 from ncclforensics.report.site_names import add_site_names
-from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Line, Severity
+from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
@@ -157,6 +158,27 @@ class Report:
     def _finding_of_job(self) -> dict[int, Finding]:
         return {finding.job: finding for finding in reversed(self.findings) if finding.job is not None}
 
+    def causes_of(self, row: Row) -> list[Cause]:
+        """Return what explains the failure of a job, the cause that views show first."""
+        return self._relations.causes(self.findings, row)
+
+    def cause_of(self, row: Row) -> Cause | None:
+        """Return what is likely or certain to have caused the failure of a job."""
+        return next(iter(self.causes_of(row)), None)
+
+    def is_of_job(self, finding: Finding, job: int) -> bool:
+        """Whether the lines of a finding are of a job, or of no process where there is no other job."""
+        return self._relations.is_of_job(finding, job)
+
+    @cached_property
+    def _relations(self) -> Relations:
+        return Relations(self.run)
+
+    @property
+    def elsewhere(self) -> list[Finding]:
+        """Return the errors and warnings that concern no job: of other hosts, or of another time."""
+        return [finding for finding in self.findings if finding.is_elsewhere]
+
     def title_of(self, row: Row) -> str:
         """Return the verdict of a job in one line; by its reason where the rule that states it was not selected."""
         if finding := self.finding_of(row):
@@ -290,7 +312,7 @@ class Report:
 
     def run_now(self, row: Row) -> list[Command]:
         """Return the commands to run now, each with its host."""
-        return commands(self.run, row)
+        return commands(self.run, row, {host: kind for cause in self.causes_of(row) for host, kind in cause.parts})
 
     def other_steps(self, row: Row) -> list[str]:
         """Return what else would help: logs and files to collect, and a second look."""
@@ -324,6 +346,7 @@ def build_report(
                 finding.detail += f"; {look.text}"
             if row["rests_on_stall"] and finding.certainty == "possible" and finding.severity is Severity.ERROR:
                 finding.severity = Severity.WARNING
+    findings = _with_relations(findings, run)
     add_site_names(findings, run)
     shown: list[Finding] = []
     not_selected: list[Finding] = []
@@ -334,6 +357,17 @@ def build_report(
     quotes = run.quote(cited)
     _quote_warnings(shown, quotes)
     return Report(run, shown, quotes, selection, rules, looks, not_selected)
+
+
+def _with_relations(findings: list[Finding], run: Frames) -> list[Finding]:
+    """Mark what concerns no job of the run as context that was found elsewhere; the order of findings is by role."""
+    relations = Relations(run)
+    for finding in findings:
+        if finding.role is not Role.CONSEQUENCE and finding.severity is not Severity.INFO:
+            finding.is_elsewhere = relations.is_elsewhere(finding)
+        if finding.is_elsewhere:
+            finding.role = Role.CONTEXT
+    return sorted(findings, key=lambda finding: list(Role).index(finding.role))
 
 
 def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple[int, str]]) -> None:

@@ -17,12 +17,11 @@ from ncclforensics.analyses.verdict.vocabulary import Basis
 from ncclforensics.data.names import NO_KIND, operation_text
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import condensed, cut
-from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.finding import Finding, Line, Role
 
 Row = dict[str, Any]
 _OF_CAUSE = ("culprit", "minority")  # labels of lines that show what the culprits did
 _OF_OTHERS = ("waiting", "majority")
-OF_ONE_RANK = (Category.CUDA_ERROR, Category.OOM)
 MOST_QUOTES = 2
 LONGEST_QUOTE = 160  # characters
 
@@ -43,13 +42,18 @@ def chain(report: Report, row: Row) -> list[Link]:
     if verdict is None or not verdict.evidence or row["verdict"] in ("undecidable", "no-hang"):
         return []
     others = [finding for finding in report.findings if finding is not verdict and finding.evidence]
+    causes = report.causes_of(row)
+    conditions = [cause for cause in causes if cause.is_condition] or causes  # errors of NCCL follow from these
     links = [
-        *(_link(report, finding.title, Role.CAUSE, finding) for finding in others if _is_cause(finding, verdict, row)),
+        *(
+            _link(report, cause.title, Role.CAUSE if cause in conditions else Role.CONSEQUENCE, cause.finding)
+            for cause in causes
+        ),
         *_of_verdict(report, row, verdict),
         *(
             _link(report, finding.title, finding.role, finding)
             for finding in others
-            if finding.role is Role.CONSEQUENCE
+            if finding.role is Role.CONSEQUENCE and report.is_of_job(finding, row["job"])
         ),
     ]
     by_place: dict[tuple[Role, int, int], Link] = {}
@@ -60,24 +64,6 @@ def chain(report: Report, row: Row) -> list[Link]:
         return []
     report.cite(link.line for link in links)
     return links
-
-
-def _is_cause(finding: Finding, verdict: Finding, row: Row) -> bool:
-    """Whether a finding explains why the culprits stopped: it is about one of them, and is no mere setting.
-
-    Where all ranks are in one call, none is a culprit, and a sure failure of a network or GPU explains that.
-    """
-    if row["verdict"] == "stuck-together":
-        return finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty != "possible"
-    if finding.role is not Role.CAUSE or finding.severity is not Severity.ERROR or not may_explain(finding, verdict):
-        return False
-    return bool(set(finding.ranks) & set(verdict.ranks) or set(finding.hosts) & set(verdict.hosts))
-
-
-def may_explain(finding: Finding, verdict: Finding | None) -> bool:
-    """Whether a finding may be the cause of a verdict: a fault of a GPU or of memory stops the rank that it is on."""
-    is_elsewhere = verdict is not None and bool(verdict.ranks) and set(finding.ranks).isdisjoint(verdict.ranks)
-    return not (finding.category in OF_ONE_RANK and finding.ranks and is_elsewhere)
 
 
 def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
+from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Part
 from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AT_HOST, STACKS_OF_HOST
+from ncclforensics.frames.columns import printed_hosts, short_name
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.live_files import LOOK_AGAIN, may_grow, was_ended
 
@@ -65,16 +67,35 @@ def by_place(steps: Iterable[Command]) -> dict[str, list[str]]:
     return dict(lines)
 
 
-def commands(run: Frames, row: Row) -> list[Command]:
-    """Return the commands to run now; none for processes that have ended."""
+def commands(run: Frames, row: Row, failed_parts: Mapping[str, str] | None = None) -> list[Command]:
+    """Return the commands to run now, first those on hosts whose conditions explain the failure of the job.
+
+    `failed_parts`: host without its domain -> kind of its condition. Processes that have ended need no command.
+    """
+    parts = failed_parts or {}
+    looks = {host: look for host in printed_hosts(parts) for look in _of_part(run, host, parts[host])}
+    steps = _commands(run, row, looks)
+    seen = {short_name(step.where) for step in steps}
+    if row["verdict"] != "rank-died":
+        steps = [*(look for host, look in looks.items() if host not in seen), *steps]
+    order = {host: place for place, host in enumerate(looks)}
+    return sorted(steps, key=lambda step: order.get(short_name(step.where), len(order)))
+
+
+def _of_part(run: Frames, host: str, kind: str) -> list[Command]:
+    """Look at a failed part of a host; nothing is left to see of memory that ran out."""
+    if kind == Part.VOLUME:
+        return [Command(host, f"df -h {SHARED_MEMORY}")]
+    return [] if kind in (Part.HOST_MEMORY, Part.MEMORY_LIMIT) else [_of_machine(run, host)]
+
+
+def _commands(run: Frames, row: Row, failed_hosts: Collection[str]) -> list[Command]:
     if row["verdict"] == "rank-missing":
         return _of_missing_ranks(row)
-    if (
-        _has_fault_in_init(row) or row["how"] == How.COMPARED
-    ):  # a comparison raises an exception, which ends the process
+    if _has_fault_in_init(row) or row["how"] == How.COMPARED:  # comparisons raise an exception, which ends the process
         return []
     if row["verdict"] == "stuck-together":
-        return _of_hosts(run, row)
+        return _of_hosts(run, row, failed_hosts)
     places = _culprits_by_place(run, row)
     ended = _ended_ranks(run, row) if places else set()
     steps: list[Command] = []
@@ -163,16 +184,23 @@ def _ended_ranks(run: Frames, row: Row) -> set[int | None]:
     return set(run["process_exit"].filter("is_final")["rank"].drop_nulls())
 
 
-def _of_hosts(run: Frames, row: Row) -> list[Command]:
+def _of_hosts(run: Frames, row: Row, failed_hosts: Collection[str]) -> list[Command]:
     """Look at the hosts whose lines show the failure; at all where none does."""
     cited = run["verdict_evidence"].filter(pl.col("job") == row["job"]).select("rank_id").drop_nulls()
     failed = run["failure_event"].filter(~pl.col("at_exit") & pl.col("rank_id").is_in(row["victims"]))
     cited = pl.concat([cited, failed.select("rank_id")]).unique()
     hosts = run["rank"].join(cited, on="rank_id", how="semi")["host"].drop_nulls().cast(pl.String).unique().sort()
-    where = ", ".join(hosts[:MOST_PROCESSES]) or "each host"
+    others = [host for host in hosts if short_name(host) not in failed_hosts]
+    if failed_hosts and not others:
+        return []
+    return [_of_machine(run, ", ".join(others[:MOST_PROCESSES]) or "each host")]
+
+
+def _of_machine(run: Frames, where: str) -> Command:
+    """Look at what the kernel, GPUs and, with InfiniBand, the ports of hosts report."""
     network = run["milestone"]["network"].cast(pl.String).drop_nulls()
     links = "; ibstat; perfquery -x" if network.str.starts_with("IB").any() else ""
-    return [Command(where, f"dmesg -T | grep -iE 'xid|mlx5|link'; nvidia-smi{links}")]
+    return Command(where, f"dmesg -T | grep -iE 'xid|mlx5|link'; nvidia-smi{links}")
 
 
 def _hosts_of_exits(run: Frames) -> dict[int, str]:

@@ -103,6 +103,7 @@ class Finding:
     rule: str = ""
     explains: bool = True  # it says what the lines it cites mean, not only how many there are
     about: list[Line] = field(default_factory=list)  # all lines that a finding of a fallback rule is about
+    is_elsewhere: bool = False  # it concerns no job: another host, or another time; the report fills it in
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ import polars as pl
 
 from ncclforensics.data.names import certainty_text, ranks_text, sentence
 from ncclforensics.report.build import Report, Row
-from ncclforensics.report.chain import may_explain
-from ncclforensics.rules.finding import Finding, Severity
-from ncclforensics.views.text_report import is_sure_cause
+from ncclforensics.report.causes import Cause
+from ncclforensics.rules.finding import Severity
 
 ASSUMED_YEAR = 2000  # of clocks that print none
 MOST_HOSTS = 3  # named in a title
@@ -28,6 +27,14 @@ def headline(report: Report) -> str:
 
 
 def _event(report: Report) -> str:
+    """Return the title of the worst job's verdict; where it names no rank, behind the condition that explains it."""
+    found, title = cause(report), _title(report)
+    if found is None or not found.is_condition or shown_verdicts(report)[0]["culprits"]:
+        return title
+    return f"{found.title}: {title}"
+
+
+def _title(report: Report) -> str:
     """Return the title of the worst job's verdict or of the first finding."""
     rows = shown_verdicts(report)
     titles = [finding.title for finding in report.findings if finding.severity is not Severity.INFO]
@@ -70,14 +77,11 @@ def moment(report: Report) -> str:
     return called.strftime("%H:%M:%S" if called.year == ASSUMED_YEAR else "%Y-%m-%d %H:%M")
 
 
-def cause(report: Report) -> Finding | None:
-    """Return what is sure to have begun it, if the headline says only what followed."""
-    title = _event(report)
-    rows, verdicts = shown_verdicts(report), [id(report.finding_of(row)) for row in report.verdicts]
-    verdict = report.finding_of(rows[0]) if rows else None
-    others = (finding for finding in report.findings if id(finding) not in verdicts and is_sure_cause(finding))
-    found = next((finding for finding in others if may_explain(finding, verdict)), None) if rows else None
-    return None if found is None or found.title in title else found
+def cause(report: Report) -> Cause | None:
+    """Return what is likely or certain to have caused the failure of the worst job."""
+    rows = shown_verdicts(report)
+    found = report.cause_of(rows[0]) if rows else None
+    return None if found is None or found.title == _title(report) else found
 
 
 def summary(report: Report) -> list[str]:

@@ -90,6 +90,10 @@ def _body(report: Report, title: str, most: int, *, everything: bool) -> Iterato
         if rest := [_finding(report, finding) for finding in problems[postmortem_parts.OPEN_ROWS :]]:
             body = "\n".join(rest[:most]) + _left_out(len(rest) - most)
             yield details(count_of(len(rest), "more finding"), body)
+    if report.elsewhere:
+        yield "### Elsewhere: other hosts or times, no cause of the above\n"
+        titles = [f"{found.severity} ({found.certainty}): {inline(found.title)}" for found in report.elsewhere]
+        yield _items(titles[:most]) + _left_out(len(titles) - most)
     if notes:
         body = "\n".join(_finding(report, note) for note in notes[:most]) + _left_out(len(notes) - most)
         yield details(count_of(len(notes), "note"), body)
@@ -135,11 +139,11 @@ def _job(report: Report, row: Row, title: str, most: int, *, is_worst: bool, eve
     if finding:
         yield _evidence(job["lines"])
     if job["unexplained"]:
-        rows = [(inline(text), code(at)) for text, at in job["unexplained"]]
-        yield _long_table("Also failed, not explained by this", ("what", "at"), rows, most)
+        failed = [(inline(text), code(at)) for text, at in job["unexplained"]]
+        yield _long_table("Also failed, not explained by this", ("what", "at"), failed, most)
     if job["considered"]:
-        rows = [(inline(text), code(at) if at else "") for text, at in job["considered"]]
-        yield _long_table("Also considered", ("explanation, and what speaks against it", "at"), rows, most)
+        rivals = [(inline(text), code(at) if at else "") for text, at in job["considered"]]
+        yield _long_table("Also considered", ("explanation, and what speaks against it", "at"), rivals, most)
     if everything and job["last"]:
         last = [
             (known(call["rank"]), code(known(call["host"])), inline(call["what"]), code(call["key"]), code(call["at"]))

@@ -74,6 +74,7 @@ def _content(report: Report) -> dict[str, Any]:
         "jobs": [_job(report, row) for row in jobs[: postmortem_parts.MOST_JOBS]],
         "jobs_left": jobs[postmortem_parts.MOST_JOBS :],
         "found": [_finding(report, finding) for finding in problems],
+        "elsewhere": [_finding(report, finding) for finding in report.elsewhere],
         "notes": [_finding(report, finding) for finding in notes],
         "curves": list(_curves(report)),
         "increased": postmortem_parts.increased(report),

@@ -52,9 +52,9 @@ def job_parts(report: Report, row: Row) -> dict[str, Any]:
 
 
 def other_findings(report: Report) -> tuple[list[Finding], list[Finding]]:
-    """Return the errors and warnings, and the notes, that are not the verdict of a job shown in full."""
+    """Return errors and warnings, and notes, without those found elsewhere and the verdicts of jobs shown in full."""
     shown = [id(report.finding_of(row)) for row in shown_verdicts(report)[:MOST_JOBS]]
-    others = [finding for finding in report.findings if id(finding) not in shown]
+    others = [finding for finding in report.findings if id(finding) not in shown and not finding.is_elsewhere]
     problems = [finding for finding in others if finding.severity is not Severity.INFO]
     return problems, [finding for finding in others if finding.severity is Severity.INFO]
 

@@ -24,7 +24,7 @@ from ncclforensics.data.names import (
 )  # fmt: skip
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.report.build import Report
-from ncclforensics.report.chain import may_explain
+from ncclforensics.report.causes import Cause
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
@@ -70,8 +70,6 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     jobs = report.verdicts
     verdict_findings = [id(report.finding_of(row)) for row in jobs]
     others = [finding for finding in report.findings if id(finding) not in verdict_findings]
-    verdict = report.finding_of(jobs[0]) if jobs else None
-    causes = [finding for finding in others if is_sure_cause(finding) and may_explain(finding, verdict)]
     first = leading_findings(jobs, others)[:1]
     parts += [part for finding in first for part in _finding(report, finding)]
     for index, row in enumerate(jobs[:MOST_JOBS]):
@@ -81,24 +79,28 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
             size = report.of_job("rank", row["job"]).height
             earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
             parts.append(Text(f"\nJob {index + 1} of {len(jobs)}: {size} ranks{earlier}", style="bold underline"))
-        parts += _job(report, row, verbose, causes if index == 0 and not first else [])
+        parts += _job(report, row, verbose, None if first else report.cause_of(row))
     if len(jobs) > MOST_JOBS:
         parts.append(Text(f"\nand {len(jobs) - MOST_JOBS} more jobs: --format json shows all", style="dim"))
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold"))
         parts += other_steps("WHAT TO DO", steps_without_job(report.run))
     for finding in others:
-        if finding not in first and finding.severity is not Severity.INFO:
+        if finding not in first and finding.severity is not Severity.INFO and not finding.is_elsewhere:
             parts += _finding(report, finding)
+    parts += _elsewhere(report)
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != GAP]
     parts += [Text.assemble(("\nnote  ", STYLE["info"]), f"{note.title}: {note.detail}") for note in notes]
     return parts + _problems(report) + _configuration(report) * verbose
 
 
-def is_sure_cause(finding: Finding) -> bool:
-    """Whether a finding is an error that caused others, and at least likely."""
-    is_error = finding.role is Role.CAUSE and finding.severity is Severity.ERROR
-    return is_error and finding.certainty in ("certain", "likely")
+ELSEWHERE = "ELSEWHERE (other hosts or times; no cause of the above)"
+
+
+def _elsewhere(report: Report) -> list[RenderableType]:
+    """Show what concerns no job."""
+    found = [part for finding in report.elsewhere for part in _finding(report, finding)]
+    return [heading(ELSEWHERE), *found] if found else []
 
 
 def leading_findings(jobs: list[Row], findings: list[Finding]) -> list[Finding]:
@@ -108,11 +110,11 @@ def leading_findings(jobs: list[Row], findings: list[Finding]) -> list[Finding]:
     """
     if jobs and jobs[0]["verdict"] not in ("undecidable", "no-hang"):
         return []
-    causes = [finding for finding in findings if is_sure_cause(finding)]
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR and not finding.is_elsewhere]
+    causes = [error for error in errors if error.role is Role.CAUSE and error.certainty != "possible"]
     if jobs and jobs[0]["verdict"] == "no-hang":
         return causes
-    happened = [f for f in findings if f.severity is Severity.ERROR and f.certainty == "certain" and f not in causes]
-    return [*causes, *happened]
+    return [*causes, *(error for error in errors if error.certainty == "certain" and error not in causes)]
 
 
 GAP = "read-subsystem-gap"
@@ -124,7 +126,8 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
         parts += [heading("RUN"), indented(run)]
     parts += measurements(report, verbose=verbose)
     for finding in report.findings:
-        parts += _finding(report, finding)
+        parts += [] if finding.is_elsewhere else _finding(report, finding)
+    parts += _elsewhere(report)
     if not report.findings:
         parts.append(Text("\nno findings", style=STYLE["no-hang"]))
     return parts + _problems(report) + _not_shown(report) + _configuration(report) * verbose
@@ -164,7 +167,7 @@ def _not_shown(report: Report) -> list[RenderableType]:
     return [heading("WHAT THESE LOGS CANNOT SHOW"), indented(table)]
 
 
-def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list[RenderableType]:
+def _job(report: Report, row: Row, verbose: bool, cause: Cause | None) -> list[RenderableType]:
     """Show one verdict: what happened, why, and what to run now; then the ranks and the evidence."""
     finding = report.finding_of(row)
     head = Text.assemble(
@@ -175,7 +178,8 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
     parts: list[RenderableType] = [head.append(report.title_of(row), "bold")]
     if finding and finding.detail:
         parts.append(indented(Text(sentence(finding.detail))))
-    parts += [indented(Text(f"Cause ({cause.certainty}): {cause.title}.", "bold")) for cause in causes[:1]]
+    if cause is not None:
+        parts.append(indented(Text(f"Cause ({cause.certainty}): {cause.title}.", "bold")))
     parts += chain_text(report, row) + culprits(report, row)
     now, steps = report.run_now(row), report.other_steps(row)
     parts += run_now(now, len(now) if verbose else MOST_LINES)

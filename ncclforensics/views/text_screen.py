@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
+from ncclforensics.report.causes import Cause
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
@@ -31,9 +32,9 @@ from ncclforensics.views.text_layout import (
     wrapped_items,
 )
 from ncclforensics.views.text_report import (
+    ELSEWHERE,
     GAP,
     culprits,
-    is_sure_cause,
     leading_findings,
     measurements,
     mismatch,
@@ -121,9 +122,10 @@ def _rests_on_nothing(report: Report, row: Row) -> bool:
 
 
 def _others(report: Report) -> list[Finding]:
-    """Return the errors and warnings that are no verdict of a job."""
+    """Return the errors and warnings that are no verdict of a job, and concern one."""
     verdicts = [id(report.finding_of(row)) for row in report.verdicts]
-    return [f for f in report.findings if id(f) not in verdicts and f.severity is not Severity.INFO]
+    findings = [finding for finding in report.findings if not finding.is_elsewhere]
+    return [f for f in findings if id(f) not in verdicts and f.severity is not Severity.INFO]
 
 
 def _sections(report: Report, shown: Finding | None, width: int, *, everything: bool) -> list[_Section]:
@@ -132,9 +134,10 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     if shown is not None:
         sections += _of_finding(report, shown, width)
     others = [finding for finding in _others(report) if finding is not shown]
-    cause = next((finding for finding in others if is_sure_cause(finding)), None) if shown is None else None
+    explained = report.cause_of(jobs[0]) if jobs and shown is None else None
+    cause = explained.finding if explained else None
     if jobs:
-        sections += _of_job(report, jobs[0], cause, shown, width)
+        sections += _of_job(report, jobs[0], explained, shown, width)
         sections += [_Section(4, _other_jobs(report, jobs))]
     elif not everything:
         reason = reason_without_job(report.run)
@@ -151,6 +154,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
     if rest and not everything:
         sections += [_Section(4, [heading("ALSO FOUND"), *_one_liners(report, rest[:MOST_OTHERS])])]
+    if (elsewhere := report.elsewhere) and not everything:
+        sections += [_Section(4, [heading(ELSEWHERE), *_one_liners(report, elsewhere[:MOST_OTHERS])])]
     if jobs or not everything:
         advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
         sections += [_Section(0, _steps(report, jobs, advised))]
@@ -205,7 +210,7 @@ def _letters(text: str) -> str:
     return "".join(letter for letter in text.casefold() if letter.isalnum())
 
 
-def _of_job(report: Report, row: Row, cause: Finding | None, shown: Finding | None, width: int) -> list[_Section]:
+def _of_job(report: Report, row: Row, cause: Cause | None, shown: Finding | None, width: int) -> list[_Section]:
     """Return the parts on a job: its verdict, or below a finding that is `shown` above it what is not decided."""
     finding = report.finding_of(row)
     state = [indented(Text(text))] if (text := hang_text(report, row)) else []
@@ -224,7 +229,7 @@ def _of_job(report: Report, row: Row, cause: Finding | None, shown: Finding | No
     if cause is not None:
         parts.append(indented(Text(f"Cause ({cause.certainty}): {cause.title.removesuffix('.')}.", "bold")))
     parts += state
-    incident, lines = chain_text(report, row), evidence(report, width, cause, finding)
+    incident, lines = chain_text(report, row), evidence(report, width, cause.finding if cause else None, finding)
     waits = waiting(report, row)
     tables = [table for most in (MOST_LINES, 1) if (table := culprits(report, row, most))]
     has_several = len(row["culprits"]) > 1
@@ -295,4 +300,6 @@ def _overview(report: Report, shown: Finding | None, width: int) -> list[Rendera
         parts += [heading("NOTES"), *_one_liners(report, notes)]
     if others := [finding for finding in _others(report) if finding is not shown]:
         parts += [heading("FINDINGS (-v: why, and what to do)"), *_one_liners(report, others)]
+    if elsewhere := report.elsewhere:
+        parts += [heading(ELSEWHERE), *_one_liners(report, elsewhere)]
     return parts

@@ -18,6 +18,7 @@ from ncclforensics.data.processes import (
     BUS_ERROR,
     GLOO,
     KILL,
+    OF_CONTROL_GROUP,
     OUT_OF_MEMORY,
     REASONS,
     SECOND_HAND_CLASSES,
@@ -44,6 +45,7 @@ KERNEL = "the kernel"
 ROCM = "ROCm's runtime"
 BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
 CAPTURE = "capture"
+OF_HOST, OF_CONTAINER = "host", "container"  # whose memory ran out
 STRENGTH = (HOST_MEMORY, NODE, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the most specific first
 
 
@@ -64,6 +66,7 @@ class ExitReport:
     name: str = ""
     message: str = ""
     where: str = ""
+    memory_of: str = ""  # the host or its container, as the kernel says; other reporters do not know
     time: str = ""
     follows: bool = False
     final: bool = True
@@ -258,7 +261,11 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
     for row in kernel_kill.to_dicts():
         process_fields = {"node": row["node"], "pid": row["pid"]}
         if row["form"] in ("out_of_memory", "chosen", "oom_kill", "reaped"):
-            yield ExitReport(HOST_MEMORY, row, KERNEL, signal=KILL, message=row["program"], **process_fields)
+            limit = row["constraint"] or row["out_of_memory"]
+            memory_of = OF_CONTAINER if limit in OF_CONTROL_GROUP else OF_HOST if limit else ""
+            yield ExitReport(
+                HOST_MEMORY, row, KERNEL, signal=KILL, message=row["program"], memory_of=memory_of, **process_fields
+            )
         elif row["form"] == "memory_failure":
             yield ExitReport(SIGNAL, row, KERNEL, signal=BUS_ERROR, message=BROKEN_MEMORY, **process_fields)
         elif row["form"] in ("segfault", "protection_fault"):

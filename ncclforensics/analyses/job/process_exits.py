@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -22,6 +21,8 @@ from ncclforensics.analyses.job.exit_reports import (
     HOST_MEMORY,
     KERNEL,
     NEAR,
+    OF_CONTAINER,
+    OF_HOST,
     RAISED,
     ROCM,
     STRENGTH,
@@ -36,12 +37,13 @@ from ncclforensics.analyses.job.exit_reports import (
     system_reports,
     torchrun_reports,
 )
+from ncclforensics.analyses.job.exit_times import is_close_on_another_host, is_killed_by_launcher
 from ncclforensics.analyses.job.failure_events import LOST
 from ncclforensics.analyses.job.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.lifetimes import finished_processes
-from ncclforensics.analyses.job.process_finder import ProcessFinder, same_host
+from ncclforensics.analyses.job.process_finder import ProcessFinder
 from ncclforensics.analyses.job.spawned_processes import spawn_reports, with_spawned_process
-from ncclforensics.data.processes import ABORT, KILL, REQUESTED_ENDS, signal_name
+from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, signal_name
 from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -61,6 +63,7 @@ PROCESS_EXIT = {
     "name": pl.String(),  # class of the exception
     "message": pl.String(),
     "where": pl.String(),  # library of the crash
+    "memory_of": pl.String(),  # what ran out of memory: host, container; empty: no reporter knows
     "is_first": pl.Boolean(),  # it ended by itself; false if its end follows from that of another process
     "is_by_clock": pl.Boolean(),  # another process ended at about that time on another host, whose clock may differ
     "is_placed": pl.Boolean(),  # false: host or time do not join a line of the kernel, and nothing else reports this
@@ -83,12 +86,6 @@ EXIT_FRAMES = (
     "gpu_exception",
     "journal_exit",
 )
-
-
-# torchrun sends SIGTERM to the other processes of a host, and SIGKILL 30 s later (PContext.close of
-# torch/distributed/elastic/multiprocessing/api.py); it looks for ended processes more often than that.
-CLOSING_TIME, LOOKING_TIME = timedelta(seconds=25), timedelta(seconds=2)
-CLOCKS_DIFFER = timedelta(minutes=5)  # of hosts; NTP keeps them closer, and not all hosts have it
 
 
 @analysis(PROCESS_EXIT, of=EXIT_FRAMES)
@@ -146,8 +143,10 @@ def process_exit(
             report.final = (report.owner, report.rank) != (None, None)
             report.final &= is_timely or report.owner not in finished
     also_reported = {report.owner for report in reports if report.reporter != KERNEL and report.owner}
+    memory_of = {report.owner: report.memory_of for report in reports if report.owner and report.memory_of}
     for report in reports:
         report.is_placed |= report.owner in also_reported
+        report.memory_of = report.memory_of or (memory_of.get(report.owner, "") if report.owner else "")
     failed_owners = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
     has_errors = bool(call_error.height or test_failure.height)
     # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
@@ -184,6 +183,7 @@ def _row(report: ExitReport, rank_id: Row) -> Row:
         "name": report.name,
         "message": report.message,
         "where": report.where,
+        "memory_of": report.memory_of,
         "is_first": not report.follows,
         "is_by_clock": report.is_by_clock,
         "is_placed": report.is_placed,
@@ -253,13 +253,13 @@ def _mark_consequences(
     for report in reports:
         if report.how == EXCEPTION and report.rank is not None:
             report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
-        if report.signal in REQUESTED_ENDS or (first is not None and _is_killed_by_launcher(report, first)):
+        if report.signal in REQUESTED_ENDS or (first is not None and is_killed_by_launcher(report, first)):
             report.follows = True
         elif report.signal == ABORT:
             # A watchdog that timed out, or an uncaught NCCL error, aborts the process.
             report.follows |= has_timeouts or report.owner in failed_owners or report.rank in victim_ranks
         elif report.how == EXIT:
-            is_close = first is not None and _is_close_on_another_host(first, report)
+            is_close = first is not None and is_close_on_another_host(first, report)
             # Of several nodes, the earliest failure counts.
             is_later = first is not None and report.time > first.time and not is_close
             is_passing_on = (
@@ -270,30 +270,14 @@ def _mark_consequences(
             report.follows |= has_explanation or is_later or is_passing_on or (not report.owner and bool(failed_owners))
     unexplained = [report for report in reports if report.how == EXIT and not report.follows]
     for report in unexplained:
-        report.is_by_clock = any(_is_close_on_another_host(other, report) for other in unexplained)
+        report.is_by_clock = any(is_close_on_another_host(other, report) for other in unexplained)
 
 
-def _is_killed_by_launcher(report: ExitReport, first: ExitReport) -> bool:
-    """Whether torchrun killed a process: after the first failure on its host, when it had not ended by SIGTERM."""
-    distance = _distance(report, first)
-    is_beside = first.node is not None and first.node == report.node  # both had ended when torchrun looked
-    return report.signal == KILL and distance is not None and distance >= (LOOKING_TIME if is_beside else CLOSING_TIME)
-
-
-def _is_close_on_another_host(report: ExitReport, other: ExitReport) -> bool:
-    """Whether two processes of different hosts ended so close together that clocks may have exchanged their order."""
-    if not (report.node and other.node) or same_host(report.node, other.node):
-        return False
-    distance = _distance(report, other)
-    return distance is not None and abs(distance) < CLOCKS_DIFFER
-
-
-def _distance(report: ExitReport, other: ExitReport) -> timedelta | None:
-    """How much later a process ended than another one; None if that is unknown."""
-    try:
-        return datetime.fromisoformat(report.time) - datetime.fromisoformat(other.time)
-    except (ValueError, TypeError):  # no time, or one of them with a zone
-        return None
+OUT_OF_MEMORY = {
+    OF_HOST: "the host ran out of memory",
+    OF_CONTAINER: "its container or job reached its memory limit (cgroup)",
+    "": "the memory of the host, the container or the job ran out",
+}
 
 
 def ended_text(row: Row) -> str:
@@ -312,7 +296,7 @@ def end_text(row: Row) -> str:
             cause = f"{row['reporter']} because of a GPU error" if row["reporter"] == ROCM else "a CUDA error"
             predicate = f"was ended by {cause} ({row['message'].rstrip('.')})"
         case "host-memory":
-            predicate = f"was killed because the host ran out of memory, as {row['reporter']} reports"
+            predicate = f"was killed because {OUT_OF_MEMORY[row['memory_of']]}, as {row['reporter']} reports"
         case "node":
             predicate = "ended with its node"
         case "signal":

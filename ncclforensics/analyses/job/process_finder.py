@@ -7,6 +7,7 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import NODE, ExitReport, Owner, Row
+from ncclforensics.analyses.job.exit_times import is_same_host
 
 
 class ProcessFinder:
@@ -38,7 +39,7 @@ class ProcessFinder:
     def owner(self, report: ExitReport) -> Owner | None:
         """Return host and pid of the process if NCCL's lines or other sources show its rank, else None."""
         if report.pid:
-            owners = [owner for owner in self._owners[report.pid] if same_host(report.node, owner[0])]
+            owners = [owner for owner in self._owners[report.pid] if is_same_host(report.node, owner[0])]
             return owners[0] if len(owners) == 1 else None
         number = report.rank
         if number is None and report.local_rank is not None:
@@ -47,7 +48,9 @@ class ProcessFinder:
                 return None
         if number is None and report.child is not None and not self._has_agents:
             # A launcher's child number is a rank if the node fits and each process drives one rank.
-            on_same_host = [row for row in self._by_number[report.child] if same_host(report.node, row["host"] or "")]
+            on_same_host = [
+                row for row in self._by_number[report.child] if is_same_host(report.node, row["host"] or "")
+            ]
             number = report.child if on_same_host and self._is_one_rank_each else None
         if number is None and report.child is None:
             number = report.row["launcher_rank"]
@@ -83,13 +86,8 @@ class ProcessFinder:
     def rank_ids(self, report: ExitReport) -> list[Row]:
         """Return the ranks of the process, or of a lost node; one empty row if they are unknown."""
         if report.how == NODE:
-            return [row for row in self._ranks if row["host"] and same_host(report.node, row["host"])] or [{}]
+            return [row for row in self._ranks if row["host"] and is_same_host(report.node, row["host"])] or [{}]
         if report.owner is not None:
             return self._by_owner.get(report.owner) or [{}]
         candidates = self._by_number[report.rank] if report.rank is not None else []
         return candidates if len(candidates) == 1 else [{}]
-
-
-def same_host(node: str | None, host: str) -> bool:
-    """Whether two names may be of one host; a name that is not printed fits all."""
-    return node is None or node.split(".")[0] == host.split(".")[0]

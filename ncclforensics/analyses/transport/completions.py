@@ -121,7 +121,7 @@ def completion_error(
         .join_asof(counted, on="pos", by=OWNER, strategy="backward", check_sortedness=False)
         .join(survived, on=OWNER, how="left")
         .join(shutdowns, on=OWNER, how="left")
-        .join(_peer_hosts(milestone, net_devices), left_on="peer", right_on="address", how="left")
+        .join(hosts_of_addresses(milestone, net_devices), left_on="peer", right_on="address", how="left")
         .join(_links_of_hosts(net_devices), on="host", how="left")
         .with_columns(
             pl.col("is_survived").fill_null(value=False),
@@ -180,8 +180,8 @@ def _links_of_hosts(net_devices: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _peer_hosts(milestone: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
-    """Map addresses to hosts, from the interface that each process prints for its out-of-band connections."""
+def hosts_of_addresses(milestone: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
+    """Map addresses (`address`) to hosts (`peer_host`), by the interface that each process prints."""
     of_bootstrap = milestone.filter(pl.col("address").is_not_null()).select(
         address=text_of("address"),
         peer_host=text_of("host"),

@@ -36,7 +36,7 @@ SYMBOLS, RECEIVED, REMOTE = "symbol_error", "port_rcv_errors", "port_rcv_remote_
 UNRELIABLE_ORDERS = ("traffic", "name")  # what orders two dumps, the least reliable first
 
 
-@rule(Category.LINK_ERROR, Severity.ERROR, of=("counter_increase",))
+@rule(Category.LINK_ERROR, Severity.ERROR, of=("counter_increase",), hang=True)
 def ctr_link_downed(
     counter_increase: pl.DataFrame, port_peer: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:

@@ -58,7 +58,7 @@ def ctr_no_subnet_manager(port_state: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.LINK_ERROR, Severity.ERROR, of=("port_state",))
+@rule(Category.LINK_ERROR, Severity.ERROR, of=("port_state",), hang=True)
 def ctr_port_lost(port_state: pl.DataFrame) -> Iterator[Finding]:
     """A port that was active in an earlier dump is down in a later one.
 

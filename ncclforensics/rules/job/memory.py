@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
+from ncclforensics.analyses.job.process_exits import OUT_OF_MEMORY
 from ncclforensics.data.cuda import MEMORY, PEER, SELF_EXPLAINED
 from ncclforensics.data.names import shown
 from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS
@@ -49,9 +50,14 @@ def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
     rows = pl.concat([killed, first_exits(process_exit, SIGNAL).filter(signal=KILL)]) if is_unknown else killed
     reporters = ", ".join(sorted(set(killed["reporter"])))
     certainty = "certain" if not is_unknown else "likely"
-    yield exit_finding(
-        rows, rank, "{processes} killed: the host is out of memory", f"reported by {reporters}", certainty
-    )
+    title = f"{{processes}} killed: {_what_ran_out(rows)}"
+    yield exit_finding(rows, rank, title, f"reported by {reporters}", certainty)
+
+
+def _what_ran_out(rows: pl.DataFrame) -> str:
+    """Say whose memory ran out, by the reports of ended processes that know."""
+    known = rows["memory_of"].filter(rows["memory_of"] != "").unique()
+    return OUT_OF_MEMORY[known[0] if len(known) == 1 else ""]
 
 
 def _killed_programs(rows: pl.DataFrame) -> Iterator[Finding]:
@@ -59,7 +65,7 @@ def _killed_programs(rows: pl.DataFrame) -> Iterator[Finding]:
     is_rank = [pl.col("message").str.starts_with(name) for name in PROGRAMS_OF_RANKS]
     of_jobs = rows.filter(pl.any_horizontal(*is_rank, pl.col("message").str.ends_with(TESTS)))
     for (program,), killed in of_jobs.sort("source", "line").group_by("message", maintain_order=True):
-        yield kernel_log_finding(killed, f"{program} killed: the host is out of memory")
+        yield kernel_log_finding(killed, f"{program} killed: {_what_ran_out(killed)}")
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)

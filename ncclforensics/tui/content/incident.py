@@ -74,7 +74,10 @@ def build_incident(report: Report, citer: Citer) -> Incident:
         )  # fmt: skip
 
     others = [finding for finding in report.findings if id(finding) not in verdict_findings]
-    by_role = {role: [node(finding) for finding in others if finding.role is role] for role in Role}
+    by_role = {
+        role: [node(finding) for finding in others if finding.role is role and not finding.is_elsewhere]
+        for role in Role
+    }
     consequences, context = by_role[Role.CONSEQUENCE], by_role[Role.CONTEXT]
     nodes = [
         _verdict(report, citer, row, node, consequences if not index else []) for index, row in enumerate(verdicts)
@@ -90,6 +93,8 @@ def build_incident(report: Report, citer: Citer) -> Incident:
     nodes += by_role[Role.CAUSE]
     if context:
         nodes.append(Node(f"{GROUPS[Role.CONTEXT]} ({len(context)})", "", children=context))
+    if elsewhere := [node(finding) for finding in report.elsewhere]:
+        nodes.append(Node(f"elsewhere: other hosts or times ({len(elsewhere)})", "", children=elsewhere))
     if report.run.settings.files or report.run.settings.rule_folders:
         nodes.append(_configuration(report))
     problems = [printable(str(defect)) for defect in report.defects_beside_inputs] + [
@@ -112,6 +117,8 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
         for link in chain(report, row)
     ]
     before = [Section("What happened", links), *before] if links else before
+    if cause := report.cause_of(row):
+        before = [Section("Cause", [printable(sentence(f"({cause.certainty}) {cause.title}"))]), *before]
     rivals = [printable(f"{sentence(text)} {at}".strip()) for text, at in considered(report, row)]
     children = [
         Node(printable(f"run now on {where}"), "", children=[_command(command) for command in group])
