@@ -31,6 +31,7 @@ def failing_end(
     failure_event: pl.DataFrame,
     completion_error: pl.DataFrame,
     process_exit: pl.DataFrame,
+    unexplained_failure: pl.DataFrame,
     milestone: pl.DataFrame,
     net_devices: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -43,6 +44,7 @@ def failing_end(
     absent = verdict.select("job", rank="missing").explode("rank").drop_nulls()
     events = failure_event.filter(~pl.col("at_exit") & (pl.col("kind") != AFTER))
     of_network = events.filter(kind=NETWORK)
+    process_exit = process_exit.join(unexplained_failure, on=["source", "line"], how="anti")  # of another fault
     at_fault = [_of_ranks(places, culprits), _of_absent(absent, process_exit)]
     transfers = [_of_ranks(places, of_network), _peers(places, of_network), *_of_transfers(places, completion_error)]
     ends = _concatenated([*at_fault, *transfers, _of_exits(places, verdict, process_exit)])
