@@ -23,6 +23,7 @@ from ncclforensics.analyses.job.process_exits import ended_text, strongest_repor
 from ncclforensics.analyses.job.torch_text import (
     BARRIER,
     CLOSED,
+    RENDEZVOUS,
     SIZE,
     TIMED_OUT,
     minority_of,
@@ -30,7 +31,7 @@ from ncclforensics.analyses.job.torch_text import (
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
 from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
 from ncclforensics.grammar.values import numbers_of_ranges
@@ -159,6 +160,16 @@ def find_missing_clients(job: Job) -> Explanation | None:
     row = max(rows, key=lambda row: row["joined"])
     expected, joined = row["expected_clients"], row["joined"]
     lacking = expected - joined
+    at_rendezvous = {(row["source"], row["line"]) for row in job.pytorch["torch_error"] if row["call"] == RENDEZVOUS}
+    if (row["source"], row["line"]) in at_rendezvous:
+        reason = (
+            f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the"
+        )
+        reason += " others were never started, and no line shows which these are"
+        diagnosis = diagnose(job, "rank-missing", "likely", reason, [])
+        diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
+        cite(job, diagnosis, "waiting", rows)
+        return diagnosis
     shown_ranks = {rank["rank"] for rank in job.rank_ids.values()} - {None}
     suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
     is_named = len(suspects) == lacking

@@ -32,6 +32,8 @@ _KINDS = {
     "connect_logged": CONNECT,
 }
 
+RENDEZVOUS = "next_rendezvous"  # the call of torchrun's agents, one on each node, at the store of the rendezvous
+
 TORCH_SOURCE = {
     "source": pl.Int32(),
     "rank": pl.Int32(),  # the only rank that its lines name, or that its name suggests
@@ -163,17 +165,19 @@ def torch_error(
         ]
     )
     owner = torch_source.select("source", owner="rank")
+    printer = pl.coalesce("rank", -1 - pl.col("source"))  # the rank, or the input in which no line names one
     calls = (
         traced_call.join(owner, on="source", how="left")
-        .select("pos", rank=pl.coalesce(pl.col("global_rank").cast(pl.Int32), "owner"), call=text_of("function"))
-        .drop_nulls("rank")
+        .with_columns(rank=pl.coalesce(pl.col("global_rank").cast(pl.Int32), "owner"))
+        .select("pos", printer=printer, call=text_of("function"))
         .sort("pos")
     )
     return (
         errors.join(owner, on="source", how="left")
         .with_columns(rank=pl.coalesce("rank", "owner"))
+        .with_columns(printer=printer)
         .sort("pos")
-        .join_asof(calls, on="pos", by="rank", strategy="backward", check_sortedness=False)
+        .join_asof(calls, on="pos", by="printer", strategy="backward", check_sortedness=False)
         .select(*TORCH_ERROR)
     )
 
@@ -197,7 +201,9 @@ def torch_rank(
     if not any(frame.height for frame in failures):
         return pl.DataFrame(schema=TORCH_RANK)
     named = [_ranks_named(frame) for frame in (exception, gpu_exception, crash, call_error, *watched, elastic_failure)]
-    rows = pl.concat([torch_error.select("source", "rank"), torch_source.select("source", "rank"), *named])
+    # The agent that serves the store of the rendezvous is that of the first node, on which rank 0 is started.
+    first_node = torch_error.filter(call=RENDEZVOUS).select("source", rank=pl.lit(0, dtype=pl.Int32))
+    rows = pl.concat([torch_error.select("source", "rank"), torch_source.select("source", "rank"), *named, first_node])
     return rows.drop_nulls("rank").sort("source").unique("rank", keep="first").select(*TORCH_RANK).sort("rank")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import CLOSED, CONNECT, TIMED_OUT
+from ncclforensics.analyses.job.torch_text import CLOSED, CONNECT, RENDEZVOUS, TIMED_OUT
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import GLOO, SECOND_HAND_MESSAGES, STORE
@@ -172,15 +172,20 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
     """
     if store_error.is_empty():
         return
-    ranks = sorted(
-        torch_error.join(store_error.select("source", "line"), on=["source", "line"])["rank"].drop_nulls().unique()
-    )
+    errors = torch_error.join(store_error.select("source", "line"), on=["source", "line"])
+    ranks = sorted(errors["rank"].drop_nulls().unique())
     counted = store_error.filter(pl.col("joined").is_not_null()).sort("joined", "source", "line")
     taken = store_error.filter(form="port_taken")
     unreachable = store_error.filter(pl.col("form").is_in(["server", "server_logged"]))
     if not counted.is_empty():
         joined, expected = counted.select("joined", "expected_clients").row(-1)
-        title, rows = f"{joined} of {expected} processes came to the store of the process group", counted
+        is_of_nodes = not errors.filter(call=RENDEZVOUS).is_empty()
+        clients = (
+            "nodes came to the store of the rendezvous"
+            if is_of_nodes
+            else "processes came to the store of the process group"
+        )
+        title, rows = f"{joined} of {expected} {clients}", counted
     elif not taken.is_empty():
         title, rows = "the port of the store is taken by another process", taken
     elif not unreachable.is_empty():
