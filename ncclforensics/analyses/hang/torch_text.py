@@ -166,7 +166,7 @@ def find_missing_clients(job: Job) -> Explanation | None:
             f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the"
         )
         reason += " others were never started, and no line shows which these are"
-        diagnosis = diagnose(job, "rank-missing", "likely", reason, [])
+        diagnosis = diagnose(job, Kind.RANK_MISSING, [Doubt.OTHER_TEXT], reason, [])
         diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
         cite(job, diagnosis, "waiting", rows)
         return diagnosis
