@@ -46,7 +46,7 @@ SOURCE_COLUMNS = {
     "source": pl.Int32(),
     "path": pl.String(),
     "is_whole": pl.Boolean(),  # every line was read, and every call kept
-    "is_closed": pl.Boolean(),  # every line was read; if it is not whole, some calls were only counted
+    "is_closed": pl.Boolean(),  # all that can be read was read; if it is not whole, some calls were only counted
     "is_cut": pl.Boolean(),  # the last line has no end
     "hint": pl.Int32(),  # the rank that its name suggests
     "damaged": pl.Int64(),  # lines

@@ -51,8 +51,8 @@ def calls_behind(
     known = calls_without_init.join(hidden, on=OWNER, how="anti")
     every = made.join(known, on=OWNER, how="semi").group_by(OWNER).agg(pl.col("calls").sum())
     columns = [pl.col(name).cast(dtype) for name, dtype in CALLS_BEHIND.items()]
-    behind = pl.concat([later.with_columns(pl.col("calls").fill_null(0)), every], how="diagonal")
-    return behind.select(columns).sort("host", "pid")
+    found = pl.concat([later.with_columns(pl.col("calls").fill_null(0)), every], how="diagonal")
+    return found.select(columns).sort("host", "pid")
 
 
 def members_without_calls(
