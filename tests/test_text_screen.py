@@ -59,7 +59,7 @@ def is_advice(step: str) -> bool:
 def last_lines(report: Report, *, everything: bool = False) -> str:
     commands = {command.line for row in report.verdicts[:1] for command in report.run_now(row)}
     commands |= {split_step(step)[1] for step in steps_of(report)}
-    lines = screen(report, width=WIDTH, everything=everything).splitlines()
+    lines = screen(report, width=WIDTH, height=HEIGHT, everything=everything).splitlines()
     assert all(len(line) <= WIDTH or line.strip() in commands for line in lines)
     rows = [line[start : start + WIDTH] for line in lines for start in range(0, max(len(line), 1), WIDTH)]
     assert everything or len(rows) < HEIGHT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
@@ -62,7 +63,7 @@ def write_report(
         color = is_colored(output, no_color)
         width = text_report.width_of_terminal()
         if not verbose:
-            height = text_screen.height_of_terminal()
+            height = text_screen.height_of_terminal() if output is None else math.inf
             return text_screen.screen(report, width=width, height=height, color=color, everything=everything).encode()
         return text_report.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
 
