@@ -238,13 +238,11 @@ def _of_job(report: Report, row: Row, cause: Finding | None, shown: Finding | No
     tables = [table for most in (MOST_CULPRITS, MOST_LINES, 1) if (table := culprits(report, row, most))]
     has_several = len(row["culprits"]) > 1
     by_host = [*culprits_by_host(report, row), *waits] if has_several else waits  # the title names a single one
-    with_waits = [[*table, *waits] for table in tables]
-    ranks = [*with_waits, *([by_host] * has_several), tables[-1], by_host, []] if tables else [waits, []]
     lines = evidence(report, width, finding, cause, report.numbers(row["culprits"]))
     incident = [chained] if (chained := chain_text(report, row)) else []
     return [
         verdict,
-        _Section(2 if tables else 6, ranks),
+        _Section(2, [*([*table, *waits] for table in tables), by_host, []]),
         _Section(4, [*incident, *lines]),
         _Section(6, [legend(report, finding), []]),
         _Section(6, [mismatch(report, row), []]),
