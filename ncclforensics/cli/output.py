@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
@@ -76,8 +77,8 @@ def is_on_terminal(report_format: Format, output: Path | None) -> bool:
 
 
 def is_colored(output: Path | None, no_color: bool) -> bool:
-    """Whether to use colours: only on a terminal, and unless they are switched off."""
-    return output is None and sys.stdout.isatty() and not no_color
+    """Whether to use colours: only on a terminal, and unless the option or any value of NO_COLOR switches them off."""
+    return output is None and sys.stdout.isatty() and not (no_color or os.environ.get("NO_COLOR"))
 
 
 def refuse_to_overwrite(output: Path, reports: Iterable[Report]) -> None:

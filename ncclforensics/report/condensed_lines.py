@@ -79,16 +79,18 @@ def cut_middle(text: str, longest: int) -> str:
     >>> cut_middle("… ReduceScatter: … count 270336 datatype 9 op 0 …", 44)
     'ReduceScatter: count 270336 datatype 9 op 0'
     """
-    within = text.strip(f"{LEFT_OUT} ")
-    for shorter in (text, text.removesuffix(f" {LEFT_OUT}"), within, within.replace(f" {LEFT_OUT} ", " ")):
-        if len(shorter) <= longest:
-            return shorter
+    for edge in (text, text.removesuffix(f" {LEFT_OUT}"), text.strip(f"{LEFT_OUT} ")):
+        if len(edge) <= longest:
+            return edge
     text = text.strip(f"{LEFT_OUT} ")
     event, _, end = text.rpartition(" ")
     if _is_address(end):
         text = event
         if len(text) + 2 <= longest:
             return f"{text} {LEFT_OUT}"
+    without_gaps = text.replace(f" {LEFT_OUT} ", " ")
+    if len(without_gaps) <= longest:
+        return without_gaps
     room = longest - len(f" {LEFT_OUT} ")
     words, tail = [_end_of(word, max(room // LONG_WORDS, SHORT_WORD)) for word in text.split(" ")], list[str]()
     if len(" ".join(words)) <= longest:

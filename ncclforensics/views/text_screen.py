@@ -83,7 +83,7 @@ def _fitting(sections: list[_Section], lines: float, width: int, render: Callabl
     """Render every section: the longest versions if all of them fit, else in the order of their ranks those that do."""
 
     def text(versions: list[list[RenderableType]]) -> str:
-        return render(list(chain.from_iterable(versions)))
+        return render(list(chain.from_iterable(versions))).replace("\n\n\n", "\n\n")
 
     longest = text([section.versions[0] for section in sections])
     if _rows(longest, width) <= lines:
@@ -279,7 +279,7 @@ def _other_jobs(report: Report, jobs: list[Row], most: int) -> list[RenderableTy
     rest = Counter(row["verdict"] + certainty_text(row["verdict"], row["certainty"]) for row in beyond)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in rest.items())
     more = [Text(f"{rest.total()} more jobs: {counts}")] if rest else []
-    return [Text(""), *lines, *more] if lines else []
+    return [Text(""), *lines, *more, Text("")] if lines else []  # what follows is about the worst job again
 
 
 def _one_liners(report: Report, findings: list[Finding]) -> list[RenderableType]:
