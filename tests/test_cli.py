@@ -185,6 +185,34 @@ def test_there_is_no_colour_off_a_terminal_nor_where_it_is_refused(
     assert "\x1b" not in say("hang", LAGGING, "--no-color")[1]
 
 
+@pytest.mark.parametrize("value", ["1", "0", "yes, please"])
+def test_any_value_of_no_color_is_taken(say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("NO_COLOR", value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+
+    code, out, _ = say("hang", LAGGING, "-q")
+
+    assert code == 1
+    assert "LAGGING-RANKS  (likely)" in out
+
+
+@pytest.mark.parametrize("columns", ["40", "100"])
+def test_a_pipe_and_a_file_get_everything_whatever_the_height_of_the_terminal(
+    say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("LINES", "10")
+    output = tmp_path / "report.txt"
+
+    printed = say("hang", LAGGING, "--format", "text")[1]
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((int(columns), 10)))
+    say("hang", LAGGING, "-o", str(output))
+
+    assert output.read_text() == printed
+    assert all(f"nccl_rank{rank}.log" in printed.partition("waiting:")[2] for rank in (8, 9, 11))
+    assert "THEN" in printed
+
+
 def test_the_rank_is_taken_from_the_path_where_the_log_has_none(say: Callable[..., Said], tmp_path: Path) -> None:
     for name in ("worker-4.log", "worker-7.log"):
         (tmp_path / name).write_text(INFO.replace("12", name[7] * 3) + "Bootstrap : Using eth0:10.0.0.1<0>\n")

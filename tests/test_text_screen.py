@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from pathlib import Path
 
 import polars as pl
@@ -16,7 +18,7 @@ from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.views import json_report
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import place_of
-from ncclforensics.views.text_screen import HEIGHT, screen
+from ncclforensics.views.text_screen import HEIGHT, height_of_terminal, screen
 from tests.incidents import ALL, HANGS, INCIDENTS, Incident, answer, checked
 
 WIDTH = 80
@@ -59,7 +61,7 @@ def is_advice(step: str) -> bool:
 def last_lines(report: Report, *, everything: bool = False) -> str:
     commands = {command.line for row in report.verdicts[:1] for command in report.run_now(row)}
     commands |= {split_step(step)[1] for step in steps_of(report)}
-    lines = screen(report, width=WIDTH, everything=everything).splitlines()
+    lines = screen(report, width=WIDTH, height=HEIGHT, everything=everything).splitlines()
     assert all(len(line) <= WIDTH or line.strip() in commands for line in lines)
     rows = [line[start : start + WIDTH] for line in lines for start in range(0, max(len(line), 1), WIDTH)]
     assert everything or len(rows) < HEIGHT
@@ -178,7 +180,7 @@ def test_stacks_that_are_there_are_not_asked_for() -> None:
 def test_evidence_names_the_rank_and_shows_the_arguments_that_differ() -> None:
     shown = screen(of("another-broadcast-root"), width=WIDTH)
 
-    assert "rank 4 #6: Broadcast: … count 65536 datatype 6 op 0 root 4" in shown
+    assert "rank 4 #6: … Broadcast: … count 65536 datatype 6 … root 4" in shown
 
 
 def test_hosts_with_another_version_of_nccl_are_listed(tmp_path: Path) -> None:
@@ -343,3 +345,130 @@ def test_a_rank_with_an_empty_log_is_asked_for_and_not_suspected(tmp_path: Path)
 
     assert "not decidable without the log of rank 11" in shown
     assert "suspect" not in shown
+
+
+SEVERAL = Plan(nodes=4, gpus_per_node=8, tp=8, version="2.27.7", fault=Fault(FaultKind.LAGGING, tuple(range(8, 16))))
+
+
+def jobs_in(folder: Path, *plans: Plan) -> Report:
+    for number, plan in enumerate(plans):
+        generate(plan, folder / f"job-{number}")
+    return analyze(folder)
+
+
+def small(seed: int, fault: Fault | None = None) -> Plan:
+    return Plan(nodes=1, gpus_per_node=2, tp=2, seed=seed, fault=fault)
+
+
+def test_without_a_terminal_nothing_is_left_out_for_lack_of_height() -> None:
+    report = of("another-broadcast-root")
+    full, short = screen(report, width=WIDTH), screen(report, width=WIDTH, height=HEIGHT)
+
+    assert len(full.splitlines()) > HEIGHT
+    assert "THE CALL" in full
+    assert "THE CALL" not in short
+
+
+@pytest.mark.parametrize(("lines", "height"), [(0, math.inf), (12, HEIGHT), (50, 50)])
+def test_a_terminal_that_tells_no_height_sets_no_limit(
+    lines: int, height: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda: os.terminal_size((WIDTH, lines)))
+
+    assert height_of_terminal() == height
+
+
+def test_the_variable_lines_is_no_height_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> os.terminal_size:
+        raise OSError
+
+    monkeypatch.setattr(os, "get_terminal_size", fail)
+    monkeypatch.setenv("LINES", "24")
+
+    assert height_of_terminal() == math.inf
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("width", [40, WIDTH])
+def test_the_verdict_of_every_job_is_shown_at_any_height(width: int, everything: bool) -> None:
+    shown = screen(of("two-jobs-in-one-folder"), width=width, height=HEIGHT, everything=everything)
+
+    assert shown.count("COLLECTIVE-MISMATCH  (certain)") == 1
+    (line,) = (line for line in shown.splitlines() if line.startswith("job 2 of 2: LAGGING-RANKS  (likely)"))
+    assert len(line) <= width
+    assert f"\n\n{line}\n\n" in shown
+    assert "\n\n\n" not in shown
+    assert shown.index("COLLECTIVE-MISMATCH") < shown.index(line) < shown.index("RUN NOW on gpu-node-00")
+    assert all(squeezed(words) in squeezed(shown) for words in ("nccl_rank6.log:28  rank 6 #6:", "datatype 7"))
+
+
+def test_the_worst_of_many_jobs_are_listed_and_the_others_counted_by_verdict(tmp_path: Path) -> None:
+    lagging = [small(seed, Fault(FaultKind.LAGGING, (1,))) for seed in range(3)]
+    report = jobs_in(tmp_path, *lagging, *(small(seed) for seed in range(3, 9)))
+    verdicts = [row["verdict"] for row in report.verdicts]
+    assert verdicts == ["lagging-ranks"] * 3 + ["no-hang"] * 6
+
+    short, full = (screen(report, width=100, height=height) for height in (HEIGHT, math.inf))
+
+    listed = [line.split()[4] for line in short.splitlines() if line.startswith("job ")]
+    assert listed == ["LAGGING-RANKS", "LAGGING-RANKS", "NO-HANG", "NO-HANG"]
+    assert "\n4 more jobs: 4 no-hang (certain)\n" in short
+    assert sum(line.startswith("job ") for line in full.splitlines()) == 8
+    assert "more jobs" not in full
+
+
+def test_a_single_job_beyond_the_list_is_named_and_not_counted(tmp_path: Path) -> None:
+    report = jobs_in(tmp_path, *(small(seed) for seed in range(6)))
+
+    shown = screen(report, width=100, height=HEIGHT)
+
+    assert sum(line.startswith("job ") for line in shown.splitlines()) == 5
+    assert "more jobs" not in shown
+
+
+@pytest.mark.parametrize("height", [HEIGHT, math.inf])
+def test_each_of_the_first_culprits_has_a_line_of_evidence(tmp_path: Path, height: float) -> None:
+    generate(SEVERAL, tmp_path)
+
+    shown = screen(analyze(tmp_path), width=WIDTH, height=height)
+
+    assert [f"nccl_rank{rank}.log" in shown.partition("waiting:")[2] for rank in (8, 9, 10)] == [True] * 3
+    assert "RUN NOW on gpu-d001" in shown
+
+
+@pytest.mark.parametrize("incident", HANGS, ids=lambda incident: incident.name)
+def test_a_verdict_is_never_without_evidence_on_a_small_terminal(incident: Incident) -> None:
+    report = answer(incident).report
+    full, short = (screen(report, width=WIDTH, height=height) for height in (math.inf, HEIGHT))
+    for row in report.verdicts[:1]:
+        finding = report.finding_of(row)
+        places = (
+            [place_of(report, report.cited(line.source, line.line)) for line in finding.evidence] if finding else []
+        )
+        if rows := [f"\n  {place} " for place in places if f"\n  {place} " in full]:
+            assert any(row in short for row in rows)
+
+
+def test_the_reason_of_a_verdict_is_not_repeated_by_its_cause() -> None:
+    shown = screen(of("a-rehearsed-crash"), width=WIDTH)
+
+    assert "Cause (certain): rank 2 on vm was killed by SIGKILL." in shown
+    assert "Rank 2 ended by SIGKILL" not in shown
+    assert "never called AllReduce" in screen(of("one-rank-stops-before-an-allreduce"), width=WIDTH)
+    assert "did not make the call" in screen(of("one-rank-stops-before-an-allreduce"), width=WIDTH)
+
+
+def test_more_ranks_than_the_largest_communicator_has_are_only_counted(tmp_path: Path) -> None:
+    generate(small(1), tmp_path)
+    extra = "gpu-x:9:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    (tmp_path / "other.log").write_text(extra)
+
+    assert screen(analyze(tmp_path), width=WIDTH).startswith("3 ranks on ")
+
+
+def test_a_call_without_root_or_reduction_shows_none() -> None:
+    shown = screen(of("two-jobs-in-one-folder"), width=WIDTH).partition("THE CALL")[2]
+
+    assert "≠ datatype" in shown
+    assert "root" not in shown
+    assert " op " not in shown

@@ -151,4 +151,4 @@ Verbose = Annotated[
         "-v", "--verbose", help="Show the whole report: findings in detail, evidence, ranks and their last calls."
     ),
 ]
-NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="Print without colours.")]
+NoColor = Annotated[bool, typer.Option("--no-color", help="Print without colours, as NO_COLOR=1 does.")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
@@ -62,7 +64,7 @@ def write_report(
         color = is_colored(output, no_color)
         width = text_report.width_of_terminal()
         if not verbose:
-            height = text_screen.height_of_terminal()
+            height = text_screen.height_of_terminal() if output is None else math.inf
             return text_screen.screen(report, width=width, height=height, color=color, everything=everything).encode()
         return text_report.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
 
@@ -75,8 +77,8 @@ def is_on_terminal(report_format: Format, output: Path | None) -> bool:
 
 
 def is_colored(output: Path | None, no_color: bool) -> bool:
-    """Whether to use colours: only on a terminal, and unless they are switched off."""
-    return output is None and sys.stdout.isatty() and not no_color
+    """Whether to use colours: only on a terminal, and unless the option or any value of NO_COLOR switches them off."""
+    return output is None and sys.stdout.isatty() and not (no_color or os.environ.get("NO_COLOR"))
 
 
 def refuse_to_overwrite(output: Path, reports: Iterable[Report]) -> None:

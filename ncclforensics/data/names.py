@@ -27,6 +27,7 @@ OPERATIONS = ("sum", "prod", "max", "min", "avg")
 REDUCTIONS = ("AllReduce", "Reduce", "ReduceScatter")
 ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 MESSAGES = ("Send", "Recv")
+WITH_ROOT = (*ROOTED, *MESSAGES)  # the root of a message is its peer; NCCL prints a meaningless one of other calls
 POINT_TO_POINT = (*MESSAGES, "PutSignal", "Signal", "WaitSignal")  # all other calls are collectives
 PAIRWISE = (*MESSAGES, "AlltoAll", "AllToAll")  # every pair of ranks connects
 
@@ -185,10 +186,11 @@ def waiting_text(wait: dict[str, Any], group: str) -> str:
 
 
 def argument_text(call: dict[str, Any], name: str) -> str:
-    """Format one argument of a call: count, datatype, op or root.
+    """Format one argument of a call: count, datatype, op or root, or a dash for one that such a call has not.
 
-    >>> argument_text({"count": 8404992}, "count"), argument_text({"root": 0, "root_rank": 8}, "root")
-    ('8,404,992', 'rank 8')
+    >>> broadcast = {"name": "Broadcast", "count": 8404992, "op": 0, "root": 0, "root_rank": 8}
+    >>> [argument_text(broadcast, name) for name in ("count", "op", "root")]
+    ['8,404,992', '-', 'rank 8']
     """
     match name:
         case "count":
@@ -196,7 +198,9 @@ def argument_text(call: dict[str, Any], name: str) -> str:
         case "datatype":
             return str(datatype(call["datatype"]))
         case "op":
-            return known(reduction(call["name"], call["op"]))
+            return reduction(call["name"], call["op"]) or "-"
+    if call["name"] not in WITH_ROOT:
+        return "-"
     return known(call["root"]) if call.get("root_rank") is None else f"rank {call['root_rank']}"
 
 

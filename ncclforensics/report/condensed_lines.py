@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ncclforensics.data.names import MESSAGES, ROOTED
+from ncclforensics.data.names import REDUCTIONS, WITH_ROOT
 
 MARKERS = ("NCCL WARN", "NCCL INFO", "NVRM: Xid")  # behind them NCCL or the driver reports something
 DROPPED = ("NCCL INFO",)  # of these, those that say nothing themselves
 POINTERS = ("0x", "(nil)")
 OWN_COUNT = "opCount"  # NCCL's number of a call, which is no position in most versions
+ONLY_OF = {"root": WITH_ROOT, "op": REDUCTIONS}  # arguments that NCCL prints of all calls, though few have them
 SIDE_NOTES = ("[/", "[nranks=")  # in brackets: a source file, the size of the communicator
 SEVERITIES = ("[E", "[W", "[I", "[F", "[C", "ERROR ", "WARNING ", "INFO ")
 LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefix of PyTorch and Python programs
-WITH_ROOT = (*ROOTED, *MESSAGES)
 LEFT_OUT = "…"
 DECISIVE = ("ERR", "status=", "error", "OpType=")  # parts of words that say how something failed
 LONG_WORDS, SHORT_WORD = 3, 18  # no word takes more than a third, and none of this length is shortened
@@ -30,6 +30,8 @@ def condensed(line: str, longest: int) -> str:
     '… Rank 2 timed out in 15 ms. …'
     >>> condensed("(Worker pid=39) ERROR 01-15 02:47:32 utils.py:226] Error while creating a segment", 40)
     '… Error while creating a segment'
+    >>> condensed("a:1:1 [0] NCCL INFO AllGather: opCount 1 sendbuff 0x7f count 4 datatype 9 op 0 root 0", 40)
+    '… AllGather: … count 4 datatype 9 …'
     """
     line = line.strip()
     if len(line) <= longest:
@@ -37,7 +39,8 @@ def condensed(line: str, longest: int) -> str:
     line = _first_sentence(line)
     words: list[str] = []
     message = _from_message(line).split()
-    unread = {OWN_COUNT} if any(f"{name}:" in message for name in WITH_ROOT) else {OWN_COUNT, "root"}
+    others = [word for word, calls in ONLY_OF.items() if not any(f"{call}:" in message for call in calls)]
+    unread = {OWN_COUNT, *others} if OWN_COUNT in message else set()
     for word in message:
         if word.startswith(POINTERS) or (words and words[-1] in unread):
             words[-1:] = [LEFT_OUT]  # the pointer and its name
@@ -73,6 +76,8 @@ def cut_middle(text: str, longest: int) -> str:
     'RuntimeError: Connection … by peer'
     >>> cut_middle("a" * 9, 6)
     'aa…aaa'
+    >>> cut_middle("… ReduceScatter: … count 270336 datatype 9 op 0 …", 44)
+    'ReduceScatter: count 270336 datatype 9 op 0'
     """
     for edge in (text, text.removesuffix(f" {LEFT_OUT}"), text.strip(f"{LEFT_OUT} ")):
         if len(edge) <= longest:
@@ -83,6 +88,9 @@ def cut_middle(text: str, longest: int) -> str:
         text = event
         if len(text) + 2 <= longest:
             return f"{text} {LEFT_OUT}"
+    without_gaps = text.replace(f" {LEFT_OUT} ", " ")
+    if len(without_gaps) <= longest:
+        return without_gaps
     room = longest - len(f" {LEFT_OUT} ")
     words, tail = [_end_of(word, max(room // LONG_WORDS, SHORT_WORD)) for word in text.split(" ")], list[str]()
     if len(" ".join(words)) <= longest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 import polars as pl
 from rich.console import RenderableType
@@ -16,39 +17,51 @@ from ncclforensics.views.text_layout import indented, place_of, quoted
 
 MOST_LINES = 3
 WIDEST = 28  # characters of a place in a file
-SHORTEST = 24  # characters of a line that are always shown
+SHORTEST = 34  # characters of a line that are always shown, on a narrow terminal in a second row
 LABELS = 12  # characters in which labels of launchers stand
 CUT_OFF = SHOWN - 20  # characters: as long a quote lacks its end, even without its tag
 DUMP = "flight-recorder"  # inputs of this kind have one line, which holds everything
 
 
-def evidence(report: Report, width: int, *findings: Finding | None) -> list[RenderableType]:
-    """Cite lines that show findings, each on one row of `width` characters: first one of each kind."""
+def evidence(
+    report: Report, width: int, finding: Finding | None, cause: Finding | None = None, culprits: Collection[int] = ()
+) -> list[list[RenderableType]]:
+    """Cite lines that show a finding and its cause, each on one row of `width` characters, in ever shorter versions.
+
+    First come a line of the cause and one of each culprit, which no version lacks, then those of each kind.
+    """
     callers = _callers(report)
-    shown: dict[str, tuple[str, str]] = {}  # place -> who printed the line, and its text
-    for finding in filter(None, findings):
-        for line in _of_each_kind(finding.evidence)[:MOST_LINES]:
-            cited = report.cited(line.source, line.line)
-            text = "" if report.run.kinds.get(line.source) == DUMP else quoted(cited).strip()
-            if text and (place := place_of(report, cited)) not in shown:
-                rank, ordinal = callers.get((line.source, line.line), (None, None))
-                number = "" if ordinal is None else f" #{ordinal}"
-                prefix = "" if rank is None else f"rank {rank}{number}: "
-                label = text.find(f"[rank{rank}]:")  # behind the one of a launcher, such as srun's task
-                shown[place] = prefix, text[label:].partition(":")[2].strip() if 0 <= label < LABELS else text
-    rows = [(_shortened(place), text) for place, text in list(shown.items())[:MOST_LINES]]
+    findings = [found for found in (cause, finding) if found]
+    places = [(line.source, line.line) for found in findings for line in _of_each_kind(found.evidence)]
+    of_culprits: dict[int, tuple[int, int]] = {}
+    for place in places:
+        rank, _ = callers.get(place, (None, None))
+        if rank is not None and rank in culprits:
+            of_culprits.setdefault(rank, place)
+    decisive = dict.fromkeys([*places[: cause is not None], *list(of_culprits.values())[:MOST_LINES]])
+    shown: dict[str, tuple[str, str]] = {}  # file and line -> who printed the line, and its text
+    fewest, most = 1, max(MOST_LINES, len(decisive) + 1)
+    for place in dict.fromkeys([*decisive, *places]):
+        cited = report.cited(*place)
+        text = "" if report.run.kinds.get(place[0]) == DUMP else quoted(cited).strip()
+        if text and (name := place_of(report, cited)) not in shown and len(shown) < most:
+            rank, ordinal = callers.get(place, (None, None))
+            number = "" if ordinal is None else f" #{ordinal}"
+            prefix = "" if rank is None else f"rank {rank}{number}: "
+            label = text.find(f"[rank{rank}]:")  # behind the one of a launcher, such as srun's task
+            shown[name] = prefix, text[label:].partition(":")[2].strip() if 0 <= label < LABELS else text
+            fewest = len(shown) if place in decisive else fewest
+    rows = [(_shortened(place), text) for place, text in shown.items()]
     widest = max((len(place) for place, _ in rows), default=0)
     parts: list[RenderableType] = []
-    for place, (prefix, text) in rows:
+    for name, (prefix, text) in rows:
         room = max(width - 4 - widest - len(prefix), SHORTEST)
         shorten = cut if len(text) >= CUT_OFF else cut_middle  # the end of a quote that is cut off decides nothing
         short = condensed(text, room)
         if prefix:  # PyTorch's watchdog names its rank, too
             short = short.replace(f"[{prefix.removesuffix(': ').capitalize()}] ", "", 1)
-        row = Text.assemble((place.ljust(widest), "cyan"), "  ", prefix, shorten(short, room))
-        row.no_wrap, row.overflow = True, "ellipsis"
-        parts.append(indented(row))
-    return parts
+        parts.append(indented(Text.assemble((name.ljust(widest), "cyan"), "  ", prefix, shorten(short, room))))
+    return [parts[:count] for count in range(len(parts), fewest - 1, -1)] or [[]]
 
 
 def _shortened(place: str) -> str:

@@ -62,7 +62,7 @@ def _size_text(report: Report, seen: int, world: Any) -> str:
         numbers += [*row["missing"], *row["suspects"], *row["absent"]]
     least = max(numbers, default=-1) + 1
     if world and world >= least:
-        return f" of {world!r}" if world != seen else ""
+        return f" of {world!r}" if world > seen else ""
     return f" of at least {least}" if least > seen else ""
 
 

@@ -18,7 +18,6 @@ from ncclforensics.data.names import (
     operation_text,
     printable,
     ranks_text,
-    reduction,
     sentence,
     waiting_text,
 )  # fmt: skip
@@ -278,7 +277,8 @@ def mismatch(report: Report, row: Row) -> list[RenderableType]:
     for name, show in _FIELDS.items():
         minority, majority = (show(shown[side], report) for side in ("minority", "majority"))
         differs = minority != majority
-        table.add_row(f"{'≠' if differs else ' '} {name}", minority, majority, style="bold red" if differs else "")
+        if differs or minority != "-":  # neither call has such an argument
+            table.add_row(f"{'≠' if differs else ' '} {name}", minority, majority, style="bold red" if differs else "")
     how = {"arguments": "same call, other arguments", "another": "another call"}.get(row["how"], f"{row['how']} call")
     return [heading(f"THE CALL ({how})"), indented(table)]
 
@@ -287,7 +287,7 @@ _FIELDS: dict[str, Callable[[Row, Report], str]] = {
     "call": lambda call, _: str(call["name"]),
     "count": lambda call, _: argument_text(call, "count"),
     "datatype": lambda call, _: argument_text(call, "datatype"),
-    "op": lambda call, _: str(reduction(call["name"], call["op"]) or "-"),
+    "op": lambda call, _: argument_text(call, "op"),
     "root": lambda call, _: argument_text(call, "root"),
     "place": lambda call, report: f"#{known(call['ordinal'])} on {report.groups.text(call['key'])}",
 }

@@ -1,10 +1,15 @@
-"""The short report: verdict, cause and what to run now on one screen; `check` prints an overview above it."""
+"""The short report: verdict, cause, evidence and what to run now; `check` prints an overview above it.
+
+On a terminal it is shortened to one screen; elsewhere, as in a pipe or a file, nothing is left out for lack of height.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -20,6 +25,7 @@ from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.screen_evidence import evidence, legend
 from ncclforensics.views.screen_ranks import culprits_by_host, waiting
 from ncclforensics.views.text_chain import chain_text
+from ncclforensics.views.text_considered import considered_table, unexplained_table
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import (
     STYLE,
@@ -34,6 +40,7 @@ from ncclforensics.views.text_layout import (
 from ncclforensics.views.text_report import (
     ELSEWHERE,
     GAP,
+    MOST_CULPRITS,
     culprits,
     leading_findings,
     measurements,
@@ -48,41 +55,46 @@ HEIGHT = 24  # lines of the smallest terminal that is in use
 MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
 MOST_OTHERS = 5
-MOST_LINES, FEWEST_LINES = 3, 2
+MOST_LINES = 3
+MOST_JOBS, FEWEST_JOBS = 20, 4  # listed below the worst one, before the others are only counted
 
 
 @dataclass(slots=True)
 class _Section:
-    """A part of the screen. Those of rank 0 are always shown, the others as long as they fit, from rank 1 on."""
+    """A part of the screen, from its longest version to the shortest, which is always shown.
+
+    Sections of a low `rank` are the first to be lengthened where there is room.
+    """
 
     rank: int
-    parts: list[RenderableType] = field(default_factory=list)
-    shorter: list[list[RenderableType]] = field(default_factory=list)  # in its place where it does not fit
-    explains: _Section | None = None  # shown only where this other one is
+    versions: list[list[RenderableType]]
 
 
-def screen(report: Report, *, width: int, height: int = HEIGHT, color: bool = False, everything: bool = False) -> str:
+def screen(
+    report: Report, *, width: int, height: float = math.inf, color: bool = False, everything: bool = False
+) -> str:
     """Return the report of `hang`, or with `everything` of `check`; its last `height` lines say what matters most."""
     shown = _main_finding(report, everything=everything)
     overview = _overview(report, shown, width) if everything else []
-    sections = [section for section in _sections(report, shown, width, everything=everything) if section.parts]
+    sections = [section for section in _sections(report, shown, width, everything=everything) if section.versions[0]]
     text = _fitting(sections, height - MARGIN, width, lambda parts: render_text(parts, width=width, color=color))
     return (render_text(overview, width=width, color=color) if overview else "") + text
 
 
-def _fitting(sections: list[_Section], lines: int, width: int, render: Callable[[list[RenderableType]], str]) -> str:
-    """Render the sections of rank 0, and of the others, in the order of their ranks, those that still fit."""
-    shown = [section.parts if section.rank == 0 else [] for section in sections]
-    text = render(list(chain.from_iterable(shown)))
-    for place in sorted(range(len(sections)), key=lambda place: sections[place].rank):
-        if shown[place] or ((other := sections[place].explains) and not shown[sections.index(other)]):
-            continue
-        for parts in [sections[place].parts, *sections[place].shorter]:
-            longer = render([*chain.from_iterable(shown[:place]), *parts, *chain.from_iterable(shown[place + 1 :])])
-            if _rows(longer, width) <= lines:
-                shown[place], text = parts, longer
-                break
-    return text
+def _fitting(sections: list[_Section], lines: float, width: int, render: Callable[[list[RenderableType]], str]) -> str:
+    """Render every section: the longest versions if all of them fit, else in the order of their ranks those that do."""
+
+    def text(versions: list[list[RenderableType]]) -> str:
+        return render(list(chain.from_iterable(versions))).replace("\n\n\n", "\n\n")
+
+    longest = text([section.versions[0] for section in sections])
+    if _rows(longest, width) <= lines:
+        return longest
+    shown = [section.versions[-1] for section in sections]
+    for place, section in sorted(enumerate(sections), key=lambda item: item[1].rank):
+        candidates = ([*shown[:place], version, *shown[place + 1 :]] for version in section.versions)
+        shown = next((candidate for candidate in candidates if _rows(text(candidate), width) <= lines), shown)
+    return text(shown)
 
 
 def _rows(text: str, width: int) -> int:
@@ -90,12 +102,13 @@ def _rows(text: str, width: int) -> int:
     return sum(max(Text.from_ansi(line).cell_len - 1, 0) // width + 1 for line in text.splitlines())
 
 
-def height_of_terminal() -> int:
-    """Return the height of the terminal, at least HEIGHT; HEIGHT without one."""
+def height_of_terminal() -> float:
+    """Return the height of the terminal, at least HEIGHT; without one, or one that tells none, there is no limit."""
     try:
-        return max(os.get_terminal_size().lines, HEIGHT)
+        lines = os.get_terminal_size().lines
     except OSError:
-        return HEIGHT
+        lines = 0
+    return max(lines, HEIGHT) if lines else math.inf
 
 
 def _main_finding(report: Report, *, everything: bool) -> Finding | None:
@@ -130,42 +143,43 @@ def _others(report: Report) -> list[Finding]:
 
 def _sections(report: Report, shown: Finding | None, width: int, *, everything: bool) -> list[_Section]:
     jobs = report.verdicts
-    sections = [] if everything else [_Section(0, [wrapped_items(coverage(report), width)])]
+    sections = [] if everything else [_Section(0, [[wrapped_items(coverage(report), width)]])]
     if shown is not None:
         sections += _of_finding(report, shown, width)
     others = [finding for finding in _others(report) if finding is not shown]
     explained = report.cause_of(jobs[0]) if jobs and shown is None else None
     cause = explained.finding if explained else None
     if jobs:
-        sections += _of_job(report, jobs[0], explained, shown, width)
-        sections += [_Section(4, _other_jobs(report, jobs))]
+        verdict, *details = _of_job(report, jobs[0], explained, shown, width)
+        sections += [verdict, _Section(5, [_other_jobs(report, jobs, most) for most in (MOST_JOBS, FEWEST_JOBS)])]
+        sections += details
     elif not everything:
         reason = reason_without_job(report.run)
         unknown: list[RenderableType] = [Text(f"\nUNDECIDABLE  {reason}", style="bold")]
         if shown is not None:
             unknown = [Text(""), indented(Text(f"Not known: whether a job hangs. {sentence(reason)}"))]
-        sections += [_Section(0, unknown)]
+        sections += [_Section(0, [unknown])]
     elif shown is None:
-        sections += [_Section(0, [Text("\nno findings", style=STYLE["no-hang"])])]
+        sections += [_Section(0, [[Text("\nno findings", style=STYLE["no-hang"])]])]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     if not others and (not jobs or jobs[0]["verdict"] == "undecidable") and shown is None:
         # Nothing worse is known; that nothing was read stands in the verdict already.
         others = [note for note in notes if note.title != reason_without_job(report.run)]
     rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
     if rest and not everything:
-        sections += [_Section(4, [heading("ALSO FOUND"), *_one_liners(report, rest[:MOST_OTHERS])])]
+        sections += [_Section(5, [[heading("ALSO FOUND"), *_one_liners(report, rest[:MOST_OTHERS])], []])]
     if (elsewhere := report.elsewhere) and not everything:
-        sections += [_Section(4, [heading(ELSEWHERE), *_one_liners(report, elsewhere[:MOST_OTHERS])])]
+        sections += [_Section(5, [[heading(ELSEWHERE), *_one_liners(report, elsewhere[:MOST_OTHERS])], []])]
     if jobs or not everything:
         advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
-        sections += [_Section(0, _steps(report, jobs, advised))]
+        sections += _steps(report, jobs, advised)
     problems = [f"{path} {problem}" for path, problem in report.input_problems()]
     problems = [*map(str, report.defects_beside_inputs), *problems]
     if problems:
         more = f" (and {len(problems) - 1} more; -v lists them)" if len(problems) > 1 else ""
         problem = Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)
-        sections += [_Section(0, [problem])]
-    return [*sections, _Section(2, [Text(f"\n-v: {_behind_option(report, jobs)}", style="dim")])]
+        sections += [_Section(0, [[problem]])]
+    return [*sections, _Section(3, [[Text(f"\n-v: {_behind_option(report, jobs)}", style="dim")], []])]
 
 
 def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
@@ -203,7 +217,7 @@ def _of_finding(report: Report, finding: Finding, width: int) -> list[_Section]:
     parts += [indented(Text(sentence(line))) for line in (finding.detail,) if line]
     is_advice = finding.role is not Role.CONSEQUENCE or not report.verdicts  # else what to collect says it
     remedy: list[RenderableType] = [indented(Text(sentence(finding.remedy)))] if finding.remedy and is_advice else []
-    return [_Section(0, parts), _Section(6, evidence(report, width, finding)), _Section(1, remedy)]
+    return [_Section(0, [parts]), _Section(7, evidence(report, width, finding)), _Section(1, [remedy, []])]
 
 
 def _letters(text: str) -> str:
@@ -211,46 +225,69 @@ def _letters(text: str) -> str:
 
 
 def _of_job(report: Report, row: Row, cause: Cause | None, shown: Finding | None, width: int) -> list[_Section]:
-    """Return the parts on a job: its verdict, or below a finding that is `shown` above it what is not decided."""
-    finding = report.finding_of(row)
+    """Return the parts on a job: first its verdict, or below a finding `shown` above it what is not decided."""
+    finding, began = report.finding_of(row), cause.finding if cause else None
     state = [indented(Text(text))] if (text := hang_text(report, row)) else []
     if shown is not None and row["verdict"] == "undecidable":
-        return [_Section(0, [Text(""), indented(Text(open_question(report, row, shown))), *state])]
-    head = Text.assemble(
-        ("\n", ""),
-        (row["verdict"].upper(), STYLE[report.severity_of(row)]),
-        (f"{certainty_text(row['verdict'], row['certainty']).replace(' ', '  ')}  ", "dim"),
-    )
-    parts: list[RenderableType] = [head.append(report.title_of(row), "bold")]
-    if finding and finding.detail and _letters(finding.detail) not in _letters(finding.title):
-        parts.append(indented(Text(sentence(finding.detail))))
+        return [_Section(0, [[Text(""), indented(Text(open_question(report, row, shown))), *state]])]
+    head = Text.assemble(("\n", ""), *_verdict_text(report, row), ("  ", ""), (report.title_of(row), "bold"))
+    reason: list[RenderableType] = []
+    if finding and finding.detail and not _says_the_same(finding, began):
+        reason = [indented(Text(sentence(finding.detail)))]
     if shown is not None:
-        return [_Section(2, [*parts, *state])]
+        return [_Section(3, [[head, *reason, *state], [head]])]
+    causes: list[RenderableType] = []
     if cause is not None:
-        parts.append(indented(Text(f"Cause ({cause.certainty}): {cause.title.removesuffix('.')}.", "bold")))
-    parts += state
-    incident, lines = chain_text(report, row), evidence(report, width, cause.finding if cause else None, finding)
+        causes = [indented(Text(f"Cause ({cause.certainty}): {cause.title.removesuffix('.')}.", "bold"))]
+    verdict = _Section(0, [[head, *reason, *causes, *state], [head, *causes]])
     waits = waiting(report, row)
-    tables = [table for most in (MOST_LINES, 1) if (table := culprits(report, row, most))]
+    tables = [table for most in (MOST_CULPRITS, MOST_LINES, 1) if (table := culprits(report, row, most))]
     has_several = len(row["culprits"]) > 1
     by_host = [*culprits_by_host(report, row), *waits] if has_several else waits  # the title names a single one
-    shorter = [[*tables[-1], *waits], *([by_host] * has_several), tables[-1], by_host] if tables else []
-    sections = [_Section(0, parts), _Section(1, [*tables[0], *waits], shorter) if tables else _Section(5, waits)]
-    cited = _Section(3, incident or lines, [lines] * bool(incident) + [lines[:FEWEST_LINES]])
-    sections += [cited, _Section(5, legend(report, finding), explains=cited)]
-    sections += [_Section(5, mismatch(report, row)), _Section(4, host_versions(report, row))]
-    return sections
+    lines = evidence(report, width, finding, began, report.numbers(row["culprits"]))
+    incident = [chained] if (chained := chain_text(report, row)) else []
+    return [
+        verdict,
+        _Section(2, [*([*table, *waits] for table in tables), by_host, []]),
+        _Section(3, [unexplained_table(report, row), []]),
+        _Section(4, [*incident, *lines]),
+        _Section(6, [considered_table(report, row), []]),
+        _Section(6, [legend(report, finding), []]),
+        _Section(6, [mismatch(report, row), []]),
+        _Section(5, [host_versions(report, row), []]),
+    ]
 
 
-def _other_jobs(report: Report, jobs: list[Row]) -> list[RenderableType]:
+def _verdict_text(report: Report, row: Row) -> list[tuple[str, str]]:
+    """Return a verdict and how sure it is."""
+    sure = certainty_text(row["verdict"], row["certainty"])
+    return [(row["verdict"].upper(), STYLE[report.severity_of(row)]), (sure.replace(" ", "  "), "dim")]
+
+
+def _says_the_same(verdict: Finding, cause: Finding | None) -> bool:
+    """Whether the reason of a verdict stands in its title, or is told by the cause, which a line of both shows."""
+    if _letters(verdict.detail) in _letters(verdict.title):
+        return True
+    lines = [{(line.source, line.line) for line in finding.evidence} for finding in (verdict, cause) if finding]
+    return cause is not None and not lines[0].isdisjoint(lines[-1])
+
+
+def _other_jobs(report: Report, jobs: list[Row], most: int) -> list[RenderableType]:
+    """Tell the verdicts of the jobs below the worst one: a line for each, and a count of those beyond `most`."""
+    others = list(enumerate(jobs[1:], 2))
+    listed = others if len(others) == most + 1 else others[:most]
     lines: list[RenderableType] = []
-    for number, row in enumerate(jobs[1:], 2):
-        earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
-        verdict = row["verdict"].upper() + certainty_text(row["verdict"], row["certainty"])
-        title = report.title_of(row)
-        lines.append(one_row(Text(f"job {number} of {len(jobs)}{earlier}: {verdict}  {title}")))
-    more = [Text(f"and {len(lines) - MOST_LINES} more jobs", style="dim")] if len(lines) > MOST_LINES else []
-    return [Text(""), *lines[:MOST_LINES], *more] if lines else []
+    for number, row in listed:
+        earlier = "earlier run on the same GPUs: " if row["job"] in report.earlier_runs else ""
+        verdict = _verdict_text(report, row)
+        lines.append(
+            one_row(Text.assemble(f"job {number} of {len(jobs)}: ", *verdict, f"  {earlier}{report.title_of(row)}"))
+        )
+    beyond = [row for _, row in others[len(listed) :]]
+    rest = Counter(row["verdict"] + certainty_text(row["verdict"], row["certainty"]) for row in beyond)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in rest.items())
+    more = [Text(f"{rest.total()} more jobs: {counts}")] if rest else []
+    return [Text(""), *lines, *more, Text("")] if lines else []  # what follows is about the worst job again
 
 
 def _one_liners(report: Report, findings: list[Finding]) -> list[RenderableType]:
@@ -273,15 +310,17 @@ def _place_shown(report: Report, finding: Finding) -> list[tuple[str, str]]:
     return [(f"  {place_of(report, line)}", "cyan") for line in cited]
 
 
-def _steps(report: Report, jobs: list[Row], advised: Finding | None) -> list[RenderableType]:
+def _steps(report: Report, jobs: list[Row], advised: Finding | None) -> list[_Section]:
     """List the commands to run now, then what else would help; without any, what the rule of a finding advises."""
     now, then = (report.run_now(jobs[0]), report.other_steps(jobs[0])) if jobs else ([], steps_without_job(report.run))
-    parts: list[RenderableType] = []
-    parts += run_now(now, MOST_COMMANDS)
-    parts += other_steps("THEN" if now else "WHAT TO DO", then[:2])
-    if not parts and advised is not None and advised.remedy:
-        parts += [heading("WHAT TO DO"), indented(Text(sentence(advised.remedy)))]
-    return parts
+    if now:
+        return [
+            _Section(0, [run_now(now, MOST_COMMANDS)]),
+            _Section(1, [other_steps("THEN", then[:most]) for most in (2, 1, 0)]),
+        ]
+    if not then and advised is not None and advised.remedy:
+        return [_Section(0, [[heading("WHAT TO DO"), indented(Text(sentence(advised.remedy)))]])]
+    return [_Section(0, [other_steps("WHAT TO DO", then[:2])])]
 
 
 def _overview(report: Report, shown: Finding | None, width: int) -> list[RenderableType]:
