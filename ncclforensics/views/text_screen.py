@@ -249,12 +249,12 @@ def _of_job(report: Report, row: Row, cause: Cause | None, shown: Finding | None
     return [
         verdict,
         _Section(2, [*([*table, *waits] for table in tables), by_host, []]),
-        _Section(3, [unexplained_table(report, row), []]),
         _Section(4, [*incident, *lines]),
-        _Section(6, [considered_table(report, row), []]),
         _Section(6, [legend(report, finding), []]),
         _Section(6, [mismatch(report, row), []]),
         _Section(5, [host_versions(report, row), []]),
+        _Section(3, [unexplained_table(report, row), []]),
+        _Section(6, [considered_table(report, row), []]),
     ]
 
 
