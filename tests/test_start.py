@@ -7,9 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from ncclforensics import analyze
 from ncclforensics.frames import declarations
+from ncclforensics.frames import run as runs
+from ncclforensics.frames.protocol import Frames, Registered, call, call_with
+from ncclforensics.frames.registry import analyses
 from tests.incidents import INCIDENTS
 from tests.source import PACKAGE
 
@@ -26,6 +31,10 @@ for rule in all_rules():
 declared = {one.module for one in (*analyses().values(), *all_rules())}
 print(len(declared), len(declared & set(sys.modules)), file=sys.stderr)
 """
+OF_A_JOB = {
+    "call_line", "communicator_lifetime", "communicator_placement", "duplicate_source", "earlier_run", "job_member",
+    "line_fault", "logged_call", "member", "process", "rank", "torch_rank",
+}  # fmt: skip
 MODULES_OF = """
 import sys
 from ncclforensics.cli import main
@@ -100,3 +109,39 @@ def test_modules_are_imported_again_once_one_of_them_has_changed(
     assert first == again == ["acme.rules.one"]
     assert after == ["acme.rules.one", "acme.rules.two"]
     assert described == [first, after]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        HUNG.name,
+        "a-desync-report-shows-all-ranks-in-the-call",
+        "a-rank-sleeps-and-stacks-name-no-rank",
+        "a-sound-fabric-under-load",
+        "flight-recorders-show-a-rank-that-stopped",
+        "ras-shows-a-rank-that-stands-still",
+    ],
+)
+def test_what_is_not_computed_of_a_job_would_have_no_rows(name: str) -> None:
+    run = analyze([str(INCIDENTS / name)], everything=True).run
+    skipped = [frame for frame in sorted(OF_A_JOB) if call(run, analyses()[frame]) is None]
+
+    assert [frame for frame in skipped if call_with(run, analyses()[frame].function).height] == []
+    assert ("rank" in skipped) == run["rank"].is_empty()
+
+
+def test_counters_of_ports_alone_need_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = set()
+
+    def recorded(frames: Frames, registered: Registered) -> pl.DataFrame | None:
+        rows: pl.DataFrame | None = call(frames, registered)
+        called.update([registered.function.__name__] if rows is not None else [])
+        return rows
+
+    monkeypatch.setattr(runs, "call", recorded)
+
+    report = analyze([str(INCIDENTS / "a-sound-fabric-under-load" / "after.log")], everything=True)
+
+    assert report.run["counter"].height
+    assert "counter" in called
+    assert called & OF_A_JOB == set()
