@@ -50,14 +50,14 @@ def place_of(function: Callable[..., Any]) -> str:
     return f"{function.__code__.co_filename}, line {function.__code__.co_firstlineno}"
 
 
-def is_own(function: Callable[..., Any]) -> bool:
-    """Whether a rule or an analysis is a user's own, and not one of the program."""
-    return function.__module__.partition(".")[0] != __name__.partition(".")[0]
+def is_own(module: str) -> bool:
+    """Whether the rules and analyses of a module are a user's own, and not the program's."""
+    return module.partition(".")[0] != __name__.partition(".")[0]
 
 
 def own_place(function: Callable[..., Any], error: BaseException) -> str:
     """The file and the line at which a user's own rule or analysis failed; empty for a function of the program."""
-    if not is_own(function):
+    if not is_own(function.__module__):
         return ""
     from traceback import extract_tb
 

@@ -44,7 +44,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, registered: dict[str, Any], name: st
     def fail(**frames: pl.DataFrame) -> None:
         raise KeyError(FAILURE)
 
-    monkeypatch.setitem(registered, name, replace(one, function=fail))
+    monkeypatch.setitem(registered, name, replace(one, imported=fail))
 
 
 def test_a_rule_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_failure_that_cannot_be_reported_is_no_finding(
         raise SystemError("returned NULL without setting an exception")
 
     monkeypatch.setattr(cli, "app", fail)
-    monkeypatch.setattr("ncclforensics.cli.defects.version", fail)
+    monkeypatch.setattr("importlib.metadata.version", fail)
 
     assert cli.main(["hang", str(HUNG)]) == cli.Exit.DEFECT
     assert capsys.readouterr().err.endswith(

@@ -11,7 +11,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.data.names import sentence
-from ncclforensics.frames.protocol import call_with
+from ncclforensics.frames.protocol import call, call_with
 from ncclforensics.rules import registry
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import HEADINGS, Rule, rule
@@ -52,7 +52,7 @@ def test_a_skipped_rule_would_have_no_finding(incident: Incident) -> None:
     run = checked(incident).report.run
 
     for one in registry.all_rules():
-        if call_with(run, one.function, one.of) is None:
+        if call(run, one) is None:
             assert list(call_with(run, one.function)) == [], one.name
 
 
@@ -84,7 +84,7 @@ def test_a_finding_gets_what_the_rule_left_out() -> None:
     def findings() -> Iterator[Finding]:
         yield Finding("title", "detail", "certain")
 
-    (finding,) = registry.run_rules(checked(ALL[0]).report.run, [replace(first, function=findings, of=())])
+    (finding,) = registry.run_rules(checked(ALL[0]).report.run, [replace(first, imported=findings, of=())])
 
     assert (finding.rule, finding.category, finding.severity) == (first.name, first.category, first.severity)
     assert finding.remedy == first.section("Do")
@@ -100,7 +100,7 @@ def test_a_rule_with_too_many_findings_is_stopped_and_named(many: int, left: lis
             yield Finding(f"condition {number}", "detail", "certain")
 
     first = registry.all_rules()[0]
-    found = registry.run_rules(checked(ALL[0]).report.run, [replace(first, function=findings, of=())])
+    found = registry.run_rules(checked(ALL[0]).report.run, [replace(first, imported=findings, of=())])
 
     others = [finding.title for finding in found if not finding.title.startswith("condition")]
     assert others == [f"{text} of the rule {first.name}" for text in left]

@@ -1,7 +1,5 @@
-"""Frames computed from frames. One module per question; the modules are found by walking the package."""
+"""Frames computed from frames. One module per question, imported when one of its frames is asked for."""
 
-import pkgutil
-from importlib import import_module
+from ncclforensics.frames.registry import declare_analyses
 
-for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
-    import_module(_module.name)
+declare_analyses(__name__)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import sys
-import tempfile
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
@@ -28,6 +25,8 @@ def report_defects(defects: Sequence[Defect]) -> None:
         typer.echo(f"ncclforensics: {printable(str(defect))}", err=True)
     if len(unnamed) > MOST_SHOWN:
         typer.echo(f"ncclforensics: {len(unnamed) - MOST_SHOWN} more parts of the program failed", err=True)
+    import tempfile
+
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="ncclforensics-defect-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
@@ -47,6 +46,9 @@ def report_defects(defects: Sequence[Defect]) -> None:
 
 
 def _versions() -> str:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version  # takes 10 ms, and nothing needs it where all is well
+
     installed = [f"ncclforensics {__version__}", f"Python {platform.python_version()} on {platform.platform()}"]
     for library in LIBRARIES:
         try:

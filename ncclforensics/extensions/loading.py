@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.metadata import entry_points
 from importlib.util import module_from_spec
 from itertools import count
 from pathlib import Path
@@ -24,6 +23,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses, so that a second one of a name is refused
+from ncclforensics.data.user_cache import digest, kept
 from ncclforensics.errors import GrammarError, UsageError, place_of
 from ncclforensics.formats import Format, add_format, all_formats
 from ncclforensics.frames.protocol import parameters
@@ -68,6 +68,11 @@ def load_folder(folder: Path) -> Extension:
 
 def load_installed() -> list[Extension]:
     """Load every installed package that has an entry point in the group ENTRY_POINTS. Raises UsageError."""
+    places = "\n".join(sys.path)
+    if not kept("entrypoints", digest(places)[:16], digest(_state_of_installed_packages()), _has_entry_points):
+        return []
+    from importlib.metadata import entry_points
+
     loaded = []
     for entry in entry_points(group=ENTRY_POINTS):
         all_rules()  # before those of the package, which may not have their names
@@ -84,6 +89,22 @@ def load_installed() -> list[Extension]:
             _LOADED[folder] = _load(folder, package)
         loaded.append(_LOADED[folder])
     return loaded
+
+
+def _has_entry_points() -> bool:
+    from importlib.metadata import entry_points
+
+    return bool(entry_points(group=ENTRY_POINTS))
+
+
+def _state_of_installed_packages() -> str:
+    """Changes when a package is installed or removed; looking through all of them takes 20 ms."""
+    states = []
+    for folder in sys.path:
+        with suppress(OSError):
+            state = Path(folder).stat()
+            states.append(f"{folder} {state.st_dev} {state.st_ino} {state.st_mtime_ns}")
+    return "\n".join(states)
 
 
 def loaded_folders() -> tuple[Path, ...]:
@@ -107,16 +128,16 @@ def _load(folder: Path, package: ModuleType) -> Extension:
             named.update(_add_format(module))
     if unnamed := [path for path in grammars if path.stem not in named]:
         raise UsageError(f"{unnamed[0]}: no module of this folder names {unnamed[0].stem} in its GRAMMARS")
-    rules = tuple(rule for rule in all_rules() if _is_of(package, rule.function))
-    computed = [(name, added) for name, added in analyses().items() if _is_of(package, added.function)]
+    rules = tuple(rule for rule in all_rules() if _is_of(package, rule.module))
+    computed = [(name, added) for name, added in analyses().items() if _is_of(package, added.module)]
     _refuse_unknown_frames((f"the rule {rule.name}", rule.function, rule.of) for rule in rules)
     _refuse_unknown_frames((f"the analysis {name}", added.function, added.of) for name, added in computed)
     return Extension(folder, shapes, rules)
 
 
-def _is_of(package: ModuleType, function: Callable[..., Any]) -> bool:
-    """Whether a function is defined in a package or in one of its modules."""
-    return f"{function.__module__}.".startswith(f"{package.__name__}.")
+def _is_of(package: ModuleType, module: str) -> bool:
+    """Whether a module is a package or one of its modules."""
+    return f"{module}.".startswith(f"{package.__name__}.")
 
 
 def _refuse_taken_names(grammars: Iterable[Path]) -> None:

@@ -65,15 +65,36 @@ def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount]
 
 
-def call_with(frames: Frames, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:
-    """Call a function with the frames that its parameters name; None if the frames of `of` are all empty.
+class Registered(Protocol):
+    """A rule or an analysis."""
 
-    Raises BrokenFrameError if one of these frames is missing because an analysis failed.
+    @property
+    def of(self) -> tuple[str, ...]:
+        """If these frames are all empty, it finds nothing."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """Its function, which takes frames."""
+
+
+def call(frames: Frames, registered: Registered) -> Any:
+    """Call a rule or an analysis; None, without importing its module, if the frames of `of` are all empty.
+
+    Raises BrokenFrameError if a frame that it needs is missing because an analysis failed.
     """
+    of = registered.of
     if of and not any(frames.has(frame) for frame in of) and not frames.broken & set(of):
         return None
+    return call_with(frames, registered.function, of)
+
+
+def call_with(frames: Frames, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:
+    """Call a function with the frames that its parameters name.
+
+    Raises BrokenFrameError if one of them, or of `of`, is missing because an analysis failed.
+    """
     arguments = {name: frames[name] for name in parameters(function)}
-    if is_own(function):  # which may replace columns in place
+    if is_own(function.__module__):  # which may replace columns in place
         arguments = {name: frame.clone() for name, frame in arguments.items()}
     if broken := frames.broken & {*arguments, *of}:
         raise BrokenFrameError(f"no frame {', '.join(sorted(broken))}: its analysis failed")

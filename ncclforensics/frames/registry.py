@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib import import_module
+from typing import Any, cast
 
 import polars as pl
 
+from ncclforensics.frames.declarations import declarations
 from ncclforensics.grammar import folders
+from ncclforensics.grammar.grammar_file import grammar_of
 
 Analysis = Callable[..., pl.DataFrame]
 # Frames that `frames.run.Run` provides itself.
@@ -29,12 +32,19 @@ RUN_FRAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RegisteredAnalysis:
-    """An analysis: the function, and the columns it promises."""
+    """An analysis: where its function is, and the columns it promises."""
 
-    function: Analysis
+    name: str
+    module: str
     columns: Mapping[str, pl.DataType]
     of: tuple[str, ...]  # if these frames are all empty, so is the result
     is_step: bool  # only a step towards other frames: a saved run does not hold it
+    imported: Analysis | None = None  # the function, if its module was imported when this was registered
+
+    @property
+    def function(self) -> Analysis:
+        """The function; its module is imported if need be."""
+        return self.imported or cast(Analysis, getattr(import_module(self.module), self.name))
 
 
 _ANALYSES: dict[str, RegisteredAnalysis] = {}
@@ -51,38 +61,71 @@ def analysis(
     """
 
     def register(function: Analysis) -> Analysis:
-        name = function.__name__
-        if taken := provider(name):
-            raise ValueError(f"two frames are called {name}: {taken} and {_place(function)}")
-        _ANALYSES[name] = RegisteredAnalysis(function, columns, of, is_step)
+        name, module = function.__name__, function.__module__
+        declared = _ANALYSES.get(name)
+        is_declared = declared is not None and declared.imported is None and declared.module == module
+        if not is_declared and (taken := provider(name)):
+            raise ValueError(f"two frames are called {name}: {taken} and {module}.{name}")
+        _ANALYSES[name] = RegisteredAnalysis(name, module, columns, of, is_step, function)
         return function
 
     return register
 
 
-def provider(name: str) -> str:
-    """The place that already provides a frame of this name, or an empty text."""
-    if name in _ANALYSES:
-        return _place(_ANALYSES[name].function)
-    return "frames.run" if name in RUN_FRAMES else _grammar_rules(folders.folders()).get(name, "")
+def declare_analyses(package: str) -> None:
+    """Register the analyses in all modules of a package of the program, without importing these if they are known."""
+
+    def describe() -> list[Any]:
+        return [
+            [
+                entry.name,
+                entry.module,
+                {name: _described(dtype) for name, dtype in entry.columns.items()},
+                entry.of,
+                entry.is_step,
+            ]
+            for entry in _ANALYSES.values()
+        ]
+
+    for name, module, columns, of, is_step in declarations(package, describe):
+        types = {column: _dtype(described) for column, described in columns.items()}
+        _ANALYSES.setdefault(name, RegisteredAnalysis(name, module, types, tuple(of), is_step))
+
+
+def _described(dtype: pl.DataType) -> Any:
+    """A data type as JSON: its name, and what is inside of it."""
+    if isinstance(dtype, pl.List):
+        return ["List", _described(cast(pl.DataType, dtype.inner))]
+    if isinstance(dtype, pl.Struct):
+        return ["Struct", {field.name: _described(cast(pl.DataType, field.dtype)) for field in dtype.fields}]
+    return type(dtype).__name__
+
+
+def _dtype(described: Any) -> pl.DataType:
+    """The data type that `_described` gave."""
+    match described:
+        case ["List", inner]:
+            return pl.List(_dtype(inner))
+        case ["Struct", fields]:
+            return pl.Struct({name: _dtype(inner) for name, inner in fields.items()})
+    return _simple_dtype(described)
 
 
 @cache
-def _grammar_rules(grammar_folders: tuple[Path, ...]) -> Mapping[str, str]:
-    """Rule name -> its grammar. Reads only the names, because loading all grammars takes seconds at the first time."""
-    return {
-        line.partition(b":")[0].partition(b".")[0].decode(): folders.shown(path)
-        for folder in grammar_folders
-        for path in folder.glob("*.lark")
-        for line in path.read_bytes().split(b"\n")
-        if line[:1].islower() and b":" in line
-    }
+def _simple_dtype(name: str) -> pl.DataType:
+    return cast(pl.DataType, getattr(pl, name)())
 
 
-def _place(function: Analysis) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
+def provider(name: str) -> str:
+    """The place that already provides a frame of this name, or an empty text."""
+    if name in _ANALYSES:
+        return f"{_ANALYSES[name].module}.{name}"
+    if name in RUN_FRAMES:
+        return "frames.run"
+    grammar = grammar_of(name)
+    return folders.shown(folders.path_of(grammar)) if grammar else ""
 
 
 def analyses() -> Mapping[str, RegisteredAnalysis]:
-    """Every analysis that has been imported."""
+    """Every analysis: of the program, once the package `analyses` is imported, and of a user's own modules."""
     return _ANALYSES

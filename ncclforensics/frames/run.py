@@ -1,7 +1,7 @@
 """The run: its named frames, computed on first use and kept.
 
 A frame is parsed (named after the rule of a grammar) or computed by the analysis of that name. Analyses and rules name
-the frames they need as parameters; `call_with` supplies them.
+the frames they need as parameters; `call` supplies them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from ncclforensics.formats import all_formats
 from ncclforensics.frames.assemble import assemble, concat_small, with_positions
 from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, TAIL_OFFSET, no_rows
 from ncclforensics.frames.process_names import ProcessNames, process_names
-from ncclforensics.frames.protocol import Frames, call_with
+from ncclforensics.frames.protocol import Frames, call
 from ncclforensics.frames.registry import RUN_FRAMES, analyses
 from ncclforensics.frames.templated import OCCURRENCES, TEMPLATES, TemplatedFrame
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.grammar.grammar_file import grammar_of, load
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs.lines import LAST
 from ncclforensics.inputs.windows import InputReader
@@ -212,7 +213,7 @@ class Run:
     def _analyse(self, name: str) -> pl.DataFrame:
         analysis = analyses()[name]
         try:
-            computed: pl.DataFrame | None = call_with(self, analysis.function, analysis.of)
+            computed: pl.DataFrame | None = call(self, analysis)
             if computed is not None:
                 return pl.DataFrame([_cast(computed[column], dtype) for column, dtype in analysis.columns.items()])
         except BrokenFrameError:
@@ -231,13 +232,10 @@ class Run:
 
     def _shape(self, name: str) -> Shape:
         """The shape of a parsed frame. Raises KeyError if there is none."""
-        for known in (
-            self.dialect,
-            self.dialect.with_all_formats,
-        ):  # the second is slow to build
-            for shape in known.shapes:
-                if shape.frame == name:
-                    return shape
+        if shape := _named(name, self.dialect.shapes):
+            return shape
+        if (grammar := grammar_of(name)) and (shape := _named(name, load(grammar).shapes)):
+            return shape
         raise KeyError(name)
 
     def quote(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:
@@ -364,6 +362,10 @@ class Run:
         """
         ends = [reader.lines_read + 1 if reader.is_whole else 0 for reader in self.inputs]
         return pl.Series(ends, dtype=pl.Int32)
+
+
+def _named(name: str, shapes: Iterable[Shape]) -> Shape | None:
+    return next((shape for shape in shapes if shape.frame == name), None)
 
 
 def _cast(column: pl.Series, dtype: pl.DataType) -> pl.Series:

@@ -8,18 +8,14 @@ rule is compiled to anchored ASCII patterns with named groups, which Polars appl
 from __future__ import annotations
 
 import hashlib
-import os
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from ncclforensics import __version__
+from ncclforensics.data.user_cache import kept
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import COLUMN_TYPES, VOCABULARY, column_type_name
@@ -28,7 +24,6 @@ from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature
 if TYPE_CHECKING:
     from lark import Lark
 
-CACHE_LIFETIME = 90 * 24 * 3600  # seconds
 HERE = Path(__file__).parent
 
 
@@ -159,26 +154,7 @@ def _cached(path: Path, name: str, compute: Callable[[], Any]) -> Any:
     key = hashlib.sha256(
         f"{__version__} {path.stem} {name} ".encode() + _inputs_digest(folders.import_folders(path))
     ).hexdigest()
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ncclforensics"
-    except RuntimeError:  # the user has no home directory
-        return compute()
-    file = folder / f"{path.stem}-{key[:16]}.json"
-    with suppress(OSError, orjson.JSONDecodeError):
-        return orjson.loads(file.read_bytes())
-    result = orjson.loads(orjson.dumps(compute()))
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(f".{os.getpid()}")
-        try:
-            temporary.write_bytes(orjson.dumps(result))
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
-        for stale in folder.glob(f"{path.stem}-*"):
-            if stale.stat().st_mtime < time.time() - CACHE_LIFETIME:
-                stale.unlink(missing_ok=True)
-    return result
+    return kept(path.stem, key[:16], key, compute)
 
 
 @cache
@@ -252,6 +228,17 @@ def _read_classes(text: str) -> dict[str, dict[str, str]]:
         if mark and classes.setdefault(frame, {}).setdefault(form, name) != name:
             raise GrammarError(f"{frame}, form {form}: classes {classes[frame][form]} and {name}")
     return classes
+
+
+def grammar_of(rule: str) -> str | None:
+    """The name of the grammar that defines a rule; found in the texts, because compiling all grammars takes seconds."""
+    begins = (f"\n{rule}:".encode(), f"\n{rule}.".encode())
+    return next((path.stem for path, text in _texts(folders.folders()) if any(b in text for b in begins)), None)
+
+
+@cache
+def _texts(_: tuple[Path, ...]) -> list[tuple[Path, bytes]]:
+    return [(path, b"\n" + path.read_bytes()) for path in folders.grammar_files()]
 
 
 @cache

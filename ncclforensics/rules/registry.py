@@ -5,20 +5,23 @@ The function's name is the rule's slug. The docstring's headings are fixed: Mean
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from inspect import cleandoc
 from itertools import islice
-from pathlib import Path
+from typing import Any, cast
 
 from ncclforensics.analyses.job.warnings import FRAMES as WARNING_FRAMES
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError, is_own, own_place
-from ncclforensics.frames.protocol import Frames, call_with
+from ncclforensics.frames.declarations import declarations
+from ncclforensics.frames.protocol import Frames, call
 from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.rules.finding import Category, Finding, Known, Role, Severity, checked
+
+RuleFunction = Callable[..., Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +29,19 @@ class Rule:
     """A registered rule."""
 
     name: str
+    module: str
     category: Category
     severity: Severity
-    function: Callable[..., Iterator[Finding]]
     of: tuple[str, ...]  # the frames that it judges; it runs if at least one has rows
     hang: bool  # `hang` runs it: it explains a hang, and needs only both ends of each file
     fallback: bool = False  # a finding of it holds only where no other rule cites one of its lines
     verdict: str = ""  # the verdict on a job that its findings state
+    imported: RuleFunction | None = None  # the function, if its module was imported when this was registered
+
+    @property
+    def function(self) -> RuleFunction:
+        """The function; its module is imported if need be."""
+        return self.imported or cast(RuleFunction, getattr(import_module(self.module), self.name.replace("-", "_")))
 
     @property
     def page(self) -> str:
@@ -66,7 +75,7 @@ def rule(
     hang: bool = False,
     fallback: bool = False,
     verdict: str = "",
-) -> Callable[[Callable[..., Iterator[Finding]]], Callable[..., Iterator[Finding]]]:
+) -> Callable[[RuleFunction], RuleFunction]:
     """Register a function as a rule. Raises ValueError for a second rule of the same name.
 
     `of`: the frames that the rule judges; it does not run if all of them are empty.
@@ -75,21 +84,36 @@ def rule(
     `verdict`: the verdict on a job that its findings state.
     """
 
-    def register(function: Callable[..., Iterator[Finding]]) -> Callable[..., Iterator[Finding]]:
-        name = function.__name__.replace("_", "-")
-        if name in _RULES:
-            raise ValueError(f"two rules are named {name}: {_RULES[name].function.__module__}, {function.__module__}")
-        _RULES[name] = Rule(name, category, severity, function, of, hang, fallback, verdict)
+    def register(function: RuleFunction) -> RuleFunction:
+        name, module = function.__name__.replace("_", "-"), function.__module__
+        taken = _RULES.get(name)
+        if taken and (taken.imported or taken.module != module):
+            raise ValueError(f"two rules are named {name}: {taken.module}, {module}")
+        _RULES[name] = Rule(name, module, category, severity, of, hang, fallback, verdict, function)
         return function
 
     return register
 
 
 def all_rules() -> list[Rule]:
-    """Return every rule, in the order of the module names."""
-    for module in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
-        import_module(module.name)
+    """Return every rule, in the order of the module names; modules of the program need not be imported for that."""
+    _declare_rules()
     return list(_RULES.values())
+
+
+@cache
+def _declare_rules() -> None:
+    """Register the rules in all modules of this package."""
+
+    def describe() -> list[Any]:
+        return [
+            [rule.name, rule.module, rule.category, rule.severity, rule.of, rule.hang, rule.fallback, rule.verdict]
+            for rule in _RULES.values()
+        ]
+
+    for name, module, category, severity, of, *flags in declarations(__name__.rpartition(".")[0], describe):
+        declared = Rule(name, module, Category(category), Severity(severity), tuple(of), *flags)
+        _RULES.setdefault(name, declared)
 
 
 def select_rules(*, everything: bool, select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
@@ -122,7 +146,7 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
     of_program, of_user = _known(run)
 
     def findings_of(rule: Rule) -> list[Finding]:
-        return _findings(run, rule, of_user if is_own(rule.function) else of_program)
+        return _findings(run, rule, of_user if is_own(rule.module) else of_program)
 
     findings = [finding for rule in chosen if not rule.fallback for finding in findings_of(rule)]
     fallbacks = [finding for rule in chosen if rule.fallback for finding in findings_of(rule)]
@@ -137,7 +161,7 @@ def _findings(run: Frames, rule: Rule, known: Known) -> list[Finding]:
     """Return the findings of one rule, with what the rule left out."""
     yielded: list[Finding] = []
     try:
-        findings = iter(call_with(run, rule.function, rule.of) or ())
+        findings = iter(call(run, rule) or ())
         yielded = [checked(finding, known) for finding in islice(findings, MOST_FINDINGS)]
         if next(findings, None):
             yielded.append(_rest_of(rule))

@@ -97,6 +97,6 @@ def _version_items(report: Report) -> list[str]:
 
 def _count(run: Frames, noun: Noun) -> int:
     for frame, columns in noun.frames:
-        if height := (run[frame].select(columns).n_unique() if columns else run[frame].height):
+        if run.has(frame) and (height := run[frame].select(columns).n_unique() if columns else run[frame].height):
             return height
     return 0

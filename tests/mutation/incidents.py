@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ class RulesOnIncidents:
         self.path = path
         self.module = ".".join(path.with_suffix("").parts)
         registry.all_rules()
+        import_module(self.module)
         self.rules = self._registered()
         self.names = set(self.rules)
         self.runs: list[_Run] = []
@@ -75,7 +77,7 @@ class RulesOnIncidents:
         return False
 
     def _registered(self) -> dict[str, Rule]:
-        return {name: rule for name, rule in registry._RULES.items() if rule.function.__module__ == self.module}
+        return {name: rule for name, rule in registry._RULES.items() if rule.module == self.module}
 
     def _forget(self) -> None:
         for name in self._registered():

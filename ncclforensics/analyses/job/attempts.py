@@ -24,7 +24,7 @@ MOST_LATER = 32  # jobs that a job is compared with: thousands may have used one
 ATTEMPT = "attempt_"  # torchrun's folders of logs: attempt_0, and one more for every restart
 
 
-@analysis(EARLIER_RUN)
+@analysis(EARLIER_RUN, of=("rank",))
 def earlier_run(
     rank: pl.DataFrame, speaker: pl.DataFrame, communicator: pl.DataFrame, source: pl.DataFrame
 ) -> pl.DataFrame:

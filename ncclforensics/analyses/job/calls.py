@@ -77,7 +77,7 @@ DIVERGENCE = {
 }
 
 
-@analysis(CALL_LINE)
+@analysis(CALL_LINE, of=("call_template", "replay", "journal_only_call"))
 def call_line(
     call_template: pl.DataFrame, replay: pl.DataFrame, journal_only_call: pl.DataFrame, version: pl.DataFrame
 ) -> pl.DataFrame:
@@ -120,7 +120,7 @@ def _other_calls(
     return others
 
 
-@analysis(CALL, is_step=True)
+@analysis(CALL, of=("call_line",), is_step=True)
 def logged_call(
     call_line: pl.DataFrame,
     call_template: pl.DataFrame,

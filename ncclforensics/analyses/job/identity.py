@@ -45,7 +45,7 @@ RANK = {
 }
 
 
-@analysis(PROCESS)
+@analysis(PROCESS, of=("speaker", "journal_process"))
 def process(
     source: pl.DataFrame,
     speaker: pl.DataFrame,
@@ -110,13 +110,13 @@ def _bounded(stretches: pl.DataFrame, with_communicator: pl.DataFrame) -> pl.Dat
     return stretches.join(pl.concat([with_communicator, kept]), on=OWNER, how="semi", nulls_equal=True)
 
 
-@analysis(MEMBER)
+@analysis(MEMBER, of=("job_member",))
 def member(job_member: pl.DataFrame) -> pl.DataFrame:
     """Every membership: a communicator of a process, with its job-wide key and the rank of the job."""
     return job_member.filter(~pl.col("is_alone") & pl.col("rank_id").is_not_null()).select(list(MEMBER))
 
 
-@analysis(RANK)
+@analysis(RANK, of=("job_member", "work", "ras_member", "torch_rank", "stack_process", "recorded_rank"))
 def rank(
     job_member: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,

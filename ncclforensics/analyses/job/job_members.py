@@ -37,7 +37,7 @@ JOB_MEMBER = {
 }
 
 
-@analysis(JOB_MEMBER, is_step=True)
+@analysis(JOB_MEMBER, of=("communicator_lifetime", "calls_without_init", "process"), is_step=True)
 def job_member(
     communicator_lifetime: pl.DataFrame,
     calls_without_init: pl.DataFrame,

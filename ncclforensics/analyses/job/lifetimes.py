@@ -46,7 +46,7 @@ _POINTER = [*OWNER, "comm"]
 _SUBSTITUTE = pl.format("left out, rank {} of {}", "rank", "nranks")
 
 
-@analysis(DUPLICATE_SOURCE)
+@analysis(DUPLICATE_SOURCE, of=("communicator",))
 def duplicate_source(communicator: pl.DataFrame) -> pl.DataFrame:
     """Sources that repeat the lines of a process from another source: its own file, and the output of the whole job.
 
@@ -57,7 +57,7 @@ def duplicate_source(communicator: pl.DataFrame) -> pl.DataFrame:
     return starts.filter(pl.col("source") != first).select(*OWNER, "source").drop_nulls().unique(maintain_order=True)
 
 
-@analysis(COMMUNICATOR_LIFETIME)
+@analysis(COMMUNICATOR_LIFETIME, of=("communicator", "ending", "journal_only_lifetime"))
 def communicator_lifetime(
     communicator: pl.DataFrame,
     ending: pl.DataFrame,

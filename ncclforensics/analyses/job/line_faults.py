@@ -30,7 +30,7 @@ FEWEST_REPEATS = 3  # lines of an equal call on another, whose counter goes up
 JUMPING = 0.2  # share of the calls behind which the counter jumps, where lines of some kinds were left out
 
 
-@analysis(LINE_FAULT)
+@analysis(LINE_FAULT, of=("communicator", "call_template", "connection", "placement", "channel_count", "ring"))
 def line_fault(
     communicator: pl.DataFrame,
     placement: pl.DataFrame,

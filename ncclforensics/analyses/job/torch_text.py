@@ -182,7 +182,10 @@ def torch_error(
     )
 
 
-@analysis(TORCH_RANK)
+@analysis(
+    TORCH_RANK,
+    of=("torch_error", "exception", "gpu_exception", "crash", "watchdog", "watchdog_failure", "elastic_failure"),
+)
 def torch_rank(
     torch_error: pl.DataFrame,
     torch_source: pl.DataFrame,

@@ -49,7 +49,7 @@ GPU_INTERCONNECT = {
 }
 
 
-@analysis(COMMUNICATOR_PLACEMENT)
+@analysis(COMMUNICATOR_PLACEMENT, of=("member",))
 def communicator_placement(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
     """One row per communicator that was created."""
     printed = placement.group_by("host", "pid", "comm").agg(pl.col("nnodes", "localranks").max())

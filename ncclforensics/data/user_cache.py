@@ -1,0 +1,50 @@
+"""Results that take long to compute, kept as JSON in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+LIFETIME = 90 * 24 * 3600  # seconds
+
+
+def digest(text: str) -> str:
+    """A text of 64 characters that tells texts apart."""
+    return hashlib.sha256(os.fsencode(text)).hexdigest()
+
+
+def kept(topic: str, name: str, key: str, compute: Callable[[], Any]) -> Any:
+    """The JSON value that `compute` gives, from the user's cache where it was kept under this key.
+
+    It is kept in a file of its own per topic and name, of which the topic has no `-`; files of the topic that were not
+    written for LIFETIME are removed.
+    """
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ncclforensics"
+    except RuntimeError:  # the user has no home directory
+        return compute()
+    file = folder / f"{topic}-{name}.json"
+    with suppress(OSError, ValueError, TypeError):  # also of what another version wrote
+        written_for, value = orjson.loads(file.read_bytes())
+        if written_for == key:
+            return value
+    value = orjson.loads(orjson.dumps(compute()))
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_suffix(f".{os.getpid()}")
+        try:
+            temporary.write_bytes(orjson.dumps([key, value]))
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+        for stale in folder.glob(f"{topic}-*"):
+            if stale.stat().st_mtime < time.time() - LIFETIME:
+                stale.unlink(missing_ok=True)
+    return value
