@@ -10,9 +10,8 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_INIT, stacks_of
 
 MOST_EXAMINED = 64  # ranks of a cycle
@@ -30,7 +29,7 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
     """Judge ranks that wait for each other, on different communicators or as senders and receivers."""
     cycle = _terminal_cycle(waits_for_of)
     first_edges = _first_edges(job.waits, cycle)
-    if any(holds_several(job, edge["key"]) for edge in first_edges.values()):
+    if any(job.holds_several(edge["key"]) for edge in first_edges.values()):
         return _between_unknown_communicators(job, first_edges)
     index_of = {rank_id: job.communicator_index.get((rank_id, edge["key"])) for rank_id, edge in first_edges.items()}
     passed = _ranks_past_a_missing_call(job, first_edges)
@@ -39,7 +38,9 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
     if irregular:
         passed = []
     if passed and all(_has_one_waiter(job, first_edges, rank_id) for rank_id in passed):
-        return _skipped_or_lost(job, first_edges, passed)
+        return skipped_or_lost(
+            job, passed, [rank_id for rank_id, edge in first_edges.items() if edge["waits_for"] in passed]
+        )
     if passed:
         diagnosis = _left_the_order(job, first_edges, passed)
     elif irregular:
@@ -135,19 +136,14 @@ def culprits_without(job: Job, lost_calls: dict[int, Row]) -> list[int]:
     return sorted(set(_ranks_past_a_missing_call(job, first_edges)) - lost_calls.keys())
 
 
-def holds_several(job: Job, key: str) -> bool:
-    """Whether several communicators that nothing tells apart stand under one key: then a rank behind may be alone."""
-    return len(job.members[key]) > int(job.members[key][0]["nranks"])
-
-
 def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Explanation:
     """Answer where ranks wait for each other, but it is not known on which communicators."""
-    names = ranks_text(job.rank_numbers(first_edges)) or "some ranks"
     reason = (
-        f"{names} may wait for each other on several communicators, but the lines that name the members of these are "
-        "missing: which rank waits for which is not known"
+        f"{job.names(first_edges)} may wait for each other on several communicators, but the lines that name the "
+        "members of these are missing: which rank waits for which is not known"
     )
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=list(COLLECT_INIT))
+    between = [Alternative(Kind.DEADLOCK, [rank_id], "it left the order of the program") for rank_id in first_edges]
+    answer = undecided(reason, COLLECT_INIT, between=between)
     answer.add_evidence("context", [{**edge, "rank_id": rank_id} for rank_id, edge in list(first_edges.items())[:4]])
     return answer
 
@@ -190,18 +186,19 @@ def _has_one_waiter(job: Job, first_edges: dict[int, Row], rank_id: int) -> bool
     return len(waiters) == 1
 
 
-def _skipped_or_lost(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Explanation:
-    """Answer where one rank alone waits for the call: it was left out, or its line is lost and the waiter is behind."""
-    waiters = [rank_id for rank_id, edge in first_edges.items() if edge["waits_for"] in passed]
-    skipping, waiting = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (passed, waiters))
+def skipped_or_lost(job: Job, skipping: list[int], blamed: list[int], of: Explanation | None = None) -> Explanation:
+    """Answer where ranks left out a call, or their logs lost its line: then the others wait for other ranks."""
+    names, others = job.names(skipping), job.names(blamed)
     reason = (
-        f"{skipping} left out a call that {waiting} waits in, or the log of {skipping} lost its line and {waiting} is "
-        "the rank that the others wait for"
+        f"{names} left out a call that others wait in, or the log of {names} lost its line: then {others} stopped "
+        "before the call that the others wait in, or is in another one"
     )
-    collect = [stacks_of(f"{skipping} and {waiting}")]
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
-    answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in waiters[:2]])
-    answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in passed[:2]])
+    between = [
+        Alternative(Kind.MISMATCH, skipping, f"the log of {names} lost no line"),
+        Alternative(Kind.LAGGING, blamed, f"the log of {names} lost the line of that call"),
+    ]
+    answer = undecided(reason, [stacks_of(f"{names} and {others}")], of, between=between)
+    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in [*blamed[:2], *skipping[:2]]])
     return answer
 
 
