@@ -8,14 +8,10 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Job, Row
-from ncclforensics.analyses.hang.wait_cycle import (
-    culprits_without,
-    find_ranks_past_their_call,
-    skipped_or_lost,
-)
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
-from ncclforensics.data.variables import STACKS_OF_HOST
+from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
 
 
 def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None:
@@ -24,45 +20,15 @@ def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None
     gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["missing"] > 0 and gap["key"] in keys]
     others = sorted({gap["rank_id"] for gap in gaps} - set(diagnosis.culprits))
     if others and _stand_in_a_communicator_of(job, diagnosis.culprits, gaps, others):
-        return skipped_or_lost(job, others, diagnosis.culprits, diagnosis)
+        return _skipped_or_lost(job, others, diagnosis)
     if others:
         diagnosis.doubt(
             Doubt.LINE_LOST,
             f"but {job.names(others)} shows a call less on a communicator of theirs: if the "
             "rank left it out, and its log did not lose the line, their calls differ",
         )
-    if answer := _doubt_by_later_calls(job, diagnosis):
-        return answer
     doubt_unfinished_logs(job, diagnosis)
     return _doubt_messages_of_unknown_peers(job, diagnosis)
-
-
-def _doubt_by_later_calls(job: Job, diagnosis: Explanation) -> Explanation | None:
-    """Doubt a diagnosis of ranks that made a call which the program has behind the one that they lack.
-
-    They did not stop before it: they left it out, or their logs lost lines. Those that made none remain the culprits.
-    The answer is open where as few other ranks are to blame if these lines were lost.
-    """
-    awaited = {
-        rank_id: edge
-        for edge in reversed(job.awaited_calls)
-        if edge["kind"] == "collective"
-        for rank_id in edge["waits_for"]
-        if rank_id in diagnosis.culprits
-    }
-    passed = find_ranks_past_their_call(job, awaited)
-    if not passed:
-        return None
-    if len(passed) == len(diagnosis.culprits):
-        others = culprits_without(job, {rank_id: awaited[rank_id] for rank_id in passed})
-        if 0 < len(others) <= len(passed):
-            return skipped_or_lost(job, passed, others, diagnosis)
-    diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in passed] or diagnosis.culprits
-    diagnosis.doubt(
-        Doubt.MADE_BEHIND,
-        f"or the log of {job.names(passed)} lost lines, for it shows a call that the others made only after this one",
-    )
-    return None
 
 
 def doubt_unfinished_logs(job: Job, diagnosis: Explanation) -> None:
@@ -91,6 +57,22 @@ def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Row], 
     """Whether each culprit's last call is on a communicator of which another log lacks a call."""
     keys = {gap["key"] for gap in gaps if gap["rank_id"] in left_out}
     return all((call := job.last_call(rank_id)) is not None and call["key"] in keys for rank_id in culprits)
+
+
+def _skipped_or_lost(job: Job, skipping: list[int], diagnosis: Explanation) -> Explanation:
+    """Answer where the culprits may wait for ranks that left out a call, unless the logs of these lost its line."""
+    names, waiting = job.names(skipping), job.names(diagnosis.culprits)
+    reason = (
+        f"{names} left out a call that {waiting} stands in, or the log of {names} lost its line and {waiting} is the "
+        "rank that the others wait for"
+    )
+    between = [
+        Alternative(Kind.MISMATCH, skipping, f"the log of {names} lost no line"),
+        Alternative(diagnosis.verdict, diagnosis.culprits, f"the log of {names} lost the line of that call"),
+    ]
+    answer = undecided(reason, [stacks_of(f"{names} and {waiting}")], diagnosis, between=between)
+    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in [*skipping, *diagnosis.culprits][:3]])
+    return answer
 
 
 def _doubt_messages_of_unknown_peers(job: Job, diagnosis: Explanation) -> Explanation | None:
