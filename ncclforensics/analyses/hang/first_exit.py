@@ -7,7 +7,6 @@ nodes print the clocks of these, which may differ by more than the ends that the
 from __future__ import annotations
 
 from ncclforensics.analyses.hang.job import Job, Row
-from ncclforensics.analyses.hang.wait_sets import wait_graph
 from ncclforensics.analyses.hang.waiting import cite_first_missing_call, one_of_these_died
 from ncclforensics.analyses.job.exit_reports import EXIT, KERNEL, RAISED
 from ncclforensics.analyses.job.failure_events import LOST
@@ -15,7 +14,6 @@ from ncclforensics.analyses.job.process_exits import ended_text, strongest_repor
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import ranks_text
 
 UNREACHABLE = ("missing", "dead")  # states of a process in a RAS report
 
@@ -33,8 +31,7 @@ def find_first_exit(job: Job) -> Explanation | None:
     if not culprits or len(culprits) == len(job.rank_ids):
         return None  # all ended: either the job was stopped, or all share a fault and none waits
     if len(culprits) > 1 and all(row["is_by_clock"] for row in strongest):
-        waits_for_of = wait_graph(job)
-        culprits = [rank_id for rank_id in culprits if rank_id in job.awaited_ranks and not waits_for_of[rank_id]]
+        culprits = [rank_id for rank_id in culprits if rank_id in job.awaited_ranks - job.sets_awaited_by.keys()]
         if len(culprits) != 1:
             return _one_ended_first(job, strongest)
         strongest = [row for row in strongest if row["rank_id"] in culprits]
@@ -52,7 +49,7 @@ def find_first_exit(job: Job) -> Explanation | None:
             " at other times: host and time do not show that it is this one",
         )
     elif are_others_awaited:
-        awaited = ranks_text(job.rank_numbers(job.awaited_ranks))
+        awaited = job.names(job.awaited_ranks)
         diagnosis.doubt(Doubt.OTHERS_AWAITED, f"but NCCL's lines show the others waiting for {awaited}")
     diagnosis.add_evidence("culprit", strongest[:4])
     cite_first_missing_call(job, diagnosis)
@@ -75,12 +72,12 @@ def _are_others_awaited(job: Job, rows: list[Row]) -> bool:
 
 def _one_ended_first(job: Job, rows: list[Row]) -> Explanation:
     """Answer that several processes ended at about one time by the clocks of their hosts, which may differ."""
-    ranks = ranks_text(job.rank_numbers(row["rank_id"] for row in rows))
+    rank_ids = [row["rank_id"] for row in rows]
     reason = (
-        f"{ranks} ended within minutes of each other, as {rows[0]['reporter']} reports, by clocks of different hosts, "
-        "which may differ: the times do not show which of them ended first, and the others followed"
+        f"{job.names(rank_ids)} ended within minutes of each other, as {rows[0]['reporter']} reports, by clocks of "
+        "different hosts, which may differ: the times do not show which of them ended first, and the others followed"
     )
-    return one_of_these_died(ranks, reason, "context", rows[:4])
+    return one_of_these_died(job, rank_ids, reason, "context", rows[:4])
 
 
 def _is_end_seen(job: Job, rank_id: int) -> bool:

@@ -16,6 +16,7 @@ from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
 from ncclforensics.analyses.job.calls import describe_calls
 from ncclforensics.analyses.job.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.data.names import ranks_text
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
@@ -138,6 +139,14 @@ class Job:
         return {rank_id for edge in self.awaited_calls for rank_id in edge["waits_for"]}
 
     @cached_property
+    def sets_awaited_by(self) -> dict[int, list[tuple[int, ...]]]:
+        """Rank id -> the sets of ranks it waits for, one for each of its calls."""
+        awaited: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+        for edge in self.waits:
+            awaited[edge["waiter"]].append(edge["waits_for"])
+        return awaited
+
+    @cached_property
     def _longest_lag(self) -> dict[int, int]:
         made = self.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max())
         most = dict(made.iter_rows())
@@ -198,6 +207,15 @@ class Job:
     def rank_numbers(self, rank_ids: Iterable[int]) -> list[int]:
         """Return the ranks' known numbers in ascending order, each once: several may take themselves for one."""
         return sorted({number for number in map(self.rank_number, rank_ids) if number is not None})
+
+    def names(self, rank_ids: Iterable[int]) -> str:
+        """Name ranks by their numbers, as in `ranks 0-2`; `some ranks` where none is known."""
+        return ranks_text(self.rank_numbers(rank_ids)) or "some ranks"
+
+    def ranks_on_hosts_of(self, rank_ids: Iterable[int]) -> set[int]:
+        """Return all ranks on the hosts of some ranks."""
+        hosts = {self.rank_ids[rank_id]["host"] for rank_id in rank_ids}
+        return {rank_id for rank_id, row in self.rank_ids.items() if row["host"] in hosts}
 
     def numbers_blamed(self, diagnosis: Explanation) -> frozenset[int]:
         """Return the known numbers of the culprits, and of ranks without a log."""
@@ -292,6 +310,10 @@ class Job:
         rows, size = self.members[key], self.nranks or 0
         is_guessed = all(row["is_inferred"] for row in rows) and rows[0]["nranks"] < size
         return is_guessed and len(self.rank_ids) < size
+
+    def holds_several(self, key: str) -> bool:
+        """Whether several communicators stand under one key, and nothing tells them apart."""
+        return len(self.members[key]) > int(self.members[key][0]["nranks"])
 
     def count_unseen_members(self, key: str) -> int:
         """Count the members of a communicator that have no log."""

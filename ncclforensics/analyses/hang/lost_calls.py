@@ -10,10 +10,7 @@ from collections import defaultdict
 
 from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.job.calls import count_every_call
-from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import ranks_text
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.data.versions import releases
 
 COLLECT_AS_WRITTEN = [
@@ -63,12 +60,12 @@ def find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:
 
 def answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanation]) -> Explanation:
     """Answer that lines of calls were lost, so that no rank can be said to have left the program."""
-    names = ranks_text(job.rank_numbers(rank_ids)) or "several ranks"
     reason = (
-        f"calls differ in the logs of {names} as where a log collector loses lines: one rank that leaves out a call "
-        "does not make them differ like this"
+        f"calls differ in the logs of {job.names(rank_ids)} as where a log collector loses lines: one rank that leaves "
+        "out a call does not make them differ like this"
     )
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=list(COLLECT_AS_WRITTEN))
+    between = [Alternative(one.verdict, one.culprits, "the other logs lost lines") for one in differences]
+    answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
     for difference in differences[:2]:
         answer.add_evidence("context", difference.evidence_lines[:2])
     return answer

@@ -17,9 +17,8 @@ from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD, RUN_AHEAD, SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
-from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST
 
 FIELDS = ("name", *call_sequences.ARGUMENTS)
@@ -49,7 +48,7 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     if job.count_unseen_members(key) or (has_no_majority and len(callers) < len(job.members[key])):
         earliest.doubt(Doubt.MEMBER_UNSEEN)
         if has_no_majority:
-            names = ranks_text(job.rank_numbers(earliest.culprits)) or "these ranks"
+            names = job.names(earliest.culprits)
             earliest.claim = f"of {names}, one {earliest.claim}"
             earliest.remark("no log of another member shows which is right")
             earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
@@ -76,10 +75,8 @@ def find_divergent_calls(job: Job) -> Explanation | None:
         )
     if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines or have them in another order, which also makes calls differ"
-        collect = list(lost_calls.COLLECT_AS_WRITTEN)
-        return Explanation(
-            Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect, evidence_lines=earliest.evidence_lines
-        )
+        between = [Alternative(earliest.verdict, earliest.culprits, "the lines of these calls are in their places")]
+        return undecided(reason, lost_calls.COLLECT_AS_WRITTEN, earliest, between=between)
     return earliest
 
 
@@ -240,7 +237,7 @@ def explain_by_skipped_call(job: Job, found: Explanation | None) -> Explanation 
         if gaps and {row["rank_id"] for row in rows} == set(found.culprits):
             skipped = _skipped_or_lost(job, gaps)
             if skipped and len(skipped.culprits) * 2 <= len(found.culprits):
-                names = ranks_text(job.rank_numbers(found.culprits)) or "all ranks of that communicator"
+                names = job.names(found.culprits)
                 skipped.remark(f"{names} stopped behind it, and the others wait for them")
                 return skipped
     return found
@@ -303,32 +300,23 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Explanation | N
             return None  # nor has this one
     if len(passed_by) == len(callers):
         return None  # a tie: either side may be right
-    is_skipped = len(passed_by) < len(callers)
-    skipping = set(passed_by)
+    is_skipped, skipping = len(passed_by) < len(callers), set(passed_by)
     if is_skipped and any(
         edge["waiter"] in skipping and not skipping.issuperset(edge["waits_for"]) for edge in job.waits
     ):
         return None  # its line may be lost, and a rank that it waits for explains the hang without that
-    culprits = passed_by if is_skipped else sorted(callers)
-    how = How.SKIPPED if is_skipped else How.EXTRA
-    call = next(row for row in calls)
-    diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, how=how)
-    diagnosis.claim = (
-        f"made later calls but not this one: {call_sequences.call_text(call)} is missing from its sequence"
-        if is_skipped
-        else f"made one more {call_sequences.call_text(call)} than the others, which continued without it"
-    )
+    text = call_sequences.call_text(calls[0])
+    last_calls = [row for rank_id in passed_by[:4] if (row := job.last_call(rank_id)) is not None]
     if is_skipped:
-        diagnosis.add_evidence(
-            "minority", [row for rank_id in passed_by[:4] if (row := job.last_call(rank_id)) is not None]
-        )
-        diagnosis.add_evidence("majority", calls[:2])
+        claim, doubt = f"made later calls but not this one: {text} is missing from its sequence", Doubt.LINE_LOST
+        culprits, minority, majority = passed_by, last_calls, calls
     else:
-        diagnosis.add_evidence("minority", calls[:4])
-        diagnosis.add_evidence(
-            "majority", [row for rank_id in passed_by[:2] if (row := job.last_call(rank_id)) is not None]
-        )
-    diagnosis.doubt(Doubt.LINE_LOST if is_skipped else Doubt.ONLY_LINE_LOST)
+        claim, doubt = f"made one more {text} than the others, which continued without it", Doubt.ONLY_LINE_LOST
+        culprits, minority, majority = sorted(callers), calls, last_calls
+    how = How.SKIPPED if is_skipped else How.EXTRA
+    diagnosis = Explanation(Kind.MISMATCH, claim, [doubt], culprits=culprits, key=key, call=calls[0], how=how)
+    diagnosis.add_evidence("minority", minority[:4])
+    diagnosis.add_evidence("majority", majority[:2])
     return diagnosis
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.job.failure_events import AFTER, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.data.nccl_sources import result_text
@@ -106,11 +106,11 @@ def find_returned_error(job: Job) -> Explanation | None:
     of_code: dict[int | None, list[Row]] = {}
     for event in later_errors:
         of_code.setdefault(event["result"], []).append(event)
-    ranks_of = {code: ranks_text(job.rank_numbers({event["rank_id"] for event in of_code[code]})) for code in of_code}
+    ranks_of = {code: job.names({event["rank_id"] for event in of_code[code]}) for code in of_code}
     errors = " and ".join(f"error {result_text(code)} to {ranks}" for code, ranks in ranks_of.items())
     reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome is not in these logs"
-    ranks = ranks_text(job.rank_numbers({event["rank_id"] for event in later_errors}))
-    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[f"collect the program output of {ranks}"])
+    ranks = job.names({event["rank_id"] for event in later_errors})
+    diagnosis = undecided(reason, [f"collect the program output of {ranks}"])
     diagnosis.add_evidence("failure", [event for events in of_code.values() for event in events[:2]])
     return diagnosis
 
@@ -122,7 +122,7 @@ def conclude_no_hang(job: Job) -> Explanation:
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
     if len(cut_logs) > MAJORITY * len(job.rank_ids) and not finished:
         reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"
-        return Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_UNBUFFERED)
+        return undecided(reason, COLLECT_UNBUFFERED)
     reason = "all ranks made the same calls and none failed: the last ones completed, or all ranks hang in them"
     doubts, collect = [Doubt.HANGS_TOGETHER], [STACK_OF_ANY_RANK]
     if call := job.shared_last_call():
@@ -134,7 +134,7 @@ def conclude_no_hang(job: Job) -> Explanation:
         doubts, reason = [], "every rank destroyed its communicators: the run completed"
     elif len(finished) > len(unfinished):
         doubts = [Doubt.LOGS_END_BEFORE]
-        earlier = ranks_text(job.rank_numbers(unfinished)) or "the others"
+        earlier = job.names(unfinished)
         reason = f"most ranks destroyed their communicators, and none waits; the logs of {earlier} end before that"
     answer = Explanation(Kind.NO_HANG, reason, doubts)
     answer.collect = [] if finished else collect

@@ -8,7 +8,8 @@ place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import polars as pl
 
@@ -18,9 +19,8 @@ from ncclforensics.analyses.job.calls import count_every_call
 from ncclforensics.analyses.job.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
 from ncclforensics.analyses.verdict.axioms import ENOUGH_ALIKE
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import Certainty, How, Kind
-from ncclforensics.data.names import ranks_text
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER, SOURCE_BITS
 from ncclforensics.frames.registry import analysis
@@ -163,19 +163,71 @@ def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrenc
     return first.select("rank_id", begins_together=begins_together.fill_null(False))
 
 
-def weigh_omissions(job: Job, diagnosis: Explanation) -> Explanation:
-    """Lower a verdict that rests on missing calls to `possible` where lines are missing from the logs.
+def _is_by_order(diagnosis: Explanation) -> bool:
+    return diagnosis.verdict in (*FROM_CALLS, Kind.NO_HANG)
 
-    Nobody is named for calls that may stand among these lines.
-    """
-    is_by_order = diagnosis.verdict in (*FROM_CALLS, Kind.NO_HANG)
-    if is_by_order and any(SORTED in job.faults_of(rank_id) for rank_id in job.rank_ids):
-        reason = "the lines of these logs were sorted: their order does not show which calls were made before which"
-        return Explanation(
-            Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=["collect the logs as they were written, not sorted"]
-        )
-    if diagnosis.verdict in BY_ENDS and job.share_with_fault(SELECTED) > MOST_SELECTED:
-        return _left_open_by_selection(job, diagnosis)
+
+def _is_by_ends(diagnosis: Explanation) -> bool:
+    return diagnosis.verdict in BY_ENDS
+
+
+def _is_by_number(diagnosis: Explanation) -> bool:
+    return _is_by_ends(diagnosis) or diagnosis.how in (How.SKIPPED, How.EXTRA)
+
+
+def _is_by_place(diagnosis: Explanation) -> bool:
+    return diagnosis.verdict in BY_PLACE and diagnosis.certainty is Certainty.POSSIBLE
+
+
+class LineFaults(NamedTuple):
+    """What happened to the lines of logs on their way, and which verdicts it can feign: then no rank is accused."""
+
+    kinds: tuple[str, ...]
+    most: float  # share of the ranks that may have such a log
+    feigns: Callable[[Explanation], bool]
+    reason: str
+    collect: str
+
+
+FEIGNING = (
+    LineFaults(
+        (SORTED,),
+        0,
+        _is_by_order,
+        "the lines of these logs were sorted: their order does not show which calls were made before which",
+        "collect the logs as they were written, not sorted",
+    ),
+    LineFaults(
+        (SELECTED,),
+        MOST_SELECTED,
+        _is_by_ends,
+        "NCCL's counter shows that the lines of many calls were left out of these logs: the last call of a rank may be "
+        "one of these",
+        "collect the logs with the lines of all calls, not selected",
+    ),
+    LineFaults(
+        (DISTINCT,),
+        FEW_FAULTY,
+        _is_by_number,
+        "no line of a call stands in these logs twice: equal lines were removed, so a missing call proves nothing",
+        "collect the logs as they were written, without `sort -u`, `uniq` or the like",
+    ),
+    LineFaults(
+        (LOST, MOVED, DOUBLED),
+        FEW_FAULTY,
+        _is_by_place,
+        "the logs of many ranks lack lines, have some twice or in another order: calls are not at their places",
+        "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that changed them",
+    ),
+)
+
+
+def weigh_omissions(job: Job, diagnosis: Explanation) -> Explanation:
+    """Doubt a verdict that rests on calls which logs lack, where lines are missing from these."""
+    for faults in FEIGNING:
+        if faults.feigns(diagnosis) and job.share_with_fault(*faults.kinds) > faults.most:
+            accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "its lines are as the ranks wrote them")
+            return undecided(faults.reason, [faults.collect], diagnosis, between=[accusation])
     if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
         diagnosis.doubt(
             Doubt.LINES_SELECTED, "these lines show one kind of call only: these ranks may wait in one of another kind"
@@ -183,21 +235,6 @@ def weigh_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     if diagnosis.verdict in BY_ENDS and (names := _idle_communicator_of(job, diagnosis)):
         shown = f"no line shows a call on a communicator of {names}, where these ranks may wait"
         diagnosis.doubt(Doubt.LINES_SELECTED, f"{shown}: the lines seem to have been selected")
-    if diagnosis.verdict in (*BY_ENDS, *BY_PLACE) and job.share_with_fault(DISTINCT) > FEW_FAULTY:
-        if diagnosis.verdict in BY_ENDS or diagnosis.how in (How.SKIPPED, How.EXTRA):
-            return _left_open_by_distinct_lines(diagnosis)
-        diagnosis.doubt(
-            Doubt.EQUAL_LINES_REMOVED, "no line of a call stands in these logs twice: equal lines may have been removed"
-        )
-    is_open = diagnosis.verdict in BY_PLACE and diagnosis.certainty is Certainty.POSSIBLE
-    if is_open and job.share_with_fault(LOST, MOVED, DOUBLED) > FEW_FAULTY:
-        reason = "the logs of many ranks lack lines, have some twice or in another order: calls are not at their places"
-        collect = [
-            "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that changed them"
-        ]
-        return Explanation(
-            Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect, evidence_lines=diagnosis.evidence_lines
-        )
     partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
     unplaced = {
         rank_id
@@ -212,9 +249,16 @@ def weigh_omissions(job: Job, diagnosis: Explanation) -> Explanation:
         return diagnosis
     elif diagnosis.verdict not in FROM_CALLS:
         return diagnosis
-    if not involved:
-        return diagnosis
-    ranks = ranks_text(job.rank_numbers(involved)) or "some ranks"
+    return _weigh_missing_lines(job, diagnosis, involved, unplaced) if involved else diagnosis
+
+
+def _weigh_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], unplaced: set[int]) -> Explanation:
+    """Doubt a verdict on ranks whose logs lack lines, and accuse no rank whose place is unknown.
+
+    `involved`: ranks that the verdict concerns and whose logs lack lines; `unplaced`: those that may have made calls
+    there.
+    """
+    ranks = job.names(involved)
     jumps = [job.counter_jumps[rank_id] for rank_id in involved if rank_id in job.counter_jumps]
     known_by = "NCCL's counter shows that " if len(jumps) == len(involved) else ""
     are_rotated = all(len(job.process(rank_id)["sources"]) > 1 for rank_id in involved)
@@ -226,42 +270,14 @@ def weigh_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     if not known and _others_end_alike(job, diagnosis):
         known = diagnosis.culprits  # whatever was left out, these are the ones that differ
     elif diagnosis.culprits and (not known or len(others - unplaced) * 2 < len(others)):
-        answer = Explanation(
-            Kind.UNDECIDABLE, f"{missing}: what the logs lack proves nothing", [Doubt.OPEN], collect=collect
-        )
-        answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
-        answer.evidence_lines = diagnosis.evidence_lines
+        accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "no call stands among the missing lines")
+        answer = undecided(f"{missing}: what the logs lack proves nothing", collect, diagnosis, between=[accusation])
         answer.add_evidence("context", jumps[:2])
         return answer
     diagnosis.culprits, diagnosis.collect = known, collect
     diagnosis.add_evidence("context", jumps[:2])
-    diagnosis.doubt(Doubt.LINES_LEFT_OUT, f"{missing}")
+    diagnosis.doubt(Doubt.LINES_LEFT_OUT, missing)
     return diagnosis
-
-
-def _left_open_by_selection(job: Job, diagnosis: Explanation) -> Explanation:
-    """Answer where lines of some calls were left out of all logs: the last call of a rank may be one of these."""
-    names = ranks_text(job.rank_numbers(diagnosis.culprits)) or "some ranks"
-    reason = (
-        f"NCCL's counter shows that the lines of many calls were left out of these logs: {names} may wait in one of "
-        "these calls"
-    )
-    answer = Explanation(
-        Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=["collect the logs with the lines of all calls, not selected"]
-    )
-    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
-    answer.evidence_lines = diagnosis.evidence_lines
-    return answer
-
-
-def _left_open_by_distinct_lines(diagnosis: Explanation) -> Explanation:
-    """Answer where equal lines were removed: how many calls a rank made is not known."""
-    reason = "no line of a call stands in these logs twice: equal lines were removed, so a missing call proves nothing"
-    collect = ["collect the logs as they were written, without `sort -u`, `uniq` or the like"]
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
-    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
-    answer.evidence_lines = diagnosis.evidence_lines
-    return answer
 
 
 def _shows_one_kind_of_call(job: Job, diagnosis: Explanation) -> bool:
@@ -289,7 +305,7 @@ def _idle_communicator_of(job: Job, diagnosis: Explanation) -> str:
     concerned = max(idle, key=lambda ranks: len(ranks & culprits), default=set())
     if concerned.isdisjoint(culprits) or (job.releases and _names_called(job).is_in(["AllReduce"]).any()):
         return ""
-    return ranks_text(job.rank_numbers(concerned)) or "several ranks"
+    return job.names(concerned)
 
 
 def _names_called(job: Job) -> pl.Series:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import chain
 
 from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
@@ -22,27 +23,21 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Explanation:
     """
     size, ranks = job.members[key][0]["nranks"], ranks_text(unseen)
     init = f"the init of the communicator of {size} ranks"
+    waits, collect = f"the ranks in these logs wait in {init}", [f"collect the logs of {ranks}, from their beginning"]
     if with_files := sorted(set(unseen) & set(job.rank_numbers(job.rank_ids))):
-        reason = f"the ranks in these logs wait in {init}; of {ranks_text(with_files)} other files are here, and no log"
-        collect = [f"collect the logs of {ranks}: a rank without a line of this init is missing"]
-        return Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=unseen, collect=collect)
-    if len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
-        reason = f"the ranks in these logs wait in {init}, for at least one of {ranks}: there is no log of these"
-        collect = [f"collect the logs of {ranks}: a rank without one, or without a line of this init, is missing"]
-        return Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=unseen, collect=collect)
-    if _begins_in_the_middle(job):
-        reason = (
-            f"the ranks in this log wait in {init}; it shows no line of {ranks}, but begins in the middle of the run, "
-            "so that lines may be missing"
+        reason = f"{waits}; of {ranks_text(with_files)} other files are here, and no log"
+    elif len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
+        reason = f"{waits}, for at least one of {ranks}: there is no log of these"
+    elif _begins_in_the_middle(job):
+        reason = f"{waits}; no line is of {ranks}, but logs begin in the middle of the run, so lines may be missing"
+    else:
+        diagnosis = Explanation(
+            Kind.RANK_MISSING, f"never joined {init}; there is no log of {ranks}", [Doubt.INIT_GOES_ON], missing=unseen
         )
-        collect = ["collect the log from its beginning"]
-        return Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=unseen, collect=collect)
-    diagnosis = Explanation(
-        Kind.RANK_MISSING, f"never joined {init}; there is no log of {ranks}", [Doubt.INIT_GOES_ON], missing=unseen
-    )
-    if len(unseen) > FEW_MISSING * size:
-        diagnosis.doubt(Doubt.LOG_NOT_GIVEN)
-    return diagnosis
+        if len(unseen) > FEW_MISSING * size:
+            diagnosis.doubt(Doubt.LOG_NOT_GIVEN)
+        return diagnosis
+    return undecided(reason, collect, suspects=unseen)
 
 
 def _begins_in_the_middle(job: Job) -> bool:
@@ -57,9 +52,10 @@ def _begins_in_the_middle(job: Job) -> bool:
 
 def judge_cut_logs(job: Job, rank_ids: list[int]) -> Explanation:
     """Answer where the others wait in an init for ranks whose logs were cut or damaged: their START may be lost."""
-    names = ranks_text(job.rank_numbers(rank_ids)) or "some ranks"
+    names = job.names(rank_ids)
     reason = f"the others wait in an init that the logs of {names} do not show, but lines are missing from these logs"
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[f"collect the whole logs of {names}"])
+    between = [Alternative(Kind.INIT_INCOMPLETE, rank_ids, "the missing lines are others than that of this init")]
+    answer = undecided(reason, [f"collect the whole logs of {names}"], between=between)
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
     return answer
 
@@ -88,12 +84,10 @@ def find_missing_logs(job: Job) -> Explanation | None:
         f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls and none failed; "
         f"if they stand still, they may wait for {absent}"
     )
-    diagnosis = Explanation(
-        Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=job.absent, collect=[f"collect the log of {collect}"]
-    )
+    answer = undecided(reason, [f"collect the log of {collect}"], suspects=job.absent)
     last_calls = [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
-    diagnosis.add_evidence("context", last_calls)
-    return diagnosis
+    answer.add_evidence("context", last_calls)
+    return answer
 
 
 def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation | None:
@@ -113,25 +107,22 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation 
         diagnosis.victims = sorted({*diagnosis.victims, *may_wait})
         return None
     without_calls = [rank_id for rank_id in job.rank_ids if not job.visibility[rank_id]["is_visible"]]
-    silent = ranks_text(job.rank_numbers(without_calls))
-    absent = ranks_text(job.absent)
-    slower = ranks_text(job.rank_numbers(diagnosis.culprits)) or "some ranks"
-    is_unknown = not absent and not silent
-    members = " and ".join(
-        [f"without a log ({absent})"] * bool(absent)
-        + [f"whose logs show no calls ({silent})"] * bool(silent)
-        + ["that no line here names"] * is_unknown
-    )
+    silent, absent = ranks_text(job.rank_numbers(without_calls)), ranks_text(job.absent)
+    hidden_members = {
+        f"without a log ({absent})": [f"collect the log of {absent}"] * bool(absent),
+        f"whose logs show no calls ({silent})": COLLECT_CALLS * bool(silent),
+        "that no line here names": COLLECT_INIT * (not absent and not silent),
+    }
+    members = " and ".join(text for text, collect in hidden_members.items() if collect)
     reason = (
-        f"the others wait for {slower}, which made fewer calls; but these may wait themselves: their last call is on a "
-        f"communicator with members {members}"
+        f"the others wait for {job.names(diagnosis.culprits)}, which made fewer calls; but these may wait themselves: "
+        f"their last call is on a communicator with members {members}"
     )
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=job.absent)
-    answer.victims = sorted(set(job.rank_ids))
-    answer.collect = (
-        [f"collect the log of {absent}"] * bool(absent) + COLLECT_CALLS * bool(silent) + COLLECT_INIT * is_unknown
+    between = [Alternative(diagnosis.verdict, diagnosis.culprits, f"they do not wait for members {members}")]
+    answer = undecided(
+        reason, [*chain.from_iterable(hidden_members.values())], diagnosis, suspects=job.absent, between=between
     )
-    answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
+    answer.victims = sorted(job.rank_ids)
     return answer
 
 

@@ -13,7 +13,6 @@ from ncclforensics.analyses.hang.unequal_ends import (
     find_end_in_setup,
     find_others_in_setup,
     find_several_ends,
-    find_several_ends_of_silent_ranks,
     have_staggered_ends,
 )
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
@@ -63,55 +62,59 @@ def find_stall_evidence(job: Job) -> list[Sign]:
 
 
 def weigh_stall(job: Job, diagnosis: Explanation) -> Explanation:
-    """Lower the certainty of a verdict that rests on where the logs end, unless a sign shows that the job stood still.
+    """Doubt a verdict that rests on where the logs end, unless a sign shows that the job stood still.
 
     A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
     """
-    diagnosis.stall_evidence = find_stall_evidence(job)
+    evidence = diagnosis.stall_evidence = find_stall_evidence(job)
     is_from_ends = diagnosis.verdict in FROM_ENDS or diagnosis.rests_on_stall
     diagnosis.rests_on_stall = False
-    if is_from_ends and (
-        answer := find_several_ends_of_silent_ranks(job, diagnosis) or find_culprits_apart(job, diagnosis)
-    ):
-        return answer
     if not is_from_ends:
         return diagnosis
-    if {Sign.FAILURE} <= {*diagnosis.stall_evidence} <= {*WEAK, Sign.FAILURE} and (
-        pair := _failed_apart(job, diagnosis)
-    ):
+    is_weak = WEAK.issuperset(evidence)
+    if job.is_finished and (WEAK | OF_ANOTHER_RUN).issuperset(evidence):
+        lost = "the calls that some logs lack are lines that were lost"
+        reason = "every rank destroyed its communicators, so " + (
+            lost if is_weak else "what shows a hang is not of its end"
+        )
+        return Explanation(Kind.NO_HANG, reason, [Doubt.NOT_OF_ITS_END], stall_evidence=evidence)
+    answer = find_several_ends(job, diagnosis, is_end_shown=not is_weak) or find_culprits_apart(job, diagnosis)
+    if is_weak and answer is None:
+        answer = find_end_in_setup(job, diagnosis)
+    if not evidence and answer is None:
+        answer = find_others_in_setup(job, diagnosis)
+    if answer is not None:
+        return answer
+    if {Sign.FAILURE} <= {*evidence} <= {*WEAK, Sign.FAILURE} and (pair := _failed_apart(job, diagnosis)):
         diagnosis.doubt(
             Doubt.NETWORK_CAME_LATER,
             f"but transfers between {pair[0]} and {pair[1]} failed, which a rank that makes no call does not "
             "cause: the network may have stopped the job later, behind the end of this log",
         )
-    is_weak = WEAK.issuperset(diagnosis.stall_evidence)
-    if job.is_finished and (WEAK | OF_ANOTHER_RUN).issuperset(diagnosis.stall_evidence):
-        lost = "the calls that some logs lack are lines that were lost"
-        reason = "every rank destroyed its communicators, so " + (
-            lost if is_weak else "what shows a hang is not of its end"
-        )
-        return Explanation(Kind.NO_HANG, reason, [Doubt.NOT_OF_ITS_END], stall_evidence=diagnosis.stall_evidence)
-    if not is_weak:
-        return diagnosis
-    if answer := find_several_ends(job, diagnosis) or find_end_in_setup(job, diagnosis):
-        return answer
-    if not diagnosis.stall_evidence and (answer := find_others_in_setup(job, diagnosis)):
-        return answer
-    diagnosis.rests_on_stall = not diagnosis.stall_evidence
-    diagnosis.doubt(Doubt.RUNS_ON)
-    if diagnosis.stall_evidence:
-        diagnosis.remark(_shown_by(job, diagnosis.stall_evidence))
+    if is_weak:
+        _doubt_standstill(job, diagnosis)
+    return diagnosis
+
+
+def _doubt_standstill(job: Job, diagnosis: Explanation) -> None:
+    """Doubt that the job stood still: no sign shows it, or one that an orderly end may show as well."""
+    evidence = diagnosis.stall_evidence
+    diagnosis.rests_on_stall = not evidence
+    diagnosis.doubt(Doubt.RUNS_ON, _shown_by(job, evidence) if evidence else "")
     if job.is_ended:
         diagnosis.remark("all ranks ended their communicators, which PyTorch does at an orderly end, too")
-    has_later_output = any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids)
-    lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
-    was_ended = _was_ended(job) and Sign.SILENCE not in diagnosis.stall_evidence
-    is_ordinary = (
-        _is_excerpt(job) or have_staggered_ends(job) or _are_many(job, diagnosis.culprits) or was_ended or job.is_ended
+    is_of_a_running_job = (
+        job.is_ended,
+        _is_excerpt(job),
+        have_staggered_ends(job),
+        _are_many(job, diagnosis.culprits),
+        _was_ended(job) and Sign.SILENCE not in evidence,
+        any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids),
+        any(job.lag(rank_id) > SELDOM_AHEAD for rank_id in diagnosis.culprits),
+        _ends_before_others(job, diagnosis.culprits),
     )
-    if is_ordinary or has_later_output or lag > SELDOM_AHEAD or _ends_before_others(job, diagnosis.culprits):
+    if any(is_of_a_running_job):
         diagnosis.doubt(Doubt.COPIED_WHILE_RUNNING)
-    return diagnosis
 
 
 def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
@@ -175,10 +178,8 @@ def _was_ended(job: Job) -> bool:
 
 def _are_many(job: Job, culprits: list[int]) -> bool:
     """Whether so many ranks are behind that they are rather the slower part of a running job, unless hosts stopped."""
-    hosts = {job.rank_ids[rank_id]["host"] for rank_id in culprits}
-    on_these_hosts = [rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts]
-    stopped_hosts = len(on_these_hosts) == len(culprits) and len(culprits) < len(job.rank_ids)
-    return len(culprits) > MOST_CULPRITS * len(job.rank_ids) and len(culprits) > 1 and not stopped_hosts
+    have_hosts_stopped = len(job.ranks_on_hosts_of(culprits)) == len(culprits) < len(job.rank_ids)
+    return len(culprits) > max(1, MOST_CULPRITS * len(job.rank_ids)) and not have_hosts_stopped
 
 
 def ranks_that_moved_data(job: Job) -> set[int | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ncclforensics.analyses.hang.job import Job
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS
@@ -21,33 +21,26 @@ def find_transport_failure(job: Job) -> Explanation | None:
         return None
     local_faults = [event for event in failures if event["kind"] == HARD]
     cited = local_faults or failures
+    silent = [rank_id for rank_id in job.rank_ids if not job.last_call(rank_id)]
     if not job.calls.height:
         is_local = bool(local_faults) or {event["form"] for event in failures} == {"system_call"}
         peers = [] if is_local else list(dict.fromkeys(str(event["peer"]) for event in failures if event["peer"]))
-        to_peers = f" to {', '.join(peers[:MOST_PEERS])}" if peers else ""
-        cause = "a rank reports a fault of its own" if is_local else f"connections{to_peers} failed"
+        named = ", ".join(peers[:MOST_PEERS])
+        cause = "a rank reports a fault of its own" if is_local else f"connections{f' to {named}' * bool(peers)} failed"
         reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"
-        of_peers = (
-            [f"collect the logs and the output of the processes{to_peers.replace(' to', ' at')}"] if peers else []
-        )
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=of_peers + COLLECT_CALLS)
+        of_peers = [f"collect the logs and the output of the processes at {named}"] * bool(peers)
+        diagnosis = undecided(reason, of_peers + COLLECT_CALLS)
     elif job.absent and not local_faults:
         absent = ranks_text(job.absent)
         reason = f"all ranks in these logs made the same calls, then connections failed; no log of {absent} was given"
-        diagnosis = Explanation(
-            Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=job.absent, collect=[f"collect the log of {absent}"]
-        )
-    elif (silent := [rank_id for rank_id in job.rank_ids if not job.last_call(rank_id)]) and not local_faults:
-        numbers = job.rank_numbers(silent)
+        diagnosis = undecided(reason, [f"collect the log of {absent}"], suspects=job.absent)
+    elif silent and not local_faults:
         event = "connections failed" if failures else "ranks aborted their communicators"
-        reason = f"{event}, and the lines of {ranks_text(numbers) or 'other ranks'} show no calls"
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=numbers, collect=COLLECT_CALLS)
+        reason = f"{event}, and the lines of {job.names(silent)} show no calls"
+        diagnosis = undecided(reason, COLLECT_CALLS, suspects=job.rank_numbers(silent))
     else:
-        diagnosis = Explanation(
-            Kind.STUCK_TOGETHER,
-            "all ranks made the same calls, and then the transport or a GPU failed",
-            [Doubt.TRANSPORT_SURVIVED],
-        )
+        reason = "all ranks made the same calls, and then the transport or a GPU failed"
+        diagnosis = Explanation(Kind.STUCK_TOGETHER, reason, [Doubt.TRANSPORT_SURVIVED])
     if not failures:
         diagnosis.doubt(Doubt.NO_FAILURE_SHOWN)
     diagnosis.culprits = (

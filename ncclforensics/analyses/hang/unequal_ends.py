@@ -10,34 +10,28 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Job
-from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import stacks_of
 
 MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 
 
-def find_several_ends(job: Job, diagnosis: Explanation) -> Explanation | None:
-    """Answer where some logs end between those of the culprits and of the others: not all may go to the end."""
-    between = _ending_between(job, diagnosis)
-    return _several_ends(job, diagnosis, between, diagnosis.culprits) if between else None
+def find_several_ends(job: Job, diagnosis: Explanation, *, is_end_shown: bool) -> Explanation | None:
+    """Answer where some logs end between those of the culprits and of most others: not all may go to the end.
 
-
-def find_several_ends_of_silent_ranks(job: Job, diagnosis: Explanation) -> Explanation | None:
-    """Answer like `find_several_ends` where the others report a failure, and ranks between them and the culprits none.
-
-    The others stand right behind such a rank: it may be the one that stopped, and the log of the culprit is shorter.
+    `is_end_shown`: something shows that the job failed or stood still. Then most others have to report that, and the
+    ranks between have not: these stand right before the others, and one may be the rank that stopped.
     """
-    reporting = {event["rank_id"] for event in job.failure_events}
-    ended = {row["rank_id"] for row in job.memberships if row["end"] is not None}
-    between = set(_ending_between(job, diagnosis)) - reporting - ended
-    if not between or not reporting.isdisjoint(diagnosis.culprits):
-        return None
-    others = set(job.rank_ids) - between - set(diagnosis.culprits)
-    are_most = len(others & (reporting | ended)) * 2 > len(others)
-    return _several_ends(job, diagnosis, sorted(between), diagnosis.culprits) if are_most else None
+    between, culprits = _ending_between(job, diagnosis), set(diagnosis.culprits)
+    if is_end_shown:
+        reporting = _ranks_with_a_failure(job)
+        shown = reporting | _ranks_with_an_end(job)
+        between -= shown
+        others = set(job.rank_ids) - between - culprits
+        if not reporting.isdisjoint(culprits) or len(others & shown) * 2 <= len(others):
+            return None
+    return _several_ends(job, diagnosis, sorted(between), diagnosis.culprits) if between else None
 
 
 def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
@@ -46,31 +40,32 @@ def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
     That two ranks stop by themselves is a coincidence, and that the log of one is shorter than its run is none; unless
     these are all ranks of their hosts, or their logs show the end.
     """
-    if diagnosis.verdict != Kind.LAGGING or len(diagnosis.culprits) < 2:
+    culprits = diagnosis.culprits
+    if diagnosis.verdict != Kind.LAGGING or len(culprits) < 2 or job.ranks_on_hosts_of(culprits) == set(culprits):
         return None
-    ended = {row["rank_id"] for row in job.memberships if row["end"] is not None}
-    shown = ended | {event["rank_id"] for event in job.failure_events}
-    hosts = {job.rank_ids[rank_id]["host"] for rank_id in diagnosis.culprits}
-    is_of_hosts = sum(row["host"] in hosts for row in job.rank_ids.values()) == len(diagnosis.culprits)
-    if is_of_hosts or shown.issuperset(diagnosis.culprits):
+    if (_ranks_with_an_end(job) | _ranks_with_a_failure(job)).issuperset(culprits):
         return None
-    made = _calls_made(job, diagnosis.culprits)
+    made = _calls_made(job, culprits)
     fewest = min(made, key=lambda rank_id: sum(made[rank_id].values()))
-    later = [rank_id for rank_id in diagnosis.culprits if _stands_elsewhere(made[rank_id], made[fewest])]
-    if not later:
-        return None
-    slower = [rank_id for rank_id in diagnosis.culprits if rank_id not in later]
-    return _several_ends(job, diagnosis, later, slower)
+    later = [rank_id for rank_id in culprits if _stands_elsewhere(made[rank_id], made[fewest])]
+    slower = [rank_id for rank_id in culprits if rank_id not in later]
+    return _several_ends(job, diagnosis, later, slower) if later else None
+
+
+def _ranks_with_an_end(job: Job) -> set[int]:
+    return {row["rank_id"] for row in job.memberships if row["end"] is not None}
+
+
+def _ranks_with_a_failure(job: Job) -> set[int]:
+    return {event["rank_id"] for event in job.failure_events}
 
 
 def _calls_made(job: Job, rank_ids: list[int]) -> dict[int, dict[tuple[int, int], int]]:
     """Return how many collectives ranks made on each communicator: of this index among their own, and size."""
-    sizes = {key: int(rows[0]["nranks"]) for key, rows in job.members.items()}
     made: dict[int, dict[tuple[int, int], int]] = {rank_id: {} for rank_id in rank_ids}
     for row in job.last_calls.filter(pl.col("rank_id").is_in(rank_ids)).to_dicts():
-        index = job.communicator_index.get((row["rank_id"], row["key"]))
-        if index is not None:
-            made[row["rank_id"]][index, sizes[row["key"]]] = int(row["calls"])
+        communicator = job.communicator_index[row["rank_id"], row["key"]], int(job.members[row["key"]][0]["nranks"])
+        made[row["rank_id"]][communicator] = int(row["calls"])
     return made
 
 
@@ -79,7 +74,7 @@ def _stands_elsewhere(made: dict[tuple[int, int], int], others: dict[tuple[int, 
     return any(others.get(communicator, calls) != calls for communicator, calls in made.items())
 
 
-def _ending_between(job: Job, diagnosis: Explanation) -> list[int]:
+def _ending_between(job: Job, diagnosis: Explanation) -> set[int]:
     """The ranks whose logs end between those of the culprits and of most others.
 
     They made the same call that a culprit lacks, and fewer calls behind it than the others: it did not stop those, so
@@ -87,7 +82,7 @@ def _ending_between(job: Job, diagnosis: Explanation) -> list[int]:
     """
     culprits = set(diagnosis.culprits)
     if diagnosis.verdict not in (Kind.LAGGING, Kind.RANK_DIED) or not culprits:
-        return []
+        return set()
     edges = [edge for edge in job.waits if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"])]
     positions = pl.Series([edge["pos"] for edge in edges], dtype=pl.Int64)
     first: dict[int, int] = {}  # of these calls, by rank: only what stands behind it is counted, of long logs little
@@ -105,32 +100,22 @@ def _ending_between(job: Job, diagnosis: Explanation) -> list[int]:
     for made in later.values():
         most = max(made.values())
         found |= {rank_id for rank_id, calls in made.items() if calls < most and rank_id in job.awaited_ranks}
-    return sorted(found)
-
-
-def _left_open(diagnosis: Explanation, reason: str, collect: list[str]) -> Explanation:
-    """Answer that nothing shows which rank stands: the culprits of a diagnosis may wait like the others."""
-    answer = Explanation(
-        Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect, stall_evidence=diagnosis.stall_evidence
-    )
-    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
-    return answer
+    return found
 
 
 def _several_ends(job: Job, diagnosis: Explanation, between: list[int], first: list[int]) -> Explanation:
     """Answer where logs end at several places: nothing shows which of these ranks stands, and whose log is shorter."""
-    slower, later = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (first, between))
+    slower, later = job.names(first), job.names(between)
     reason = (
         f"the logs of {slower} end first, those of {later} later, and those of the others last: these ranks stand at "
         "different places, or not all of their logs go to the end"
     )
-    collect = [
-        f"collect the end of the logs of {slower} and {later}",
-        stacks_of(f"{slower} and {later}"),
+    collect = [f"collect the end of the logs of {slower} and {later}", stacks_of(f"{slower} and {later}")]
+    alternatives = [
+        Alternative(diagnosis.verdict, first, f"the logs of {slower} go to the end of their runs"),
+        Alternative(diagnosis.verdict, between, f"those of {later} do, and those of {slower} do not"),
     ]
-    answer = _left_open(diagnosis, reason, collect)
-    answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
-    return answer
+    return undecided(reason, collect, diagnosis, between=alternatives)
 
 
 def have_staggered_ends(job: Job) -> bool:
@@ -149,20 +134,13 @@ def have_staggered_ends(job: Job) -> bool:
 def find_end_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Answer where the log of a culprit ends in the middle of NCCL's work: it did not stop before a call."""
     ranks = sorted(job.unfinished_setups.keys() & set(diagnosis.culprits))
-    if not ranks:
-        return None
-    names = ranks_text(job.rank_numbers(ranks)) or "some ranks"
+    names = job.names(ranks)
     reason = (
         f"the log of {names} ends while NCCL connects it for the call it made last: it was copied there, or its end is "
         "lost, or this connection does not complete"
     )
-    collect = [
-        f"collect the end of the log of {names}",
-        stacks_of(names),
-    ]
-    answer = _left_open(diagnosis, reason, collect)
-    answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]])
-    return answer
+    collect = [f"collect the end of the log of {names}", stacks_of(names)]
+    return _ended_in_setup(job, diagnosis, ranks, reason, collect) if ranks else None
 
 
 def find_others_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None:
@@ -173,13 +151,17 @@ def find_others_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None
     culprits = set(diagnosis.culprits)
     waiters = {edge["waiter"] for edge in job.waits if not culprits.isdisjoint(edge["waits_for"])}
     connecting = sorted(waiters & job.unfinished_setups.keys())
-    if not waiters or len(connecting) * 2 <= len(waiters):
-        return None
-    slower, others = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (diagnosis.culprits, connecting))
+    slower = job.names(culprits)
     reason = (
-        f"the logs of {others} end while NCCL connects these ranks for a call that {slower} had not made by then: the "
-        f"logs were copied while the job went on, or {slower} does not come to this call"
+        f"the logs of {job.names(connecting)} end while NCCL connects these ranks for a call that {slower} had not "
+        f"made by then: the logs were copied while the job went on, or {slower} does not come to this call"
     )
-    answer = _left_open(diagnosis, reason, [stacks_of(slower)])
-    answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in connecting[:3]])
+    are_most = len(connecting) * 2 > len(waiters)
+    return _ended_in_setup(job, diagnosis, connecting, reason, [stacks_of(slower)]) if are_most else None
+
+
+def _ended_in_setup(job: Job, diagnosis: Explanation, ranks: list[int], reason: str, collect: list[str]) -> Explanation:
+    accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "these logs go to the end of the run")
+    answer = undecided(reason, collect, diagnosis, between=[accusation])
+    answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]])
     return answer

@@ -119,7 +119,7 @@ JOB_DIAGNOSIS = {
 }
 
 
-@analysis(JOB_DIAGNOSIS)
+@analysis(JOB_DIAGNOSIS, of=("rank",))
 def job_diagnosis(
     rank: pl.DataFrame,
     member: pl.DataFrame,
@@ -189,25 +189,25 @@ def job_diagnosis(
     return pl.DataFrame(rows, schema=JOB_DIAGNOSIS)
 
 
-@analysis(VERDICT)
+@analysis(VERDICT, of=("job_diagnosis",))
 def verdict(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """One row per job: verdict, certainty, culprits, victims, the call concerned, and the reason."""
     return job_diagnosis
 
 
-@analysis({"job": pl.Int32(), **EVIDENCE_LINE})
+@analysis({"job": pl.Int32(), **EVIDENCE_LINE}, of=("job_diagnosis",))
 def verdict_evidence(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """The lines that prove each verdict, the strongest first."""
     return job_diagnosis.select("job", "evidence_lines").explode("evidence_lines").drop_nulls().unnest("evidence_lines")
 
 
-@analysis({"job": pl.Int32(), **CONSIDERED})
+@analysis({"job": pl.Int32(), **CONSIDERED}, of=("job_diagnosis",))
 def explanation(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """What was considered for each job: the answer first, then its rivals, the cheapest first."""
     return job_diagnosis.select("job", "considered").explode("considered").drop_nulls().unnest("considered")
 
 
-@analysis({"job": pl.Int32(), **UNEXPLAINED})
+@analysis({"job": pl.Int32(), **UNEXPLAINED}, of=("job_diagnosis",))
 def unexplained_failure(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """The failures of each job that its verdict does not explain."""
     return job_diagnosis.select("job", "unexplained").explode("unexplained").drop_nulls().unnest("unexplained")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
-from math import inf
 
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import COLLECT_INIT, stacks_of
+from ncclforensics.data.variables import COLLECT_INIT
 
 MOST_EXAMINED = 64  # ranks of a cycle
 MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
@@ -30,19 +28,11 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
     """Judge ranks that wait for each other, on different communicators or as senders and receivers."""
     cycle = _terminal_cycle(waits_for_of)
     first_edges = _first_edges(job.waits, cycle)
-    if any(holds_several(job, edge["key"]) for edge in first_edges.values()):
+    if any(job.holds_several(edge["key"]) for edge in first_edges.values()):
         return _between_unknown_communicators(job, first_edges)
     index_of = {rank_id: job.communicator_index.get((rank_id, edge["key"])) for rank_id, edge in first_edges.items()}
-    passed = _ranks_past_a_missing_call(job, first_edges)
-    is_open = len(passed) in (0, len(cycle))  # the other ranks do not show who left the order
-    irregular = _ranks_that_left_their_own_order(job, first_edges) if is_open else []
+    irregular = _ranks_that_left_their_own_order(job, first_edges)
     if irregular:
-        passed = []
-    if passed and all(_has_one_waiter(job, first_edges, rank_id) for rank_id in passed):
-        return _skipped_or_lost(job, first_edges, passed)
-    if passed:
-        diagnosis = _left_the_order(job, first_edges, passed)
-    elif irregular:
         is_message = len(set(index_of.values())) == 1
         verdict = Kind.UNMATCHED if is_message else Kind.DEADLOCK
         diagnosis = Explanation(verdict, "", [Doubt.ONLY_LINE_LOST], culprits=irregular)
@@ -110,65 +100,16 @@ def ranks_in_cycles_without(job: Job, left_out: set[int]) -> set[int]:
     return remaining
 
 
-def culprits_without(job: Job, lost_calls: dict[int, Row]) -> list[int]:
-    """Return the ranks to blame if the logs of some ranks lost one line each, of a call that others wait in.
-
-    `lost_calls`: rank id -> an edge to it. The others then wait for these ranks; of a cycle, these left the order.
-    """
-    present: dict[int, tuple[int, ...]] = {}  # edges of one call share the tuple of their ranks
-    for edge in job.awaited_calls:
-        present[id(edge["waits_for"])] = tuple(
-            rank_id
-            for rank_id in edge["waits_for"]
-            if (lost := lost_calls.get(rank_id)) is None or (lost["key"], lost["nth"]) != (edge["key"], edge["nth"])
-        )
-    waits = [{**edge, "waits_for": ranks} for edge in job.waits if (ranks := present[id(edge["waits_for"])])]
-    waits_for_of: dict[int, list[tuple[int, ...]]] = defaultdict(list)
-    for edge in waits:
-        waits_for_of[edge["waiter"]].append(edge["waits_for"])
-    awaited = {rank_id for ranks in present.values() for rank_id in ranks}
-    if roots := awaited - waits_for_of.keys():
-        return sorted(roots - lost_calls.keys())
-    if not waits:
-        return []
-    first_edges = _first_edges(waits, _terminal_cycle(waits_for_of))
-    return sorted(set(_ranks_past_a_missing_call(job, first_edges)) - lost_calls.keys())
-
-
-def holds_several(job: Job, key: str) -> bool:
-    """Whether several communicators that nothing tells apart stand under one key: then a rank behind may be alone."""
-    return len(job.members[key]) > int(job.members[key][0]["nranks"])
-
-
 def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Explanation:
     """Answer where ranks wait for each other, but it is not known on which communicators."""
-    names = ranks_text(job.rank_numbers(first_edges)) or "some ranks"
     reason = (
-        f"{names} may wait for each other on several communicators, but the lines that name the members of these are "
-        "missing: which rank waits for which is not known"
+        f"{job.names(first_edges)} may wait for each other on several communicators, but the lines that name the "
+        "members of these are missing: which rank waits for which is not known"
     )
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=list(COLLECT_INIT))
+    between = [Alternative(Kind.DEADLOCK, [rank_id], "it left the order of the program") for rank_id in first_edges]
+    answer = undecided(reason, COLLECT_INIT, between=between)
     answer.add_evidence("context", [{**edge, "rank_id": rank_id} for rank_id, edge in list(first_edges.items())[:4]])
     return answer
-
-
-def _left_the_order(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Explanation:
-    """Judge ranks that stand in a call which the program has behind one that others wait for.
-
-    Whether it was left out or comes later, a message stays without its counterpart, unless the log lost that line.
-    """
-    doubts = [] if len(passed) < len(first_edges) else [Doubt.NO_MAJORITY_OF_ORDER]
-    if all(edge["kind"] in ("send", "recv") for edge in first_edges.values() if edge["waits_for"] in passed):
-        diagnosis = Explanation(Kind.UNMATCHED, "", doubts, culprits=passed)
-        diagnosis.claim = "made a later call without the Send or Recv that another rank waits for"
-        diagnosis.doubt(Doubt.ONLY_LINE_LOST)
-        return diagnosis
-    diagnosis = Explanation(Kind.DEADLOCK, "", doubts, culprits=passed)
-    diagnosis.claim = (
-        "is in a later call, while the others wait for it in an earlier one: it used the communicators in another "
-        "order than the others, or skipped the earlier call"
-    )
-    return diagnosis
 
 
 def _count_waiters(job: Job, first_edges: dict[int, Row], ranks: list[int]) -> int:
@@ -178,31 +119,6 @@ def _count_waiters(job: Job, first_edges: dict[int, Row], ranks: list[int]) -> i
     }
     others = {edge["waiter"] for edge in job.waits if (edge["key"], edge["kind"], edge["nth"]) in calls}
     return len(others.union(ranks))
-
-
-def _has_one_waiter(job: Job, first_edges: dict[int, Row], rank_id: int) -> bool:
-    """Whether one rank alone waits for the collective that another one lacks."""
-    edges = [edge for edge in first_edges.values() if edge["waits_for"] == rank_id]
-    calls = {(edge["key"], edge["nth"]) for edge in edges if edge["kind"] == "collective"}
-    waiters = {
-        edge["waiter"] for edge in job.waits if (edge["key"], edge["nth"]) in calls and rank_id in edge["waits_for"]
-    }
-    return len(waiters) == 1
-
-
-def _skipped_or_lost(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Explanation:
-    """Answer where one rank alone waits for the call: it was left out, or its line is lost and the waiter is behind."""
-    waiters = [rank_id for rank_id, edge in first_edges.items() if edge["waits_for"] in passed]
-    skipping, waiting = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (passed, waiters))
-    reason = (
-        f"{skipping} left out a call that {waiting} waits in, or the log of {skipping} lost its line and {waiting} is "
-        "the rank that the others wait for"
-    )
-    collect = [stacks_of(f"{skipping} and {waiting}")]
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
-    answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in waiters[:2]])
-    answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in passed[:2]])
-    return answer
 
 
 def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
@@ -242,63 +158,6 @@ def _terminal_cycle(waits_for_of: dict[int, list[tuple[int, ...]]]) -> set[int]:
         reachable[rank_id] = visited
     smallest_set = min(reachable.values(), key=len)
     return {rank_id for rank_id in smallest_set if reachable[rank_id] == smallest_set} or smallest_set
-
-
-def _ranks_past_a_missing_call(job: Job, first_edges: dict[int, Row]) -> list[int]:
-    """Return the ranks of a cycle that stand in a call which other ranks made only after the one that they lack.
-
-    A rank that others wait for is behind, or past the call: it skipped it, or makes it later. Other ranks that made one
-    of the two calls, or both, show the order of the program; places are those on communicators of the same index.
-    """
-    places: dict[int, tuple[Place, Place]] = {}  # of each awaited rank: the call that it lacks, and where it stands
-    for edge in first_edges.values():
-        target = edge["waits_for"]
-        if target in first_edges and target not in places and len(places) < MOST_EXAMINED:
-            lacking = _next_place(job, target, edge)
-            standing = _place_of(job, first_edges[target])
-            if lacking is not None and standing is not None and lacking[0] != standing[0]:
-                places[target] = lacking, standing
-    wanted = {place for pair in places.values() for place in pair}
-    made = _positions(job, wanted)
-    indices_of: dict[int, set[int]] = defaultdict(set)
-    for (rank_id, _), index in job.communicator_index.items():
-        indices_of[rank_id].add(index)
-    passed = []
-    for target, (lacking, standing) in places.items():
-        orders = [
-            calls.get(lacking, inf) < calls.get(standing, inf)
-            for rank_id, calls in made.items()
-            if rank_id != target and _shows_order(calls, lacking, standing, indices_of[rank_id])
-        ]
-        if sum(orders) * 2 > len(orders):
-            passed.append(target)
-    return sorted(passed)
-
-
-def find_ranks_past_their_call(job: Job, awaited: dict[int, Row]) -> list[int]:
-    """Return the ranks whose last call most others made only after the collective that these ranks lack.
-
-    `awaited`: rank id -> an edge to it, of a collective. Only ranks that made both calls show their order.
-    """
-    places: dict[int, tuple[Place, Place]] = {}
-    for rank_id, edge in list(awaited.items())[:MOST_EXAMINED]:
-        lacking, last = _next_place(job, rank_id, edge), job.last_call(rank_id)
-        if lacking is not None and last is not None and None not in (last["nth"], last["ordinal"]):
-            places[rank_id] = lacking, (job.communicator_index[rank_id, last["key"]], last["ordinal"], last["name"])
-    made = _positions(job, {place for pair in places.values() for place in pair})
-    passed = []
-    for rank_id, (lacking, last_place) in places.items():
-        others = [calls for other, calls in made.items() if other not in awaited]
-        orders = [calls[lacking] < calls[last_place] for calls in others if calls.keys() >= {lacking, last_place}]
-        if sum(orders) * 2 > len(orders):
-            passed.append(rank_id)
-    return passed
-
-
-def _shows_order(calls: dict[Place, int], first: Place, second: Place, indices: set[int]) -> bool:
-    """Whether a rank made both calls, or one of them and will make the other: every member makes a collective."""
-    will_make = [place in calls or (place[0] in indices and place[2] not in COUNTERPART) for place in (first, second)]
-    return all(will_make) and (first in calls or second in calls)
 
 
 def _ranks_that_left_their_own_order(job: Job, first_edges: dict[int, Row]) -> list[int]:
@@ -341,43 +200,3 @@ def left_own_order(job: Job, edge: Row, standing: Row) -> bool:
         occurrences.insert(0, 0)
     periods = [any(map(is_awaited, calls[begin:end])) for begin, end in pairwise(occurrences)]
     return len(periods) > ENOUGH_PERIODS and all(periods[:-1]) and not periods[-1]
-
-
-Place = tuple[int, int, str]  # index of a communicator among those of its rank, ordinal and name of a call on it
-
-
-def _next_place(job: Job, rank_id: int, edge: Row) -> Place | None:
-    """Return the place of the call that others wait for a rank to make; None if its calls are not all known."""
-    index = job.communicator_index.get((rank_id, edge["key"]))
-    ordinals = job.calls_of(rank_id).filter(pl.col("key") == edge["key"])["ordinal"]
-    awaited = job.names_of(job.calls.filter(pl.col("pos") == edge["pos"]))
-    if index is None or ordinals.has_nulls() or awaited.is_empty():
-        return None
-    last = ordinals.max()
-    name = COUNTERPART.get(awaited[0], awaited[0])
-    return index, 0 if last is None else int(str(last)) + 1, name
-
-
-def _place_of(job: Job, edge: Row) -> Place | None:
-    """Return the place of the call in which a rank waits."""
-    index = job.communicator_index.get((edge["waiter"], edge["key"]))
-    calls = job.calls_of(edge["waiter"]).filter((pl.col("pos") == edge["pos"]) & pl.col("ordinal").is_not_null())
-    return None if index is None or calls.is_empty() else (index, int(calls["ordinal"][0]), job.names_of(calls)[0])
-
-
-def _positions(job: Job, wanted: set[Place]) -> dict[int, dict[Place, int]]:
-    """Return, for some ranks, where in their logs they made the calls of these places."""
-    index_of = pl.DataFrame(
-        [(rank_id, key, index) for (rank_id, key), index in job.communicator_index.items()],
-        schema={"rank_id": pl.Int32(), "key": pl.String(), "index": pl.Int32()},
-        orient="row",
-    ).with_columns(pl.col("key").cast(pl.Categorical))
-    schema = {"index": pl.Int32(), "ordinal": pl.Int32(), "name": pl.String()}
-    places = pl.DataFrame(sorted(wanted), schema=schema, orient="row")
-    near = job.calls.filter(pl.col("ordinal").is_in(places["ordinal"].unique().implode()))
-    rows = near.with_columns(name=job.names_of(near)).join(index_of, on=["rank_id", "key"])
-    rows = rows.join(places, on=list(schema), how="semi")
-    made: dict[int, dict[Place, int]] = defaultdict(dict)
-    for rank_id, index, ordinal, name, position in rows.select("rank_id", *schema, "pos").iter_rows():
-        made[rank_id][index, ordinal, name] = position
-    return made

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Job, Row
-from ncclforensics.analyses.hang.left_out import undecided, weigh_left_out_calls, weigh_unfinished_logs
+from ncclforensics.analyses.hang.left_out import doubt_left_out_calls, doubt_unfinished_logs, ends_within_shared_init
 from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
-from ncclforensics.analyses.hang.unequal_ends import find_several_ends_of_silent_ranks, have_staggered_ends
-from ncclforensics.analyses.hang.wait_cycle import holds_several, judge_cycle, ranks_in_cycles_without
-from ncclforensics.analyses.hang.wait_sets import placed_waits, wait_graph
+from ncclforensics.analyses.hang.unequal_ends import find_several_ends, have_staggered_ends
+from ncclforensics.analyses.hang.wait_cycle import judge_cycle, ranks_in_cycles_without
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import LOST, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT
@@ -33,7 +33,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     never_complete = [key for key, rows in job.members.items() if not any(row["is_complete"] for row in rows)]
     if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
         return None  # a rank never joined init: the launcher ended the other processes
-    awaited, waits_for_of = placed_waits(job)
+    awaited, waits_for_of = job.awaited_ranks, job.sets_awaited_by
     reporting = {event["rank_id"] for event in job.failure_events}
     finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
@@ -41,24 +41,26 @@ def find_lost_process(job: Job) -> Explanation | None:
     lost_ranks = [rank_id for rank_id in silent_ranks if rank_id in on_named_hosts and not finished & on_named_hosts]
     silent_ranks = lost_ranks or silent_ranks
     named_ranks = {event["named_rank_id"] for event in connection_losses} & set(silent_ranks)
-    # A log that ends inside a line lacks what came next: that a rank waits for this one shows nothing.
+    # A log that ends inside a line lacks what came next, another one earlier calls: that a rank waits for such a one
+    # shows nothing.
     all_cut = {rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]}
-    cut_logs = all_cut.intersection(silent_ranks)
+    unplaced = {rank_id for rank_id, _, begins_together in job.unplaced if not begins_together}
+    unplaced = set() if unplaced.issuperset(awaited) else unplaced
+    cut_logs, unknown = all_cut.intersection(silent_ranks), all_cut | unplaced
     waited_for = [
         rank_id
         for rank_id in silent_ranks
-        if rank_id in awaited and all(all_cut.issuperset(ranks) for ranks in waits_for_of.get(rank_id, []))
+        if rank_id in awaited - unplaced and all(unknown.issuperset(ranks) for ranks in waits_for_of.get(rank_id, []))
     ]
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
     )
     if len(culprits) > 1 and cut_logs.issuperset(culprits) and not named_ranks:
-        silent = ranks_text(job.rank_numbers(culprits)) or "some ranks"
         reason = (
-            f"other ranks lost a connection, and the logs of {silent} end inside a line: one of these died, and the "
-            "last lines of the others were lost in a buffer"
+            f"other ranks lost a connection, and the logs of {job.names(culprits)} end inside a line: one of these "
+            "died, and the last lines of the others were lost in a buffer"
         )
-        return one_of_these_died(silent, reason, "failure", connection_losses[:3])
+        return one_of_these_died(job, culprits, reason, "failure", connection_losses[:3])
     culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
         roots = {rank_id for rank_id in awaited if not waits_for_of.get(rank_id)}
@@ -78,26 +80,19 @@ def find_lost_process(job: Job) -> Explanation | None:
     is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
     is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
     if not named_ranks and (is_open or (are_cut and not _are_whole_hosts(job, culprits))):
-        silent = ranks_text(job.rank_numbers(silent_ranks)) or "some ranks"
         reason = (
-            f"other ranks lost a connection, and {silent} stopped printing at different places without an error: one "
-            f"of these died{', or a rank without a log' * bool(job.absent)}, and the logs of the others may only be "
-            "shorter than their runs"
+            f"other ranks lost a connection, and {job.names(silent_ranks)} stopped printing at different places "
+            f"without an error: one of these died{', or a rank without a log' * bool(job.absent)}, and the logs of the "
+            "others may only be shorter than their runs"
         )
         last_lines = [job.last_line(rank_id) for rank_id in silent_ranks[:4]]
-        answer = one_of_these_died(silent, reason, "context", last_lines)
+        answer = one_of_these_died(job, silent_ranks, reason, "context", last_lines)
         if job.absent:
             answer.collect.append(f"collect the logs of {ranks_text(job.absent)}")
         return answer
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
         reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
-        answer = Explanation(
-            Kind.UNDECIDABLE,
-            reason,
-            [Doubt.OPEN],
-            suspects=job.absent,
-            collect=[f"collect the logs of {', '.join(absent_hosts)}"],
-        )
+        answer = undecided(reason, [f"collect the logs of {', '.join(absent_hosts)}"], suspects=job.absent)
         answer.add_evidence("failure", connection_losses[:3])
         return answer
     diagnosis = Explanation(
@@ -113,14 +108,14 @@ def find_lost_process(job: Job) -> Explanation | None:
         "failure",
         [event for event in connection_losses if event["named_rank_id"] in culprits][:3] or connection_losses[:3],
     )
-    weigh_unfinished_logs(job, diagnosis)
+    doubt_unfinished_logs(job, diagnosis)
     if named_ranks:
         return diagnosis
     if have_staggered_ends(job):
         diagnosis.doubt(
             Doubt.ENDS_STAGGERED, "but the logs end at many different places: not all of them go to the end"
         )
-    return find_several_ends_of_silent_ranks(job, diagnosis) or diagnosis
+    return find_several_ends(job, diagnosis, is_end_shown=True) or diagnosis
 
 
 def _on_named_hosts(job: Job, connection_losses: list[Row]) -> set[int]:
@@ -153,18 +148,18 @@ def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: li
     """Answer where connections to a host were lost, and none of its ranks is one that the others wait for."""
     if not lost_ranks:
         return None
-    names = ranks_text(job.rank_numbers(lost_ranks)) or "some ranks"
     reason = (
-        f"other ranks lost their connections to the host of {names}, where a process ended; these logs do not show "
-        "which, and they may end before that"
+        f"other ranks lost their connections to the host of {job.names(lost_ranks)}, where a process ended; these logs "
+        "do not show which, and they may end before that"
     )
-    return one_of_these_died(names, reason, "failure", connection_losses[:3])
+    return one_of_these_died(job, lost_ranks, reason, "failure", connection_losses[:3])
 
 
-def one_of_these_died(names: str, reason: str, what: str, rows: list[Row]) -> Explanation:
+def one_of_these_died(job: Job, rank_ids: list[int], reason: str, what: str, rows: list[Row]) -> Explanation:
     """Answer that a process ended, and that nothing shows which of these; cite the rows as `what`."""
-    collect = [f"collect the exit codes of {names}, and the end of their logs"]
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
+    collect = [f"collect the exit codes of {job.names(rank_ids)}, and the end of their logs"]
+    between = [Alternative(Kind.RANK_DIED, [rank_id], "it ended before the others") for rank_id in rank_ids]
+    answer = undecided(reason, collect, between=between)
     answer.add_evidence(what, rows)
     return answer
 
@@ -175,9 +170,8 @@ def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
     for rank_id in rank_ids:
         numbers[job.rank_ids[rank_id]["host"]] += job.rank_numbers([rank_id])
     spans = [(min(found), max(found)) for found in numbers.values() if found]
-    if any(first < absent < last for first, last in spans for absent in job.absent):
-        return False
-    return sum(row["host"] in numbers for row in job.rank_ids.values()) == len(rank_ids)
+    is_split = any(first < absent < last for first, last in spans for absent in job.absent)
+    return not is_split and job.ranks_on_hosts_of(rank_ids) == set(rank_ids)
 
 
 def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
@@ -199,11 +193,11 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     """Find ranks that others wait for and that wait for no rank themselves, or a cycle of waiting ranks."""
     if not job.waits:
         return None
-    waits_for_of = wait_graph(job)
+    waits_for_of = job.sets_awaited_by
     culprits = _with_more_than_a_lost_line(
         job, sorted(rank_id for rank_id in job.awaited_ranks if not waits_for_of.get(rank_id))
     )
-    known = {edge["waits_for"] for edge in job.waits if not holds_several(job, edge["key"])}
+    known = {edge["waits_for"] for edge in job.waits if not job.holds_several(edge["key"])}
     culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
     if culprits and all(edge["kind"] == "init" for edge in job.awaited_calls):
         return None  # no rank made a call; find_unfinished_init judges what the logs show of init
@@ -213,39 +207,27 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     culprits = [rank_id for rank_id in culprits if rank_id != stray]
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
     if stray is not None:
-        names = ranks_text(job.rank_numbers([stray])) or "another rank"
+        names = job.names([stray])
         diagnosis.doubt(Doubt.ONE_STRAY_LINE, f"the log of {names} lacks its last call, too, which may be a lost line")
     diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
-    cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
-    if len(cut_logs) > MAJORITY * len(job.rank_ids):
-        reason = "the files end inside a line: the last calls were lost in a buffer, so a missing call proves nothing"
-        return undecided(job, diagnosis, reason, cut_logs, COLLECT_UNBUFFERED)
-    complete = [rank_id for rank_id in diagnosis.culprits if rank_id not in cut_logs]
-    if cut_logs and not complete:
-        reason = (
-            f"the others wait for {ranks_text(job.rank_numbers(diagnosis.culprits)) or 'a rank'}, but that log ends "
-            "inside a line: it lacks what came next, so a missing call proves nothing"
-        )
-        return undecided(job, diagnosis, reason, diagnosis.culprits, COLLECT_UNBUFFERED)
-    diagnosis.culprits = complete  # what stands behind a cut end is not known
-    ranks_with_dropped_lines = [rank_id for rank_id in diagnosis.culprits if job.count_dropped_lines(rank_id)]
-    if ranks_with_dropped_lines:
-        reason = "equal lines were printed once for all ranks, so a call missing from a rank's log proves nothing"
-        return undecided(job, diagnosis, reason, ranks_with_dropped_lines, COLLECT_EVERY_LINE)
+    if answer := _find_incomplete_logs(job, diagnosis):
+        return answer
+    # What stands behind a cut end is not known.
+    diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if not job.process(rank_id)["is_cut"]]
     keys = {edge["key"] for edge in job.awaited_calls if not {*diagnosis.culprits}.isdisjoint(edge["waits_for"])}
     if any(job.count_unseen_members(key) for key in keys):
         diagnosis.doubt(Doubt.MEMBER_UNSEEN)
     if any(row["is_inferred"] for key in keys for row in job.members[key]):
         diagnosis.doubt(Doubt.MEMBERS_INFERRED)
-    if keys and all(holds_several(job, key) or job.has_guessed_members(key) for key in keys):
+    if keys and all(job.holds_several(key) or job.has_guessed_members(key) for key in keys):
         diagnosis.doubt(Doubt.MEMBERS_GUESSED)
     if any(not job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits):
         are_unseen = any(job.count_unseen_members(key) for key in keys)
         diagnosis.doubt(Doubt.CALLS_NOT_LOGGED_NOR_MEMBERS if are_unseen else Doubt.CALLS_NOT_LOGGED)
     if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):
         diagnosis.doubt(Doubt.LINES_MISSING)
-    if open_answer := weigh_left_out_calls(job, diagnosis):
+    if open_answer := doubt_left_out_calls(job, diagnosis):
         return open_answer
     if _was_interrupted(job):
         diagnosis.doubt(
@@ -255,14 +237,49 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
 
 
+def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | None:
+    """Answer where the logs of the culprits end early, or lack lines: a call that is missing there proves nothing."""
+    culprits, names = diagnosis.culprits, job.names(diagnosis.culprits)
+    cut = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
+    incomplete: dict[str, tuple[Sequence[int], list[str]]] = {
+        "the files end inside a line: the last calls were lost in a buffer": (
+            cut if len(cut) > MAJORITY * len(job.rank_ids) else [],
+            COLLECT_UNBUFFERED,
+        ),
+        f"the others wait for {names}, but that log ends inside a line: it lacks what came next": (
+            culprits if set(cut).issuperset(culprits) else [],
+            COLLECT_UNBUFFERED,
+        ),
+        "equal lines were printed once for all ranks": (
+            [rank_id for rank_id in culprits if job.count_dropped_lines(rank_id)],
+            COLLECT_EVERY_LINE,
+        ),
+        f"the others wait for {names}, but that log ends within an init that the others completed": (
+            culprits if all(ends_within_shared_init(job, rank_id) for rank_id in culprits) else [],
+            [f"collect the whole log of {names}"],
+        ),
+    }
+    for reason, (rank_ids, collect) in incomplete.items():
+        if rank_ids:
+            between = [Alternative(diagnosis.verdict, culprits, "these logs lack no call")]
+            answer = undecided(f"{reason}, so a missing call proves nothing", collect, diagnosis, between=between)
+            answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
+            return answer
+    return None
+
+
 def _behind_or_in_a_cycle(job: Job, lagging: list[int], in_cycle: set[int]) -> Explanation:
     """Answer where some ranks are behind, and others wait for each other: the first does not cause the second."""
-    names, others = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (lagging, in_cycle))
+    names = job.names(lagging)
     reason = (
-        f"the others wait for {names}, but of {others} some wait for each other, which {names} does not cause: a line "
-        "of a call may be lost from one of these logs"
+        f"the others wait for {names}, but of {job.names(in_cycle)} some wait for each other, which {names} does not "
+        "cause: a line of a call may be lost from one of these logs"
     )
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[stacks_of(names)])
+    between = [
+        Alternative(Kind.LAGGING, lagging, "a line is lost from a log of the others"),
+        Alternative(Kind.DEADLOCK, sorted(in_cycle), f"a line is lost from the log of {names}"),
+    ]
+    answer = undecided(reason, [stacks_of(names)], between=between)
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in lagging[:3]])
     return answer
 

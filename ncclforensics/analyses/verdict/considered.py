@@ -67,8 +67,8 @@ def considered(answer: Explanation, suggestions: Iterable[Explanation], numbers:
 def _by_doubts(answer: Explanation) -> Iterator[Considered]:
     """Yield the worlds in which the evidence for the answer is false, the most frequent first."""
     if answer.verdict is Kind.UNDECIDABLE:
-        for fault, culprits, assumes in answer.between:
-            yield Considered(fault, culprits, cost=Cost.ORDINARY.name.lower(), assumes=[assumes])
+        for other in answer.between:
+            yield Considered(other.verdict, other.culprits, cost=Cost.ORDINARY.name.lower(), assumes=[other.assumes])
         return
     for doubt in sorted(answer.doubts, key=lambda doubt: doubt.cost):
         rarity = Cost(min(doubt.cost + answer.confirmations, Cost.UNUSUAL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -36,6 +36,14 @@ def certainty_of(doubts: Iterable[Doubt], confirmations: int = 0) -> Certainty:
     return Certainty.LIKELY if rarity + confirmations == Cost.UNUSUAL else Certainty.POSSIBLE
 
 
+class Alternative(NamedTuple):
+    """One of the faults between which an answer is undecided."""
+
+    verdict: Kind
+    culprits: list[int]  # rank ids
+    assumes: str  # what would have to be true
+
+
 @dataclass(slots=True)
 class Explanation:
     """A fault with its evidence. `culprits` and `victims` are rank ids; `call` is a row of a call."""
@@ -60,8 +68,9 @@ class Explanation:
     rests_on_stall: bool = False  # it holds only if the job stood still, which nothing in the logs shows
     confirmations: int = 0  # sources of another kind that show the same
     remarks: list[str] = field(default_factory=list)  # what else is known, and what speaks against it
-    between: list[tuple[Kind, list[int], str]] = field(default_factory=list)  # open: faults, rank ids, assumptions
     suggested_by: Claim = Claim.QUIET  # the strongest claim that it explains
+    # Of an undecided answer: each fault that the evidence leaves, as far as its ranks are known.
+    between: list[Alternative] = field(default_factory=list)
 
     @property
     def reason(self) -> str:
@@ -113,3 +122,24 @@ class Explanation:
                 self.evidence_lines.append(
                     {"what": what, **dict(zip(("rank_id", "source", "line"), place, strict=True))}
                 )
+
+
+def undecided(
+    reason: str,
+    collect: Iterable[str],
+    of: Explanation | None = None,
+    *,
+    suspects: Iterable[int] = (),
+    between: Iterable[Alternative] = (),
+) -> Explanation:
+    """Answer that the evidence does not show which fault holds.
+
+    `of`: the explanation that it does not prove. Its culprits may wait like the others, and its evidence stays.
+    """
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=[*suspects], collect=[*collect])
+    answer.between = [*between]
+    if of is not None:
+        answer.victims = sorted({*of.victims, *of.culprits})
+        answer.key, answer.call = of.key, of.call
+        answer.evidence_lines, answer.stall_evidence = [*of.evidence_lines], of.stall_evidence
+    return answer
