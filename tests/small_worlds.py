@@ -70,7 +70,6 @@ def _faults(program: str, ranks: int) -> Iterator[tuple[Logs, set[str], tuple[fr
     for place, letter in enumerate(program):
         for ahead in {place + 1, len(program)}:
             yield (program[:place], *(program[:ahead],) * (ranks - 1)), {"lagging-ranks", "rank-died"}, one
-        behind = {program[:place], program}  # a rank that leaves out its last call and makes no other looks like that
         changed = {
             program[:place] + program[place + 1 :],
             *(program[:place] + extra + program[place:] for extra in LETTERS),
@@ -79,7 +78,8 @@ def _faults(program: str, ranks: int) -> Iterator[tuple[Logs, set[str], tuple[fr
         if program[place : place + 2] in ("ab", "ba"):
             changed.add(program[:place] + program[place : place + 2][::-1] + program[place + 2 :])
         for own in changed:
-            kinds = {"lagging-ranks", "rank-died"} if own in behind else set()
+            # A rank that leaves out its last call, or one of equal ones, looks like one that stopped before it.
+            kinds = {"lagging-ranks", "rank-died"} if program.startswith(own) else set()
             yield (own, *others), {"collective-mismatch", *kinds}, one
 
 

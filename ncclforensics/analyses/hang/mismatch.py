@@ -199,8 +199,12 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     call = majority_call if how is not How.EXTRA or majority is not None else minority_call
     diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, how=how)
     diagnosis.fields = [name for name in FIELDS if majority_call[name] != minority_call[name]]
-    if majority is not None and len(groups[majority]) <= len(differing):
+    # A line that one of the majority lost leaves as many on the other side, unless the counter shows it.
+    margin = 0 if lost_calls.counts_every_call(job) else 1
+    if majority is not None and len(groups[majority]) <= len(differing) + margin:
         diagnosis.doubt(Doubt.NO_MAJORITY)
+    if majority is not None and _others_differ(job, key, nth, culprits):
+        diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
     diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
     if how in (How.ARGUMENTS, How.ANOTHER) and call_sequences.made_later(job, majority_call, minority_call):
         diagnosis.doubt(
@@ -211,6 +215,12 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
     return diagnosis
+
+
+def _others_differ(job: Job, key: str, nth: int, culprits: list[int]) -> bool:
+    """Whether the calls of members that agree on a call differ behind it: one fault on other ranks does not do that."""
+    behind = job.signatures([key]).filter((pl.col("nth") > nth) & ~pl.col("rank_id").is_in(culprits))
+    return bool((behind.group_by("nth").agg(pl.col("signature").n_unique())["signature"] > 1).any())
 
 
 def find_skipped_or_lost_call(job: Job) -> Explanation | None:

@@ -60,6 +60,7 @@ class Doubt(Enum):
     MEMBERS_INFERRED = _unusual("these processes share another communicator than their lines suggest")
     MEMBERS_GUESSED = _ordinary("these processes are members of several communicators that nothing tells apart")
     NO_MAJORITY = _unusual("the others are the ones that differ")
+    OTHERS_DIFFER = _ordinary("another rank differs, and lines were lost from the log of this one")
     NO_MAJORITY_OF_ORDER = _ordinary("the others are the ones that left the order of the program")
     CALLS_NOT_LOGGED = _unusual("its log would not show the call")
     CALLS_NOT_LOGGED_NOR_MEMBERS = _ordinary("its log would not show the call, nor those of other members")
