@@ -64,14 +64,6 @@ def classify_difference(job: Job, majority_call: Row, minority_call: Row) -> How
     return how if how is not How.ARGUMENTS or majority_call["name"] == minority_call["name"] else How.ANOTHER
 
 
-def differs_again(job: Job, majority_call: Row, minority_call: Row) -> bool:
-    """Whether a rank that left out one call differs once more behind it: one fault does not do that."""
-    expected, actual = (_tokens_since_agreement(job, row) for row in (majority_call, minority_call))
-    agreeing = _common_prefix(expected, actual)
-    expected, actual = expected[agreeing + 1 :], actual[agreeing:]
-    return _common_prefix(expected, actual) < min(len(expected), len(actual))
-
-
 def _tokens_since_agreement(job: Job, row: Row) -> list[Token]:
     """Return the calls of a rank after the last one on this communicator that agrees with the others."""
     actual = job.calls_of(row["rank_id"])
@@ -82,21 +74,6 @@ def _tokens_since_agreement(job: Job, row: Row) -> list[Token]:
 
 def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
-
-
-def made_later(job: Job, majority_call: Row, minority_call: Row) -> bool:
-    """Whether the differing call and those behind it agree with later calls of the others, and better than in place."""
-    expected, actual = (_signatures_from(job, row) for row in (majority_call, minority_call))
-    in_place = _common_prefix(expected[1:], actual[1:])
-    later = ((expected[first:], min(len(actual), len(expected) - first)) for first in range(1, len(expected)))
-    return any(length > in_place and rest[:length] == actual[:length] for rest, length in later)
-
-
-def _signatures_from(job: Job, row: Row) -> list[int]:
-    """Return the signatures of a rank's collectives on the communicator of a call, from this call on."""
-    is_later = (pl.col("key") == row["key"]) & (pl.col("nth") >= row["nth"])
-    calls = job.calls_of(row["rank_id"]).filter(is_later).head(COMPARED_CALLS)
-    return [call["signature"] for call in job.describe(calls)]
 
 
 def describe_difference(how: How, actual: Row, expected: Row) -> str:

@@ -66,8 +66,7 @@ def find_failed_init(job: Job) -> Explanation | None:
         if not row["is_complete"]:
             inside[row["rank_id"]].append(row)
     started_processes = {(row["host"], row["pid"]) for row in job.milestones}
-    members_seen = {row["rank_id"] for row in job.memberships}
-    members_seen |= ranks_that_moved_data(job)
+    members_seen = {row["rank_id"] for row in job.memberships} | ranks_that_moved_data(job)
     never_joined = {
         rank_id
         for rank_id, row in job.rank_ids.items()
@@ -282,8 +281,6 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Explanatio
         diagnosis = Explanation(
             Kind.INIT_INCOMPLETE, "never began the init that the other ranks wait in", culprits=complete
         )
-        if not _ranks_with_communicators(job).issuperset(complete):
-            diagnosis.doubt(Doubt.START_LOST)
         diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in complete[:4]])
     elif unseen_members and any(row["rank"] is None for row in job.rank_ids.values()):
         return None  # processes that were heard may be these members

@@ -5,6 +5,8 @@ A call that a log lacks while the rank goes on was left out by the rank, or its 
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Job, Row
@@ -27,30 +29,35 @@ def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None
             f"but {job.names(others)} shows a call less on a communicator of theirs: if the "
             "rank left it out, and its log did not lose the line, their calls differ",
         )
-    doubt_unfinished_logs(job, diagnosis)
+    if diagnosis.verdict == Kind.LAGGING and (passed := _ranks_past_their_call(job, diagnosis.culprits)):
+        diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in passed] or diagnosis.culprits
+        shown = f"the log of {job.names(passed)} shows a call that the others made only after this one"
+        diagnosis.doubt(Doubt.MADE_BEHIND, f"but {shown}, so it lacks lines before")
     return _doubt_messages_of_unknown_peers(job, diagnosis)
 
 
-def doubt_unfinished_logs(job: Job, diagnosis: Explanation) -> None:
-    """Doubt a diagnosis of ranks whose logs end within an init that the others came through with them."""
-    unfinished = [rank_id for rank_id in diagnosis.culprits if ends_within_shared_init(job, rank_id)]
-    if unfinished:
-        diagnosis.doubt(
-            Doubt.CUT_IN_SETUP,
-            f"but the log of {job.names(unfinished)} ends within an init that the others completed: it may be cut",
-        )
+def _ranks_past_their_call(job: Job, culprits: list[int]) -> list[int]:
+    """Return the ranks whose last call most others made only after the collective that these ranks lack.
 
-
-def ends_within_shared_init(job: Job, rank_id: int) -> bool:
-    """Whether a log without calls lacks the end of an init that all other members with a log came through.
-
-    They connect to this rank in it, so it came further than its log.
+    The others may have made it on communicators of their own: these are of the same index among those of their rank.
     """
-    if job.last_call(rank_id) is not None:
-        return False
-    begun = [row for row in job.memberships if row["rank_id"] == rank_id and not row["is_complete"]]
-    others = [[row for row in job.members[row["key"]] if row["rank_id"] != rank_id] for row in begun]
-    return any(members and all(row["is_complete"] for row in members) for members in others)
+    lacking = {rank_id: edge for edge in reversed(job.awaited_calls) for rank_id in edge["waits_for"]}
+    last = {rank_id: call for rank_id in culprits if (call := job.last_call(rank_id)) and call["nth"] is not None}
+    nths = {call["nth"] for calls in (lacking, last) for rank_id in last for call in [calls[rank_id]]}
+    made: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)  # (index, nth) -> rank id -> position
+    near = job.calls.filter(pl.col("nth").is_in(sorted(nths)) & ~pl.col("rank_id").is_in(culprits))
+    for rank_id, key, nth, position in near.select("rank_id", "key", "nth", "pos").iter_rows():
+        made[job.communicator_index[rank_id, key], nth][rank_id] = position
+    passed = []
+    for rank_id, call in last.items():
+        before, after = (
+            made[job.communicator_index.get((rank_id, place["key"]), -1), place["nth"]]
+            for place in (lacking[rank_id], call)
+        )
+        orders = [before[other] < after[other] for other in before.keys() & after.keys()]
+        if sum(orders) * 2 > len(orders):
+            passed.append(rank_id)
+    return passed
 
 
 def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Row], left_out: list[int]) -> bool:

@@ -29,7 +29,7 @@ def judge_messages_in_order(job: Job, diagnosis: Explanation) -> Explanation | N
         partner_has = left_own_order(job, crossing, edge)
         if has_left_out != partner_has:
             left_out_by, waiting = (culprit, edge) if has_left_out else (edge["waiter"], crossing)
-            found = Explanation(Kind.UNMATCHED, LEFT_OUT, [Doubt.LEFT_OUT_ONCE], culprits=[left_out_by])
+            found = Explanation(Kind.UNMATCHED, LEFT_OUT, [Doubt.ONLY_LINE_LOST], culprits=[left_out_by])
         else:
             found = Explanation(Kind.UNMATCHED, "", [Doubt.POSTED_TOGETHER], culprits=sorted({culprit, edge["waiter"]}))
             found.claim = "wait for each other in Send and Recv, unless each of them posts both in one group"

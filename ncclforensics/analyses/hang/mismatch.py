@@ -7,7 +7,7 @@ shows only in the order against calls on other communicators.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import polars as pl
 
@@ -22,9 +22,7 @@ from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
 
 FIELDS = ("name", *call_sequences.ARGUMENTS)
-FEW_LATER = 2  # calls; of one or two, those of a step that goes on may be the same by chance
 FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, no difference between calls is one
-FEW_AGREED = 4  # collectives: logs that begin in the middle cannot be aligned by so few
 
 
 def find_divergent_calls(job: Job) -> Explanation | None:
@@ -43,8 +41,6 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     has_no_majority = len(earliest.culprits) == len(job.members[key]) or callers == set(earliest.culprits)
     if has_no_majority:
         earliest.doubt(Doubt.NO_MAJORITY)
-        if _went_on(job, key, job.divergence.get(key, 0), SELDOM_AHEAD):
-            earliest.doubt(Doubt.WENT_ON, "yet all of them made many more calls, so lines may be lost there")
     if job.count_unseen_members(key) or (has_no_majority and len(callers) < len(job.members[key])):
         earliest.doubt(Doubt.MEMBER_UNSEEN)
         if has_no_majority:
@@ -55,24 +51,14 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     if any(row["is_inferred"] for row in job.members[key]):  # without a majority, they may be several
         is_open = has_no_majority or job.has_guessed_members(key)
         earliest.doubt(Doubt.MEMBERS_GUESSED if is_open else Doubt.MEMBERS_INFERRED)
-    if _begins_in_the_middle(job, key) and job.divergence.get(key, 0) < FEW_AGREED:
-        earliest.doubt(Doubt.BEGINS_LATER, "yet these logs begin in the middle, each perhaps at another call")
     is_damaged = any(gap["missing"] < 0 or gap["rank_id"] not in earliest.culprits for gap in job.gaps if gap["nth"])
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.doubt(Doubt.LINES_MISSING)
-    if job.is_finished:
-        earliest.doubt(
-            Doubt.CAME_TO_ITS_END, "yet every rank destroyed its communicators, so lines may be lost or out of order"
-        )
     if earliest.how is How.EXTRA and _repeats_previous(job, earliest):
         earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
         # A line that came twice stops no job.
         has_stopped = not WEAK.issuperset(find_stall_evidence(job)) and all(gap["missing"] >= 0 for gap in job.gaps)
         earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
-    if earliest.culprits and _made_the_same(job, earliest):
-        earliest.doubt(
-            Doubt.LINES_REORDERED, "yet it made as many calls of each kind as the others, so lines may be out of order"
-        )
     if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines or have them in another order, which also makes calls differ"
         between = [Alternative(earliest.verdict, earliest.culprits, "the lines of these calls are in their places")]
@@ -100,11 +86,7 @@ def _differences(job: Job) -> list[Explanation]:
 
 def _judge_differences(job: Job) -> list[Explanation]:
     if job.divergence:
-        return [
-            _judge_divergence(job, key, nth)
-            for key, nth in job.divergence.items()
-            if not _went_on(job, key, nth) and not _is_several(job, key)
-        ]
+        return [_judge_divergence(job, key, nth) for key, nth in job.divergence.items() if not _went_on(job, key, nth)]
     collectives: dict[str, list[Row]] = {}
     for edge in job.awaited_calls:
         if edge["kind"] == "collective":
@@ -118,43 +100,6 @@ def _may_be_lost(job: Job, diagnosis: Explanation) -> bool:
     key = str(diagnosis.key)
     nth = job.divergence.get(key)
     return nth is None or lost_calls.is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
-
-
-def _made_the_same(job: Job, diagnosis: Explanation) -> bool:
-    """Whether the culprits made the calls of another member in another order, with several behind the first difference.
-
-    So it is where the lines of logs are sorted by time stamps that several calls share. Of two logs, the first calls
-    are compared, as many as the shorter has.
-    """
-    key = str(diagnosis.key)
-    nth = job.divergence.get(key, 0)
-    since = (
-        job.signatures([key])
-        .filter((pl.col("nth") >= nth) & (pl.col("nth") < nth + call_sequences.COMPARED_CALLS))
-        .sort("nth")
-    )
-    made = {rank_id: tuple(calls) for rank_id, calls in since.group_by("rank_id").agg("signature").iter_rows()}
-    usual = {calls for rank_id, calls in made.items() if rank_id not in diagnosis.culprits}
-    return all(
-        any(_is_another_order(made.get(rank_id, ()), calls) for calls in usual) for rank_id in diagnosis.culprits
-    )
-
-
-def _is_another_order(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    length = min(len(left), len(right))
-    return length > FEW_LATER and Counter(left[:length]) == Counter(right[:length])
-
-
-def _begins_in_the_middle(job: Job, key: str) -> bool:
-    """Whether a member's log lacks the Init lines of a communicator, though such lines were printed."""
-    lacking = [row["line"] is None for row in job.members[key]]
-    return any(lacking) and (bool(job.milestones) or not all(lacking))
-
-
-def _is_several(job: Job, key: str) -> bool:
-    """Whether two processes have the same rank in it: it is several communicators that nothing tells apart."""
-    numbers = {(row["rank"], row["rank_id"]) for row in job.members[key] if row["rank"] is not None}
-    return len({number for number, _ in numbers}) < len(numbers)
 
 
 def _repeats_previous(job: Job, diagnosis: Explanation) -> bool:
@@ -206,12 +151,6 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     if majority is not None and _others_differ(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
     diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
-    if how in (How.ARGUMENTS, How.ANOTHER) and call_sequences.made_later(job, majority_call, minority_call):
-        diagnosis.doubt(
-            Doubt.MADE_BEHIND, "the others made that call later, too, so the lines before it may be lost from this log"
-        )
-    if how is How.SKIPPED and call_sequences.differs_again(job, majority_call, minority_call):
-        diagnosis.doubt(Doubt.LINES_MISSING, "behind it the calls differ again, as where a log lost several lines")
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
     return diagnosis

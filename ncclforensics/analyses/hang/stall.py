@@ -27,7 +27,6 @@ from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 FROM_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
 MOST_CULPRITS = 0.25  # share of the ranks
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
-FEW_CALLS = 8  # of each rank, in an excerpt
 PROGRESS = ("[Progress Thread]", "[Proxy Thread]")  # behind an error that such a thread returned
 LONG_SILENCE = 60.0  # seconds without a call, and
 PACES = 5  # times the longest time between two calls of a rank before
@@ -105,7 +104,6 @@ def _doubt_standstill(job: Job, diagnosis: Explanation) -> None:
         diagnosis.remark("all ranks ended their communicators, which PyTorch does at an orderly end, too")
     is_of_a_running_job = (
         job.is_ended,
-        _is_excerpt(job),
         have_staggered_ends(job),
         _are_many(job, diagnosis.culprits),
         _was_ended(job) and Sign.SILENCE not in evidence,
@@ -161,13 +159,6 @@ def _ends_before_others(job: Job, culprits: list[int]) -> bool:
 def _long_for(job: Job) -> float:
     """How many seconds without a call are long for this job."""
     return max(LONG_SILENCE, PACES * max(float(row["pace"]) for row in job.last_times.values()))
-
-
-def _is_excerpt(job: Job) -> bool:
-    """Whether these are a few lines out of the output of all ranks, which may end where the job went on."""
-    sources = {row["source"] for row in job.rank_ids.values()}
-    has_init = any(row["line"] is not None for row in job.memberships)
-    return len(sources) == 1 and not has_init and 0 < job.calls.height <= FEW_CALLS * len(job.rank_ids)
 
 
 def _was_ended(job: Job) -> bool:

@@ -17,7 +17,7 @@ def find_transport_failure(job: Job) -> Explanation | None:
     """Find failures of the transport or a GPU where all ranks made the same calls."""
     failures = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and job.is_fatal(event)]
     aborted = [row for row in job.memberships if row["end"] in ("Abort", "Revoke")]
-    if not failures and not job.is_partly_aborted:
+    if not failures:
         return None
     local_faults = [event for event in failures if event["kind"] == HARD]
     cited = local_faults or failures
@@ -41,8 +41,6 @@ def find_transport_failure(job: Job) -> Explanation | None:
     else:
         reason = "all ranks made the same calls, and then the transport or a GPU failed"
         diagnosis = Explanation(Kind.STUCK_TOGETHER, reason, [Doubt.TRANSPORT_SURVIVED])
-    if not failures:
-        diagnosis.doubt(Doubt.NO_FAILURE_SHOWN)
     diagnosis.culprits = (
         sorted({event["rank_id"] for event in local_faults if event["rank_id"] is not None})
         if len(local_faults) < len(job.rank_ids)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Job, Row
-from ncclforensics.analyses.hang.left_out import doubt_left_out_calls, doubt_unfinished_logs, ends_within_shared_init
+from ncclforensics.analyses.hang.left_out import doubt_left_out_calls
 from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
-from ncclforensics.analyses.hang.unequal_ends import find_several_ends, have_staggered_ends
+from ncclforensics.analyses.hang.unequal_ends import find_several_ends
 from ncclforensics.analyses.hang.wait_cycle import judge_cycle, ranks_in_cycles_without
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import LOST, REMOTE_ERROR
@@ -24,7 +24,6 @@ from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED,
 
 MAJORITY = 0.5
 FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
-MODEL_LIMIT = 4  # examined culprits, and model ranks of each
 
 
 def find_lost_process(job: Job) -> Explanation | None:
@@ -108,13 +107,8 @@ def find_lost_process(job: Job) -> Explanation | None:
         "failure",
         [event for event in connection_losses if event["named_rank_id"] in culprits][:3] or connection_losses[:3],
     )
-    doubt_unfinished_logs(job, diagnosis)
     if named_ranks:
         return diagnosis
-    if have_staggered_ends(job):
-        diagnosis.doubt(
-            Doubt.ENDS_STAGGERED, "but the logs end at many different places: not all of them go to the end"
-        )
     return find_several_ends(job, diagnosis, is_end_shown=True) or diagnosis
 
 
@@ -222,9 +216,10 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.MEMBERS_INFERRED)
     if keys and all(job.holds_several(key) or job.has_guessed_members(key) for key in keys):
         diagnosis.doubt(Doubt.MEMBERS_GUESSED)
-    if any(not job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits):
-        are_unseen = any(job.count_unseen_members(key) for key in keys)
-        diagnosis.doubt(Doubt.CALLS_NOT_LOGGED_NOR_MEMBERS if are_unseen else Doubt.CALLS_NOT_LOGGED)
+    if any(map(job.count_unseen_members, keys)) and not all(
+        job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits
+    ):
+        diagnosis.doubt(Doubt.CALLS_NOT_LOGGED_NOR_MEMBERS)
     if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):
         diagnosis.doubt(Doubt.LINES_MISSING)
     if open_answer := doubt_left_out_calls(job, diagnosis):
@@ -253,10 +248,6 @@ def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | Non
         "equal lines were printed once for all ranks": (
             [rank_id for rank_id in culprits if job.count_dropped_lines(rank_id)],
             COLLECT_EVERY_LINE,
-        ),
-        f"the others wait for {names}, but that log ends within an init that the others completed": (
-            culprits if all(ends_within_shared_init(job, rank_id) for rank_id in culprits) else [],
-            [f"collect the whole log of {names}"],
         ),
     }
     for reason, (rank_ids, collect) in incomplete.items():
@@ -330,7 +321,6 @@ def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Row | None:
     edges.sort(key=lambda edge: (job.order_of(edge["waits_for"]), job.order_of(edge["waiter"]), edge["pos"]))
     if not edges:
         return None
-    expected_calls = {rank_id: _expected_next_call(job, rank_id) for rank_id in diagnosis.culprits[:MODEL_LIMIT]}
     missing_calls = {
         (job.communicator_index.get((rank_id, edge["key"])), edge["nth"])
         for edge in job.awaited_calls
@@ -343,7 +333,6 @@ def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Row | None:
     first_edge = min(
         unique_edges.values(),
         key=lambda edge: (
-            not _is_expected(job, edge, expected_calls),
             _count_earlier_calls(job, edge, missing_calls),
             edge["nth"] or 0,
             edge["key"],
@@ -360,40 +349,6 @@ def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Row | None:
     rows = job.describe(job.calls.filter(pl.col("pos") == first_edge["pos"]))
     diagnosis.call = rows[0] if rows else None
     return first_edge
-
-
-def _expected_next_call(job: Job, rank_id: int) -> Row | None:
-    """Return the call that a rank would have made next: what a model rank called after the same call.
-
-    A model rank also made the culprit's last call, at the same position on the same communicator.
-    """
-    last = job.last_call(rank_id)
-    if last is None:
-        return None
-    is_same_call = (
-        (pl.col("key") == last["key"]) & (pl.col("ordinal") == last["ordinal"]) & (pl.col("rank_id") != rank_id)
-    )
-    models = [model for model in job.describe(job.calls.filter(is_same_call)) if model["name"] == last["name"]]
-    for model in models[:MODEL_LIMIT]:
-        next_calls = job.describe(job.calls_of(model["rank_id"]).filter(pl.col("pos") > model["pos"]).head(1))
-        if next_calls and any(row["rank_id"] == rank_id for row in job.members[next_calls[0]["key"]]):
-            return next_calls[0]
-        if next_calls:
-            return {**next_calls[0], "index": job.communicator_index.get((model["rank_id"], next_calls[0]["key"]))}
-    return None
-
-
-def _is_expected(job: Job, edge: Row, expected_calls: dict[int, Row | None]) -> bool:
-    call = expected_calls.get(edge["waits_for"])
-    if call is None:
-        return False
-    if "index" not in call:
-        same_communicator = bool(edge["key"] == call["key"])
-    else:
-        same_communicator = job.communicator_index.get((edge["waits_for"], edge["key"])) == call["index"]
-    if call["nth"] is None or edge["kind"] != "collective":
-        return same_communicator and (call["nth"] is None) == (edge["kind"] != "collective")
-    return same_communicator and edge["nth"] == call["nth"]
 
 
 def _count_earlier_calls(job: Job, edge: Row, missing_calls: set[tuple[int | None, int]]) -> int:

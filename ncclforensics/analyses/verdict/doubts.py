@@ -46,13 +46,9 @@ class Doubt(Enum):
     ONLY_LINE_LOST = _unusual("the line of that call, and no other, was lost from its log")
     LINES_MISSING = _ordinary("lines are missing from its log, which is cut or damaged")
     LINES_LEFT_OUT = _ordinary("calls stand among the lines that were left out of these logs")
-    LINES_REORDERED = _ordinary("the lines of these logs are not in the order of the calls")
     LINE_DOUBLED = _ordinary("a line was delivered twice")
     LINE_DOUBLED_AND_STOPPED = _unusual("a line was delivered twice, and something else stopped the job")
     LINES_SELECTED = _ordinary("the lines were selected, and those of the calls in which it waits were not")
-    EQUAL_LINES_REMOVED = _ordinary("equal lines were removed from these logs")
-    BEGINS_LATER = _ordinary("these logs begin in the middle, each at another call")
-    CUT_IN_SETUP = _ordinary("its log is cut inside an init that the others completed")
     ONE_STRAY_LINE = _unusual("a rank of another host stopped at the same call by itself")
     MADE_BEHIND = _ordinary("the others made that call, too, and lines before it were lost")
     # Who is a member, and whose log is here.
@@ -62,19 +58,13 @@ class Doubt(Enum):
     NO_MAJORITY = _unusual("the others are the ones that differ")
     OTHERS_DIFFER = _ordinary("another rank differs, and lines were lost from the log of this one")
     NO_MAJORITY_OF_ORDER = _ordinary("the others are the ones that left the order of the program")
-    CALLS_NOT_LOGGED = _unusual("its log would not show the call")
     CALLS_NOT_LOGGED_NOR_MEMBERS = _ordinary("its log would not show the call, nor those of other members")
     LOG_NOT_GIVEN = _ordinary("these logs exist and were only not given")
     PEER_UNKNOWN = _ordinary("it waits for a message itself")
     POSTED_TOGETHER = _ordinary("each of them posted both messages in one group")
-    LEFT_OUT_ONCE = _unusual("the rounds differ, and this one needs no such call")
     # Whether the job stood still.
     RUNS_ON = _unusual("the job was running where the logs end")
     COPIED_WHILE_RUNNING = _ordinary("the logs were copied or ended while the job was running")
-    ENDED_IN_ORDER = _ordinary("the ranks ended in order, after an evaluation or a checkpoint")
-    WENT_ON = _ordinary("the ranks went on behind this call, and lines were lost there")
-    CAME_TO_ITS_END = _ordinary("the run came to its end, and lines were lost or moved")
-    ENDED_WITH_DIFFERENCES = _unusual("the calls that differ are no lines that were lost or came twice")
     NOT_OF_ITS_END = _unusual("what shows a hang is of the end of the run")
     ENDED_BY_CAPTURE = _ordinary("the rank was only late when the capture was ended")
     NETWORK_CAME_LATER = _ordinary("the network stopped the job behind the end of this log")
@@ -102,18 +92,15 @@ class Doubt(Enum):
     PROCESS_ID_REUSED = _unusual("the line of the kernel is about another process with the same number")
     OTHERS_AWAITED = _unusual("the ranks that the others wait for stopped by themselves")
     NO_REPORT_OF_END = _unusual("its process did not end, and its last lines were lost")
-    ENDS_STAGGERED = _ordinary("its log does not go to the end of its run")
     ALL_ENDED = _ordinary("all ranks failed by themselves")
     NO_TRACE_OF_END = _unusual("the absent process runs, and did not answer for the moment")
     # Init.
     REASON_OF_ANOTHER = _unusual("the refusal concerns other ranks than these")
     FAULT_FOLLOWED = _unusual("the fault in init followed from another")
     FAULT_SURVIVED = _ordinary("NCCL survived this error, and the log ends among its lines")
-    START_LOST = _ordinary("it began this init, and the line of that was lost")
     INIT_GOES_ON = _unusual("the init was going on where the logs end")
     INIT_COMPLETED = _ordinary("the init completed, and the lines that show it are not in these logs")
     TRANSPORT_SURVIVED = _unusual("the failures of the transport followed from another fault")
-    NO_FAILURE_SHOWN = _ordinary("the ranks aborted at an orderly end")
     # What PyTorch compared or counted.
     PARTLY_COMPARED = _unusual("a rank that was not compared differs")
     OTHER_TEXT = _unusual("another rank, of which this text says nothing, failed or stopped first")
@@ -138,6 +125,6 @@ class Doubt(Enum):
 
 # In these worlds there is no fault.
 _RUNNING = {
-    Doubt.RUNS_ON, Doubt.COPIED_WHILE_RUNNING, Doubt.ENDED_IN_ORDER, Doubt.CAME_TO_ITS_END, Doubt.ONE_MOMENT,
-    Doubt.INIT_COMPLETED, Doubt.INIT_GOES_ON, Doubt.WENT_ON, Doubt.ENDED_BY_CAPTURE, Doubt.DUMPS_OF_ANOTHER_MOMENT,
+    Doubt.RUNS_ON, Doubt.COPIED_WHILE_RUNNING, Doubt.ONE_MOMENT, Doubt.INIT_COMPLETED, Doubt.INIT_GOES_ON,
+    Doubt.ENDED_BY_CAPTURE, Doubt.DUMPS_OF_ANOTHER_MOMENT,
 }  # fmt: skip
