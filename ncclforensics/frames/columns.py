@@ -80,6 +80,16 @@ def frame_of_rows(rows: Iterable[Mapping[str, Any]], schema: Mapping[str, pl.Dat
     )
 
 
+def place_of(pos: int) -> tuple[int, int]:
+    """Return the source and the line that a `pos` stands for; lines of a tail are negative.
+
+    >>> place_of((3 << SOURCE_BITS) + 7), place_of((3 << SOURCE_BITS) + TAIL_OFFSET - 2)
+    ((3, 7), (3, -2))
+    """
+    source, line = divmod(pos, 1 << SOURCE_BITS)
+    return source, line if line < TAIL_OFFSET >> 1 else line - TAIL_OFFSET
+
+
 def with_line(rows: pl.DataFrame) -> pl.DataFrame:
     """Add the `source` and `line` that `pos` stands for."""
     line = pl.col("pos") % (1 << SOURCE_BITS)

@@ -12,6 +12,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import rows_of
+from ncclforensics.analyses.job.calls import ARGUMENTS
 from ncclforensics.data.names import ranks_text
 from ncclforensics.grammar.values import ranges_by_text
 
@@ -177,6 +178,16 @@ class JobRows:
     def last_of_ranks(self, name: str, rank_ids: Iterable[int]) -> dict[int, Row]:
         """The last row of a frame about each of these ranks, by rank id."""
         return {rank_id: rows[-1] for rank_id in rank_ids if (rows := self.where(name, rank_id=rank_id))}
+
+    @cached_property
+    def call_lines(self) -> pl.DataFrame:
+        """What distinct lines of calls say, in their order."""
+        return self.frames["call_line"].select("name", *ARGUMENTS, "signature", stated="nranks")
+
+    @cached_property
+    def rank_id_of(self) -> dict[tuple[str, int | None], int]:
+        """Communicator and rank in it -> rank id; of several, the first."""
+        return {(row["key"], row["rank"]): row["rank_id"] for row in reversed(self.of("member"))}
 
     @cached_property
     def line_faults(self) -> dict[tuple[str, int], set[str]]:
