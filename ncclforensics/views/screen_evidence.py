@@ -51,8 +51,8 @@ def evidence(
             label = text.find(f"[rank{rank}]:")  # behind the one of a launcher, such as srun's task
             shown[name] = prefix, text[label:].partition(":")[2].strip() if 0 <= label < LABELS else text
             fewest = len(shown) if place in decisive else fewest
-    rows = [(_shortened(place), text) for place, text in shown.items()]
-    widest = max((len(place) for place, _ in rows), default=0)
+    rows = [(_shortened(name), quote) for name, quote in shown.items()]
+    widest = max((len(name) for name, _ in rows), default=0)
     parts: list[RenderableType] = []
     for name, (prefix, text) in rows:
         room = max(width - 4 - widest - len(prefix), SHORTEST)
