@@ -34,15 +34,11 @@ MAJORITY = 0.5
 def find_refused_init(job: Job) -> Explanation | None:
     """Find a refusal: NCCL states why it cannot create a communicator."""
     unfinished = [row for row in job.memberships if not row["is_complete"]]
-    is_unseen = bool(job.members) and not unfinished  # of a communicator whose creation these logs do not show
-    members = {row["rank_id"] for row in job.memberships if is_unseen}
-    lines = [event for event in job.failure_events if event["kind"] == REFUSED and event["rank_id"] not in members]
+    lines = [event for event in job.failure_events if event["kind"] == REFUSED]
     if not lines:
         return None
     first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event["form"], len(_REFUSAL_ORDER)))
     culprits, reason, detail = _explain_refusal(job, first, lines)
-    if is_unseen:
-        culprits = []  # the line counts ranks of that communicator
     key = next((row["key"] for row in unfinished), None)
     victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     diagnosis = Explanation(Kind.INIT_FAILED, reason, culprits=culprits, victims=victims, key=key, detail=detail)
@@ -266,7 +262,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Explanatio
     not_begun = sorted(awaited - waiting)
     complete = [rank_id for rank_id in not_begun if not job.may_lack_lines(rank_id)]
     if edges and not not_begun:
-        return _judge_creation_order(job, inside, edges)
+        return _judge_creation_order(inside, edges)
     victims, unseen_members = sorted({row["rank_id"] for row in rows}), job.count_unseen_members(key)
     if any(row["is_complete"] for row in job.members[key]):
         return None  # an init that ended on one rank ended on all: a log lacks the line, or ends before it
@@ -310,34 +306,23 @@ def _application_continues(job: Job, rank_id: int) -> bool:
     return job.application_lines_after(rank_id) > LAUNCHER_LINES
 
 
-def _judge_creation_order(job: Job, inside: dict[str, list[Row]], edges: list[Row]) -> Explanation:
+def _judge_creation_order(inside: dict[str, list[Row]], edges: list[Row]) -> Explanation:
     """Judge ranks that wait for each other in the init of different communicators."""
     involved = {edge["key"] for edge in edges}
     groups = sorted((rows for key, rows in inside.items() if key in involved), key=len)
-    smaller_group = (
-        groups[0] if len(groups) > 1 and len(groups[0]) < len(groups[-1]) else [r for rows in groups for r in rows]
+    is_minority = len(groups[0]) < len(groups[-1])
+    minority = groups[0] if is_minority else [row for rows in groups for row in rows]
+    reason = (
+        "began a communicator with another unique id than the others: it is stale, or was not shared with all ranks, "
+        "or the ranks create communicators in different order"
     )
-    culprits = sorted({row["rank_id"] for row in smaller_group})
-    is_first = all(row["rank_id"] not in _ranks_with_communicators(job) for rows in groups for row in rows)
-    if len(groups) > 1 and is_first:
-        reason = (
-            "began their first communicator with another unique id than the others: it is stale, or was not shared "
-            "with all ranks, or the ranks create two communicators in different order"
-        )
-        diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits)
-    else:
-        reason = "created the communicators in a different order than the others: each side waits for the other"
-        verdict = Kind.DEADLOCK if len(groups) > 1 else Kind.INIT_INCOMPLETE
-        diagnosis = Explanation(verdict, reason, culprits=culprits)
-    diagnosis.key = str(smaller_group[0]["key"])
+    culprits = sorted({row["rank_id"] for row in minority})
+    diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits)
+    diagnosis.key = str(minority[0]["key"])
     diagnosis.victims = sorted({row["rank_id"] for rows in groups for row in rows} - set(culprits))
-    diagnosis.add_evidence("minority", smaller_group[:4])
+    diagnosis.add_evidence("minority", minority[:4])
     diagnosis.add_evidence("majority", groups[-1][:2])
     return diagnosis
-
-
-def _ranks_with_communicators(job: Job) -> set[int]:
-    return {row["rank_id"] for row in job.memberships if row["is_complete"]}
 
 
 def _find_unbegun_init(job: Job) -> Explanation | None:

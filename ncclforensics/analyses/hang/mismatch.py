@@ -11,30 +11,32 @@ from collections import defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.hang import call_sequences, lost_calls
+from ncclforensics.analyses.hang import call_sequences
 from ncclforensics.analyses.hang.job import Job, Row
-from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
-from ncclforensics.analyses.job.line_faults import LOST, MOVED
+from ncclforensics.analyses.job.calls import count_every_call
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD, RUN_AHEAD, SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
+from ncclforensics.data.versions import releases
 
 FIELDS = ("name", *call_sequences.ARGUMENTS)
-FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, no difference between calls is one
+COLLECT_AS_WRITTEN = [
+    "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"
+]
 
 
 def find_divergent_calls(job: Job) -> Explanation | None:
     """Find the first call on which the members of a communicator differ."""
     candidates = _differences(job)
     proven = [diagnosis for diagnosis in candidates if not _may_be_lost(job, diagnosis)]
-    if not candidates or (not proven and (job.is_finished or lost_calls.find_lost_lines(job, candidates))):
+    if not candidates or job.is_finished or (not proven and _find_lost_lines(job, candidates)):
         return None  # a rank that left out a call would not have come to the end of the job
     candidates = proven or candidates
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
-    if earliest.how is How.SKIPPED and not proven and not lost_calls.counts_every_call(job):
+    if earliest.how is How.SKIPPED and not proven and not _counts_every_call(job):
         earliest.doubt(Doubt.ONLY_LINE_LOST)
     key = str(earliest.key)
     callers = {row["rank_id"] for row in job.collectives_at(key, job.divergence.get(key, -1))}
@@ -56,13 +58,7 @@ def find_divergent_calls(job: Job) -> Explanation | None:
         earliest.doubt(Doubt.LINES_MISSING)
     if earliest.how is How.EXTRA and _repeats_previous(job, earliest):
         earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
-        # A line that came twice stops no job.
-        has_stopped = not WEAK.issuperset(find_stall_evidence(job)) and all(gap["missing"] >= 0 for gap in job.gaps)
-        earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
-    if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:
-        reason = "the logs of many ranks lack lines or have them in another order, which also makes calls differ"
-        between = [Alternative(earliest.verdict, earliest.culprits, "the lines of these calls are in their places")]
-        return undecided(reason, lost_calls.COLLECT_AS_WRITTEN, earliest, between=between)
+        earliest.doubt(Doubt.LINE_DOUBLED)  # which stops no job
     return earliest
 
 
@@ -73,8 +69,8 @@ def find_lost_calls(job: Job) -> Explanation | None:
     """
     candidates = _differences(job)
     is_open = bool(candidates) and not job.is_finished
-    rank_ids = lost_calls.find_lost_lines(job, candidates) if is_open else set()
-    return lost_calls.answer_lost_lines(job, rank_ids, candidates) if rank_ids else None
+    rank_ids = _find_lost_lines(job, candidates) if is_open else set()
+    return _answer_lost_lines(job, rank_ids, candidates) if rank_ids else None
 
 
 def _differences(job: Job) -> list[Explanation]:
@@ -99,7 +95,7 @@ def _may_be_lost(job: Job, diagnosis: Explanation) -> bool:
     """Whether lines that were lost can make this difference."""
     key = str(diagnosis.key)
     nth = job.divergence.get(key)
-    return nth is None or lost_calls.is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
+    return nth is None or _is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
 
 
 def _repeats_previous(job: Job, diagnosis: Explanation) -> bool:
@@ -273,3 +269,56 @@ def _has_last_collective_on(job: Job, rank_id: int, key: str) -> bool:
     """Whether the last call of a rank is a collective of this communicator, so that nothing is made behind it."""
     last = job.last_call(rank_id)
     return last is None or (last["key"] == key and last["nth"] is not None)
+
+
+def _is_made_elsewhere(job: Job, key: str, nth: int, differing: set[int]) -> bool:
+    """Whether every call that differs at a place stands at another place in the log of a rank that does not differ.
+
+    Where all members differ, as two do, it is asked of each of them and the others.
+    """
+    signatures = job.signatures([key])
+    made: dict[int, set[int]] = defaultdict(set)  # signature -> ranks that made such a call anywhere
+    for rank_id, signature in signatures.select("rank_id", "signature").unique().iter_rows():
+        made[signature].add(rank_id)
+    at_place = dict(signatures.filter(nth=nth).select("rank_id", "signature").iter_rows())
+    has_majority = bool(at_place.keys() - differing)
+    return all(
+        made[at_place[rank_id]] - {rank_id} - (differing if has_majority else set())
+        for rank_id in differing & at_place.keys()
+    )
+
+
+def _counts_every_call(job: Job) -> bool:
+    """Whether NCCL's counter counts every call, so that it tells a call that was left out from a line that was lost."""
+    return count_every_call(releases(job.releases))
+
+
+def _find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:
+    """Return the ranks whose logs lack lines, where the differences may be lost lines, too; else an empty set.
+
+    Each of them lacks a call that others made, or has one more. One rank that does shows a fault of the program; others
+    that do as well, at other places, show lost lines. A counter that counts every call tells it of each rank.
+    """
+    culprits = {rank_id for diagnosis in differences for rank_id in diagnosis.culprits}
+    # Of a culprit, only the counter tells: it may have left out calls on several communicators.
+    gaps = [gap for gap in job.gaps if gap["nth"] and gap["missing"] > 0]
+    lacking = {gap["rank_id"] for gap in gaps if gap["is_lost"] or gap["rank_id"] not in culprits}
+    lacking |= set(job.counter_jumps)
+    if _counts_every_call(job):
+        return lacking if lacking & culprits else set()
+    places = {diagnosis.call["nth"] for diagnosis in differences if diagnosis.call is not None}
+    shared = set.intersection(*(set(diagnosis.culprits) for diagnosis in differences))
+    return culprits | lacking if lacking or (len(places) > 1 and not shared) else set()
+
+
+def _answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanation]) -> Explanation:
+    """Answer that lines of calls were lost, so that no rank can be said to have left the program."""
+    reason = (
+        f"calls differ in the logs of {job.names(rank_ids)} as where a log collector loses lines: one rank that leaves "
+        "out a call does not make them differ like this"
+    )
+    between = [Alternative(one.verdict, one.culprits, "the other logs lost lines") for one in differences]
+    answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
+    for difference in differences[:2]:
+        answer.add_evidence("context", difference.evidence_lines[:2])
+    return answer

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Job
-from ncclforensics.analyses.hang.mismatch import FEW_FAULTY
 from ncclforensics.analyses.job.calls import count_every_call
 from ncclforensics.analyses.job.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
 from ncclforensics.analyses.verdict.axioms import ENOUGH_ALIKE
@@ -35,6 +34,7 @@ UNPLACED_MEMBER = {
 BY_PLACE = (Kind.MISMATCH, Kind.DEADLOCK, Kind.UNMATCHED)  # compare single calls
 BY_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK)  # hold if the last calls are known
 MOST_SELECTED = 0.5  # share of the ranks
+FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, no difference between calls is one
 FIRST_NUMBERS, FEWEST_NUMBERS = 6, 3  # of the collectives behind the missing lines, by NCCL's counter
 FIRST_CALLS = 3
 LAST_CALLS = (3, 12)  # a rank whose calls differ may go on and enqueue a few more that agree
@@ -176,7 +176,7 @@ def _is_by_number(diagnosis: Explanation) -> bool:
 
 
 def _is_by_place(diagnosis: Explanation) -> bool:
-    return diagnosis.verdict in BY_PLACE and diagnosis.certainty is Certainty.POSSIBLE
+    return diagnosis.verdict in BY_PLACE
 
 
 class LineFaults(NamedTuple):
@@ -261,9 +261,7 @@ def _weigh_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], 
     ranks = job.names(involved)
     jumps = [job.counter_jumps[rank_id] for rank_id in involved if rank_id in job.counter_jumps]
     known_by = "NCCL's counter shows that " if len(jumps) == len(involved) else ""
-    are_rotated = all(len(job.process(rank_id)["sources"]) > 1 for rank_id in involved)
-    what = "parts of the rotated logs" if are_rotated and not jumps else "lines of the logs"
-    missing = f"{known_by}{what} of {ranks} are missing, and these may hold further calls"
+    missing = f"{known_by}lines of the logs of {ranks} are missing, and these may hold further calls"
     collect = [*diagnosis.collect, f"collect the whole log of {ranks}, from its beginning"]
     known = [rank_id for rank_id in diagnosis.culprits if rank_id not in unplaced]
     others = set(job.seen_members(diagnosis.key)) - set(known)

@@ -15,7 +15,6 @@ from ncclforensics.data.variables import COLLECT_INIT
 
 MOST_EXAMINED = 64  # ranks of a cycle
 MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
-FAR_MORE = 4  # times as many ranks stand in the calls of one side as in those of the other
 ENOUGH_PERIODS = 1  # earlier periods that have to agree
 LEFT_OUT = (
     "skipped a call that it had made in every round before: it is already in a later call, and the others wait in the "
@@ -41,10 +40,8 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
         ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
         for rank_id, index in index_of.items():
             ranks_by_index[index].append(rank_id)
-        sides = [(len(ranks), _count_waiters(job, first_edges, ranks), ranks) for ranks in ranks_by_index.values()]
-        (fewest, few_waiters, minority_ranks), *_, (most, many_waiters, _) = sorted(sides)
-        is_minority = fewest < most or few_waiters * FAR_MORE <= many_waiters
-        culprits = minority_ranks if is_minority else sorted(cycle)
+        smallest, *_, largest = sorted(ranks_by_index.values(), key=len)
+        culprits = smallest if len(smallest) < len(largest) else cycle
         diagnosis = Explanation(Kind.DEADLOCK, "", [Doubt.NO_MAJORITY_OF_ORDER], culprits=sorted(culprits))
         diagnosis.claim = (
             "used the communicators in a different order than the others, or the others did: each side waits for the "
@@ -110,15 +107,6 @@ def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Exp
     answer = undecided(reason, COLLECT_INIT, between=between)
     answer.add_evidence("context", [{**edge, "rank_id": rank_id} for rank_id, edge in list(first_edges.items())[:4]])
     return answer
-
-
-def _count_waiters(job: Job, first_edges: dict[int, Row], ranks: list[int]) -> int:
-    """Count all ranks that stand in the calls in which some ranks of a cycle stand."""
-    calls = {
-        (edge["key"], edge["kind"], edge["nth"]) for rank in ranks if (edge := first_edges[rank])["nth"] is not None
-    }
-    others = {edge["waiter"] for edge in job.waits if (edge["key"], edge["kind"], edge["nth"]) in calls}
-    return len(others.union(ranks))
 
 
 def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
@@ -200,3 +188,45 @@ def left_own_order(job: Job, edge: Row, standing: Row) -> bool:
         occurrences.insert(0, 0)
     periods = [any(map(is_awaited, calls[begin:end])) for begin, end in pairwise(occurrences)]
     return len(periods) > ENOUGH_PERIODS and all(periods[:-1]) and not periods[-1]
+
+
+def judge_messages_in_order(job: Job, diagnosis: Explanation) -> Explanation | None:
+    """Judge a culprit whose last message is matched only by one that its partner posted behind an unmatched one.
+
+    In one group (ncclGroupStart) both messages of the partner run at once, and the culprit did not wait. One after the
+    other, the partner's second message has not begun, and the two wait for each other. The log shows no groups.
+    """
+    for edge in job.awaited_calls:
+        culprit = next((rank_id for rank_id in edge["waits_for"] if rank_id in diagnosis.culprits), None)
+        if edge["kind"] not in ("send", "recv") or culprit is None:
+            continue
+        message = _matched_behind(job, edge, culprit)
+        if message is None:
+            continue
+        crossing = {**edge, "waiter": culprit, "waits_for": edge["waiter"], "pos": message["pos"]}
+        has_left_out = left_own_order(job, {**edge, "waits_for": culprit}, {**crossing, "key": edge["key"]})
+        partner_has = left_own_order(job, crossing, edge)
+        if has_left_out != partner_has:
+            left_out_by, waiting = (culprit, edge) if has_left_out else (edge["waiter"], crossing)
+            found = Explanation(Kind.UNMATCHED, LEFT_OUT, [Doubt.ONLY_LINE_LOST], culprits=[left_out_by])
+        else:
+            found = Explanation(Kind.UNMATCHED, "", [Doubt.POSTED_TOGETHER], culprits=sorted({culprit, edge["waiter"]}))
+            found.claim = "wait for each other in Send and Recv, unless each of them posts both in one group"
+            waiting = edge
+        found.key = edge["key"]
+        found.call = next(iter(job.describe(job.calls.filter(pl.col("pos") == waiting["pos"]))), None)
+        found.add_evidence("waiting", [{**(found.call or {}), "rank_id": waiting["waiter"]}])
+        found.add_evidence("culprit", [row for rank_id in found.culprits if (row := job.last_call(rank_id))])
+        return found
+    return None
+
+
+def _matched_behind(job: Job, edge: Row, culprit: int) -> Row | None:
+    """Return a message of the culprit that only a call matches which the waiter made behind the one it waits in."""
+    answer = COUNTERPART[edge["kind"].capitalize()]  # by the waiter, to a message of the culprit
+    posted = job.messages(edge["key"], culprit, edge["waiter"], COUNTERPART[answer])
+    answers = job.messages(edge["key"], edge["waiter"], culprit, answer)
+    if not posted or not answers or posted[-1]["turn"] > answers[-1]["turn"]:
+        return None
+    answered = next((row["turn"] for row in answers if row["pos"] >= edge["pos"]), None)
+    return next((row for row in posted if row["turn"] == answered), None)

@@ -9,10 +9,9 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.left_out import doubt_left_out_calls
-from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
 from ncclforensics.analyses.hang.unequal_ends import find_several_ends
-from ncclforensics.analyses.hang.wait_cycle import judge_cycle, ranks_in_cycles_without
+from ncclforensics.analyses.hang.wait_cycle import judge_cycle, judge_messages_in_order, ranks_in_cycles_without
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import LOST, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -62,23 +61,16 @@ def find_lost_process(job: Job) -> Explanation | None:
         return one_of_these_died(job, culprits, reason, "failure", connection_losses[:3])
     culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
-        roots = {rank_id for rank_id in awaited if not waits_for_of.get(rank_id)}
-        return _lost_on_another_host(job, lost_ranks, connection_losses) if roots.isdisjoint(lost_ranks) else None
-    remote_losses = [
-        event
-        for event in job.failure_events
-        if (event["kind"] == LOST and event["form"] != "local_closed") or event["result"] == REMOTE_ERROR
-    ]
-    is_waited_for = not awaited.isdisjoint(culprits)
-    has_other_failures = any(not event["at_exit"] and event["form"] != "local_closed" for event in job.failure_events)
-    if not remote_losses and not (named_ranks and (is_waited_for or has_other_failures or job.timeouts)):
+        return _lost_on_another_host(job, lost_ranks, connection_losses)
+    if all(event["form"] == "local_closed" for event in connection_losses) and all(
+        event["result"] != REMOTE_ERROR for event in job.failure_events
+    ):
         return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
     is_lonely = len(silent_ranks) > 1 and len(silent_ranks) * FEW_SILENT <= len(job.rank_ids)
     is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
-    are_cut = cut_logs.issuperset(culprits) and len(silent_ranks) > len(culprits)
     is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
     is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
-    if not named_ranks and (is_open or (are_cut and not _are_whole_hosts(job, culprits))):
+    if not named_ranks and is_open:
         reason = (
             f"other ranks lost a connection, and {job.names(silent_ranks)} stopped printing at different places "
             f"without an error: one of these died{', or a rank without a log' * bool(job.absent)}, and the logs of the "
@@ -188,11 +180,7 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     if not job.waits:
         return None
     waits_for_of = job.sets_awaited_by
-    culprits = _with_more_than_a_lost_line(
-        job, sorted(rank_id for rank_id in job.awaited_ranks if not waits_for_of.get(rank_id))
-    )
-    known = {edge["waits_for"] for edge in job.waits if not job.holds_several(edge["key"])}
-    culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
+    culprits = sorted(job.awaited_ranks - waits_for_of.keys())
     if culprits and all(edge["kind"] == "init" for edge in job.awaited_calls):
         return None  # no rank made a call; find_unfinished_init judges what the logs show of init
     if culprits and (in_cycle := ranks_in_cycles_without(job, set(culprits))):
@@ -201,8 +189,8 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     culprits = [rank_id for rank_id in culprits if rank_id != stray]
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
     if stray is not None:
-        names = job.names([stray])
-        diagnosis.doubt(Doubt.ONE_STRAY_LINE, f"the log of {names} lacks its last call, too, which may be a lost line")
+        lacking = f"the log of {job.names([stray])} lacks its last call, too, which may be a lost line"
+        diagnosis.doubt(Doubt.ONE_STRAY_LINE, lacking)
     diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     if answer := _find_incomplete_logs(job, diagnosis):
@@ -284,16 +272,6 @@ def _was_interrupted(job: Job) -> bool:
     return {row["rank_id"] for row in exits if row["how"] == SIGNAL and not row["is_first"]} == set(job.rank_ids)
 
 
-def _with_more_than_a_lost_line(job: Job, culprits: list[int]) -> list[int]:
-    """Culprits of which the log lacks more than one message, where there are any: the line of one may be lost."""
-    edges: dict[int, int] = defaultdict(int)  # rank id -> edges that lead to it; one of a collective counts as many
-    for edge in job.awaited_calls:
-        for rank_id in edge["waits_for"]:
-            edges[rank_id] += 2 if edge["kind"] == "collective" else edge["waiters"]
-    single_message = {rank_id for rank_id in culprits if edges[rank_id] == 1}
-    return [rank_id for rank_id in culprits if rank_id not in single_message] or culprits
-
-
 def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:
     diagnosis = Explanation(Kind.LAGGING, "", culprits=culprits)
     edge = cite_first_missing_call(job, diagnosis)
@@ -333,6 +311,7 @@ def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Row | None:
     first_edge = min(
         unique_edges.values(),
         key=lambda edge: (
+            edge["kind"] == "init",
             _count_earlier_calls(job, edge, missing_calls),
             edge["nth"] or 0,
             edge["key"],

@@ -47,7 +47,6 @@ class Doubt(Enum):
     LINES_MISSING = _ordinary("lines are missing from its log, which is cut or damaged")
     LINES_LEFT_OUT = _ordinary("calls stand among the lines that were left out of these logs")
     LINE_DOUBLED = _ordinary("a line was delivered twice")
-    LINE_DOUBLED_AND_STOPPED = _unusual("a line was delivered twice, and something else stopped the job")
     LINES_SELECTED = _ordinary("the lines were selected, and those of the calls in which it waits were not")
     ONE_STRAY_LINE = _unusual("a rank of another host stopped at the same call by itself")
     MADE_BEHIND = _ordinary("the others made that call, too, and lines before it were lost")
