@@ -141,7 +141,7 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, how=how)
     diagnosis.fields = [name for name in FIELDS if majority_call[name] != minority_call[name]]
     # A line that one of the majority lost leaves as many on the other side, unless the counter shows it.
-    margin = 0 if lost_calls.counts_every_call(job) else 1
+    margin = 0 if _counts_every_call(job) else 1
     if majority is not None and len(groups[majority]) <= len(differing) + margin:
         diagnosis.doubt(Doubt.NO_MAJORITY)
     if majority is not None and _others_differ(job, key, nth, culprits):
