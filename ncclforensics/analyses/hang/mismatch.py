@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.hang import call_sequences, lost_calls
+from ncclforensics.analyses.hang import call_sequences, lost_calls, waiting
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
@@ -336,3 +336,20 @@ def _has_last_collective_on(job: Job, rank_id: int, key: str) -> bool:
     """Whether the last call of a rank is a collective of this communicator, so that nothing is made behind it."""
     last = job.last_call(rank_id)
     return last is None or (last["key"] == key and last["nth"] is not None)
+
+
+def find_by_lines(job: Job) -> Explanation | None:
+    """Find the ranks that the others wait for; where these are one whole communicator, prefer a call skipped there.
+
+    A skipped call stops all members of its communicator at once. That a line was lost from one of their logs, and all
+    of them stopped together for another reason, would be a coincidence.
+    """
+    waited_for = waiting.find_waited_for_ranks(job)
+    if waited_for is None or waited_for.verdict != Kind.LAGGING or len(waited_for.culprits) < 2:
+        return waited_for
+    skipped = find_skipped_or_lost_call(job)
+    if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
+        return waited_for
+    members, stopped = set(job.seen_members(skipped.key)), set(waited_for.culprits)
+    is_one = members == stopped or (stopped < members and len(stopped) == job.members[str(skipped.key)][0]["nranks"])
+    return skipped if is_one and stopped.issuperset(skipped.culprits) else waited_for
