@@ -85,8 +85,8 @@ def ras(counts: list[int]) -> dict[str, str]:
         (inspector(7, (3,)), ("lagging-ranks", [2], "likely"), "waited for no other rank; no line"),
         (trace({0: 1, 2: 0}), ("lagging-ranks", [2], "likely"), "shows this call on rank 0, too, and not on rank 2"),
         (trace({0: 1, 2: 1}), ("undecidable", [], "likely"), "shows that rank 2 launched 2 collectives"),
-        (ras([2, 2, 2, 2]), ("undecidable", [], "likely"), "shows that rank 2 launched 2 collectives"),
-        (ras([2, 2, 1, 2]), ("lagging-ranks", [2], "likely"), "shows this call on ranks 0, 1, 3, too"),
+        (ras([2, 2, 2, 2]), ("undecidable", [], "likely"), "show that rank 2 launched 2 collectives"),
+        (ras([2, 2, 1, 2]), ("lagging-ranks", [2], "likely"), "show this call on ranks 0, 1, 3, too"),
         ({"ras.txt": RAS_TABLE}, ("lagging-ranks", [2], "possible"), "the RAS report shows no mismatch"),
     ],
     ids=[

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ncclforensics.analyses.hang import (
-    equal_counts,
-    first_exit,
+    counts,
     init,
     mismatch,
     no_hang,
@@ -18,17 +17,16 @@ from ncclforensics.analyses.hang import (
     ranks_without_log,
     ras_evidence,
     recorder,
-    recorder_join,
+    testimonies,
     torch_comparisons,
     torch_text,
     transport_failure,
     waiting,
 )
 from ncclforensics.analyses.hang.job import Job
-from ncclforensics.analyses.hang.source_agreement import find_by_lines
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.vocabulary import Certainty
+from ncclforensics.analyses.verdict.vocabulary import Source
 
 Suggest = Callable[[Job], Explanation | None]
 
@@ -47,22 +45,11 @@ def _suggested(claim: Claim, explanation: Explanation) -> Explanation:
 
 
 def _find_recorded_mismatch(job: Job) -> Explanation | None:
-    return None if equal_counts.DUMPS in job.doubts else recorder.find_recorded_mismatch(job)
+    return None if Source.DUMPS in job.doubts else recorder.find_recorded_mismatch(job)
 
 
 def _find_recorded_wait(job: Job) -> Explanation | None:
-    return None if equal_counts.DUMPS in job.doubts else _find_recorded_roots(job)
-
-
-def _find_recorded_roots(job: Job) -> Explanation | None:
-    """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
-    joined = recorder_join.weigh_against_lines(job, recorder.find_recorded_roots(job))
-    return recorder.explained_by(_find_ended(job), joined)
-
-
-def _find_ended(job: Job) -> Explanation | None:
-    """Find the process that ended first; where only text speaks, processes are known by their rank alone."""
-    return torch_text.find_failed_ranks(job) if job.is_text_only else first_exit.find_first_exit(job)
+    return None if Source.DUMPS in job.doubts else testimonies.find_recorded_roots(job)
 
 
 def _find_in_doubtful_sources(job: Job) -> Explanation | None:
@@ -70,33 +57,26 @@ def _find_in_doubtful_sources(job: Job) -> Explanation | None:
     if not job.doubts or transport_failure.find_transport_failure(job):
         return None
     by_dumps, by_watchdogs = (
-        equal_counts.as_possibility(job, find(job), source) if source in job.doubts else None
-        for source, find in ((equal_counts.DUMPS, _by_dumps), (equal_counts.WATCHDOGS, pytorch.find_desync))
+        counts.as_possibility(job, find(job), source) if source in job.doubts else None
+        for source, find in ((Source.DUMPS, _by_dumps), (Source.WATCHDOGS, pytorch.find_desync))
     )
     return by_dumps or by_watchdogs
 
 
 def _by_dumps(job: Job) -> Explanation | None:
-    return recorder.find_recorded_mismatch(job) or _find_recorded_roots(job)
+    return recorder.find_recorded_mismatch(job) or testimonies.find_recorded_roots(job)
 
 
 def _find_desync(job: Job) -> Explanation | None:
     """Find a desync that PyTorch reports."""
-    if equal_counts.WATCHDOGS in job.doubts:
+    if Source.WATCHDOGS in job.doubts:
         return None
-    return _prefer_proven(job, equal_counts.mention_later_calls(job, pytorch.find_desync(job)))
-
-
-def _prefer_proven(job: Job, reported: Explanation | None) -> Explanation | None:
-    """Return what NCCL's lines prove where it is the same or a part, because they name the call; else the report."""
-    proven = waiting.find_waited_for_ranks(job) if reported else None
-    is_part = bool(reported and proven and proven.culprits and set(proven.culprits) <= set(reported.culprits))
-    return proven if proven and is_part and proven.certainty is Certainty.CERTAIN else reported
+    return counts.mention_later_calls(job, pytorch.find_desync(job))
 
 
 def _find_by_lines(job: Job) -> Explanation | None:
     """Find the ranks that the others wait for by NCCL's lines, or the one of them that may have skipped a call."""
-    return mismatch.explain_by_skipped_call(job, find_by_lines(job))
+    return mismatch.explain_by_skipped_call(job, mismatch.find_by_lines(job))
 
 
 def _find_recorded_open(job: Job) -> Explanation | None:
@@ -119,7 +99,7 @@ SUGGESTIONS: tuple[tuple[Claim, Suggest], ...] = (
     (Claim.BEHIND, _find_by_lines),
     (Claim.LOST, waiting.find_lost_process),
     (Claim.TRANSPORT_FAILED, transport_failure.find_transport_failure),
-    (Claim.ENDED, _find_ended),
+    (Claim.ENDED, testimonies.find_ended),
     (Claim.RECORDED_DIFFERENCE, _find_recorded_mismatch),
     (Claim.RECORDED_WAIT, _find_recorded_wait),
     (Claim.RECORDED_OPEN, _find_recorded_open),

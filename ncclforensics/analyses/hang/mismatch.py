@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.hang import call_sequences
+from ncclforensics.analyses.hang import call_sequences, waiting
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.job.calls import count_every_call
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD, RUN_AHEAD, SELDOM_AHEAD
@@ -322,3 +322,20 @@ def _answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanati
     for difference in differences[:2]:
         answer.add_evidence("context", difference.evidence_lines[:2])
     return answer
+
+
+def find_by_lines(job: Job) -> Explanation | None:
+    """Find the ranks that the others wait for; where these are one whole communicator, prefer a call skipped there.
+
+    A skipped call stops all members of its communicator at once. That a line was lost from one of their logs, and all
+    of them stopped together for another reason, would be a coincidence.
+    """
+    waited_for = waiting.find_waited_for_ranks(job)
+    if waited_for is None or waited_for.verdict != Kind.LAGGING or len(waited_for.culprits) < 2:
+        return waited_for
+    skipped = find_skipped_or_lost_call(job)
+    if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
+        return waited_for
+    members, stopped = set(job.seen_members(skipped.key)), set(waited_for.culprits)
+    is_one = members == stopped or (stopped < members and len(stopped) == job.members[str(skipped.key)][0]["nranks"])
+    return skipped if is_one and stopped.issuperset(skipped.culprits) else waited_for

@@ -1,28 +1,25 @@
-"""Add RAS reports to the verdict: processes that do not answer, errors, ranks that have launched fewer calls.
+"""Judge a job by RAS reports: processes that do not answer, errors, ranks that have launched fewer calls.
 
 One report is a snapshot, in which the ranks of a running job differ; two reports show which ranks make no progress.
-A culprit that the logs name takes precedence, because logs show every call in its order.
+A host launches calls ahead of its GPU: that it launched one fewer than others does not show that these wait for it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, process_place
-from ncclforensics.analyses.hang.ras_tallies import Counts, Tally, tallies_of
-from ncclforensics.analyses.hang.stall import FROM_ENDS
+from ncclforensics.analyses.hang.ras_tallies import Tally, tallies_of
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How, Kind
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST
 
 MAJORITY = 0.5
 UNREACHABLE = ("missing", "dead")
-# A rank that skips a call or calls in another order launches more calls on some communicator than those that wait.
-OF_ORDER = (How.SKIPPED, How.EXTRA, How.SWAPPED)
 REMOTE_ERROR = "Remote process error"  # the error of a rank whose peer failed
 COLLECT_PLACES = [f"take the stacks on each host: `{STACKS_OF_HOST}`", "collect every rank's NCCL log"]
 COLLECT_SECOND_REPORT = "take a second RAS report on a host of the job, some minutes after the first: `ncclras -v`"
@@ -39,6 +36,7 @@ class Reports:
         for row in job.states:
             of_report[row["report"]].append(row)
         self.by_report = [of_report[report["report"]] for report in order]
+        self.last_snapshot = order[-1] if order else None
         self.events = of_report[None]
         self.latest = self.by_report[-1] if self.by_report else []
         self.tallies = [tallies_of(states) for states in self.by_report]
@@ -91,6 +89,8 @@ class Reports:
 
 def diagnose_reports(job: Job) -> Explanation | None:
     """Return the diagnosis of the RAS reports alone: dead processes, else errors, else ranks that are behind."""
+    if not job.snapshots and not job.states:
+        return None
     reports = Reports(job)
     answers = (question(reports) for question in (_find_unreachable, _find_reported_errors, _find_ranks_behind))
     return next((diagnosis for diagnosis in answers if diagnosis is not None), None)
@@ -176,13 +176,17 @@ def _find_ranks_behind(reports: Reports) -> Explanation | None:
     rows = [row for name, rank in only_behind.values() for row in reports.tallies[-1][name].rows[rank]]
     reported = [row for row in rows if row["operation"] == lacking] or rows
     verdict = Kind.MISMATCH if len(other_callers) == len(only_behind) else Kind.LAGGING
-    diagnosis = reports.diagnose(verdict, "", [Doubt.RUNS_ON if progress == {False} else Doubt.ONE_MOMENT], reported)
+    laggards = {rank for communicator, rank in only_behind.values() if communicator == name}
+    claim = _describe_counts(tally, name, lacking, laggards)
+    diagnosis = reports.diagnose(verdict, claim, [Doubt.RUNS_ON if progress == {False} else Doubt.ONE_MOMENT], reported)
     diagnosis.culprits = sorted(only_behind)
     diagnosis.victims = sorted(set(reports.job.rank_ids) - set(only_behind))
-    diagnosis.claim = _describe_counts(name, lacking, launched, usual_counts, is_odd=bool(other_callers))
     diagnosis.call = {"name": None if lacking == "collective" else lacking}
     if verdict == Kind.MISMATCH:
         diagnosis.how, diagnosis.fields = How.ANOTHER, ["name"]
+    elif sum(usual_counts.values()) - tally.total_of_rank(rank) <= 1:
+        diagnosis.doubt(Doubt.ONE_LAUNCH, "a host that launches one call fewer may wait for the same as the others")
+        diagnosis.collect = COLLECT_PLACES[:1]
     if len(only_behind) > 1:
         diagnosis.doubt(
             Doubt.UNSEEN_MESSAGE, "one of these may wait for another in a message, which RAS does not count"
@@ -194,8 +198,7 @@ def _find_ranks_behind(reports: Reports) -> Explanation | None:
     else:
         diagnosis.remark("this is one report, and the ranks of a running job differ, too")
         diagnosis.collect = [COLLECT_SECOND_REPORT]
-    behind_in_communicator = {rank for communicator, rank in only_behind.values() if communicator == name}
-    others = [row for rank, rows in tally.rows.items() if rank not in behind_in_communicator for row in rows]
+    others = [row for rank, rows in tally.rows.items() if rank not in laggards for row in rows]
     waiting = [row for row in others if row["operation"] == lacking and row["launched"] == usual_counts[lacking]]
     reports.cite(diagnosis, "waiting", waiting[:2])
     return diagnosis
@@ -205,13 +208,16 @@ def _ranks_only_behind(reports: Reports) -> dict[int, tuple[str, int]]:
     """Return the ranks that are behind and on no communicator ahead, with a communicator and the rank in it.
 
     Text names the few ranks behind and only counts the others: a rank behind on one communicator may wait on another
-    for the ranks that are behind there. Only those behind on all of these communicators wait for none of them.
+    for the ranks that are behind there. Only those behind on all of these communicators wait for none of them; none is
+    known where ranks that text only counts are behind, or wait for ranks that wait elsewhere.
     """
     ahead: set[int | Place] = set()
-    lower: list[dict[int | Place, tuple[str, int]]] = []  # the ranks behind, of each communicator
+    lower: list[tuple[dict[int | Place, tuple[str, int]], bool]] = []  # ranks behind, and whether others are not named
     for name, tally in reports.tallies[-1].items():
         totals = {rank: tally.total_of_rank(rank) for rank in tally.counts}
-        least, most = min(totals.values()), max(totals.values())
+        least, most = min(totals.values()), max(*totals.values(), tally.most_of_counted())
+        if totals.get(None) == least < most:
+            return {}
         of_communicator: dict[int | Place, tuple[str, int]] = {}
         for rank, total in totals.items():
             if rank is None:
@@ -223,8 +229,10 @@ def _ranks_only_behind(reports: Reports) -> dict[int, tuple[str, int]]:
                 ahead.add(owner)
             elif total < most or _made_other_call(tally, rank):
                 of_communicator[owner] = (name, rank)
-        lower.append(of_communicator)
-    left = [{owner: place for owner, place in ranks.items() if owner not in ahead} for ranks in lower]
+        lower.append((of_communicator, None in totals))
+    left = [{owner: place for owner, place in ranks.items() if owner not in ahead} for ranks, _ in lower]
+    if any(ranks and not remaining and is_counted for remaining, (ranks, is_counted) in zip(left, lower, strict=True)):
+        return {}
     nested = sorted((ranks for ranks in left if ranks), key=len)
     if not nested or any(not smaller.keys() <= larger.keys() for smaller, larger in pairwise(nested)):
         return {}
@@ -240,13 +248,31 @@ def _made_other_call(tally: Tally, rank: int) -> bool:
     )
 
 
-def _describe_counts(name: str, lacking: str, launched: Counts, usual_counts: Counts, *, is_odd: bool) -> str:
+def _describe_counts(tally: Tally, name: str, lacking: str, laggards: set[int]) -> str:
+    """Say what ranks have launched of an operation, and of what they launched more, with what the others have."""
+    launched, usual_counts = tally.counts_of_rank(next(iter(laggards))), tally.usual_counts()
     what = "calls" if lacking == "collective" else lacking
-    reason = f"had launched {launched.get(lacking, 0)} {what} on {name}, the others {usual_counts[lacking]}"
-    more = [operation for operation in launched if launched[operation] > usual_counts.get(operation, 0)]
-    return reason + (
-        f", but {launched[more[0]]} {more[0]} where the others had {usual_counts[more[0]]}" if is_odd and more else ""
+    text = (
+        f"had launched {launched.get(lacking, 0)} {what} on {name}, the others {_others_text(tally, lacking, laggards)}"
     )
+    more = [operation for operation in launched if launched[operation] > usual_counts.get(operation, 0)]
+    if not more or launched.get(lacking, 0) >= usual_counts[lacking]:
+        return text
+    return f"{text}, but {launched[more[0]]} {more[0]} where the others had {_others_text(tally, more[0], laggards)}"
+
+
+def _others_text(tally: Tally, operation: str, laggards: set[int]) -> str:
+    """Give the counts of an operation on all ranks but these: one number, or the least and the most."""
+    counts: Counter[int] = Counter()
+    for rank, rows in tally.rows.items():
+        for row in rows:
+            if rank not in laggards and row["operation"] == operation:
+                counts[row["launched"]] += row["ranks"]
+    (usual, ranks), *further = counts.most_common() or [(tally.usual_counts()[operation], 1)]
+    if not further:
+        return str(usual)
+    most = f", most of them ({ranks} of {counts.total()}) {usual}" if ranks * 2 > counts.total() else ""
+    return f"{min(counts)} to {max(counts)}{most}"
 
 
 def _made_progress(reports: Reports, name: str, rank: int) -> bool | None:
@@ -262,18 +288,27 @@ def _made_progress(reports: Reports, name: str, rank: int) -> bool | None:
 
 
 def _earlier_tallies(reports: Reports, name: str, rank: int) -> list[Tally]:
-    """Return the tallies of a communicator in the reports before the last one that name this rank, in their order."""
-    return [tallies[name] for tallies in reports.tallies[:-1] if name in tallies and rank in tallies[name].counts]
+    """Return the tallies of a communicator in the reports before the last one that count this rank, in their order."""
+    earlier = [tallies[name] for tallies in reports.tallies[:-1] if name in tallies]
+    return [tally for tally in earlier if rank in tally.counts or None in tally.counts]
 
 
 def judge_ras_reports_alone(job: Job) -> Explanation | None:
-    """Judge a job that is known only from RAS reports, where these name no culprit."""
+    """Judge a job that is known only from RAS reports."""
     if job.memberships or job.processes or not job.snapshots:
         return None
+    return diagnose_reports(job) or _judge_without_culprits(job)
+
+
+def _judge_without_culprits(job: Job) -> Explanation:
     reports = Reports(job)
     latest_tallies = reports.tallies[-1] if reports.tallies else {}
-    in_several_reports = [name for name in latest_tallies if any(name in earlier for earlier in reports.tallies[:-1])]
-    with_progress = [name for name in in_several_reports if _launched_more(reports, name)]
+    earlier_names = {name for tallies in reports.tallies[:-1] for name in tallies}
+    in_several_reports = [name for name in latest_tallies if name in earlier_names]
+    is_fine = show_no_mismatch(job)
+    # Text shows no counts of ranks that agree: those that differed before have launched calls.
+    with_progress = is_fine and not earlier_names <= latest_tallies.keys()
+    with_progress |= any(_launched_more(reports, name) for name in in_several_reports)
     differs = (
         bool(ranks_differing_in_counts(reports.latest))
         or bool(ranks_differing_in_status(reports.latest))
@@ -298,6 +333,12 @@ def judge_ras_reports_alone(job: Job) -> Explanation | None:
         reason = (
             "no rank launched a call between the RAS reports: all ranks are in one call, or busy outside NCCL; "
             "RAS counts launched calls, not completed ones"
+        )
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
+    elif is_fine and len(job.snapshots) > 1:
+        reason = (
+            "all ranks answered RAS and agree in each report, which shows no counts of ranks that agree: whether they"
+            " launched calls between the reports is not known"
         )
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
     elif differs:
@@ -340,67 +381,19 @@ def _launched_more(reports: Reports, name: str) -> bool:
     return any(latest.total_of_rank(rank) > first.total_of_rank(rank) for rank in latest.counts if rank in first.counts)
 
 
-def add_ras_evidence(job: Job, diagnosis: Explanation) -> Explanation:
-    """Return the logs' diagnosis, replaced, supported or weakened by the RAS reports."""
-    if not job.snapshots and not job.states:
-        return diagnosis
-    ras_diagnosis = diagnose_reports(job)
-    if ras_diagnosis is None:
-        return _weigh_agreement(job, diagnosis)
-    is_undecided = diagnosis.verdict == Kind.UNDECIDABLE or (
-        diagnosis.verdict == Kind.NO_HANG and not (job.memberships or job.processes)
-    )
-    has_no_culprit = ras_diagnosis.verdict == Kind.RANK_DIED and not diagnosis.culprits and not job.is_finished
-    if is_undecided or has_no_culprit:
-        return ras_diagnosis
-    if diagnosis.verdict == Kind.NO_HANG:
-        return diagnosis  # the logs show that the calls were made
-    ras_culprits = set(ras_diagnosis.culprits)
-    if _explains_absence(diagnosis, ras_diagnosis):
-        ras_diagnosis.remark(f"{diagnosis.reason}")
-        ras_diagnosis.call, ras_diagnosis.key = diagnosis.call, diagnosis.key
-        ras_diagnosis.evidence_lines += diagnosis.evidence_lines
-        return ras_diagnosis
-    if ras_culprits and ras_culprits <= set(diagnosis.culprits):
-        # One report is as little proof as the end of a log: the ranks of a running job differ, too.
-        is_proof = ras_diagnosis.certainty is not Certainty.POSSIBLE and ras_culprits == set(diagnosis.culprits)
-        if diagnosis.certainty is Certainty.POSSIBLE and is_proof:
-            diagnosis.confirm()
-        diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
-    elif (
-        diagnosis.verdict not in OF_ABSENCE
-        and ras_diagnosis.certainty is Certainty.LIKELY
-        and ras_culprits
-        and diagnosis.culprits
-        and not ras_culprits & set(diagnosis.culprits)
-        and not (_differs_in_order(diagnosis) and ras_culprits <= set(diagnosis.victims))
-    ):
-        numbers = ranks_text(job.rank_numbers(ras_culprits)) or "another rank"
-        diagnosis.doubt(Doubt.SOURCES_CONTRADICT if diagnosis.verdict in FROM_ENDS else Doubt.SOURCES_DISAGREE)
-        diagnosis.remark(f"but RAS names {numbers}, which {ras_diagnosis.reason}")
-        diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
-    return diagnosis
+def show_no_mismatch(job: Job) -> bool:
+    """Whether the last report shows that all ranks answered, and had launched as many calls as each other.
 
-
-def _differs_in_order(diagnosis: Explanation) -> bool:
-    return diagnosis.verdict == Kind.DEADLOCK or diagnosis.how in OF_ORDER
-
-
-def _explains_absence(diagnosis: Explanation, ras_diagnosis: Explanation) -> bool:
-    """Whether the ranks that the others wait for are those whose process no longer answers RAS."""
-    is_dead = ras_diagnosis.verdict == Kind.RANK_DIED and ras_diagnosis.certainty is not Certainty.POSSIBLE
-    same = ras_diagnosis.culprits and ras_diagnosis.culprits == diagnosis.culprits
-    return bool(is_dead and same and diagnosis.verdict == Kind.LAGGING)
-
-
-def _weigh_agreement(job: Job, diagnosis: Explanation) -> Explanation:
-    """Lower a verdict on ranks that lack a call if the last table of RAS shows all communicators without a mismatch."""
-    latest = job.snapshots[-1] if job.snapshots else None
-    if diagnosis.verdict == Kind.LAGGING and latest and latest["is_fine"]:
-        diagnosis.doubt(
-            Doubt.NO_MISMATCH_IN_RAS,
-            "the RAS report shows no mismatch: when it was taken, all ranks had launched as many calls; that was"
-            " before, or the last lines of a log are lost",
-        )
-        diagnosis.add_evidence("context", [{**latest, "rank_id": None}])
-    return diagnosis
+    Text states it in its table. JSON gives the state of each rank.
+    """
+    reports = Reports(job)
+    states, is_fine = reports.latest, reports.last_snapshot["is_fine"] if reports.last_snapshot else False
+    if is_fine is not None:
+        return bool(is_fine)
+    named: dict[str, set[int]] = defaultdict(set)
+    for row in states:
+        named[row["communicator"]].add(row["rank"])
+    is_whole = all(len(named[name]) == size for name, size in communicator_sizes(states).items())
+    are_alike = not ranks_differing_in_counts(states) and not ranks_differing_in_status(states)
+    kinds = {row["state_kind"] for row in states}
+    return bool(kinds) and kinds <= {"launched", "status"} and is_whole and are_alike

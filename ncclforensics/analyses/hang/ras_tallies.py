@@ -20,11 +20,18 @@ class Tally:
 
     def counts_of_rank(self, rank: int | None) -> Counts:
         """Return the rank's calls by operation; where the text does not name the rank, those of the counted ranks."""
-        return {**self.counts.get(None, {}), **self.counts[rank]}
+        return {**self.counts.get(None, {}), **self.counts.get(rank, {})}
 
     def total_of_rank(self, rank: int | None) -> int:
         """Return the number of calls of all operations in the report."""
         return sum(self.counts_of_rank(rank).values())
+
+    def most_of_counted(self) -> int:
+        """Return the most calls that ranks may have launched which the text only counts; 0 where it names all."""
+        most: Counts = {}
+        for row in self.rows.get(None, []):
+            most[row["operation"]] = max(row["launched"], most.get(row["operation"], 0))
+        return sum(most.values())
 
     def leave_out_cut_ranks(self) -> None:
         """Leave out ranks of which JSON that was cut lacks operations; text names only what differs."""

@@ -14,6 +14,7 @@ from ncclforensics.analyses.hang.recorder_diagnosis import (
     COLLECT_DUMPS,
     SHOWN,
     cite,
+    communicator_of,
     described,
     diagnose,
     place_text,
@@ -156,13 +157,6 @@ def find_several_absent(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def explained_by(ended: Explanation | None, roots: Explanation | None) -> Explanation | None:
-    """Return the diagnosis of processes that ended, if it explains for which ranks the others wait; else the roots."""
-    if roots is None or ended is None or ended.verdict != Kind.RANK_DIED or not ended.culprits:
-        return roots
-    return ended if set(ended.culprits) <= set(roots.culprits) else roots
-
-
 def _diagnose_roots(job: Job, roots: Roots) -> Explanation:
     recordings = recordings_of(job)
     waiting = _calls_waiting_for(recordings, roots.lagging)
@@ -171,6 +165,7 @@ def _diagnose_roots(job: Job, roots: Roots) -> Explanation:
         reasons.append(_describe_lagging(recordings, roots.lagging, waiting))
     verdict = Kind.UNMATCHED if roots.is_message and not roots.unfinished else Kind.LAGGING
     diagnosis = diagnose(job, verdict, "; ".join(reasons), [*roots.lagging, *roots.unfinished])
+    diagnosis.key = communicator_of(job, diagnosis)
     if not roots.lagging:
         diagnosis.how = How.UNFINISHED
         set_call(diagnosis, recordings.blocking(roots.unfinished[0]))
@@ -254,7 +249,7 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Explanation:
         outliers = ranks_in_another_order(recordings, roots.cycle)
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
         diagnosis = diagnose(job, Kind.DEADLOCK, reason, outliers)
-    diagnosis.doubts = [Doubt.DUMPS_OF_ANOTHER_MOMENT]
+    diagnosis.doubts, diagnosis.key = [Doubt.DUMPS_OF_ANOTHER_MOMENT], communicator_of(job, diagnosis)
     of_culprits = [call for call in standing if call["rank"] in _culprit_numbers(job, diagnosis)]
     set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
     cite(job, diagnosis, "culprit", of_culprits)

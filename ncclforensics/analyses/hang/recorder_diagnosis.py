@@ -76,3 +76,19 @@ def cite(job: Job, diagnosis: Explanation, what: str, rows: list[Row]) -> None:
     """Cite the dumps of the first of these calls."""
     rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
     diagnosis.add_evidence(what, [{**row, "rank_id": rank_id_of.get(row["rank"])} for row in rows[:SHOWN]])
+
+
+def communicator_of(job: Job, diagnosis: Explanation) -> str | None:
+    """Return the communicator of the process group at whose call the culprits are waited for, collectives first.
+
+    The same order decides which call the diagnosis names.
+    """
+    recordings = recordings_of(job)
+    blamed = job.numbers_blamed(diagnosis)
+    awaited: list[Row] = [
+        call
+        for rank in sorted(recordings.read)
+        if (call := recordings.blocking(rank)) and not blamed.isdisjoint(recordings.targets(rank))
+    ]
+    first = min(awaited, key=lambda call: bool(call["is_p2p"]), default=None)
+    return job.communicators_of_groups.get(first["group"]) if first else None

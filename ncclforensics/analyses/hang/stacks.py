@@ -14,11 +14,10 @@ from collections.abc import Mapping
 
 from ncclforensics.analyses.hang.job import Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import diagnose
-from ncclforensics.analyses.job.counted_calls import INSPECTOR
 from ncclforensics.analyses.job.rank_numbers import numbers_below
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, How, Kind
+from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.stack_classes import (
     BACKWARD,
@@ -32,7 +31,6 @@ from ncclforensics.data.stack_classes import (
 )
 from ncclforensics.data.variables import stacks_of
 
-CONTRADICTION = "the stacks contradict the calls in the logs, of which the last lines may be missing"
 SHOWN = 3  # places in a text
 LONGEST_LIST = 24  # characters of a list of ranks
 COLLECT_RECORDER = "collect the Flight Recorder dumps of all ranks: they show which call each rank made last"
@@ -194,88 +192,45 @@ def _describe(job: Job, reason: str, collect: str) -> Explanation:
     return diagnosis
 
 
-# Stacks and the other evidence
+def are_in_collectives(job: Job) -> bool:
+    """Whether all ranks stand in collectives, by stacks that do not show their ranks."""
+    rows = job.unranked_stacks
+    return not job.stacks and len(rows) >= len(job.rank_ids) and all(row["kind"] == COLLECTIVE for row in rows)
 
-_OPEN = (Kind.NO_HANG, Kind.STUCK_TOGETHER)  # verdicts that stacks may answer, if no log shows calls
 
-
-def add_stack_evidence(job: Job, diagnosis: Explanation) -> Explanation:
-    """Answer an open verdict by the stacks, or add to a verdict where its culprits stand.
-
-    Stacks are evidence of another kind than log lines: where both name the same ranks and the job stood still, the
-    verdict is surer by one step. Where they contradict each other, the reason says so and the verdict is `possible`.
-    """
-    found = find_odd_stacks(job)
-    if found is None or diagnosis.basis == Basis.STACKS:
-        return _add_unranked(job, diagnosis)
-    # Ranks whose logs show equal calls wait on their GPUs: then the rank that stands elsewhere has made its call.
-    is_open = diagnosis.verdict in _OPEN and diagnosis.certainty is not Certainty.CERTAIN and job.calls.is_empty()
-    if diagnosis.verdict == Kind.UNDECIDABLE or (is_open and found.culprits):
-        return _answer(job, diagnosis, found)
-    if diagnosis.verdict not in (Kind.LAGGING, Kind.MISMATCH, Kind.UNMATCHED):
-        return diagnosis
+def mention_stacks(job: Job, diagnosis: Explanation) -> None:
+    """Add where the ranks of a diagnosis stand, if it is not by the stacks."""
+    if not job.stacks and (rows := _unranked(job)):
+        diagnosis.remark(f"of the stacks, which do not show their ranks: {_groups_text(job, rows)}")
+        diagnosis.add_evidence("context", rows[:2])
     of_culprits = [row for row in job.stacks if row["rank_id"] in diagnosis.culprits]
+    is_of_calls = diagnosis.verdict in (Kind.LAGGING, Kind.MISMATCH, Kind.UNMATCHED)
+    if not of_culprits or not is_of_calls or diagnosis.basis == Basis.STACKS:
+        return
     others = [row for row in job.stacks if row["rank_id"] not in diagnosis.culprits]
-    if not of_culprits:
-        if diagnosis.verdict == found.verdict == Kind.LAGGING:  # of a rank that the lines do not name
-            diagnosis.doubt(
-                Doubt.SOURCES_DISAGREE, f"by the stacks: {_groups_text(job, others)}, of other ranks than the one named"
-            )
-        return diagnosis
-    if len({place_text(row) for row in job.stacks}) == 1:
-        diagnosis.remark(f"by the stacks {_groups_text(job, job.stacks)}")
-    else:
-        places = [_groups_text(job, rows) for rows in (of_culprits, others) if rows]
-        diagnosis.remark(f"by the stacks: {', '.join(places)}")
+    are_together = len({place_text(row) for row in job.stacks}) == 1
+    groups = [job.stacks] if are_together else [rows for rows in (of_culprits, others) if rows]
+    diagnosis.remark(f"by the stacks: {', '.join(_groups_text(job, rows) for rows in groups)}")
     diagnosis.add_evidence("culprit", of_culprits[:2])
     diagnosis.add_evidence("waiting", others[:2])
-    if diagnosis.verdict != Kind.LAGGING:
-        return diagnosis
-    if found.verdict == Kind.LAGGING and found.culprits == diagnosis.culprits:
-        if is_standing_still(job) or has_stall_lines(job):
-            diagnosis.confirm()
-    elif found.verdict == Kind.LAGGING or any(row["kind"] == COLLECTIVE for row in of_culprits):
-        diagnosis.doubt(Doubt.STACKS_DISAGREE, f"{CONTRADICTION}")
-    elif any(row["kind"] == GPU for row in of_culprits) and not _is_counted(job, diagnosis):
-        diagnosis.doubt(Doubt.GPU_WAITS, "it waits for its GPU, perhaps for a call whose line its log lacks")
-    return diagnosis
 
 
-def _is_counted(job: Job, diagnosis: Explanation) -> bool:
-    """Whether counts in memory, which no buffer loses, show the calls of all culprits: of dumps, RAS or a profiler."""
-    counted = {row["rank_id"] for row in job.counted_calls if row["shown_by"] != INSPECTOR}
-    return job.recordings is not None or counted.issuperset(diagnosis.culprits)
+def _unranked(job: Job) -> list[Row]:
+    """Return where processes stand whose stacks do not show which rank they are; those outside of collectives first."""
+    return sorted(job.unranked_stacks, key=lambda row: bool(row["is_waiting"]))
 
 
-def _add_unranked(job: Job, diagnosis: Explanation) -> Explanation:
-    """Add where processes stand whose stacks do not show which rank they are; those outside of collectives first."""
-    rows = sorted(job.unranked_stacks, key=lambda row: bool(row["is_waiting"]))
-    if job.stacks or not rows:
-        return diagnosis
-    if diagnosis.verdict in (Kind.UNDECIDABLE, Kind.NO_HANG) and diagnosis.certainty is not Certainty.CERTAIN:
-        diagnosis = _find_silent_outside(job, rows) or diagnosis
-    diagnosis.remark(f"of the stacks, which do not show their ranks: {_groups_text(job, rows)}")
-    diagnosis.add_evidence("context", rows[:2])
-    if diagnosis.verdict == Kind.LAGGING and len(rows) >= len(job.rank_ids) and _are_in_collectives(rows):
-        diagnosis.doubt(Doubt.STACKS_DISAGREE, f"{CONTRADICTION}")
-    return diagnosis
-
-
-def _are_in_collectives(rows: list[Row]) -> bool:
-    return all(row["kind"] == COLLECTIVE for row in rows)
-
-
-def _find_silent_outside(job: Job, rows: list[Row]) -> Explanation | None:
+def find_silent_outside(job: Job) -> Explanation | None:
     """Find the ranks that announced fewer calls, if as many processes stand outside of collectives, twice alike.
 
     Neither source alone shows so much: the calls may be from a running job, and the stacks name no rank.
     """
-    announced = job.pytorch["announced_position"]
+    announced, rows = job.pytorch["announced_position"], _unranked(job)
     newest = max((row["sequence"] for row in announced), default=0)
     lagging = [row for row in announced if row["sequence"] < newest]
     leading = [row for row in announced if row["sequence"] == newest]
     waiting = [row for row in rows if row["is_waiting"]]
-    are_as_many = (len(lagging), len(leading)) == (len(rows) - len(waiting), len(waiting))
+    are_as_many = not job.stacks and (len(lagging), len(leading)) == (len(rows) - len(waiting), len(waiting))
     if not 0 < len(lagging) < len(leading) or not are_as_many or not all(row["is_still"] for row in rows):
         return None
     others = ranks_text(row["rank"] for row in leading)
@@ -285,15 +240,3 @@ def _find_silent_outside(job: Job, rows: list[Row]) -> Explanation | None:
     diagnosis.add_evidence("culprit", lagging[:2])
     diagnosis.add_evidence("waiting", leading[:2])
     return diagnosis
-
-
-def _answer(job: Job, diagnosis: Explanation, found: Explanation) -> Explanation:
-    """Return what the stacks show in place of an open verdict, with what the other lines show."""
-    if diagnosis.evidence_lines:
-        found.remark(f"by the other lines {diagnosis.reason}")
-    found.evidence_lines += [line for line in diagnosis.evidence_lines if line not in found.evidence_lines]
-    found.key = diagnosis.key
-    if not found.culprits:
-        found.collect = list(dict.fromkeys([*found.collect, *diagnosis.collect]))
-        found.call = diagnosis.call
-    return found

@@ -10,17 +10,15 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.hang import (
-    counts_join,
-    equal_counts,
+    counts,
     omissions,
-    ras_evidence,
     recorder,
     stacks,
     stall,
 )
+from ncclforensics.analyses.hang.agreement import settle
 from ncclforensics.analyses.hang.explain import explain
 from ncclforensics.analyses.hang.job import Job, all_jobs
-from ncclforensics.analyses.hang.source_agreement import weigh_sources
 from ncclforensics.analyses.verdict.considered import CONSIDERED, considered
 from ncclforensics.analyses.verdict.explanation import EVIDENCE_LINE, Explanation, Row
 from ncclforensics.analyses.verdict.unexplained import UNEXPLAINED, unexplained
@@ -64,11 +62,11 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Explanati
     """Return every job with the cheapest explanation, held against all sources, and what else is to be told."""
     diagnoses = []
     for job in all_jobs(frames):
-        equal_counts.weigh_counts_of_sources(job)
+        counts.compare_counts(job)
         suggestions = explain(job)
-        diagnosis = suggestions[0]
-        diagnosis = counts_join.weigh_counts(job, ras_evidence.add_ras_evidence(job, diagnosis))
-        diagnosis = weigh_sources(job, stacks.add_stack_evidence(job, diagnosis))
+        diagnosis = settle(job, suggestions[0])
+        counts.mention_counts(job, diagnosis)
+        stacks.mention_stacks(job, diagnosis)
         recorder.mention_old_dumps(job, diagnosis)
         recorder.name_dumps(job, diagnosis)
         diagnosis = omissions.weigh_omissions(job, stall.weigh_stall(job, diagnosis))

@@ -72,6 +72,9 @@ class Doubt(Enum):
     # Other sources.
     SECOND_HAND = _unusual("the report of a waiting rank is of another moment than the others made their calls")
     ONE_MOMENT = _ordinary("the ranks were only late at the moment that this source shows")
+    ONE_LAUNCH = _ordinary(
+        "it waits for the same as the others, whose hosts launched one call more before they stopped"
+    )
     DUMPS_OF_ANOTHER_MOMENT = _unusual("the dumps are of a running job, or of different moments")
     DUMP_NOT_WRITTEN = _ordinary("it waits, too, and only wrote no dump")
     MAY_HAVE_COMPLETED = _ordinary("the links or the GPU of some ranks failed in this call")

@@ -77,5 +77,23 @@ class Sign(StrEnum):
     CAPTURE = "capture"
 
 
+class Source(StrEnum):
+    """A source of evidence on the calls of a job, in words."""
+
+    LINES = "NCCL's lines"
+    DUMPS = "the Flight Recorder dumps"
+    WATCHDOGS = "the watchdogs' messages"
+    STACKS = "the stacks"
+    REPORTS = "the RAS reports"
+    EXITS = "the reports on ended processes"
+    INSPECTOR = "NCCL's Inspector"
+    PROFILER = "the trace of NCCL's profiler"
+
+    @property
+    def shows(self) -> str:
+        """Begin a sentence on what it shows."""
+        return f"{self} {'shows' if self in (Source.INSPECTOR, Source.PROFILER) else 'show'}"
+
+
 # Verdicts on ranks that did not make a call.
 OF_ABSENCE = (Kind.LAGGING, Kind.UNMATCHED)
