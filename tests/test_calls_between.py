@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
-from ncclforensics.analyses.job import unread_calls
+from ncclforensics.analyses.job.calls import unread_calls
 from ncclforensics.archive import write
 from ncclforensics.formats import dialect
 from ncclforensics.frames.open_run import open_run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclforensics.analyses.job.failure_events import CLASSES
+from ncclforensics.analyses.job.ends.failure_events import CLASSES
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders, grammar_file
 

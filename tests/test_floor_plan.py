@@ -49,8 +49,8 @@ LAYERS = (
     "analyses.fabric",
     "analyses.transport",
     "analyses.benchmark",
-    "analyses.verdict",
     "analyses.hang",
+    "analyses.verdict",
     "analyses.verdict",
     "analyses",
     "rules.finding",
@@ -226,7 +226,9 @@ def test_imports_follow_the_flow_of_the_data() -> None:
 
 def test_an_import_against_the_flow_is_found() -> None:
     assert imports_against_the_flow("inputs.lines", {"errors", "frames.run"}) == {"frames.run"}
-    assert imports_against_the_flow("analyses.job.calls", {"analyses.hang.verdict"}) == {"analyses.hang.verdict"}
+    assert imports_against_the_flow("analyses.job.calls.calls", {"analyses.verdict.verdict"}) == {
+        "analyses.verdict.verdict"
+    }
     assert imports_against_the_flow("views.plots", {"cli.hang"}) == {"cli.hang"}
 
 

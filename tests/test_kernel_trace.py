@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from ncclforensics import analyze
-from ncclforensics.analyses.job.kernel_trace import kernel_progress
+from ncclforensics.analyses.job.calls.kernel_trace import kernel_progress
 from ncclforensics.rules.finding import Finding
 from tests.incidents import INCIDENTS
 

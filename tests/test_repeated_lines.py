@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
-from ncclforensics.analyses.job import identity
+from ncclforensics.analyses.job.identity import identity
 from ncclforensics.formats import dialect
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import polars as pl
 import pytest
 
-from ncclforensics.analyses.job.kernel_events import of_these_days, run_days
+from ncclforensics.analyses.job.ends.kernel_events import of_these_days, run_days
 from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, elapsed, in_last_year
 
 

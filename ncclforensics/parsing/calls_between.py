@@ -78,7 +78,7 @@ class CountedStretches:
     """The calls of stretches of lines that were parsed, as counts of each communicator, kind of call and peer.
 
     A communicator may be created between the windows with the pointer of an earlier one, so that calls are counted by
-    stretch: which of the two they are of, `analyses.job.calls` knows when all lines have been read.
+    stretch: which of the two they are of, `analyses.job.calls.calls` knows when all lines have been read.
     """
 
     def __init__(self) -> None:

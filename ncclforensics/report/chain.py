@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.hang.stacks import describe_stacks
+from ncclforensics.analyses.verdict.sources.stacks import describe_stacks
 from ncclforensics.analyses.verdict.vocabulary import Basis
 from ncclforensics.data.names import NO_KIND, operation_text
 from ncclforensics.report.build import Report

@@ -13,9 +13,9 @@ from pathlib import Path, PurePath
 
 import polars as pl
 
-from ncclforensics.analyses.hang.stall import FROM_ENDS
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import certainty_of
+from ncclforensics.analyses.verdict.lines.stall import FROM_ENDS
 from ncclforensics.archive import parquet
 from ncclforensics.archive.manifest import Saved, is_saved
 from ncclforensics.errors import UsageError

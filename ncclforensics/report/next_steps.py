@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
+from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Part
 from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from ncclforensics.analyses.job.calls import describe_calls
+from ncclforensics.analyses.job.calls.calls import describe_calls
 from ncclforensics.data.names import DATATYPES, datatype, reduction
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.registry import analyses

@@ -14,7 +14,7 @@ from inspect import cleandoc
 from itertools import islice
 from typing import Any, cast
 
-from ncclforensics.analyses.job.warnings import FRAMES as WARNING_FRAMES
+from ncclforensics.analyses.job.ends.warnings import FRAMES as WARNING_FRAMES
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError, is_own, own_place
 from ncclforensics.frames.declarations import declarations
 from ncclforensics.frames.protocol import Frames, call

@@ -14,7 +14,7 @@ import altair as alt
 import polars as pl
 import vl_convert
 
-from ncclforensics.analyses.job.shown_calls import LAST
+from ncclforensics.analyses.job.calls.shown_calls import LAST
 from ncclforensics.data.names import bytes_text, operation_text, printable
 from ncclforensics.report.build import Report, Row
 from ncclforensics.views.headline import short_ranks

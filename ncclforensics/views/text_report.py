@@ -10,7 +10,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.analyses.hang.stacks import place_text
+from ncclforensics.analyses.verdict.sources.stacks import place_text
 from ncclforensics.data.names import (
     argument_text,
     certainty_text,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ncclforensics import analyze
-from ncclforensics.analyses.hang.stall import FROM_ENDS
+from ncclforensics.analyses.verdict.lines.stall import FROM_ENDS
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.settings import Settings
 from ncclforensics.errors import NoInputError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.calls import replay_only_calls
+from ncclforensics.analyses.job.calls.calls import replay_only_calls
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
 

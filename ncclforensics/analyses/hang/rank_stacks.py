@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.stack_processes import RankIndex
+from ncclforensics.analyses.job.text.stack_processes import RankIndex
 from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, WAITING, short_name
 from ncclforensics.frames.registry import analysis
 

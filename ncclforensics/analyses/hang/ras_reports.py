@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.ras_assembly import RAS_SNAPSHOT, RAS_STATE, RasAssembly, Row, lines_in_order
-from ncclforensics.analyses.job.communicator_hashes import hash_number
+from ncclforensics.analyses.job.identity.communicator_hashes import hash_number
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import ranges_by_text
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.rank_numbers import numbers_below
-from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
-from ncclforensics.analyses.job.recorder_groups import WORLD
+from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
+from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
+from ncclforensics.analyses.job.text.recorder_groups import WORLD
 from ncclforensics.data.torch_calls import SYMMETRIC, WATCHED_LIBRARIES
 
 Row = dict[str, Any]

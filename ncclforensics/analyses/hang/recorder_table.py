@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import minority_of
+from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import EQUAL_SIZED, SYMMETRIC
 from ncclforensics.frames.columns import text_of

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import attempt_of
+from ncclforensics.analyses.job.text.torch_text import attempt_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, elapsed

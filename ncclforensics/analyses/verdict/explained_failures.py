@@ -11,9 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.exit_times import CLOCKS_DIFFER
-from ncclforensics.analyses.job.failure_events import AFTER
-from ncclforensics.analyses.job.kernel_events import SOON_AFTER
+from ncclforensics.analyses.job.ends.exit_times import CLOCKS_DIFFER
+from ncclforensics.analyses.job.ends.failure_events import AFTER
+from ncclforensics.analyses.job.ends.kernel_events import SOON_AFTER
 from ncclforensics.analyses.transport.completions import hosts_of_addresses
 from ncclforensics.analyses.verdict.failing_ends import located
 from ncclforensics.frames.columns import MADE_UP, OWNER, no_rows, text_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.failure_events import AFTER, NETWORK
+from ncclforensics.analyses.job.ends.failure_events import AFTER, NETWORK
 from ncclforensics.analyses.transport.completions import hosts_of_addresses
 from ncclforensics.frames.columns import no_rows, short_host, text_of
 from ncclforensics.frames.registry import analysis

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_ERROR, GPU_MEMORY, HOST_MEMORY, NODE
-from ncclforensics.analyses.job.failure_events import HARD
-from ncclforensics.analyses.job.process_exits import end_text, strongest_reports
+from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, GPU_ERROR, GPU_MEMORY, HOST_MEMORY, NODE
+from ncclforensics.analyses.job.ends.failure_events import HARD
+from ncclforensics.analyses.job.ends.process_exits import end_text, strongest_reports
 from ncclforensics.analyses.verdict.explanation import Explanation, Row
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.warnings import OFTEN_HARMLESS
+from ncclforensics.analyses.job.ends.warnings import OFTEN_HARMLESS
 from ncclforensics.data.names import bytes_text, version_text
 from ncclforensics.data.nccl_sources import topic
 from ncclforensics.frames.columns import text_of

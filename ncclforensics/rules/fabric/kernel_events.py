@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.failure_events import LOST, NETWORK
+from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK
 from ncclforensics.data.names import pci_address
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.exit_reports import SIGNAL
+from ncclforensics.analyses.job.ends.exit_reports import SIGNAL
 from ncclforensics.analyses.verdict.vocabulary import Detail
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import CRASHES

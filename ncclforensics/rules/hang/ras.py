@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.hang.ras_evidence import ranks_differing_in_counts, ranks_differing_in_status
 from ncclforensics.analyses.hang.ras_reports import process_place
+from ncclforensics.analyses.verdict.sources.ras_evidence import ranks_differing_in_counts, ranks_differing_in_status
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule

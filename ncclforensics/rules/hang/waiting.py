@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.hang.stall import WEAK
+from ncclforensics.analyses.verdict.lines.stall import WEAK
 from ncclforensics.analyses.verdict.vocabulary import Basis, How
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity

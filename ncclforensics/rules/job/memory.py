@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
-from ncclforensics.analyses.job.process_exits import OUT_OF_MEMORY
+from ncclforensics.analyses.job.ends.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
+from ncclforensics.analyses.job.ends.process_exits import OUT_OF_MEMORY
 from ncclforensics.data.cuda import MEMORY, PEER, SELF_EXPLAINED
 from ncclforensics.data.names import shown
 from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS

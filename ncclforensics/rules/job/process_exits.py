@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL
+from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL
 from ncclforensics.data.processes import ABORT, BUS_ERROR, HANG_UP, INTERRUPT, KILL, SIGNALS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity

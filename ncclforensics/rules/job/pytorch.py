@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import compared_calls, differ_in_number_alone, differing_ranks
+from ncclforensics.analyses.job.text.torch_text import compared_calls, differ_in_number_alone, differing_ranks
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import CLOSED, CONNECT, RENDEZVOUS, TIMED_OUT
+from ncclforensics.analyses.job.text.torch_text import CLOSED, CONNECT, RENDEZVOUS, TIMED_OUT
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import GLOO, SECOND_HAND_MESSAGES, STORE

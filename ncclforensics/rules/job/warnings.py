@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.failure_events import without_collnet_setup
+from ncclforensics.analyses.job.ends.failure_events import without_collnet_setup
 from ncclforensics.data.names import count_of
 from ncclforensics.data.nccl_sources import (
     INTERNAL,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.exit_reports import KERNEL, NODE
-from ncclforensics.analyses.job.process_exits import strongest_of
+from ncclforensics.analyses.job.ends.exit_reports import KERNEL, NODE
+from ncclforensics.analyses.job.ends.process_exits import strongest_of
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.rules.finding import Finding, Severity

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK
+from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK
 from ncclforensics.frames.columns import OWNER, PLACE, begins_with, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.failure_events import is_info
+from ncclforensics.analyses.job.ends.failure_events import is_info
 from ncclforensics.data.verbs import BAD_ADDRESS, INVALID, MODIFY_QP, NO_DEVICE, NO_MEMORY, TIMED_OUT, UNREACHABLE
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.calls import describe_calls
+from ncclforensics.analyses.job.calls.calls import describe_calls
 from ncclforensics.data.names import (
     ROOTED,
     argument_text,

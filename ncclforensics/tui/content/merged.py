@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import polars as pl
 
-from ncclforensics.analyses.job.calls import describe_calls
+from ncclforensics.analyses.job.calls.calls import describe_calls
 from ncclforensics.errors import UsageError
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.time_range import as_time

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import polars as pl
 
-from ncclforensics.analyses.hang.stacks import place_text
+from ncclforensics.analyses.verdict.sources.stacks import place_text
 from ncclforensics.data.names import operation_text, printable
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report, Row

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import polars as pl
 
-from ncclforensics.analyses.job.kernel_events import of_these_days
+from ncclforensics.analyses.job.ends.kernel_events import of_these_days
 from ncclforensics.data.counters import LINK_DOWNED
 from ncclforensics.data.processes import OF_CONTROL_GROUP, XIDS
 from ncclforensics.frames.columns import no_rows, short_host, text_of

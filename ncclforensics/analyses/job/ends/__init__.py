@@ -1,0 +1,1 @@
+"""How processes ended, what failed, and what NCCL warned of."""

@@ -1,0 +1,232 @@
+"""Classify failure lines as causes or consequences.
+
+Order of causes (knowledge: cascade-order): a refusal or a hard fault of this rank; a network error other than a flush;
+a lost peer; the consequences of an abort. An event is a cause only if there is none of a stronger class.
+
+What NCCL survived is no failure: a probe of something optional, whose warning NCCL turns into an INFO line, and a line
+after which its thread went on with init.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.program_ends import add_program_end
+from ncclforensics.analyses.job.identity.restarts import since_restart
+from ncclforensics.data.nccl_sources import is_top_file
+from ncclforensics.data.verbs import DOWN
+from ncclforensics.frames.columns import OWNER, begins_with, text_of
+from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.grammar_file import load
+
+# Classes of failure lines. Each alternative of `failure` in warning.lark names its class in a comment beside it.
+REFUSED = "refused"  # NCCL refused to continue init
+HARD = "hard"  # this rank's GPU, memory, driver or device failed
+NETWORK = "network"  # a transfer failed; either end or the link may be at fault
+LOST = "lost"  # the connection to another process was lost
+AFTER = "after"  # always a consequence of another failure
+CONTEXT = "context"  # neither: retries, warnings that NCCL continues after, and lines that no verdict rests on
+CLASSES = (REFUSED, HARD, NETWORK, LOST, AFTER, CONTEXT)
+# Where the program reported success, its processes close their local connections as each one ends, and errors return.
+AFTER_SUCCESS = ("local_closed", "local_lost", "proxy_failed", "unwinding", "aborting")
+REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network failed
+FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
+THREAD = [*OWNER, "tid"]
+SHUTTING_DOWN = "driver shutting down"  # the process was already exiting
+REGISTERING = 4  # lines behind a CUDA error, fewer than which NCCL says that it registered no buffer
+
+FAILURE_EVENT = {
+    "job": pl.Int32(),
+    "rank_id": pl.Int32(),  # null where one process drives several ranks
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "form": pl.Categorical(),
+    "kind": pl.String(),  # one of the classes above
+    "named_rank_id": pl.Int32(),  # id of the rank that the line names, if any
+    "rank": pl.Int32(),
+    "other": pl.Int64(),
+    "nranks": pl.Int32(),
+    "nroots": pl.Int64(),
+    "otherroots": pl.Int64(),
+    "status": pl.Int64(),
+    "peer": pl.Categorical(),
+    "error": pl.String(),
+    "busid": pl.Int64(),
+    "result": pl.Int64(),  # ncclResult_t that a caller returned
+    "unwound": pl.Categorical(),  # place of a caller that returned an error
+    "calling_thread": pl.Categorical(),  # behind the code of such a caller: its thread, or its call
+    "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "pos": pl.Int64(),
+}
+
+
+@analysis(FAILURE_EVENT, of=("failure", "libfabric_error", "journal_failure"))
+def failure_event(
+    failure: pl.DataFrame,
+    libfabric_error: pl.DataFrame,
+    journal_failure: pl.DataFrame,
+    completion_error: pl.DataFrame,
+    milestone: pl.DataFrame,
+    communicator: pl.DataFrame,
+    rank: pl.DataFrame,
+    member: pl.DataFrame,
+    restart: pl.DataFrame,
+    collnet: pl.DataFrame,
+    ending: pl.DataFrame,
+    not_registered: pl.DataFrame,
+    program_end: pl.DataFrame,
+) -> pl.DataFrame:
+    """Every failure line that has a class, with the rank that printed it and the rank that it names."""
+    owners = rank.group_by(OWNER).agg(
+        pl.col("job").first(), rank_id=pl.when(pl.len() == 1).then(pl.col("rank_id").first())
+    )
+    is_last_end = pl.col("end_pos") > pl.col("created_pos").max()  # a communicator created later shows that it went on
+    exit_times = member.group_by(OWNER).agg(exit_pos=pl.col("end_pos").filter(is_last_end).min())
+    # Where no line shows a communicator of the process, its errors leave NCCL through an end as well as through init.
+    unseen_ends = ending.join(member, on=OWNER, how="anti").group_by(OWNER).agg(end_pos=pl.col("pos").min())
+    classes = load("warning").form_classes("failure")
+    own_failures = since_restart(failure, restart).with_columns(
+        kind=text_of("form").replace_strict(classes, return_dtype=pl.String)
+    )
+    own_failures = _without_survived(own_failures, milestone, communicator)
+    own_failures = without_registration(without_collnet_setup(own_failures, collnet), not_registered)
+    requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
+    of_plugin = requests.select(
+        *OWNER,
+        "error",
+        "source",
+        "line",
+        "pos",
+        form=pl.lit("libfabric_request").cast(pl.Categorical()),
+        kind=pl.lit(NETWORK),
+    )
+    of_journal = journal_failure.select(
+        *OWNER,
+        "source",
+        "line",
+        "pos",
+        error="message",
+        form=pl.lit("journal").cast(pl.Categorical()),
+        kind=pl.lit(NETWORK),
+    )
+    is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
+    survived = completion_error.filter("is_survived").select("source", "line")
+    ended = member.group_by("job").agg(is_completed=(pl.col("end") == "Destroy").fill_null(False).all())
+    # A process that still prints has not died: it closed its own connection, to abort or destroy its communicator.
+    is_own_end = ((text_of("form") == "local_closed") & (pl.col("named_rank_id") == pl.col("rank_id"))).fill_null(False)
+    events = (
+        pl.concat([own_failures, of_plugin, of_journal], how="diagonal_relaxed")
+        .filter((pl.col("kind") != CONTEXT) & is_harmless.fill_null(False).not_())
+        .join(survived, on=["source", "line"], how="anti")
+        .with_columns(kind=pl.when(pl.col("status") == FLUSHED).then(pl.lit(AFTER)).otherwise("kind"))
+        .filter(pl.col("error").fill_null("").str.contains(SHUTTING_DOWN, literal=True).not_())
+        .join(owners, on=OWNER, how="inner")
+        .join(ended, on="job", how="left")
+        .filter(
+            ((pl.col("kind") == NETWORK) & pl.col("is_completed")).fill_null(False).not_()
+        )  # the run completed in spite of it
+        .join(exit_times, on=OWNER, how="left")
+        .join(_named_ranks(own_failures, member), on=["source", "line"], how="left")
+        .join(unseen_ends, on=OWNER, how="left")
+        .with_columns(end_pos=pl.when(form="unwinding").then("end_pos"))
+        .pipe(add_program_end, program_end)
+        .with_columns(success_pos=pl.when(text_of("form").is_in(AFTER_SUCCESS)).then("success_pos"))
+        .with_columns(exit_pos=pl.coalesce(pl.min_horizontal("exit_pos", "own_end_pos", "success_pos"), "end_pos"))
+        .with_columns(at_exit=(pl.col("pos") > pl.col("exit_pos")).fill_null(False) | is_own_end)
+        .sort("pos")
+    )
+    return _with_orderly_ends(events, rank)
+
+
+def _with_orderly_ends(events: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """Mark closed local connections as `at_exit` where most ranks of a host close theirs and nothing else fails."""
+    is_closing = text_of("form") == "local_closed"
+    failed_jobs = events.filter(~is_closing & ~pl.col("at_exit"))["job"].unique()
+    ranks_of_host = rank.group_by("job", "host").agg(ranks=pl.len())
+    ending = (
+        events.filter(is_closing)
+        .group_by("job", "host")
+        .agg(closed=pl.col("localrank").n_unique())
+        .join(ranks_of_host, on=["job", "host"])
+        .filter(2 * pl.col("closed") > pl.col("ranks"))
+    )
+    is_orderly = (
+        is_closing
+        & pl.col("job").is_in(failed_jobs.implode()).not_()
+        & pl.col("job").is_in(ending["job"].unique().implode())
+    )
+    return events.with_columns(at_exit=pl.col("at_exit") | is_orderly)
+
+
+def is_info() -> pl.Expr:
+    """Whether a line of `failure` is an INFO line: NCCL prints one instead of a warning where it can do without."""
+    return pl.col("site").is_null() & pl.col("tid").is_not_null()
+
+
+def _without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communicator: pl.DataFrame) -> pl.DataFrame:
+    """Leave out probes, and lines after which their thread went on with init before an error left NCCL."""
+    is_probe = (pl.col("kind") == HARD) & is_info()
+    steps = pl.concat([frame.select(*THREAD, "pos", step="pos") for frame in (milestone, communicator)])
+    places = failures["unwound"].cast(pl.String).unique().drop_nulls()
+    top_places = pl.Series([place for place in places if is_top_file(place)], dtype=pl.String)
+    errors = failures.filter(text_of("unwound").is_in(top_places.implode())).select(*THREAD, "pos", error_pos="pos")
+    placed = failures.filter(is_probe.fill_null(False).not_()).sort("pos")
+    for later in (steps, errors):
+        placed = placed.join_asof(later.sort("pos"), on="pos", by=THREAD, strategy="forward", check_sortedness=False)
+    went_on = (pl.col("step") < pl.col("error_pos").fill_null(pl.col("step") + 1)).fill_null(False)
+    return placed.filter(~went_on).drop("step", "error_pos")
+
+
+def without_registration(failures: pl.DataFrame, not_registered: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the CUDA errors right before the line that a buffer of the program could not be registered.
+
+    NCCL copies such a buffer instead (src/transport/nvls.cc, nvlsRegisterBuffer).
+    """
+    place = [*OWNER, "source", "line"]
+    lines = pl.concat(
+        not_registered.select(*OWNER, "source", pl.col("line") - distance) for distance in range(1, REGISTERING)
+    )
+    of_cuda = failures.filter(form="cuda").join(lines, on=place, how="semi", nulls_equal=True)
+    return failures if of_cuda.is_empty() else failures.join(of_cuda, on=["source", "line"], how="anti")
+
+
+def without_collnet_setup(failures: pl.DataFrame, collnet: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the errors of a failed setup of CollNet, which NCCL ignores (src/init.cc, collNetTrySetup).
+
+    They end at one place in init.cc. An error that NCCL returns passes two at least, or group.cc.
+    """
+    if collnet.filter(form="failed").is_empty():
+        return failures
+    place = text_of("unwound")
+    is_step = text_of("form") == "unwinding"
+    in_init = place.str.contains("init.cc:", literal=True)
+    is_returned = (in_init & (place != place.filter(in_init).first())).any() | (
+        place.str.contains("group.cc:", literal=True).any()
+    )
+    return failures.filter(~is_step | is_returned.over(THREAD).fill_null(value=False))
+
+
+def _named_ranks(failures: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """The rank that a line names by its number on the host, in the communicator of the line.
+
+    The line names no communicator: the number counts only if all communicators of the process that were open then give
+    the same rank, and all their members are known.
+    """
+    lines = failures.filter(pl.col("localrank").is_not_null()).select(*OWNER, "pos", "source", "line", "localrank")
+    seen = member.filter(pl.col("rank").n_unique().over("key") == pl.col("nranks"))
+    local = seen.sort("rank").with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int64).over("key", "host"))
+    open_then = (pl.col("created_pos") <= pl.col("pos")) & (
+        pl.col("end_pos").is_null() | (pl.col("end_pos") > pl.col("pos"))
+    )
+    own = lines.join(member.select(*OWNER, "key", "created_pos", "end_pos"), on=OWNER).filter(open_then)
+    named = own.join(
+        local.select("key", "host", "localrank", named_rank_id="rank_id"), on=["key", "host", "localrank"], how="left"
+    )
+    return (
+        named.group_by("source", "line")
+        .agg(pl.col("named_rank_id").first(), is_one=(pl.col("named_rank_id").n_unique() == 1))
+        .filter("is_one")
+        .select("source", "line", "named_rank_id")
+    )

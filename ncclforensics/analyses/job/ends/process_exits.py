@@ -1,0 +1,333 @@
+"""Processes that ended, as launchers, the kernel and the application report it, and which of them ended first.
+
+A launcher that lost one process ends the others: a process that was told to end, that aborts after a time-out or that
+passes on an NCCL error did not end first. A launcher numbers its own children, which need not be ranks (torchrun under
+srun).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.exit_reports import (
+    EXCEPTION,
+    EXIT,
+    HOST_MEMORY,
+    KERNEL,
+    NEAR,
+    OF_CONTAINER,
+    OF_HOST,
+    RAISED,
+    ROCM,
+    STRENGTH,
+    TRACEBACK_LINES,
+    ExitReport,
+    Owner,
+    Row,
+    capture_reports,
+    crash_reports,
+    exception_reports,
+    launcher_reports,
+    system_reports,
+    torchrun_reports,
+)
+from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
+from ncclforensics.analyses.job.ends.failure_events import LOST
+from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
+from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
+from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
+from ncclforensics.analyses.job.identity import torch_ranks
+from ncclforensics.analyses.job.identity.lifetimes import finished_processes
+from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, signal_name
+from ncclforensics.frames.columns import frame_of_rows, text_of
+from ncclforensics.frames.registry import analysis
+
+PROCESS_EXIT = {
+    "job": pl.Int32(),
+    "rank_id": pl.Int32(),  # null where the line names no known process
+    "rank": pl.Int32(),
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "child": pl.Int32(),  # the launcher's number of the process, which need not be a rank
+    "local_rank": pl.Int32(),  # torchrun's number of the process on its node, where it prints no rank
+    "node": pl.String(),  # as the launcher names it
+    "how": pl.String(),
+    "signal": pl.Int64(),
+    "exit_code": pl.Int64(),
+    "reporter": pl.String(),  # srun, mpirun, torchrun, the kernel, …
+    "name": pl.String(),  # class of the exception
+    "message": pl.String(),
+    "where": pl.String(),  # library of the crash
+    "memory_of": pl.String(),  # what ran out of memory: host, container; empty: no reporter knows
+    "is_first": pl.Boolean(),  # it ended by itself; false if its end follows from that of another process
+    "is_by_clock": pl.Boolean(),  # another process ended at about that time on another host, whose clock may differ
+    "is_placed": pl.Boolean(),  # false: host or time do not join a line of the kernel, and nothing else reports this
+    "is_final": pl.Boolean(),  # the process certainly ended; an exception without a rank may have been caught
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "pos": pl.Int64(),
+}
+
+
+EXIT_FRAMES = (
+    "process_end",
+    "elastic_failure",
+    "spawn_failure",
+    "job_end",
+    "worker_end",
+    "kernel_kill",
+    "crash",
+    "exception",
+    "gpu_exception",
+    "journal_exit",
+)
+
+
+@analysis(PROCESS_EXIT, of=EXIT_FRAMES)
+def process_exit(
+    process_end: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
+    spawn_failure: pl.DataFrame,
+    job_end: pl.DataFrame,
+    worker_end: pl.DataFrame,
+    kernel_kill: pl.DataFrame,
+    crash: pl.DataFrame,
+    exception: pl.DataFrame,
+    gpu_exception: pl.DataFrame,
+    journal_exit: pl.DataFrame,
+    watchdog: pl.DataFrame,
+    call_error: pl.DataFrame,
+    work: pl.DataFrame,
+    rank: pl.DataFrame,
+    process: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    test_failure: pl.DataFrame,
+    source: pl.DataFrame,
+    torch_source: pl.DataFrame,
+    torch_error: pl.DataFrame,
+    run_days: pl.DataFrame,
+    run_start: pl.DataFrame,
+    communicator_lifetime: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per process and report of its end; the rows of one process have the same `rank_id`."""
+    kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
+    exception, gpu_exception = with_spawned_process(spawn_failure, exception, gpu_exception)
+    reports = [
+        *launcher_reports(process_end, job_end),
+        *torchrun_reports(elastic_failure, exception),
+        *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
+        *system_reports(job_end, worker_end, kernel_kill),
+        *crash_reports(crash),
+        *exception_reports(exception, gpu_exception),
+        *capture_reports(journal_exit),
+    ]
+    if not reports:
+        return pl.DataFrame(schema=PROCESS_EXIT)
+    finished = finished_processes(communicator_lifetime)
+    timely = set(kernel_kill.filter("is_in_run").select("source", "line").iter_rows())
+    is_one_host = rank["host"].drop_nulls().n_unique() == 1
+    nranks = max(communicator_lifetime["nranks"].drop_nulls(), default=None)
+    finder = ProcessFinder(rank, process, has_agents=elastic_failure.height > 0, nranks=nranks)
+    if process.is_empty():
+        torch_ranks.fill_ranks(reports, torch_source, exception, has_agents=elastic_failure.height > 0)
+    for report in reports:
+        report.owner = finder.owner(report)
+        if report.reporter == KERNEL:  # the kernel log has all programs of the host, and earlier days
+            is_timely = (report.row["source"], report.row["line"]) in timely
+            report.is_placed = is_timely and (is_one_host or report.node is not None)
+            report.final = (report.owner, report.rank) != (None, None)
+            report.final &= is_timely or report.owner not in finished
+    also_reported = {report.owner for report in reports if report.reporter != KERNEL and report.owner}
+    memory_of = {report.owner: report.memory_of for report in reports if report.owner and report.memory_of}
+    for report in reports:
+        report.is_placed |= report.owner in also_reported
+        report.memory_of = report.memory_of or (memory_of.get(report.owner, "") if report.owner else "")
+    failed_owners = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
+    has_errors = bool(call_error.height or test_failure.height)
+    # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
+    watched = watchdog.filter((text_of("form") != "thrown") | text_of("exception").str.starts_with("c10"))
+    _mark_consequences(
+        reports,
+        has_timeouts=bool(watched.height or work.height or has_errors),
+        has_errors=has_errors,
+        failed_owners=failed_owners,
+        victims=torch_error.drop_nulls("rank").to_dicts(),
+    )
+    lost = failure_event.filter(kind=LOST)
+    _mark_final(reports, source, lost.to_dicts(), is_over=bool(has_errors or not lost.filter(at_exit=False).is_empty()))
+    rows = [_row(report, rank_id) for report in reports for rank_id in finder.rank_ids(report)]
+    return frame_of_rows(rows, PROCESS_EXIT).sort("source", "line")
+
+
+def _row(report: ExitReport, rank_id: Row) -> Row:
+    place = {name: report.row[name] for name in ("source", "line", "pos")}
+    host, pid = report.owner or (report.node, report.pid)
+    return {
+        "job": rank_id.get("job"),
+        "rank_id": rank_id.get("rank_id"),
+        "rank": rank_id.get("rank", report.rank),
+        "host": rank_id.get("host", host),
+        "pid": rank_id.get("pid", pid),
+        "child": report.child,
+        "local_rank": report.local_rank,
+        "node": report.node,
+        "how": report.how,
+        "signal": report.signal,
+        "exit_code": report.code,
+        "reporter": report.reporter,
+        "name": report.name,
+        "message": report.message,
+        "where": report.where,
+        "memory_of": report.memory_of,
+        "is_first": not report.follows,
+        "is_by_clock": report.is_by_clock,
+        "is_placed": report.is_placed,
+        "is_final": report.final,
+        **place,
+    }
+
+
+def _mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, is_over: bool) -> None:
+    """Set `final` on reports that may concern no end: exceptions, and kernel messages with a container's other pids.
+
+    An exception is final if other processes ended, connections were closed right behind it (rows `lost`), or the log
+    ends there; a kernel message if it explains a known end.
+    """
+    lengths = dict(source.select("source", "lines").iter_rows())
+    final_reports = [report for report in reports if report.final]
+    has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
+    signals = {report.signal for report in final_reports if not report.follows}
+    closed = _positions(lost, "source")
+    for report in reports:
+        if report.reporter == KERNEL:
+            report.final |= report.signal in signals and not has_final_kernel_report
+        elif not report.final:
+            line, number = report.row["line"], report.row["source"]
+            is_last = line >= -NEAR if line < 0 else line >= lengths[number] - NEAR
+            is_closed = _is_soon_before(closed[number,], report.row["pos"])
+            report.final = is_over or bool(final_reports) or is_last or is_closed
+
+
+def _positions(rows: Iterable[Row], *key: str) -> dict[tuple[Any, ...], list[int]]:
+    """The `pos` of rows in order, by the values of these columns."""
+    positions: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for row in rows:
+        insort(positions[tuple(row[name] for name in key)], row["pos"])
+    return positions
+
+
+def _is_soon_before(positions: list[int], pos: int) -> bool:
+    """Whether one of these ordered positions is one of the next TRACEBACK_LINES."""
+    place = bisect_right(positions, pos)
+    return place < len(positions) and positions[place] - pos <= TRACEBACK_LINES
+
+
+def _is_soon_behind(positions: list[int], pos: int) -> bool:
+    """Whether one of these ordered positions is one of the TRACEBACK_LINES before."""
+    place = bisect_left(positions, pos)
+    return place > 0 and pos - positions[place - 1] <= TRACEBACK_LINES
+
+
+def _mark_consequences(
+    reports: list[ExitReport], *, has_timeouts: bool, has_errors: bool, failed_owners: set[Owner], victims: list[Row]
+) -> None:
+    """Set `follows` on reports of ends that another end or error explains; `victims`: rows of `torch_error`."""
+    exceptions = [report for report in reports if report.how in RAISED]
+    # A process exits with an error for a reason; a report of that reason is the cause.
+    has_explanation = (
+        has_errors
+        or any(not report.follows for report in exceptions)
+        or any(report.how == HOST_MEMORY for report in reports)
+    )
+    passing_on = {report.owner for report in exceptions} | failed_owners
+    victim_ranks = {row["rank"] for row in victims}
+    # The same rank raised an exception while it handled a lost connection: closely behind it.
+    handled = _positions(victims, "rank", "source")
+    passing_on_ranks = {report.rank for report in exceptions} | victim_ranks
+    first = min((report for report in reports if report.time), key=lambda report: report.time, default=None)
+    for report in reports:
+        if report.how == EXCEPTION and report.rank is not None:
+            report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
+        if report.signal in REQUESTED_ENDS or (first is not None and is_killed_by_launcher(report, first)):
+            report.follows = True
+        elif report.signal == ABORT:
+            # A watchdog that timed out, or an uncaught NCCL error, aborts the process.
+            report.follows |= has_timeouts or report.owner in failed_owners or report.rank in victim_ranks
+        elif report.how == EXIT:
+            is_close = first is not None and is_close_on_another_host(first, report)
+            # Of several nodes, the earliest failure counts.
+            is_later = first is not None and report.time > first.time and not is_close
+            is_passing_on = (
+                report.rank in passing_on_ranks
+                if report.owner is None and report.rank is not None
+                else report.owner in passing_on
+            )
+            report.follows |= has_explanation or is_later or is_passing_on or (not report.owner and bool(failed_owners))
+    unexplained = [report for report in reports if report.how == EXIT and not report.follows]
+    for report in unexplained:
+        report.is_by_clock = any(is_close_on_another_host(other, report) for other in unexplained)
+
+
+OUT_OF_MEMORY = {
+    OF_HOST: "the host ran out of memory",
+    OF_CONTAINER: "its container or job reached its memory limit (cgroup)",
+    "": "the memory of the host, the container or the job ran out",
+}
+
+
+def ended_text(row: Row) -> str:
+    """Describe how a process ended and what followed, as the predicate of a sentence."""
+    return f"{end_text(row)}; the other ranks lost their connection to it or wait for it"
+
+
+def end_text(row: Row) -> str:
+    """Describe how a process ended, as the predicate of a sentence."""
+    match row["how"]:
+        case "exception":
+            predicate = f"raised {row['name']} and ended"
+        case "gpu-memory":
+            predicate = "ran out of GPU memory and ended"
+        case "gpu-error":
+            cause = f"{row['reporter']} because of a GPU error" if row["reporter"] == ROCM else "a CUDA error"
+            predicate = f"was ended by {cause} ({row['message'].rstrip('.')})"
+        case "host-memory":
+            predicate = f"was killed because {OUT_OF_MEMORY[row['memory_of']]}, as {row['reporter']} reports"
+        case "node":
+            predicate = "ended with its node"
+        case "signal":
+            predicate = f"ended by {signal_name(row['signal'])}, as {row['reporter']} reports"
+        case _:
+            predicate = f"ended first, with exit code {row['exit_code']}, as {row['reporter']} reports"
+    return predicate
+
+
+def strongest_of(process_exit: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `process_exit` that `strongest_reports` keeps."""
+    is_unknown = pl.col("rank_id").is_null()
+    unknown = [pl.when(is_unknown).then(name).alias(f"_{name}") for name in ("source", "line", "child")]
+    strength = pl.col("how").replace_strict(list(STRENGTH), range(len(STRENGTH)), return_dtype=pl.Int32)
+    ordered = process_exit.with_columns(*unknown).sort(
+        strength, pl.col("where") == "", "reporter", "message", maintain_order=True
+    )
+    key = ["rank_id", "_source", "_line", "_child"]
+    return ordered.unique(key, keep="first", maintain_order=True).select(process_exit.columns)
+
+
+def strongest_reports(rows: Iterable[Row]) -> list[Row]:
+    """Return the strongest report of each process; reports of unknown processes are all kept."""
+    strongest: dict[Any, Row] = {}
+    for row in rows:
+        process_key = row["rank_id"] if row["rank_id"] is not None else (row["source"], row["line"], row["child"])
+        if process_key not in strongest or _strength(row) < _strength(strongest[process_key]):
+            strongest[process_key] = row
+    return list(strongest.values())
+
+
+def _strength(row: Row) -> tuple[int, bool, str, str]:
+    """Sort key: the smaller, the more specific the reason; independent of the order of files."""
+    return STRENGTH.index(row["how"]), not row["where"], row["reporter"], row["message"]

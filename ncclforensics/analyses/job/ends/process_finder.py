@@ -1,0 +1,93 @@
+"""Find the process, and so the ranks, that a report of an end is about."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.exit_reports import NODE, ExitReport, Owner, Row
+from ncclforensics.analyses.job.ends.exit_times import is_same_host
+
+
+class ProcessFinder:
+    """Find the process, and so the ranks, that a report is about."""
+
+    def __init__(self, rank: pl.DataFrame, process: pl.DataFrame, *, has_agents: bool, nranks: int | None) -> None:
+        """`nranks`: of the largest communicator."""
+        self._ranks = rank.to_dicts()
+        self._by_owner: dict[Owner, list[Row]] = defaultdict(list)
+        self._by_number: dict[int, list[Row]] = defaultdict(list)
+        for row in self._ranks:
+            if row["host"] is not None and row["pid"] is not None:
+                self._by_owner[row["host"], row["pid"]].append(row)
+            if row["rank"] is not None:
+                self._by_number[row["rank"]].append(row)
+        self._is_one_rank_each = all(len(rows) == 1 for rows in self._by_owner.values())
+        self._owners: dict[int, list[Owner]] = defaultdict(list)
+        self._speakers: dict[int, list[Owner]] = defaultdict(list)
+        for row in process.to_dicts():
+            self._owners[row["pid"]].append((row["host"], row["pid"]))
+            for source in row["sources"]:
+                self._speakers[source].append((row["host"], row["pid"]))
+        for owner in self._by_owner:  # RAS and stacks show processes of which there is no log
+            if owner not in self._owners[owner[1]]:
+                self._owners[owner[1]].append(owner)
+        self._has_agents = has_agents
+        self._nranks = nranks
+
+    def owner(self, report: ExitReport) -> Owner | None:
+        """Return host and pid of the process if NCCL's lines or other sources show its rank, else None."""
+        if report.pid:
+            owners = [owner for owner in self._owners[report.pid] if is_same_host(report.node, owner[0])]
+            return owners[0] if len(owners) == 1 else None
+        number = report.rank
+        if number is None and report.local_rank is not None:
+            number = self._rank_on_host(report.local_rank, report.row["source"])
+            if number is None:
+                return None
+        if number is None and report.child is not None and not self._has_agents:
+            # A launcher's child number is a rank if the node fits and each process drives one rank.
+            on_same_host = [
+                row for row in self._by_number[report.child] if is_same_host(report.node, row["host"] or "")
+            ]
+            number = report.child if on_same_host and self._is_one_rank_each else None
+        if number is None and report.child is None:
+            number = report.row["launcher_rank"]
+        if number is not None:
+            candidates = self._by_number[number]
+            return (
+                (candidates[0]["host"], candidates[0]["pid"]) if len(candidates) == 1 and candidates[0]["pid"] else None
+            )
+        if report.child is None and report.node is None:
+            speakers = self._speakers[report.row["source"]]
+            return speakers[0] if len(speakers) == 1 else None
+        return None
+
+    def _rank_on_host(self, local_rank: int, source: int) -> int | None:
+        """Return the rank of a process by its number on its node, if all ranks are known and all nodes have as many.
+
+        The node is the only one, or the one whose processes print into the same file.
+        """
+        numbers = sorted(row["rank"] for row in self._ranks if row["rank"] is not None)
+        if numbers != list(range(self._nranks or len(self._ranks))):
+            return None
+        numbers_of: dict[str | None, list[int]] = defaultdict(list)
+        for row in self._ranks:
+            numbers_of[row["host"]].append(row["rank"])
+        hosts_of_file = {host for host, _ in self._speakers[source]}
+        own = numbers_of if len(numbers_of) == 1 else hosts_of_file.intersection(numbers_of)
+        if len(own) != 1 or len({len(on_host) for on_host in numbers_of.values()}) != 1:
+            return None
+        on_host = sorted(numbers_of[next(iter(own))])
+        is_block = on_host[-1] - on_host[0] == len(on_host) - 1
+        return on_host[local_rank] if is_block and local_rank < len(on_host) else None
+
+    def rank_ids(self, report: ExitReport) -> list[Row]:
+        """Return the ranks of the process, or of a lost node; one empty row if they are unknown."""
+        if report.how == NODE:
+            return [row for row in self._ranks if row["host"] and is_same_host(report.node, row["host"])] or [{}]
+        if report.owner is not None:
+            return self._by_owner.get(report.owner) or [{}]
+        candidates = self._by_number[report.rank] if report.rank is not None else []
+        return candidates if len(candidates) == 1 else [{}]

@@ -1,0 +1,1 @@
+"""Who is who: processes, communicators, ranks, runs."""

@@ -1,0 +1,48 @@
+"""Find the ranks of ended processes where only PyTorch's and a launcher's text shows them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.exit_reports import ExitReport
+
+
+def fill_ranks(
+    reports: Iterable[ExitReport], torch_source: pl.DataFrame, exception: pl.DataFrame, *, has_agents: bool
+) -> None:
+    """Set the ranks of reports: from the file of a rank, from torchrun's table of pids, from srun's task numbers.
+
+    A launcher's task number is a rank where its label in front of lines equals the rank that PyTorch prints there.
+    """
+    rank_of_source = dict(torch_source.select("source", "rank").drop_nulls().iter_rows())
+    labels = exception.drop_nulls(["rank", "launcher_rank"])
+    is_label_rank = not labels.is_empty() and labels.select((pl.col("rank") == pl.col("launcher_rank")).all()).item()
+    reports = list(reports)
+    ranks_of_pid: dict[int, dict[str, int]] = defaultdict(dict)  # pid -> node -> rank
+    for report in reports:
+        if report.rank is not None and report.pid is not None:
+            ranks_of_pid[report.pid][_short(report.node)] = report.rank
+    for report in reports:
+        if report.rank is not None:
+            continue
+        if report.child is not None:
+            report.rank = report.child if is_label_rank and not has_agents else None
+        elif report.pid is not None:
+            of_pid = ranks_of_pid.get(report.pid, {})
+            same_pid = {rank for node, rank in of_pid.items() if _fits(node, report.node)}
+            report.rank = same_pid.pop() if len(same_pid) == 1 else None
+        elif report.node is None:
+            label = report.row.get("launcher_rank")
+            report.rank = label if is_label_rank and label is not None else rank_of_source.get(report.row["source"])
+
+
+def _short(node: str | None) -> str:
+    return (node or "").split(".")[0]
+
+
+def _fits(node: str, other: str | None) -> bool:
+    """Whether two names may be of one host; a name that is not printed fits all."""
+    return not node or not other or node == _short(other)

@@ -1,0 +1,1 @@
+"""PyTorch's text, Flight Recorder dumps and stacks, by process and rank."""

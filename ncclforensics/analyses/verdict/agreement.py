@@ -1,0 +1,256 @@
+"""Hold the explanation of a job against the testimonies of all its sources.
+
+Each source names the ranks that it finds missing from a call, shows others that wait in one, and counts calls. Four
+rules decide, whichever source it is:
+
+- independence: what is open is decided by a source of another kind, stacks or RAS reports.
+- made: a rank made the call that its log lacks if NCCL counted that call in memory, or if it waits by a counter of
+  another source. A log may lack its last lines, and a dump may be older.
+- agreement: a look at the job that finds the same ranks confirms them, if it shows that the job stood still.
+- contradiction: where sources exclude each other, one of them is of another run or moment. Then most sources decide,
+  and where there are as many on either side, no rank is named.
+"""
+
+from __future__ import annotations
+
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.sources import counts
+from ncclforensics.analyses.verdict.testimonies import COUNTERS, TESTIMONIES, Testimony
+from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How, Kind, Source
+from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import COLLECT_ANEW, STACKS_OF_HOST
+
+# Sources of one moment, with the world in which a rank waits although its log lacks the call.
+LOOKS = {
+    Source.STACKS: (
+        Doubt.STACKS_DISAGREE,
+        "the stacks contradict the calls in the logs, of which the last lines may be missing",
+    ),
+    Source.REPORTS: (
+        Doubt.NO_MISMATCH_IN_RAS,
+        "the RAS report shows no mismatch: all ranks had launched as many calls, before or behind the end of a log",
+    ),
+}
+# A rank that skips a call or calls in another order launches more calls on some communicator than those that wait.
+OF_ORDER = (How.SKIPPED, How.EXTRA, How.SWAPPED)
+# Verdicts on absence besides those on ranks that did not make a call: they rest on where the logs end, too.
+FROM_ENDS = (Kind.DEADLOCK, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
+SUREST = (Certainty.CERTAIN, Certainty.LIKELY, Certainty.POSSIBLE)
+
+
+def settle(job: Job, explanation: Explanation) -> Explanation:
+    """Return the explanation that most sources of a job agree on, with what confirms and what contradicts it."""
+    others = (job.recordings, job.timeouts, job.desyncs, job.stacks, job.unranked_stacks, job.snapshots, job.states)
+    if not any(map(bool, (*others, job.counted_calls))):
+        return explanation
+    testimonies = [testify(job) for testify in TESTIMONIES]
+    made = frozenset(job.rank_numbers(count.rank_id for testimony in testimonies for count in testimony.made))
+    testimonies = [
+        Testimony(Source.LINES) if testimony.source is Source.LINES and testimony.named <= made else testimony
+        for testimony in testimonies
+    ]
+    explanation = _without_ranks_that_made_it(job, explanation, testimonies)
+    explanation = _decided(job, explanation, testimonies)
+    for testimony in testimonies:
+        explanation = _agreed(job, explanation, testimony)
+    named = job.numbers_blamed(explanation)
+    if named and (_is_on_absence(explanation) or _is_mismatch_without_lines(explanation)):
+        return _by_most(job, explanation, testimonies)
+    return _beside_reports(job, explanation, testimonies)
+
+
+def _is_on_absence(explanation: Explanation) -> bool:
+    return explanation.verdict in OF_ABSENCE and not explanation.how
+
+
+def _is_mismatch_without_lines(explanation: Explanation) -> bool:
+    """Whether ranks made another call by dumps or watchdogs, and neither NCCL's lines nor PyTorch compare the calls."""
+    is_compared = explanation.key is not None or explanation.how is How.COMPARED
+    return explanation.verdict == Kind.MISMATCH and not is_compared
+
+
+def _without_ranks_that_made_it(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
+    """Drop the culprits that made the call, by counts in memory; or that wait, by counters of another source."""
+    for testimony in testimonies if _is_on_absence(explanation) else ():
+        named = job.numbers_blamed(explanation)
+        blamed = {rank_id for rank_id in explanation.culprits if job.rank_number(rank_id) not in testimony.named}
+        made = [row for row in testimony.made if row.rank_id in blamed and explanation.verdict == Kind.LAGGING]
+        waiting = named & testimony.waiting - testimony.named if testimony.source in COUNTERS else frozenset()
+        if made:
+            dropped = frozenset(job.rank_numbers(row.rank_id for row in made))
+            text, cited = (
+                counts.made_text(job, testimony.source, made),
+                counts.rows_in_memory(job, testimony.source, made),
+            )
+            if dropped >= named:
+                lacking = f"by the logs {ranks_text(named)} did not make the call that others are in"
+                return _open(job, explanation, f"{lacking}, but {text}", cited)
+            _drop(job, explanation, dropped, text)
+            explanation.add_evidence("context", cited[:2])
+        elif waiting and waiting != named:
+            _drop(job, explanation, waiting, f"{ranks_text(waiting)} waited, too, by {testimony.source}")
+            explanation.doubt(Doubt.SOURCES_DISAGREE)
+    return explanation
+
+
+def _drop(job: Job, explanation: Explanation, numbers: frozenset[int], text: str) -> None:
+    dropped = {rank_id for rank_id in explanation.culprits if job.rank_number(rank_id) in numbers}
+    explanation.culprits = [rank_id for rank_id in explanation.culprits if rank_id not in dropped]
+    explanation.missing = [number for number in explanation.missing if number not in numbers]
+    explanation.victims = sorted({*explanation.victims, *dropped})
+    explanation.remark(text)
+
+
+def _decided(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
+    """Return what stacks or reports find in place of an open answer, with what the other lines show."""
+    answers = [
+        testimony.explanation
+        for testimony in testimonies
+        if testimony.source in LOOKS and not testimony.is_of(explanation)
+        if testimony.explanation and _is_open_to(job, explanation, testimony.explanation)
+    ]
+    if not answers:
+        return explanation
+    found = min(answers, key=lambda answer: (not job.numbers_blamed(answer), SUREST.index(answer.certainty)))
+    if explanation.evidence_lines:
+        found.remark(f"by the other lines {explanation.reason}")
+    found.evidence_lines += [line for line in explanation.evidence_lines if line not in found.evidence_lines]
+    found.key = found.key or explanation.key
+    if not job.numbers_blamed(found):
+        found.collect = list(dict.fromkeys([*found.collect, *explanation.collect]))
+        found.call = explanation.call
+    return found
+
+
+def _is_open_to(job: Job, explanation: Explanation, found: Explanation) -> bool:
+    """Whether an answer leaves open what another source finds: it is none, or names no rank and no log shows calls."""
+    if explanation.verdict == Kind.UNDECIDABLE:
+        return True
+    if found.verdict == Kind.UNDECIDABLE or job.numbers_blamed(explanation) or job.is_finished:
+        return False
+    is_shown = explanation.certainty is Certainty.CERTAIN or not job.calls.is_empty()
+    is_weak = explanation.verdict in (Kind.NO_HANG, Kind.STUCK_TOGETHER) and not is_shown
+    return is_weak or found.verdict == Kind.RANK_DIED
+
+
+def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explanation:
+    """Return the surer of two explanations that name the same ranks; that they ended explains why they did not come."""
+    found, named = testimony.explanation, job.numbers_blamed(explanation)
+    if found is None or testimony.is_of(explanation) or not found.culprits or not job.numbers_blamed(found) <= named:
+        return explanation
+    has_ended = found.verdict == Kind.RANK_DIED and found.certainty is not Certainty.POSSIBLE
+    if has_ended and explanation.verdict == Kind.LAGGING:
+        found.remark(explanation.reason)
+        found.call, found.key = explanation.call, explanation.key
+        found.evidence_lines += explanation.evidence_lines
+        return found
+    if found.certainty is Certainty.CERTAIN is not explanation.certainty and testimony.source in COUNTERS:
+        return found  # it names the call and its line
+    if job.numbers_blamed(found) == named and testimony.source in LOOKS and testimony.is_of_stalled_job:
+        explanation.confirm()
+    explanation.add_evidence("context", found.evidence_lines[:2])
+    return explanation
+
+
+def _beside_reports(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
+    """Doubt a verdict that rests on compared calls or ended processes if RAS reports surely name other ranks."""
+    named = job.numbers_blamed(explanation)
+    for testimony in testimonies:
+        found = testimony.explanation
+        other = job.numbers_blamed(found) if found and testimony.source is Source.REPORTS else frozenset()
+        differs_in_order = explanation.verdict == Kind.DEADLOCK or explanation.how in OF_ORDER
+        follows = differs_in_order and other <= frozenset(job.rank_numbers(explanation.victims))
+        is_shown = testimony.is_sure or testimony.is_of_stalled_job
+        if found and named and other and is_shown and other.isdisjoint(named) and not follows:
+            doubt = Doubt.SOURCES_CONTRADICT if explanation.verdict in FROM_ENDS else Doubt.SOURCES_DISAGREE
+            explanation.doubt(doubt, f"but RAS names {ranks_text(other)}, which {found.reason}")
+            explanation.add_evidence("context", found.evidence_lines[:2])
+    return explanation
+
+
+def _by_most(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
+    """Return the explanation with what contradicts it, that of most sources, or an open one where they are even."""
+    named, is_on_absence = job.numbers_blamed(explanation), _is_on_absence(explanation)
+    if explanation.verdict == Kind.LAGGING:
+        _doubt_by_looks(job, explanation, testimonies)
+    independent = [
+        testimony
+        for testimony in testimonies
+        if not testimony.is_of(explanation) and (is_on_absence or testimony.named)
+    ]
+    opposing = [testimony for testimony in independent if testimony.opposes(named, testimonies)]
+    if not opposing:
+        others = [testimony for testimony in independent if testimony.named and testimony.named.isdisjoint(named)]
+        return _contested(explanation, others, Doubt.SOURCES_DISAGREE) if others else explanation
+    supporting = [testimony for testimony in testimonies if testimony.named & named]
+    rivals = max(([other for other in opposing if other.named == rival.named] for rival in opposing), key=len)
+    rival_ranks = rivals[0].named
+    of_moments = all(testimony.source not in COUNTERS for testimony in opposing)
+    has_lines = of_moments and (not is_on_absence or any(testimony.source is Source.LINES for testimony in supporting))
+    # More sources are right; of as many, lines against looks, and those whose culprits the others do not show waiting.
+    is_shown, are_rivals_shown = _show_waiting(opposing, named), _show_waiting(supporting, rival_ranks)
+    own_strength = (max(1, len(supporting)), has_lines, is_on_absence and not is_shown)
+    rival_strength = (len(rivals), False, is_on_absence and not are_rivals_shown)
+    if own_strength > rival_strength:
+        lead = len(supporting) - len(opposing)
+        is_clear = lead > 1 or (lead == 1 and of_moments)
+        return _contested(explanation, opposing, Doubt.SOURCES_DISAGREE if is_clear else Doubt.SOURCES_CONTRADICT)
+    if rival_strength > own_strength and rival_ranks:
+        return _of_rivals(job, rivals, supporting, explanation)
+    texts = ", ".join(testimony.text for testimony in opposing)
+    reason = f"the sources contradict each other: {ranks_text(named)} {explanation.reason}; but {texts}"
+    answer = _open(job, explanation, reason, [])
+    answer.suspects = sorted(named.union(*(testimony.named for testimony in opposing)))
+    answer.collect = list(dict.fromkeys([*COLLECT_ANEW, *explanation.collect]))
+    return _cited(answer, opposing)
+
+
+def _doubt_by_looks(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> None:
+    named = job.numbers_blamed(explanation)
+    for testimony in testimonies:
+        if testimony.source in LOOKS and named & testimony.waiting and not testimony.is_of(explanation):
+            doubt, text = LOOKS[testimony.source]
+            explanation.doubt(doubt, "" if testimony.named else text)
+        elif named & testimony.may_wait and not counts.are_counted(job, explanation.culprits):
+            explanation.doubt(Doubt.GPU_WAITS, "it waits for its GPU, perhaps for a call whose line its log lacks")
+
+
+def _show_waiting(testimonies: list[Testimony], numbers: frozenset[int]) -> bool:
+    return numbers <= frozenset().union(*(testimony.waiting for testimony in testimonies))
+
+
+def _cited(explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
+    for testimony in testimonies:
+        if testimony.explanation is not None:
+            explanation.add_evidence("context", testimony.explanation.evidence_lines[:2])
+    return explanation
+
+
+def _contested(explanation: Explanation, opposing: list[Testimony], doubt: Doubt) -> Explanation:
+    explanation.doubt(doubt, f"but {', '.join(testimony.text for testimony in opposing)}")
+    return _cited(explanation, opposing)
+
+
+def _of_rivals(job: Job, rivals: list[Testimony], supporting: list[Testimony], former: Explanation) -> Explanation:
+    answer = next(rival.explanation for rival in rivals if rival.explanation is not None)
+    if len(rivals) > 1:
+        answer.remark(f"{', '.join(rival.text for rival in rivals[1:])}, too")
+    answer.victims = sorted(set(job.rank_ids) - set(answer.culprits))
+    if supporting:
+        return _contested(answer, supporting, Doubt.SOURCES_CONTRADICT)
+    answer.doubt(Doubt.SOURCES_CONTRADICT, f"but {ranks_text(job.numbers_blamed(former))} {former.reason}")
+    answer.add_evidence("context", former.evidence_lines[:2])
+    return answer
+
+
+def _open(job: Job, explanation: Explanation, reason: str, cited: list[Row]) -> Explanation:
+    """Answer that no rank is named, with what the explanation rested on."""
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
+    answer.key, answer.call, answer.victims = explanation.key, explanation.call, sorted(job.rank_ids)
+    named = ranks_text(job.numbers_blamed(explanation))
+    answer.collect = [f"collect the whole log of {named}", f"take the stacks on each host: `{STACKS_OF_HOST}`"]
+    answer.add_evidence("context", cited[:2])
+    answer.evidence_lines += [{**line, "what": "context"} for line in explanation.evidence_lines]
+    return answer

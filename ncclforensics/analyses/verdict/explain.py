@@ -1,0 +1,110 @@
+"""Find the cheapest explanation of what a job shows, and what else was considered.
+
+Every source suggests faults by the claims of failure that it makes. The answer is the fault that leaves the fewest
+claims unexplained: that which suggests itself by the claim that nothing else explains (`claims`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ncclforensics.analyses.verdict import testimonies
+from ncclforensics.analyses.verdict.claims import Claim
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.lines import init, mismatch, no_hang, ranks_without_log, transport_failure, waiting
+from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, torch_comparisons, torch_text
+from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
+from ncclforensics.analyses.verdict.vocabulary import Source
+
+Suggest = Callable[[Job], Explanation | None]
+
+
+def explain(job: Job) -> list[Explanation]:
+    """Return all explanations that the sources suggest, the cheapest first; there is always one."""
+    found = [
+        _suggested(claim, explanation) for claim, suggest in SUGGESTIONS if (explanation := suggest(job)) is not None
+    ]
+    return sorted(found, key=lambda explanation: explanation.suggested_by)
+
+
+def _suggested(claim: Claim, explanation: Explanation) -> Explanation:
+    explanation.suggested_by = claim
+    return explanation
+
+
+def _find_recorded_mismatch(job: Job) -> Explanation | None:
+    return None if Source.DUMPS in job.doubts else recorder.find_recorded_mismatch(job)
+
+
+def _find_recorded_wait(job: Job) -> Explanation | None:
+    return None if Source.DUMPS in job.doubts else testimonies.find_recorded_roots(job)
+
+
+def _find_in_doubtful_sources(job: Job) -> Explanation | None:
+    """Find what dumps and watchdogs show that may be of another run, unless the network failed by NCCL's lines."""
+    if not job.doubts or transport_failure.find_transport_failure(job):
+        return None
+    by_dumps, by_watchdogs = (
+        counts.as_possibility(job, find(job), source) if source in job.doubts else None
+        for source, find in ((Source.DUMPS, _by_dumps), (Source.WATCHDOGS, pytorch.find_desync))
+    )
+    return by_dumps or by_watchdogs
+
+
+def _by_dumps(job: Job) -> Explanation | None:
+    return recorder.find_recorded_mismatch(job) or testimonies.find_recorded_roots(job)
+
+
+def _find_desync(job: Job) -> Explanation | None:
+    """Find a desync that PyTorch reports."""
+    if Source.WATCHDOGS in job.doubts:
+        return None
+    return counts.mention_later_calls(job, pytorch.find_desync(job))
+
+
+def _find_by_lines(job: Job) -> Explanation | None:
+    """Find the ranks that the others wait for by NCCL's lines, or the one of them that may have skipped a call."""
+    return mismatch.explain_by_skipped_call(job, mismatch.find_by_lines(job))
+
+
+def _find_recorded_open(job: Job) -> Explanation | None:
+    found = (find(job) for find in (torch_text.find_unrecorded_difference, *recorder.OPEN_QUESTIONS))
+    return next((explanation for explanation in found if explanation is not None), None)
+
+
+def _find_nothing(job: Job) -> Explanation:
+    return torch_text.describe_end(job) if job.is_text_only else no_hang.conclude_no_hang(job)
+
+
+# In no particular order: the claim decides.
+SUGGESTIONS: tuple[tuple[Claim, Suggest], ...] = (
+    (Claim.REFUSED, init.find_refused_init),
+    (Claim.FAULT_IN_INIT, init.find_failed_init),
+    (Claim.INIT_UNFINISHED, init.find_unfinished_init),
+    (Claim.CALLS_DIFFER, mismatch.find_divergent_calls),
+    (Claim.LINES_DIFFER, mismatch.find_lost_calls),
+    (Claim.CALL_LACKING, mismatch.find_skipped_or_lost_call),
+    (Claim.BEHIND, _find_by_lines),
+    (Claim.LOST, waiting.find_lost_process),
+    (Claim.TRANSPORT_FAILED, transport_failure.find_transport_failure),
+    (Claim.ENDED, testimonies.find_ended),
+    (Claim.RECORDED_DIFFERENCE, _find_recorded_mismatch),
+    (Claim.RECORDED_WAIT, _find_recorded_wait),
+    (Claim.RECORDED_OPEN, _find_recorded_open),
+    (Claim.ALL_OVER, recorder.find_nothing_open),
+    (Claim.COUNTED_WAIT, _find_desync),
+    (Claim.TIMED_OUT, pytorch.find_watchdog_timeout),
+    (Claim.OF_ANOTHER_RUN, _find_in_doubtful_sources),
+    (Claim.CALLS_COMPARED, torch_comparisons.find_compared_calls),
+    (Claim.ABSENT_AT_BARRIER, torch_text.find_absent_at_barrier),
+    (Claim.ABSENT_FROM_STORE, torch_text.find_missing_clients),
+    (Claim.CALLS_FAILED, torch_text.find_failed_calls),
+    (Claim.STORE_FAILED, torch_text.find_rendezvous),
+    (Claim.REPORTS_DIFFER, ras_evidence.judge_ras_reports_alone),
+    (Claim.SUCCESS, no_hang.find_reported_success),
+    (Claim.NO_CALLS, no_hang.find_missing_call_lines),
+    (Claim.RETURNED, no_hang.find_returned_error),
+    (Claim.LOG_ABSENT, ranks_without_log.find_missing_logs),
+    (Claim.QUIET, _find_nothing),
+)

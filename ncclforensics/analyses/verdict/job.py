@@ -1,0 +1,367 @@
+"""Index the frames of one job by rank and communicator, for the checks that compute its verdict."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.hang.ras_reports import may_be_of
+from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
+from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows
+from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import place_of
+
+Row = dict[str, Any]
+Frames = dict[str, pl.DataFrame]
+
+
+class Job:
+    """The rows of every frame that concern one job, by rank and by communicator."""
+
+    def __init__(self, number: int, frames: Frames, rows: JobRows) -> None:
+        def rows_of_job(name: str) -> list[Row]:
+            return rows.where(name, job=number)
+
+        self.number = number
+        self._rows = rows
+        self.rank_ids: dict[int, Row] = {row["rank_id"]: row for row in rows_of_job("rank")}
+        self.members: dict[str, list[Row]] = defaultdict(list)
+        for row in rows_of_job("member"):
+            self.members[row["key"]].append(row)
+        self.waits = rows.waits(number)
+        self.failure_events = rows_of_job("failure_event")
+        self.completion_errors = rows_of_job("completion_error")
+        self.process_exits = rows_of_job("process_exit")
+        self.all_exits = rows.of("process_exit")  # also of processes that no other line shows
+        # Work and reports of PyTorch, stacks without a rank, dumps and RAS reports name no job.
+        self.timeouts, self.desyncs = rows.of_only_job("work"), rows.desyncs
+        self.joined_works = rows.joined_works
+        self.pytorch = {name: rows.of_only_job(name) for name in PYTORCH_FRAMES}
+        self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
+        self.unranked_stacks = rows.of_only_job("unranked_stack")
+        self.recordings, self.old_dumps = rows.recordings, rows.old_dumps
+        self.left_out = list(rows.left_out)  # what is said of sources that are left out
+        self.communicators_of_groups: dict[str, str] = {}  # process group of the dumps -> key with the same members
+        self.differences: list[Explanation] | None = None  # between the calls of its ranks, once they were judged
+        self.doubts: dict[str, str] = {}  # sources that may be of another run than NCCL's lines -> why
+        self.dump_paths = [row["dump_path"] for row in rows.of_only_job("recorder_file")]
+        self.ras_nranks = rows.ras_nranks
+        has_ras = rows.is_only_job and may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
+        self.snapshots = rows.of("ras_snapshot") if has_ras else []
+        self.states = rows.of("ras_state") if has_ras else []
+        self.counted_calls = rows.of_ranks("counted_call", number)
+        # Communicators on which calls were counted, by whichever rank: their init ended on all.
+        self.counted_keys = {row["key"] for row in rows.of("counted_call") if row["calls"] > 0}
+        self._call_line, self._member = frames["call_line"], frames["member"]
+        self.last_calls, self._messages = frames["last_call"], frames["message"]
+        self._calls_by_rank: dict[int, pl.DataFrame] = {}
+        self._last_pos = rows.last_call_pos
+        diverged = [row for key in self.members for row in rows.where("divergence", key=key)]
+        self.divergence = {row["key"]: row["nth"] for row in diverged}
+        self.gaps = rows.of_ranks("call_gap", number)
+        # Of ranks whose log ends while NCCL sets up connections: the last of these.
+        self.unfinished_setups = rows.last_of_ranks("unfinished_setup", self.rank_ids)
+        owners = dict.fromkeys((row["host"], row["pid"]) for row in self.rank_ids.values())
+        self.processes = {owner: row for owner in owners for row in rows.where("process", host=owner[0], pid=owner[1])}
+        # source -> the last lines of the processes of this job
+        self._own_last_lines: dict[int, set[int | None]] = defaultdict(set)
+        for row in self.processes.values():
+            self._own_last_lines[row["last_source"]].add(row["last_line"])
+        milestones = [row for host, pid in owners for row in rows.where("milestone", host=host, pid=pid)]
+        duplicates = rows.duplicate_sources
+        milestones = [row for row in milestones if (row["host"], row["pid"], row["source"]) not in duplicates]
+        self.milestones = sorted(milestones, key=itemgetter("pos"))
+        self.visibility = {
+            rank_id: row for rank_id in self.rank_ids for row in rows.where("visibility", rank_id=rank_id)
+        }
+        self.unplaced = [row for row in rows.unplaced if row[0] in self.rank_ids]
+        self.last_omission = rows.last_omission
+        # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
+        self.counter_jumps = rows.last_of_ranks("counter_jump", self.rank_ids)
+        faults = rows.line_faults
+        own = {owner: faults[owner] for owner in owners if owner in faults}
+        self.line_faults = faults if rows.is_only_job else own  # then a process without a rank is one of this job, too
+        self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
+        self.sources = rows.sources
+        self.is_cancelled, self.successes, self.ended_programs = rows.is_cancelled, rows.successes, rows.ended_programs
+        self.has_layout, self.releases = rows.has_layout, rows.releases
+
+    @cached_property
+    def calls(self) -> pl.DataFrame:
+        """The calls of its ranks."""
+        calls = self._rows.frames["call"]
+        return calls if self._rows.is_only_job else calls.filter(pl.col("rank_id").is_in(list(self.rank_ids)))
+
+    @cached_property
+    def communicator_index(self) -> dict[tuple[int, str], int]:
+        """(Rank id, communicator key) -> position among the rank's communicators, from 0 in the order of creation."""
+        index: dict[tuple[int, str], int] = {}
+        created: dict[int, int] = defaultdict(int)
+        for row in self._rows.where("member", job=self.number):
+            if (row["rank_id"], row["key"]) not in index:
+                index[row["rank_id"], row["key"]] = created[row["rank_id"]]
+                created[row["rank_id"]] += 1
+        return index
+
+    @property
+    def is_text_only(self) -> bool:
+        """Whether only PyTorch, a launcher or the application speak of this job, and neither NCCL nor RAS."""
+        return not self.processes and not self.members and not self.snapshots and self.calls.is_empty()
+
+    @property
+    def has_calls_of_no_communicator(self) -> bool:
+        """Whether call lines name no communicator, because its pointer was left out of the text."""
+        return bool(self._call_line["comm"].null_count())
+
+    @cached_property
+    def recorded_roots(self) -> Roots:
+        """The ranks at the root of the hang, by the Flight Recorder dumps."""
+        return find_roots(self.recordings) if self.recordings else Roots()
+
+    @cached_property
+    def awaited_calls(self) -> list[Row]:
+        """One edge of `waits`, the first, for every call and set of ranks that are waited for; with its `waiters`."""
+        calls: dict[int, Row] = {}
+        for edge in self.waits:
+            calls.setdefault(id(edge["waits_for"]), {**edge, "waiters": 0})["waiters"] += 1
+        return list(calls.values())
+
+    @cached_property
+    def awaited_ranks(self) -> set[int]:
+        """The ranks that others wait for."""
+        return {rank_id for edge in self.awaited_calls for rank_id in edge["waits_for"]}
+
+    @cached_property
+    def sets_awaited_by(self) -> dict[int, list[tuple[int, ...]]]:
+        """Rank id -> the sets of ranks it waits for, one for each of its calls."""
+        awaited: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+        for edge in self.waits:
+            awaited[edge["waiter"]].append(edge["waits_for"])
+        return awaited
+
+    @cached_property
+    def _longest_lag(self) -> dict[int, int]:
+        made = self.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max())
+        most = dict(made.iter_rows())
+        lags: dict[int, int] = defaultdict(int)
+        for edge in self.awaited_calls:
+            if edge["kind"] == "collective":
+                for rank_id in edge["waits_for"]:
+                    lags[rank_id] = max(lags[rank_id], most[edge["key"]] - edge["nth"])
+        return lags
+
+    @cached_property
+    def memberships(self) -> list[Row]:
+        """Every membership of a rank in a communicator."""
+        return [row for rows in self.members.values() for row in rows]
+
+    @cached_property
+    def is_finished(self) -> bool:
+        """Whether every rank in the logs destroyed all its communicators."""
+        return bool(self.memberships) and all(row["end"] == "Destroy" for row in self.memberships)
+
+    @cached_property
+    def is_ended(self) -> bool:
+        """Whether every rank in the logs destroyed or aborted a communicator after its last call."""
+        ends: dict[int, int] = defaultdict(lambda: -1)
+        for row in self.memberships:
+            ends[row["rank_id"]] = max(ends[row["rank_id"]], row["end_pos"] or -1)
+        return bool(ends) and all(pos > self._last_pos.get(rank_id, 0) for rank_id, pos in ends.items())
+
+    @cached_property
+    def is_partly_aborted(self) -> bool:
+        """Whether some ranks aborted a communicator and others did not; PyTorch aborts them at an orderly end, too."""
+        aborted = {row["rank_id"] for row in self.memberships if row["end"] in ("Abort", "Revoke")}
+        return bool(aborted) and aborted != {row["rank_id"] for row in self.memberships}
+
+    @cached_property
+    def nranks(self) -> int | None:
+        """Size of the largest communicator, as the log states it."""
+        return max((row["nranks"] for row in self.memberships if row["nranks"]), default=None)
+
+    @cached_property
+    def absent(self) -> list[int]:
+        """Rank numbers of the largest communicator that have no log."""
+        numbers = {row["rank"] for row in self.rank_ids.values()}
+        if self.recordings and not self.memberships:
+            return sorted(set(self.recordings.without_dump) - numbers)
+        return missing_numbers(self.nranks or 0, numbers) if None not in numbers else []
+
+    def rank_number(self, rank_id: int) -> int | None:
+        """Return the rank's number in the job."""
+        number: int | None = self.rank_ids[rank_id]["rank"]
+        return number
+
+    def order_of(self, rank_id: int) -> tuple[bool, int]:
+        """Return what sorts ranks by their number, those without one last: it does not depend on names of files."""
+        number = self.rank_number(rank_id)
+        return number is None, rank_id if number is None else number
+
+    def rank_numbers(self, rank_ids: Iterable[int]) -> list[int]:
+        """Return the ranks' known numbers in ascending order, each once: several may take themselves for one."""
+        return sorted({number for number in map(self.rank_number, rank_ids) if number is not None})
+
+    def names(self, rank_ids: Iterable[int]) -> str:
+        """Name ranks by their numbers, as in `ranks 0-2`; `some ranks` where none is known."""
+        return ranks_text(self.rank_numbers(rank_ids)) or "some ranks"
+
+    def ranks_on_hosts_of(self, rank_ids: Iterable[int]) -> set[int]:
+        """Return all ranks on the hosts of some ranks."""
+        hosts = {self.rank_ids[rank_id]["host"] for rank_id in rank_ids}
+        return {rank_id for rank_id, row in self.rank_ids.items() if row["host"] in hosts}
+
+    def numbers_blamed(self, diagnosis: Explanation) -> frozenset[int]:
+        """Return the known numbers of the culprits, and of ranks without a log."""
+        return frozenset([*self.rank_numbers(diagnosis.culprits), *diagnosis.missing])
+
+    def process(self, rank_id: int) -> Row:
+        """Return the process that drives a rank."""
+        row = self.rank_ids[rank_id]
+        no_process = {"source": row["source"], "sources": [row["source"]], "is_cut": False}
+        no_process |= {"last_source": row["source"], "last_line": None}
+        return self.processes.get((row["host"], row["pid"]), no_process)
+
+    def last_line(self, rank_id: int) -> Row:
+        """Return the place of the last line in a rank's log."""
+        process = self.process(rank_id)
+        return {"rank_id": rank_id, "source": process["last_source"], "line": process["last_line"]}
+
+    def application_lines_after(self, rank_id: int) -> int:
+        """Count the lines of the rank's file behind the last line of NCCL; 0 where another job prints there."""
+        process = self.process(rank_id)
+        source, last = process["last_source"], self._rows.last_lines.get(process["last_source"])
+        if last is None or process["last_line"] is None or last not in self._own_last_lines[source]:
+            return 0
+        return int(self.sources[source]["lines"] - last if last > 0 else -last - 1)
+
+    def lag(self, rank_id: int) -> int:
+        """Count the collectives by which a rank is behind the furthest member of a communicator that waits for it."""
+        return self._longest_lag.get(rank_id, 0)
+
+    def is_fatal(self, event: Row) -> bool:
+        """Whether the rank made no call after a failure line; one that it survived is no fault."""
+        last = self._last_pos.get(event["rank_id"], -1)
+        return not event["at_exit"] and int(event["pos"]) > last
+
+    def calls_of(self, rank_id: int) -> pl.DataFrame:
+        """Return all calls of a rank, in order."""
+        if rank_id not in self._calls_by_rank:
+            self._calls_by_rank[rank_id] = self.calls.filter(pl.col("rank_id") == rank_id)
+        return self._calls_by_rank[rank_id]
+
+    def messages(self, key: str, rank_id: int, peer: int, name: str) -> list[Row]:
+        """Return the Sends or Recvs of a rank with a peer on a communicator, in order: rows of `message`."""
+        return self._messages.filter(key=key, rank_id=rank_id, peer=peer, name=name).sort("pos").to_dicts()
+
+    def signatures_of_last_calls(self, number: int) -> dict[int, tuple[int, ...]]:
+        """Return the signatures of each rank's last calls, of any communicator."""
+        lines = self.calls.select("rank_id", self._call_line["signature"].gather(self.calls["call_line"]))
+        last_calls = lines.group_by("rank_id", maintain_order=True).agg(pl.col("signature").tail(number))
+        return {rank_id: tuple(signatures) for rank_id, signatures in last_calls.iter_rows()}
+
+    def signatures(self, keys: list[str]) -> pl.DataFrame:
+        """Return what each member called on some communicators: columns rank_id, nth, signature."""
+        calls = self.calls.filter(pl.col("key").is_in(keys) & pl.col("nth").is_not_null())
+        return calls.select("rank_id", "nth", self._call_line["signature"].gather(calls["call_line"]))
+
+    def last_call(self, rank_id: int) -> Row | None:
+        """Return the last call of a rank, on any communicator."""
+        return self._last_call_by_rank.get(rank_id)
+
+    @cached_property
+    def _last_call_by_rank(self) -> dict[int, Row]:
+        last = self.calls.filter(pl.col("pos").is_in(list(self._last_pos.values())))
+        return {row["rank_id"]: row for row in self.describe(last) if row["pos"] == self._last_pos.get(row["rank_id"])}
+
+    def shared_last_call(self) -> Row | None:
+        """Return the call that every rank with calls made as its last one on any communicator; None if they differ."""
+        last = {pos for rank_id, pos in self._last_pos.items() if rank_id in self.rank_ids}
+        calls = self.calls.filter(pl.col("pos").is_in(list(last)))
+        if calls.height < len(self.rank_ids) or calls.select("key", "ordinal").n_unique() > 1:
+            return None
+        return self.describe(calls.head(1))[0]
+
+    def collectives_at(self, key: str, nth: int) -> list[Row]:
+        """Return what each member called as the nth collective of a communicator."""
+        return self.describe(self.calls.filter((pl.col("key") == key) & (pl.col("nth") == nth)))
+
+    def describe(self, calls: pl.DataFrame) -> list[Row]:
+        """Join a few calls with their lines, memberships and the rank of the job that is their root."""
+        members, lines = self._rows.of("member"), self._rows.call_lines[calls["call_line"]].to_dicts()
+        return [
+            self._described(call, line, members[call["member"]])
+            for call, line in zip(calls.to_dicts(), lines, strict=True)
+        ]
+
+    def _described(self, call: Row, line: Row, member: Row) -> Row:
+        """Join one call as `describe_calls` does many; a join of frames takes a hundred times as long."""
+        root_id = self._rows.rank_id_of.get((call["key"], line["root"]))
+        root_rank = None if root_id is None else self.rank_ids.get(root_id, {}).get("rank")
+        source, number = place_of(call["pos"])
+        return {
+            **call, **line, "job": member["job"], "place": member["rank"], "source": source, "line": number,
+            "nranks": member["nranks"] if line["stated"] is None else line["stated"],
+            "root_rank_id": root_id, "root_rank": root_rank,
+        }  # fmt: skip
+
+    def names_of(self, calls: pl.DataFrame) -> pl.Series:
+        """Return the names of calls."""
+        return self._call_line["name"].gather(calls["call_line"]).cast(pl.String)
+
+    def seen_members(self, key: str | None) -> list[int]:
+        """Return the members of a communicator that have a log; none where the key is None."""
+        return [row["rank_id"] for row in self.members.get(str(key), [])]
+
+    def has_guessed_members(self, key: str) -> bool:
+        """Whether these processes may belong to several communicators: no Init line, a part of the job's ranks."""
+        rows, size = self.members[key], self.nranks or 0
+        is_guessed = all(row["is_inferred"] for row in rows) and rows[0]["nranks"] < size
+        return is_guessed and len(self.rank_ids) < size
+
+    def holds_several(self, key: str) -> bool:
+        """Whether several communicators stand under one key, and nothing tells them apart."""
+        return len(self.members[key]) > int(self.members[key][0]["nranks"])
+
+    def count_unseen_members(self, key: str) -> int:
+        """Count the members of a communicator that have no log."""
+        rows = self.members[key]
+        ranks = {row["rank"] for row in rows}
+        return max(0, int(rows[0]["nranks"]) - (len(rows) if None in ranks else len(ranks)))
+
+    def count_dropped_lines(self, rank_id: int) -> int:
+        """Count the lines that a collector dropped from the files of this rank."""
+        return sum(self.sources[source]["dropped"] for source in self.process(rank_id)["sources"])
+
+    def may_lack_lines(self, rank_id: int) -> bool:
+        """Whether lines of this rank may be lost: its file is cut or damaged, or lines were dropped or moved."""
+        process = self.process(rank_id)
+        is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
+        is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
+        return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)
+
+    def share_with_fault(self, *kinds: str) -> float:
+        """Return the share of the ranks of which a line shows that lines of their logs were lost or moved, say."""
+        ranks = [rank_id for rank_id in self.rank_ids if not self.faults_of(rank_id).isdisjoint(kinds)]
+        return len(ranks) / max(1, len(self.rank_ids))
+
+    def faults_of(self, rank_id: int) -> set[str]:
+        """What happened to the lines of this rank's log on their way, as some of them show."""
+        row = self.rank_ids[rank_id]
+        return self.line_faults.get((row["host"], row["pid"]), set())
+
+    def has_omission(self, rank_id: int) -> bool:
+        """Whether a line in the rank's files says that lines were left out there."""
+        return not self.last_omission.keys().isdisjoint(self.process(rank_id)["sources"])
+
+
+def all_jobs(frames: Frames) -> list[Job]:
+    """Return every job of the run."""
+    rows = JobRows(frames)
+    return [Job(int(number), frames, rows) for number in frames["rank"]["job"].unique().sort()]

@@ -1,0 +1,250 @@
+"""Rows of frames as dictionaries, which all jobs of a run share: each frame is converted and divided once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.hang.recorder_graph import Recordings
+from ncclforensics.analyses.hang.wait_graph import rows_of
+from ncclforensics.analyses.job.calls.calls import ARGUMENTS
+from ncclforensics.data.names import ranks_text
+from ncclforensics.grammar.values import ranges_by_text
+
+Row = dict[str, Any]
+MANY_ROWS = 10_000
+# Columns that no verdict rests on. There may be a million rows, and a dictionary of few columns takes half the memory.
+LEFT_OUT = {
+    "member": ("comm", "incarnation", "cudadev", "busid", "commid", "parent", "child", "color", "creator", "parent_key",
+               "child_number"),
+}  # fmt: skip
+
+# Forms of a PyTorch desync report that name lagging ranks.
+LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()
+
+# Frames of PyTorch's and torchrun's text, which names no job.
+PYTORCH_FRAMES = (
+    "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
+    "elastic_failure", "announced_position",
+)  # fmt: skip
+
+
+class JobRows:
+    """The rows of the frames that verdicts rest on, by the values of some columns; and what no line assigns to a job.
+
+    A run may hold thousands of jobs: what is the same for all of them is computed once.
+    """
+
+    def __init__(self, frames: dict[str, pl.DataFrame]) -> None:
+        self.frames = frames
+        self._rows: dict[str, list[Row]] = {}
+        self._divided: dict[tuple[str, ...], dict[tuple[Any, ...], list[Row]]] = {}
+
+    def of(self, name: str) -> list[Row]:
+        """All rows of a frame."""
+        if name not in self._rows:
+            self._rows[name] = _dictionaries(self.frames[name].drop(LEFT_OUT.get(name, ())))
+        return self._rows[name]
+
+    def where(self, name: str, **values: Any) -> list[Row]:
+        """The rows of a frame that have these values."""
+        if (name, *values) not in self._divided:
+            divided: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+            for row in self.of(name):
+                divided[tuple(row[column] for column in values)].append(row)
+            self._divided[name, *values] = divided
+        return self._divided[name, *values].get(tuple(values.values()), [])
+
+    def of_ranks(self, name: str, job: int) -> list[Row]:
+        """The rows of a frame about ranks of a job."""
+        if (name, "job of rank") not in self._divided:
+            job_of = {row["rank_id"]: row["job"] for row in self.of("rank")}
+            divided: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+            for row in self.of(name):
+                divided[job_of.get(row["rank_id"]),].append(row)
+            self._divided[name, "job of rank"] = divided
+        return self._divided[name, "job of rank"].get((job,), [])
+
+    def waits(self, job: int) -> list[Row]:
+        """The edges of a job's wait graph; those of the same call share their list of ranks."""
+        rows = self._waits_by_job.get((job,))
+        return [] if rows is None else rows_of(rows)
+
+    @cached_property
+    def _waits_by_job(self) -> dict[tuple[object, ...], pl.DataFrame]:
+        return self.frames["wait"].partition_by("job", as_dict=True)
+
+    @cached_property
+    def is_only_job(self) -> bool:
+        """Whether the run holds one job: PyTorch's reports, dumps and stacks name none."""
+        return self.frames["rank"]["job"].n_unique() == 1
+
+    def of_only_job(self, name: str) -> list[Row]:
+        """All rows of a frame that names no job; none where there are several."""
+        return self.of(name) if self.is_only_job else []
+
+    @cached_property
+    def desyncs(self) -> list[Row]:
+        """The reports of PyTorch that name lagging ranks, with `ranks` as numbers."""
+        if not self.is_only_job:
+            return []
+        lagging = self.frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS))
+        ranges = ranges_by_text(lagging["ranks"])
+        return [{**row, "ranks": [*chain.from_iterable(ranges.get(row["ranks"], ()))]} for row in lagging.to_dicts()]
+
+    @cached_property
+    def joined_works(self) -> dict[int, Row]:
+        """Number of a work -> `ranks` of a group that joined it, `operation`, `lines`; none if a rank did not join.
+
+        PyTorch's desync reports number ranks within one process group and do not say which.
+        """
+        if not self.is_only_job or self.desyncs:
+            return {}
+        reports = self.frames["desync"]
+        joined = reports.filter(pl.col("form") == "unfinished").drop_nulls("sequence")
+        operations = reports.filter(pl.col("form") == "timeout").drop_nulls(["sequence", "operation"])
+        names = dict(operations.select("sequence", pl.col("operation").cast(pl.String)).iter_rows())
+        ranges = ranges_by_text(joined["ranks"])
+        works: dict[int, Row] = {}
+        for row in joined.to_dicts():
+            sequence = row["sequence"]
+            work = works.setdefault(sequence, {"ranks": set(), "operation": names.get(sequence), "lines": []})
+            work["ranks"] |= {*chain.from_iterable(ranges.get(row["ranks"], ()))}
+            work["lines"].append({**row, "rank_id": None})
+        return works
+
+    @cached_property
+    def recordings(self) -> Recordings | None:
+        """What the Flight Recorder dumps of the only job show."""
+        frames = self.frames
+        if not (self.is_only_job and frames["recorded_rank"]["is_used"].any()):
+            return None
+        return Recordings(frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
+
+    @cached_property
+    def left_out(self) -> list[str]:
+        """What is said of time-outs that are not of the run that NCCL's lines show."""
+        early = self.of_only_job("early_timeout")
+        ranks = ranks_text(row["rank"] for row in early)
+        return [f"the time-outs that {ranks} reported are of an earlier run"] if early else []
+
+    @cached_property
+    def old_dumps(self) -> list[Row]:
+        """Of every rank of the only job whose dumps are all of an earlier run, one of them."""
+        if not self.is_only_job:
+            return []
+        dumps = self.frames["recorded_rank"].drop_nulls("rank")
+        used = dumps.filter("is_used")["rank"].unique()
+        old = dumps.filter(~pl.col("rank").is_in(used.implode())).drop_nulls("older_ns")
+        return old.sort("rank", "older_ns").unique("rank", maintain_order=True).to_dicts()
+
+    @cached_property
+    def ras_nranks(self) -> int | None:
+        """Size of the job in RAS reports."""
+        size: Any = self.frames["ras_member"]["nranks"].max()
+        return None if size is None else int(size)
+
+    @cached_property
+    def last_call_pos(self) -> dict[int, int]:
+        """Rank id -> position of its last call."""
+        return dict(self.frames["last_call"].group_by("rank_id").agg(pl.col("pos").max()).iter_rows())
+
+    @cached_property
+    def last_lines(self) -> dict[int, int]:
+        """Source -> its last line of NCCL."""
+        process = self.frames["process"]
+        return dict(process.group_by("last_source").agg(pl.col("last_line").sort_by("last_pos").last()).iter_rows())
+
+    @cached_property
+    def duplicate_sources(self) -> set[tuple[Any, ...]]:
+        """Processes and sources that hold their lines a second time."""
+        return set(self.frames["duplicate_source"].iter_rows())
+
+    @cached_property
+    def unplaced(self) -> set[tuple[int, str, bool]]:
+        """Memberships whose number of calls is unknown: rank id, communicator key, whether the logs begin together."""
+        return set(self.frames["unplaced_member"].iter_rows())
+
+    @cached_property
+    def last_omission(self) -> dict[int, int]:
+        """Source -> position of the last line which says that lines were left out."""
+        return dict(self.frames["omission"].group_by("source").agg(pl.col("pos").max()).iter_rows())
+
+    def last_of_ranks(self, name: str, rank_ids: Iterable[int]) -> dict[int, Row]:
+        """The last row of a frame about each of these ranks, by rank id."""
+        return {rank_id: rows[-1] for rank_id in rank_ids if (rows := self.where(name, rank_id=rank_id))}
+
+    @cached_property
+    def call_lines(self) -> pl.DataFrame:
+        """What distinct lines of calls say, in their order."""
+        return self.frames["call_line"].select("name", *ARGUMENTS, "signature", stated="nranks")
+
+    @cached_property
+    def rank_id_of(self) -> dict[tuple[str, int | None], int]:
+        """Communicator and rank in it -> rank id; of several, the first."""
+        return {(row["key"], row["rank"]): row["rank_id"] for row in reversed(self.of("member"))}
+
+    @cached_property
+    def line_faults(self) -> dict[tuple[str, int], set[str]]:
+        """Host and pid -> what happened to the lines of the process's log."""
+        faults: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for row in self.of("line_fault"):
+            faults[row["host"], row["pid"]].add(row["kind"])
+        return faults
+
+    @cached_property
+    def sources(self) -> dict[int, Row]:
+        """Source -> its row."""
+        return {row["source"]: row for row in self.of("source")}
+
+    @cached_property
+    def is_cancelled(self) -> bool:
+        """Whether a line says that the only job was cancelled."""
+        return self.is_only_job and bool((self.frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
+
+    @cached_property
+    def successes(self) -> list[Row]:
+        """The lines which say that the program of the only job ended well."""
+        return self.frames["program_success"].sort("pos").to_dicts() if self.is_only_job else []
+
+    @cached_property
+    def ended_programs(self) -> list[Row]:
+        """The lines by which PyTorch marks that the program of a rank of the only job ended, with its `rank`."""
+        ends = self.frames["group_note"].filter(form="not_destroyed")
+        ranked = ends.with_columns(rank=pl.coalesce("global_rank", "launcher_rank")).drop_nulls("rank").sort("pos")
+        return ranked.to_dicts() if self.is_only_job else []
+
+    @cached_property
+    def has_layout(self) -> bool:
+        """Whether rings, trees or connections show: NCCL makes them after the bootstrap."""
+        return any(self.frames[name].height for name in ("ring", "tree", "connection"))
+
+    @cached_property
+    def releases(self) -> list[str]:
+        """The releases of NCCL, sorted."""
+        return sorted(self.frames["version"]["version"].cast(pl.String).unique().to_list())
+
+
+def _dictionaries(rows: pl.DataFrame) -> list[Row]:
+    """The rows as dictionaries, which share equal texts of Categorical columns."""
+    if len(rows) < MANY_ROWS:
+        return rows.to_dicts()
+    names, texts = rows.columns, {column.name: _texts(column) for column in rows if column.dtype == pl.Categorical}
+
+    def values(column: pl.Series) -> list[Any]:
+        known = texts.get(column.name)
+        return column.to_list() if known is None else [known[code] for code in column.to_physical()]
+
+    # A part at a time: the values of all columns of all rows would be in memory beside the dictionaries.
+    parts = rows.iter_slices(MANY_ROWS)
+    return [dict(zip(names, row, strict=True)) for part in parts for row in zip(*map(values, part), strict=True)]
+
+
+def _texts(column: pl.Series) -> dict[int | None, str | None]:
+    """The text of each code of a Categorical column."""
+    return dict(zip(column.to_physical().unique(maintain_order=True), column.unique(maintain_order=True), strict=True))

@@ -1,0 +1,399 @@
+"""Find init that NCCL refused, that failed on a rank, or that some ranks never joined.
+
+NCCL's bootstrap has no time-out: if a rank does not join, the others wait without printing anything. Up to 2.21 the
+START line is printed only after the bootstrap, so those logs do not show which communicator the ranks wait for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK, REFUSED
+from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_cut_logs, judge_unseen_members
+from ncclforensics.analyses.verdict.lines.stall import find_stall_evidence, ranks_that_moved_data
+from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
+from ncclforensics.data.names import ranks_text, shown
+from ncclforensics.data.nccl_sources import is_call_file, is_top_file
+from ncclforensics.data.redaction_rules import EVERYWHERE
+from ncclforensics.data.variables import COLLECT_BOOTSTRAP
+from ncclforensics.data.versions import releases
+
+UNNAMED_FAULT = "NCCL returned an error from init"
+INIT_FILE = "init.cc"  # its functions create communicators; they also end them
+LAUNCHER_LINES = 20  # launchers print up to this many lines when they end a job
+START_BEFORE_BOOTSTRAP = (2, 22)
+BOOTSTRAP_ONLY = ["bootstrap", "driver", "entered", "network"]  # in the order in which a process prints them
+MAJORITY = 0.5
+
+
+def find_refused_init(job: Job) -> Explanation | None:
+    """Find a refusal: NCCL states why it cannot create a communicator."""
+    unfinished = [row for row in job.memberships if not row["is_complete"]]
+    lines = [event for event in job.failure_events if event["kind"] == REFUSED]
+    if not lines:
+        return None
+    first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event["form"], len(_REFUSAL_ORDER)))
+    culprits, reason, detail = _explain_refusal(job, first, lines)
+    key = next((row["key"] for row in unfinished), None)
+    victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
+    diagnosis = Explanation(Kind.INIT_FAILED, reason, culprits=culprits, victims=victims, key=key, detail=detail)
+    if first["form"] == "rank_twice":  # the second process should have had the rank number that is absent
+        doubles = len(culprits) - len(set(job.rank_numbers(culprits)))
+        diagnosis.missing = job.absent if len(job.absent) <= doubles else []  # of more, some logs were not given
+    elif first["form"] == "gpu_twice":
+        diagnosis.missing = [number for number in (first["rank"], first["other"]) if number in job.absent]
+    diagnosis.add_evidence("failure", [event for event in lines if event["form"] == first["form"]][:4])
+    diagnosis.add_evidence("culprit", [row for row in unfinished if row["rank_id"] in culprits][:4])
+    is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first["form"])
+    if not culprits or is_partly_known or first["form"] in ("message_truncated", "root_info"):
+        diagnosis.doubt(Doubt.REASON_OF_ANOTHER)
+    return diagnosis
+
+
+def find_failed_init(job: Job) -> Explanation | None:
+    """Find ranks with a fault of their own (CUDA, memory, verbs) while they created a communicator."""
+    inside: dict[int, list[Row]] = defaultdict(list)
+    for row in job.memberships:
+        if not row["is_complete"]:
+            inside[row["rank_id"]].append(row)
+    started_processes = {(row["host"], row["pid"]) for row in job.milestones}
+    members_seen = {row["rank_id"] for row in job.memberships} | ranks_that_moved_data(job)
+    never_joined = {
+        rank_id
+        for rank_id, row in job.rank_ids.items()
+        if rank_id not in members_seen
+        and (row["host"], row["pid"]) in started_processes
+        and job.last_call(rank_id) is None
+    }
+
+    def is_inside(event: Row) -> bool:
+        return event["rank_id"] in never_joined or any(
+            event["pos"] > row["created_pos"] for row in inside.get(event["rank_id"], [])
+        )
+
+    faults = [
+        event
+        for event in job.failure_events
+        if event["form"] in _FAULT_TEXTS and not event["at_exit"] and is_inside(event)
+    ]
+    fault = min((_FAULT_TEXTS[event["form"]] for event in faults), key=list(_FAULT_TEXTS.values()).index, default="")
+    if not faults:  # another fault, if NCCL left init with an error and no connection was lost
+        other = {event["rank_id"] for event in job.failure_events if event["kind"] in (LOST, NETWORK)}
+        returned = [event for event in job.failure_events if event["form"] == "unwinding"]
+        other |= {event["rank_id"] for event in returned if is_call_file(event["unwound"])}  # a call after init
+        faults = [
+            event
+            for event in returned
+            if _is_returned(job, event) and event["rank_id"] not in other and is_inside(event)
+        ]
+        fault = UNNAMED_FAULT
+    culprits = sorted({event["rank_id"] for event in faults if event["rank_id"] is not None})
+    if not culprits:
+        return None
+    diagnosis = _fault_in_init(fault)
+    diagnosis.culprits = culprits
+    goes_on_behind = any(map(job.application_lines_after, culprits))
+    has_left = goes_on_behind or any(is_top_file(event["unwound"]) for event in faults)
+    if diagnosis.detail is Detail.UNNAMED_FAULT and not has_left:
+        diagnosis.doubt(Doubt.FAULT_SURVIVED)
+    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
+    diagnosis.key = next((row["key"] for rank_id in culprits for row in inside.get(rank_id, [])), None)
+    diagnosis.add_evidence(
+        "failure", [next(event for event in faults if event["rank_id"] == rank_id) for rank_id in culprits[:4]]
+    )
+    return diagnosis
+
+
+def _fault_in_init(fault: str) -> Explanation:
+    """Explain an init that failed on a rank, where NCCL did not refuse the arguments."""
+    detail = Detail.UNNAMED_FAULT if fault == UNNAMED_FAULT else Detail.FAULT_IN_INIT
+    claim = f"init failed: {fault}"
+    return Explanation(Kind.INIT_FAILED, claim, [Doubt.FAULT_FOLLOWED], detail=detail, fault=fault)
+
+
+def _is_returned(job: Job, event: Row) -> bool:
+    """Whether an error left NCCL, or is the last that the process printed; what it survived is no failure."""
+    process = job.processes.get((event["host"], event["pid"]), {})
+    return is_top_file(event["unwound"]) or process.get("last_pos") == event["pos"]
+
+
+# Failure forms that are a fault of the rank itself, with their description; the most specific first.
+_FAULT_TEXTS = {
+    "shared_memory_full": "/dev/shm is full",
+    "out_of_memory": "out of memory",
+    "allocation_failed": "out of memory",
+    "shared_memory": "a shared memory segment could not be created",
+    "verbs_call": "an InfiniBand verbs call failed",
+    "kernel_memory": "the GPU has less shared memory than NCCL's kernels need",
+    "cuda": "a CUDA call failed",
+}
+
+# The most specific refusal first; the others follow from it.
+_REFUSALS = (
+    *("gpu_twice", "gpu_shared", "version_mismatch", "rank_twice", "rank_count", "root_info", "root_range"),
+    *("no_interface", "message_truncated", "no_transport"),
+)
+_REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
+
+
+def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], str, Detail]:
+    """Return the culprits of a refusal, its reason, and what a launcher set wrongly, from the most specific line."""
+    by_number: dict[int, list[int]] = defaultdict(list)
+    for rank_id in job.rank_ids:
+        if (number := job.rank_number(rank_id)) is not None:
+            by_number[number].append(rank_id)
+    ranks_of_pair = [rank_id for number in (line["rank"], line["other"]) for rank_id in by_number.get(number, [])]
+    pair = f"ranks {shown(line['rank'])} and {shown(line['other'])}"
+    sizes = (
+        f"processes were started with different numbers of ranks, {shown(line['nranks'])} and {shown(line['other'])}"
+    )
+    match line["form"]:
+        case "gpu_twice":
+            return sorted(set(ranks_of_pair)), f"{pair} use the same GPU", Detail.SAME_GPU
+        case "gpu_shared":
+            shared = _ranks_sharing_gpu(job)  # every rank prints the warning, also one with a GPU of its own
+            names = ranks_text(job.rank_numbers(shared)) or "ranks that no line names"
+            return shared, f"{names} use the same GPU", Detail.SAME_GPU
+        case "rank_twice":
+            absent = f", and no log shows {ranks_text(job.absent)}" if job.absent else ""
+            twice = f"two processes have rank number {shown(line['rank'])}{absent}"
+            return by_number.get(line["rank"], []), twice, Detail.SAME_NUMBER
+        case "rank_count" | "root_info" if line["nroots"] == line["otherroots"] and (
+            outliers := _outliers_in_size(job)
+        ):
+            return outliers, f"{sizes}; the minority: {ranks_text(job.rank_numbers(outliers))}", Detail.OTHER_SIZE
+        case "version_mismatch":
+            return ranks_of_pair[1:], f"{pair} run different versions of NCCL", Detail.NOTHING
+        case "root_info" | "message_truncated" if len(job.releases) > 1:
+            outliers = [
+                rank_id
+                for rank_id in job.rank_ids
+                if not any(job.communicator_index.get((rank_id, key)) == 0 for key in job.members)
+            ]
+            versions = f"processes of different versions of NCCL connect to each other: {', '.join(job.releases)}"
+            return outliers, versions, Detail.NOTHING
+        case "no_interface":
+            without = {event["rank_id"] for event in lines if event["form"] == "no_interface"}
+            unmatched = "no network interface matches NCCL_SOCKET_IFNAME on this host"
+            return sorted(without - {None}), unmatched, Detail.NOTHING
+        case "rank_count" | "root_info" if line["nranks"] != line["other"]:
+            return [], sizes, Detail.OTHER_SIZE
+    return [], "the cited warning gives the reason", Detail.NOTHING
+
+
+def _ranks_sharing_gpu(job: Job) -> list[int]:
+    """Return the ranks with a GPU of the same host and bus id; several hosts may be called `localhost`."""
+    ranks_by_gpu: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank_id, row in job.rank_ids.items():
+        if row["busid"] and row["host"] not in EVERYWHERE:
+            ranks_by_gpu[row["host"], row["busid"]].append(rank_id)
+    return sorted(rank_id for rank_ids in ranks_by_gpu.values() if len(rank_ids) > 1 for rank_id in rank_ids)
+
+
+def _outliers_in_size(job: Job) -> list[int]:
+    """Return the members whose nranks differs from that of most members of the same commId; none in a tie."""
+    for row in job.members.values():
+        sizes: dict[int, list[int]] = defaultdict(list)
+        for membership in row:
+            sizes[membership["nranks"]].append(membership["rank_id"])
+        if len(sizes) > 1:
+            most = max(sizes.values(), key=len)
+            others = sorted(rank_id for rank_ids in sizes.values() if rank_ids is not most for rank_id in rank_ids)
+            return others if len(others) < len(most) else []
+    return []
+
+
+def _has_unseen_majority(job: Job) -> bool:
+    """Whether a communicator was begun with more ranks than were seen: those may outnumber the majority."""
+    return any(max(row["nranks"] for row in rows) > len(rows) for rows in job.members.values())
+
+
+def find_unfinished_init(job: Job) -> Explanation | None:
+    """Find an init that some ranks began and that others did not join, or that NCCL left with an error."""
+    inside: dict[str, list[Row]] = defaultdict(list)
+    unended = [row for row in job.memberships if not row["is_complete"] and row["end"] is None]
+    for row in (row for row in unended if row["key"] not in job.counted_keys):
+        inside[row["key"]].append(row)
+    if unended and not inside:
+        return None
+    if diagnosis := _judge_returned_init(job, [row for rows in inside.values() for row in rows]):
+        return diagnosis
+    if inside:
+        return _judge_unfinished_init(job, inside)
+    return _find_unbegun_init(job) or _judge_bootstrap(job)
+
+
+def _judge_returned_init(job: Job, inside: list[Row]) -> Explanation | None:
+    """Judge an init that some ranks left with an error: they do not wait, whatever the others do.
+
+    Which rank is at fault is left open: an error may be passed on from another process.
+    """
+    began = {row["rank_id"]: row["created_pos"] for row in inside}
+    if not began and not job.members:
+        # Versions that print the communicator only after the bootstrap.
+        began = dict.fromkeys(job.rank_ids.keys() - ranks_that_moved_data(job), -1)
+    returned = [
+        event
+        for event in job.failure_events
+        if event["form"] == "unwinding" and is_top_file(event["unwound"], (INIT_FILE,)) and not event["at_exit"]
+        if event["rank_id"] in began and event["pos"] > began[event["rank_id"]]
+    ]
+    if not returned:
+        return None
+    diagnosis = _fault_in_init(UNNAMED_FAULT)
+    diagnosis.key = next((row["key"] for row in inside if row["rank_id"] == returned[0]["rank_id"]), None)
+    first_of_rank = {event["rank_id"]: event for event in reversed(returned)}
+    diagnosis.victims = sorted(first_of_rank)
+    diagnosis.add_evidence("failure", [first_of_rank[rank_id] for rank_id in sorted(first_of_rank)][:4])
+    return diagnosis
+
+
+def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Explanation | None:
+    edges = [edge for edge in job.waits if edge["kind"] == "init"]
+    waiting = {edge["waiter"] for edge in edges}
+    key = max(inside, key=lambda candidate: (inside[candidate][0]["nranks"], len(inside[candidate])))
+    rows = inside[key]
+    awaited = {rank_id for edge in job.awaited_calls if edge["kind"] == "init" for rank_id in edge["waits_for"]}
+    not_begun = sorted(awaited - waiting)
+    complete = [rank_id for rank_id in not_begun if not job.may_lack_lines(rank_id)]
+    if edges and not not_begun:
+        return _judge_creation_order(inside, edges)
+    victims, unseen_members = sorted({row["rank_id"] for row in rows}), job.count_unseen_members(key)
+    if any(row["is_complete"] for row in job.members[key]):
+        return None  # an init that ended on one rank ended on all: a log lacks the line, or ends before it
+    if any(_application_continues(job, rank_id) for rank_id in victims):
+        return None  # the application printed more lines: the end of init is missing from this log
+    have_met = any(row["has_met"] for row in rows) or _begins_after_bootstrap(job)
+    if (not_begun or unseen_members) and have_met:
+        return None  # all its ranks exchanged data: the others have lost lines, or their logs were not given
+    if not_begun and not (complete or unseen_members):
+        return judge_cut_logs(job, not_begun)
+    if complete:
+        diagnosis = Explanation(
+            Kind.INIT_INCOMPLETE, "never began the init that the other ranks wait in", culprits=complete
+        )
+        diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in complete[:4]])
+    elif unseen_members and any(row["rank"] is None for row in job.rank_ids.values()):
+        return None  # processes that were heard may be these members
+    elif unseen_members:
+        seen = {row["rank"] for row in job.members[key]}
+        diagnosis = judge_unseen_members(job, key, missing_numbers(rows[0]["nranks"], seen))
+    else:
+        diagnosis = Explanation(
+            Kind.INIT_INCOMPLETE,
+            "every rank began this init, and no line shows that one completed it",
+            [Doubt.INIT_GOES_ON],
+        )
+        if not find_stall_evidence(job):
+            diagnosis.doubt(Doubt.INIT_COMPLETED)
+    diagnosis.key, diagnosis.victims = key, victims
+    diagnosis.add_evidence("waiting", rows[:3])
+    return diagnosis
+
+
+def _begins_after_bootstrap(job: Job) -> bool:
+    """Whether this version prints START only when all ranks of the communicator have met."""
+    return bool(versions := releases(job.releases)) and versions[-1] < START_BEFORE_BOOTSTRAP
+
+
+def _application_continues(job: Job, rank_id: int) -> bool:
+    """Whether the rank's file has many application lines after NCCL's last line."""
+    return job.application_lines_after(rank_id) > LAUNCHER_LINES
+
+
+def _judge_creation_order(inside: dict[str, list[Row]], edges: list[Row]) -> Explanation:
+    """Judge ranks that wait for each other in the init of different communicators."""
+    involved = {edge["key"] for edge in edges}
+    groups = sorted((rows for key, rows in inside.items() if key in involved), key=len)
+    is_minority = len(groups[0]) < len(groups[-1])
+    minority = groups[0] if is_minority else [row for rows in groups for row in rows]
+    reason = (
+        "began a communicator with another unique id than the others: it is stale, or was not shared with all ranks, "
+        "or the ranks create communicators in different order"
+    )
+    culprits = sorted({row["rank_id"] for row in minority})
+    diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits)
+    diagnosis.key = str(minority[0]["key"])
+    diagnosis.victims = sorted({row["rank_id"] for rows in groups for row in rows} - set(culprits))
+    diagnosis.add_evidence("minority", minority[:4])
+    diagnosis.add_evidence("majority", groups[-1][:2])
+    return diagnosis
+
+
+def _find_unbegun_init(job: Job) -> Explanation | None:
+    """Find ranks that never began an init, in versions that print START only after the bootstrap.
+
+    Waiting ranks began one more init than they have communicators.
+    """
+    begun_by: dict[tuple[str, int], int] = defaultdict(int)
+    last: dict[tuple[str, int], Row] = {}
+    for row in job.milestones:
+        if row["form"] == "entered":
+            begun_by[row["host"], row["pid"]] += 1
+            last[row["host"], row["pid"]] = row
+    created_by: dict[tuple[str, int], int] = defaultdict(int)
+    for row in job.memberships:
+        created_by[row["host"], row["pid"]] += 1
+    process_of = {rank_id: (row["host"], row["pid"]) for rank_id, row in job.rank_ids.items()}
+    pending = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] > created_by[owner] > 0]
+    idle = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] == created_by[owner] > 0]
+    if not pending or not idle or len(idle) >= len(pending):
+        return None
+    reason = "did not begin the creation of a communicator that the others are creating"
+    diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=idle, victims=pending)
+    diagnosis.add_evidence("waiting", [{**last[process_of[rank_id]], "rank_id": rank_id} for rank_id in pending[:3]])
+    diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in idle[:4]])
+    return diagnosis
+
+
+def _judge_bootstrap(job: Job) -> Explanation | None:
+    """Judge logs without any communicator, where every rank waits in the bootstrap.
+
+    An excerpt looks the same: the logs must begin where init begins and end at one stage on most ranks; of a single
+    process, the end shows nothing by itself.
+    """
+    if (
+        job.members
+        or job.has_layout
+        or not _may_be_in_bootstrap(job)
+        or any(_application_continues(job, rank_id) for rank_id in job.rank_ids)
+        or any(row["form"] == "unique_id" for row in job.pytorch["store_error"])  # such a rank never came to NCCL
+        or (len(job.rank_ids) < 2 and not find_stall_evidence(job))
+    ):
+        return None
+    numbers = job.rank_numbers(job.rank_ids)
+    missing = missing_numbers(max(numbers, default=0), set(numbers))
+    victims, collect = list(job.rank_ids), COLLECT_BOOTSTRAP
+    if missing and len(missing) < len(numbers):
+        reason = "has no log although the numbers of the files go beyond it, and all other ranks wait in the bootstrap"
+        diagnosis = Explanation(
+            Kind.RANK_MISSING, reason, [Doubt.LOG_NOT_GIVEN], missing=missing, victims=victims, collect=collect
+        )
+    else:
+        reason = (
+            "every rank in these logs waits in the bootstrap; this version of NCCL prints the communicator only later"
+        )
+        diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], victims=victims, collect=collect)
+        if not find_stall_evidence(job):
+            diagnosis.doubt(Doubt.INIT_COMPLETED)
+    diagnosis.add_evidence("waiting", [job.last_line(rank_id) for rank_id in victims[:3]])
+    return diagnosis
+
+
+def _may_be_in_bootstrap(job: Job) -> bool:
+    """Whether the logs show init from its beginning, nothing of what follows the bootstrap, and most ranks there."""
+    forms = {row["form"] for row in job.milestones}
+    is_from_start = bool(forms & {"bootstrap", "driver"} or job.releases)
+    versions = releases(job.releases)
+    if (versions and versions[-1] >= START_BEFORE_BOOTSTRAP) or not is_from_start or not forms <= set(BOOTSTRAP_ONLY):
+        return False
+    steps: dict[Any, int] = defaultdict(int)
+    for row in job.milestones:
+        steps[row["host"], row["pid"]] = max(steps[row["host"], row["pid"]], BOOTSTRAP_ONLY.index(row["form"]))
+    reached = list(steps.values())
+    return bool(reached) and reached.count(max(reached)) > MAJORITY * len(job.rank_ids)

@@ -1,0 +1,341 @@
+"""Find the first call on which the ranks of a communicator differ, the ranks that differ, and how.
+
+Compare the nth collective of every member by name, count, datatype, op and root (formats: section 5.4). A skipped
+or an extra call shifts all later ones. It may also leave the sequence of its communicator equal but shorter; then it
+shows only in the order against calls on other communicators.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import polars as pl
+
+from ncclforensics.analyses.job.calls.calls import count_every_call
+from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD, RUN_AHEAD, SELDOM_AHEAD
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.lines import call_sequences, waiting
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
+from ncclforensics.data.variables import STACKS_OF_HOST
+from ncclforensics.data.versions import releases
+
+FIELDS = ("name", *call_sequences.ARGUMENTS)
+COLLECT_AS_WRITTEN = [
+    "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"
+]
+
+
+def find_divergent_calls(job: Job) -> Explanation | None:
+    """Find the first call on which the members of a communicator differ."""
+    candidates = _differences(job)
+    proven = [diagnosis for diagnosis in candidates if not _may_be_lost(job, diagnosis)]
+    if not candidates or job.is_finished or (not proven and _find_lost_lines(job, candidates)):
+        return None  # a rank that left out a call would not have come to the end of the job
+    candidates = proven or candidates
+    earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
+    earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
+    if earliest.how is How.SKIPPED and not proven and not _counts_every_call(job):
+        earliest.doubt(Doubt.ONLY_LINE_LOST)
+    key = str(earliest.key)
+    callers = {row["rank_id"] for row in job.collectives_at(key, job.divergence.get(key, -1))}
+    has_no_majority = len(earliest.culprits) == len(job.members[key]) or callers == set(earliest.culprits)
+    if has_no_majority:
+        earliest.doubt(Doubt.NO_MAJORITY)
+    if job.count_unseen_members(key) or (has_no_majority and len(callers) < len(job.members[key])):
+        earliest.doubt(Doubt.MEMBER_UNSEEN)
+        if has_no_majority:
+            names = job.names(earliest.culprits)
+            earliest.claim = f"of {names}, one {earliest.claim}"
+            earliest.remark("no log of another member shows which is right")
+            earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
+    if any(row["is_inferred"] for row in job.members[key]):  # without a majority, they may be several
+        is_open = has_no_majority or job.has_guessed_members(key)
+        earliest.doubt(Doubt.MEMBERS_GUESSED if is_open else Doubt.MEMBERS_INFERRED)
+    is_damaged = any(gap["missing"] < 0 or gap["rank_id"] not in earliest.culprits for gap in job.gaps if gap["nth"])
+    if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
+        earliest.doubt(Doubt.LINES_MISSING)
+    if earliest.how is How.EXTRA and _repeats_previous(job, earliest):
+        earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
+        earliest.doubt(Doubt.LINE_DOUBLED)  # which stops no job
+    return earliest
+
+
+def find_lost_calls(job: Job) -> Explanation | None:
+    """Answer where calls differ at several places, as where a log collector loses lines.
+
+    Asked behind what shows a fault without the order of calls, such as a process that ended.
+    """
+    candidates = _differences(job)
+    is_open = bool(candidates) and not job.is_finished
+    rank_ids = _find_lost_lines(job, candidates) if is_open else set()
+    return _answer_lost_lines(job, rank_ids, candidates) if rank_ids else None
+
+
+def _differences(job: Job) -> list[Explanation]:
+    """Judge each communicator whose members differ on a call; where none do, those whose members skipped one."""
+    if job.differences is None:
+        job.differences = _judge_differences(job)
+    return job.differences
+
+
+def _judge_differences(job: Job) -> list[Explanation]:
+    if job.divergence:
+        return [_judge_divergence(job, key, nth) for key, nth in job.divergence.items() if not _went_on(job, key, nth)]
+    collectives: dict[str, list[Row]] = {}
+    for edge in job.awaited_calls:
+        if edge["kind"] == "collective":
+            collectives.setdefault(edge["key"], []).append(edge)
+    judged = [_judge_skipped_call(job, key, edges) for key, edges in sorted(collectives.items())]
+    return [diagnosis for diagnosis in judged if diagnosis is not None]
+
+
+def _may_be_lost(job: Job, diagnosis: Explanation) -> bool:
+    """Whether lines that were lost can make this difference."""
+    key = str(diagnosis.key)
+    nth = job.divergence.get(key)
+    return nth is None or _is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
+
+
+def _repeats_previous(job: Job, diagnosis: Explanation) -> bool:
+    """Whether the extra call of a culprit is the same as its previous collective on that communicator."""
+    nth = job.divergence.get(str(diagnosis.key))
+    if not nth:
+        return False
+    before, extra = (
+        {row["rank_id"]: row for row in job.collectives_at(str(diagnosis.key), at)} for at in (nth - 1, nth)
+    )
+    return any(
+        rank_id in before and rank_id in extra and before[rank_id]["signature"] == extra[rank_id]["signature"]
+        for rank_id in diagnosis.culprits
+    )
+
+
+def _went_on(job: Job, key: str, nth: int, calls: int = RUN_AHEAD) -> bool:
+    """Whether all members made more than so many collectives behind this one.
+
+    More than a host can enqueue behind a mismatch show that lines were lost there, in more places than can be aligned.
+    """
+    made = job.last_calls.filter(pl.col("key").cast(pl.String) == key)["calls"]
+    return bool((made > nth + calls).all())
+
+
+def _minority_line(diagnosis: Explanation) -> int:
+    """Return the line of the first minority call: of several diverging communicators the earliest is the cause."""
+    lines = [cited["line"] for cited in diagnosis.evidence_lines if cited["what"] == "minority"]
+    return int(min(lines, default=0))
+
+
+def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
+    groups: dict[int, list[Row]] = defaultdict(list)
+    for row in job.collectives_at(key, nth):
+        groups[row["signature"]].append(row)
+    majority = _majority_signature(job, key, nth, groups)
+    differing = [row for signature, rows in groups.items() if signature != majority for row in rows]
+    culprits = sorted({row["rank_id"] for row in differing})
+    majority_call = (groups[majority] if majority is not None else next(iter(groups.values())))[0]
+    minority_call = differing[0] if majority is not None else list(groups.values())[1][0]
+    how = call_sequences.classify_difference(job, majority_call, minority_call)
+    call = majority_call if how is not How.EXTRA or majority is not None else minority_call
+    diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, how=how)
+    diagnosis.fields = [name for name in FIELDS if majority_call[name] != minority_call[name]]
+    # A line that one of the majority lost leaves as many on the other side, unless the counter shows it.
+    margin = 0 if _counts_every_call(job) else 1
+    if majority is not None and len(groups[majority]) <= len(differing) + margin:
+        diagnosis.doubt(Doubt.NO_MAJORITY)
+    if majority is not None and _others_differ(job, key, nth, culprits):
+        diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
+    diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
+    diagnosis.add_evidence("minority", differing[:4])
+    diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
+    return diagnosis
+
+
+def _others_differ(job: Job, key: str, nth: int, culprits: list[int]) -> bool:
+    """Whether the calls of members that agree on a call differ behind it: one fault on other ranks does not do that."""
+    behind = job.signatures([key]).filter((pl.col("nth") > nth) & ~pl.col("rank_id").is_in(culprits))
+    return bool((behind.group_by("nth").agg(pl.col("signature").n_unique())["signature"] > 1).any())
+
+
+def find_skipped_or_lost_call(job: Job) -> Explanation | None:
+    """Find a call that one log lacks while all agree before and after it: skipped by the rank, or its line was lost.
+
+    Asked last: where another fault explains why the job stopped, a lost line is the simpler explanation.
+    """
+    gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= OFTEN_AHEAD]
+    culprits = {gap["rank_id"] for gap in gaps}
+    return None if len(culprits) * 2 > len(job.rank_ids) else _skipped_or_lost(job, gaps)
+
+
+def explain_by_skipped_call(job: Job, found: Explanation | None) -> Explanation | None:
+    """Name the rank that may have skipped a call, where otherwise all ranks of its communicator are to blame.
+
+    A call that one of them left out stops them all, at the same place of the program, some calls later; the others wait
+    for them. Whether it did, or its line was lost, that rank is one of those that stopped.
+    """
+    if found is None or found.verdict not in (Kind.LAGGING, Kind.UNMATCHED) or len(found.culprits) < 2:
+        return found
+    open_gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= SELDOM_AHEAD]
+    for key, rows in job.members.items():
+        gaps = [gap for gap in open_gaps if gap["key"] == key]
+        if gaps and {row["rank_id"] for row in rows} == set(found.culprits):
+            skipped = _skipped_or_lost(job, gaps)
+            if skipped and len(skipped.culprits) * 2 <= len(found.culprits):
+                names = job.names(found.culprits)
+                skipped.remark(f"{names} stopped behind it, and the others wait for them")
+                return skipped
+    return found
+
+
+def _skipped_or_lost(job: Job, gaps: list[Row]) -> Explanation | None:
+    culprits = sorted({gap["rank_id"] for gap in gaps})
+    if not gaps or job.is_finished:
+        return None
+    first = min(gaps, key=lambda gap: gap["nth"])
+    calls = job.collectives_at(first["key"], first["nth"])
+    if not calls:
+        return None
+    diagnosis = Explanation(Kind.MISMATCH, "", [Doubt.LINE_LOST], culprits=culprits, key=first["key"], how=How.SKIPPED)
+    diagnosis.call = calls[0]
+    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
+    skipped = call_sequences.call_text(calls[0])
+    diagnosis.claim = f"skipped {skipped}, or its line was lost from the log: the counter of this version does not tell"
+    diagnosis.collect = [
+        f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
+    ]
+    after = job.collectives_at(first["key"], first["nth"] + first["missing"])
+    diagnosis.add_evidence("minority", [row for row in after if row["rank_id"] == first["rank_id"]])
+    diagnosis.add_evidence("majority", calls[:2])
+    return diagnosis
+
+
+def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Row]]) -> int | None:
+    """Return the signature of most members, or in a tie that of the sister communicators; None if still undecided."""
+    sizes = sorted(((len(rows), signature) for signature, rows in groups.items()), reverse=True)
+    if sizes[0][0] > sizes[1][0]:
+        return sizes[0][1]
+    sample = next(iter(groups.values()))[0]
+    index, nranks = job.communicator_index[sample["rank_id"], key], sample["nranks"]
+    sister_keys = [
+        sister
+        for sister, rows in job.members.items()
+        if sister != key and rows[0]["nranks"] == nranks and job.communicator_index[rows[0]["rank_id"], sister] == index
+    ]
+    expected = set(job.signatures(sister_keys).filter(pl.col("nth") == nth)["signature"])
+    agreed_signatures = expected & set(groups)
+    return agreed_signatures.pop() if len(expected) == 1 and agreed_signatures else None
+
+
+def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Explanation | None:
+    """Judge a call that some members lack although they made later ones: skipped by them, or extra on the others.
+
+    `edges`: the awaited collectives of the communicator.
+    """
+    nth = min(edge["nth"] for edge in edges)
+    calls = job.collectives_at(key, nth)
+    callers = {row["rank_id"] for row in calls}
+    passed_by = sorted({rank_id for edge in edges if edge["nth"] == nth for rank_id in edge["waits_for"]})
+    if any(_has_last_collective_on(job, rank_id, key) for rank_id in passed_by):
+        return None  # a lacking rank has only not reached this call
+    made_by_callers = [call_sequences.call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
+    for rank_id in passed_by:
+        made = call_sequences.call_tokens(job.calls_of(rank_id), job)
+        if not any(call_sequences.went_past(key, nth, made_by_caller, made) for made_by_caller in made_by_callers):
+            return None  # nor has this one
+    if len(passed_by) == len(callers):
+        return None  # a tie: either side may be right
+    is_skipped, skipping = len(passed_by) < len(callers), set(passed_by)
+    if is_skipped and any(
+        edge["waiter"] in skipping and not skipping.issuperset(edge["waits_for"]) for edge in job.waits
+    ):
+        return None  # its line may be lost, and a rank that it waits for explains the hang without that
+    text = call_sequences.call_text(calls[0])
+    last_calls = [row for rank_id in passed_by[:4] if (row := job.last_call(rank_id)) is not None]
+    if is_skipped:
+        claim, doubt = f"made later calls but not this one: {text} is missing from its sequence", Doubt.LINE_LOST
+        culprits, minority, majority = passed_by, last_calls, calls
+    else:
+        claim, doubt = f"made one more {text} than the others, which continued without it", Doubt.ONLY_LINE_LOST
+        culprits, minority, majority = sorted(callers), calls, last_calls
+    how = How.SKIPPED if is_skipped else How.EXTRA
+    diagnosis = Explanation(Kind.MISMATCH, claim, [doubt], culprits=culprits, key=key, call=calls[0], how=how)
+    diagnosis.add_evidence("minority", minority[:4])
+    diagnosis.add_evidence("majority", majority[:2])
+    return diagnosis
+
+
+def _has_last_collective_on(job: Job, rank_id: int, key: str) -> bool:
+    """Whether the last call of a rank is a collective of this communicator, so that nothing is made behind it."""
+    last = job.last_call(rank_id)
+    return last is None or (last["key"] == key and last["nth"] is not None)
+
+
+def _is_made_elsewhere(job: Job, key: str, nth: int, differing: set[int]) -> bool:
+    """Whether every call that differs at a place stands at another place in the log of a rank that does not differ.
+
+    Where all members differ, as two do, it is asked of each of them and the others.
+    """
+    signatures = job.signatures([key])
+    made: dict[int, set[int]] = defaultdict(set)  # signature -> ranks that made such a call anywhere
+    for rank_id, signature in signatures.select("rank_id", "signature").unique().iter_rows():
+        made[signature].add(rank_id)
+    at_place = dict(signatures.filter(nth=nth).select("rank_id", "signature").iter_rows())
+    has_majority = bool(at_place.keys() - differing)
+    return all(
+        made[at_place[rank_id]] - {rank_id} - (differing if has_majority else set())
+        for rank_id in differing & at_place.keys()
+    )
+
+
+def _counts_every_call(job: Job) -> bool:
+    """Whether NCCL's counter counts every call, so that it tells a call that was left out from a line that was lost."""
+    return count_every_call(releases(job.releases))
+
+
+def _find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:
+    """Return the ranks whose logs lack lines, where the differences may be lost lines, too; else an empty set.
+
+    Each of them lacks a call that others made, or has one more. One rank that does shows a fault of the program; others
+    that do as well, at other places, show lost lines. A counter that counts every call tells it of each rank.
+    """
+    culprits = {rank_id for diagnosis in differences for rank_id in diagnosis.culprits}
+    # Of a culprit, only the counter tells: it may have left out calls on several communicators.
+    gaps = [gap for gap in job.gaps if gap["nth"] and gap["missing"] > 0]
+    lacking = {gap["rank_id"] for gap in gaps if gap["is_lost"] or gap["rank_id"] not in culprits}
+    lacking |= set(job.counter_jumps)
+    if _counts_every_call(job):
+        return lacking if lacking & culprits else set()
+    places = {diagnosis.call["nth"] for diagnosis in differences if diagnosis.call is not None}
+    shared = set.intersection(*(set(diagnosis.culprits) for diagnosis in differences))
+    return culprits | lacking if lacking or (len(places) > 1 and not shared) else set()
+
+
+def _answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanation]) -> Explanation:
+    """Answer that lines of calls were lost, so that no rank can be said to have left the program."""
+    reason = (
+        f"calls differ in the logs of {job.names(rank_ids)} as where a log collector loses lines: one rank that leaves "
+        "out a call does not make them differ like this"
+    )
+    between = [Alternative(one.verdict, one.culprits, "the other logs lost lines") for one in differences]
+    answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
+    for difference in differences[:2]:
+        answer.add_evidence("context", difference.evidence_lines[:2])
+    return answer
+
+
+def find_by_lines(job: Job) -> Explanation | None:
+    """Find the ranks that the others wait for; where these are one whole communicator, prefer a call skipped there.
+
+    A skipped call stops all members of its communicator at once. That a line was lost from one of their logs, and all
+    of them stopped together for another reason, would be a coincidence.
+    """
+    waited_for = waiting.find_waited_for_ranks(job)
+    if waited_for is None or waited_for.verdict != Kind.LAGGING or len(waited_for.culprits) < 2:
+        return waited_for
+    skipped = find_skipped_or_lost_call(job)
+    if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
+        return waited_for
+    members, stopped = set(job.seen_members(skipped.key)), set(waited_for.culprits)
+    is_one = members == stopped or (stopped < members and len(stopped) == job.members[str(skipped.key)][0]["nranks"])
+    return skipped if is_one and stopped.issuperset(skipped.culprits) else waited_for

@@ -1,0 +1,147 @@
+"""Judge whether the logs could show a hang, where nothing waits and nothing failed."""
+
+from __future__ import annotations
+
+from ncclforensics.analyses.job.ends.failure_events import AFTER, REMOTE_ERROR
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.data.names import operation_text, ranks_text
+from ncclforensics.data.nccl_sources import result_text
+from ncclforensics.data.variables import (
+    COLLECT_CALLS,
+    COLLECT_PROGRESS,
+    COLLECT_UNBUFFERED,
+    COLLECT_UNCHANGED,
+    STACK_OF_ANY_RANK,
+)
+
+MAJORITY = 0.5
+MANY_DAMAGED = 0.1  # share of the lines of NCCL
+
+
+def find_reported_success(job: Job) -> Explanation | None:
+    """Find that the program came to its end, by its own words or PyTorch's, where no line shows a failure before."""
+    has_failed = any(not event["at_exit"] for event in job.failure_events) or bool(job.process_exits)
+    if job.is_finished or has_failed:
+        return None
+    processes = {row["ended_pid"] for row in job.successes if row["form"] == "process"}
+    # A launcher reports it of these processes, and others may still wait.
+    if job.successes and (
+        len(processes) >= len(job.rank_ids) or not all(row["form"] == "process" for row in job.successes)
+    ):
+        diagnosis = Explanation(
+            Kind.NO_HANG, "the program reports that it came to its end, and nothing failed", [Doubt.LOGS_END_BEFORE]
+        )
+        diagnosis.add_evidence("success", job.successes[-2:])
+        return diagnosis
+    ranks = {row["rank"] for row in job.rank_ids.values()}
+    if not ranks or job.absent or not ranks <= {row["rank"] for row in job.ended_programs}:
+        return None
+    reason = "the programs of all ranks ended without destroying their process groups, and nothing failed before"
+    diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.LOGS_END_BEFORE])
+    diagnosis.add_evidence("end", job.ended_programs[-2:])
+    return diagnosis
+
+
+def find_missing_call_lines(job: Job) -> Explanation | None:
+    """Judge logs without call lines: unless all communicators were destroyed, they cannot show whether the job hung."""
+    visible_ranks = [row for row in job.visibility.values() if row["calls"]]
+    if (
+        job.is_text_only
+        or job.is_finished
+        or _has_single_ranks(job)
+        or len(visible_ranks) > MAJORITY * len(job.rank_ids)
+    ):
+        return None
+    number = len(visible_ranks)
+    which = (
+        f"the logs of only {number} of {len(job.rank_ids)} ranks show calls" if number else "no rank's log shows calls"
+    )
+    is_initialised = any(row["is_complete"] for row in job.memberships)
+    init = "init completed, but" if is_initialised else "no line shows the end of an init, and"
+    diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: the logs do not show what happened after init")
+    diagnosis.collect = [
+        *([f"collect the log of {ranks_text(job.absent)}"] if job.absent else []),
+        *(["collect the complete logs of the other ranks, if they were cut"] if number else []),
+        *COLLECT_CALLS,
+    ]
+    if job.has_calls_of_no_communicator:
+        diagnosis.claim = "the pointers were left out of this text, so that its calls name no communicator"
+        diagnosis.collect = COLLECT_UNCHANGED
+    elif not job.memberships:
+        diagnosis.claim = "these logs show no communicator and no call"
+    return diagnosis
+
+
+def _has_single_ranks(job: Job) -> bool:
+    """Whether every communicator has one rank, which waits for no other."""
+    return bool(job.memberships) and all(row["nranks"] == 1 for row in job.memberships)
+
+
+def find_returned_error(job: Job) -> Explanation | None:
+    """Find an error returned by NCCL after the last call that no other failure line explains."""
+    later_errors = [
+        event
+        for event in job.failure_events
+        if event["form"] == "unwinding" and not event["at_exit"] and event["rank_id"] is not None
+        if (last := job.last_call(event["rank_id"])) is not None and event["pos"] > last["pos"]
+    ]
+    if not later_errors:
+        return None
+    later_errors.sort(key=lambda event: event["result"] == REMOTE_ERROR)  # what others cause stands last
+    of_code: dict[int | None, list[Row]] = {}
+    for event in later_errors:
+        of_code.setdefault(event["result"], []).append(event)
+    ranks_of = {code: job.names({event["rank_id"] for event in of_code[code]}) for code in of_code}
+    errors = " and ".join(f"error {result_text(code)} to {ranks}" for code, ranks in ranks_of.items())
+    reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome is not in these logs"
+    ranks = job.names({event["rank_id"] for event in later_errors})
+    diagnosis = undecided(reason, [f"collect the program output of {ranks}"])
+    diagnosis.add_evidence("failure", [event for events in of_code.values() for event in events[:2]])
+    return diagnosis
+
+
+def conclude_no_hang(job: Job) -> Explanation:
+    """Conclude that the job did not hang: all ranks made the same calls and none failed."""
+    unfinished = {row["rank_id"] for row in job.memberships if row["end"] != "Destroy"}
+    finished = {row["rank_id"] for row in job.memberships} - unfinished
+    cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
+    if len(cut_logs) > MAJORITY * len(job.rank_ids) and not finished:
+        reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"
+        return undecided(reason, COLLECT_UNBUFFERED)
+    reason = "all ranks made the same calls and none failed: the last ones completed, or all ranks hang in them"
+    doubts, collect = [Doubt.HANGS_TOGETHER], [STACK_OF_ANY_RANK]
+    if call := job.shared_last_call():
+        where = f"every rank is in the same call where the logs end, {operation_text(call)}"
+        reason = f"{where}: it completed, or all hang in it"
+    if job.is_cancelled:
+        collect = COLLECT_PROGRESS
+    if job.is_finished:
+        doubts, reason = [], "every rank destroyed its communicators: the run completed"
+    elif len(finished) > len(unfinished):
+        doubts = [Doubt.LOGS_END_BEFORE]
+        earlier = job.names(unfinished)
+        reason = f"most ranks destroyed their communicators, and none waits; the logs of {earlier} end before that"
+    answer = Explanation(Kind.NO_HANG, reason, doubts)
+    answer.collect = [] if finished else collect
+    has_calls = any(row["calls"] for row in job.visibility.values())
+    if job.is_ended and not job.is_finished:
+        ending = (
+            "as PyTorch does at an orderly end; it does so after a time-out, too, of which the output of the program"
+        )
+        before = "all ranks made the same calls and then" if has_calls else "no line shows a call, and the ranks"
+        answer.claim = f"{before} aborted their communicators, {ending} would tell"
+        answer.collect = answer.collect if has_calls else COLLECT_PROGRESS
+        answer.doubt(Doubt.HANGS_TOGETHER)
+    elif _has_single_ranks(job) and not (has_calls or job.is_finished):
+        answer.claim = "every communicator in these logs has one rank, which waits for no other"
+    if (job.gaps or job.line_faults) and not job.is_finished:
+        answer.doubt(
+            Doubt.LINES_MISSING,
+            "yet lines of these logs were lost, moved or doubled, and a call that differs may be one",
+        )
+    if any(event["kind"] == AFTER for event in job.failure_events) or job.absent:
+        answer.doubt(Doubt.MEMBER_UNSEEN)
+    return answer

@@ -1,0 +1,353 @@
+"""Judge what is left of a verdict where lines were left out of logs or sorted, or logs begin in the middle of the run.
+
+A call may have been among these lines: so the place of a later call in its sequence is known from below only, and that
+a call is missing from such a log proves nothing, unless NCCL's counter or a long agreement with the others shows the
+place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import polars as pl
+
+from ncclforensics.analyses.job.calls.calls import count_every_call
+from ncclforensics.analyses.job.calls.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
+from ncclforensics.analyses.verdict.axioms import ENOUGH_ALIKE
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.vocabulary import Certainty, How, Kind
+from ncclforensics.data.versions import releases
+from ncclforensics.frames.columns import OWNER, SOURCE_BITS
+from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.templated import opcount_of
+
+UNPLACED_MEMBER = {
+    "rank_id": pl.Int32(),
+    "key": pl.Categorical(),
+    "begins_together": pl.Boolean(),  # its log seems to begin with the first call, as those of most members do
+}
+
+BY_PLACE = (Kind.MISMATCH, Kind.DEADLOCK, Kind.UNMATCHED)  # compare single calls
+BY_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK)  # hold if the last calls are known
+MOST_SELECTED = 0.5  # share of the ranks
+FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, no difference between calls is one
+FIRST_NUMBERS, FEWEST_NUMBERS = 6, 3  # of the collectives behind the missing lines, by NCCL's counter
+FIRST_CALLS = 3
+LAST_CALLS = (3, 12)  # a rank whose calls differ may go on and enqueue a few more that agree
+FEWEST_ALIKE = 2
+MOST_ALIKE = 0.7  # of the ranks that are not accused
+# Verdicts that rest on calls that a log lacks, or on the place of a call among the others.
+FROM_CALLS = (
+    Kind.MISMATCH,
+    Kind.DEADLOCK,
+    Kind.LAGGING,
+    Kind.UNMATCHED,
+    Kind.INIT_INCOMPLETE,
+    Kind.RANK_MISSING,
+)
+
+
+@analysis(UNPLACED_MEMBER, of=("call",))
+def unplaced_member(
+    omission: pl.DataFrame,
+    process: pl.DataFrame,
+    member: pl.DataFrame,
+    rank: pl.DataFrame,
+    call: pl.DataFrame,
+    call_line: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
+    call_gap: pl.DataFrame,
+    counter_jump: pl.DataFrame,
+    divergence: pl.DataFrame,
+    version: pl.DataFrame,
+) -> pl.DataFrame:
+    """Memberships of which it is unknown how many calls the rank made before the last lines of its log.
+
+    Lines were left out of it (before the communicator was created, they do not matter), as a line says or NCCL's
+    counter shows, perhaps that of another communicator; or it begins later. There, it is also doubtful which
+    communicator is meant where only the order of creation tells.
+    """
+    left_out = omission.group_by("source").agg(omitted_pos=pl.col("pos").max())
+    sources = process.select(*OWNER, source="sources").explode("source").join(left_out, on="source")
+    jumps = (
+        rank.select("rank_id", *OWNER).join(counter_jump, on="rank_id").select(*OWNER, omitted_pos=pl.col("pos") - 1)
+    )
+    omissions = pl.concat([sources.select(*OWNER, "omitted_pos"), jumps, _missing_parts(process, member)])
+    last_omission = omissions.group_by(OWNER).agg(pl.col("omitted_pos").max())
+    members = member.with_row_index("member").join(last_omission, on=OWNER, how="left")
+    members = members.with_columns(has_omission=pl.col("omitted_pos").is_not_null())
+    begins_later = pl.col("line").is_null()
+    is_doubtful = (pl.col("is_inferred") & begins_later.any().over(OWNER)).fill_null(False) & ~begins_later
+    doubtful = members.filter(is_doubtful).select("rank_id", "key", begins_together=pl.lit(value=False))
+    members = members.with_columns(
+        pl.max_horizontal("omitted_pos", pl.when(begins_later).then(pl.col("created_pos") - 1))
+    )
+    members = members.filter((pl.col("omitted_pos") > pl.col("created_pos")) | begins_later)
+    if members.is_empty():
+        return doubtful
+    of_keys = call.filter(pl.col("nth").is_not_null() & pl.col("key").is_in(members["key"].unique().implode()))
+    collectives = of_keys.join(members.select("member", "omitted_pos"), on="member", how="left")
+    collectives = collectives.with_columns(opcount_of(collectives, call_occurrence))
+    later = collectives.filter(pl.col("omitted_pos").is_null() | (pl.col("pos") > pl.col("omitted_pos")))
+    is_counter = count_every_call(releases(version["version"]))
+    counted = _counted_through(collectives if is_counter else collectives.clear(), counter_jump, call_gap)
+    placed = pl.concat(
+        [_placed(later, divergence), later.filter(pl.col("member").is_in(counted.implode()))], how="diagonal"
+    )
+    unplaced = members.join(placed, on="member", how="anti")
+    of_ranks = call.filter(pl.col("rank_id").is_in(unplaced["rank_id"].unique().implode()))
+    unplaced = unplaced.join(_begin_together(of_ranks, call_line, call_occurrence), on="rank_id", how="left")
+    is_begun = pl.col("line").is_null() & pl.col("has_omission").fill_null(True).not_()
+    begins_together = pl.col("begins_together").fill_null(False) & is_begun
+    unplaced = unplaced.select("rank_id", "key", begins_together)
+    return pl.concat([doubtful, unplaced]).drop_nulls().unique(["rank_id", "key"], keep="first", maintain_order=True)
+
+
+def _missing_parts(process: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """The place before the newest part of each rotated log (columns OWNER, `omitted_pos`), if older parts are missing.
+
+    Where some of these logs lack their beginning and others do not, any of them may lack a part between two others.
+    """
+    rotated = process.filter(pl.col("sources").list.len() > 1)
+    lacks_beginning = member.join(rotated, on=OWNER, how="semi")["line"].is_null()
+    newest_part = pl.col("sources").list.last().cast(pl.Int64)
+    parts = rotated.select(*OWNER, omitted_pos=newest_part * (1 << SOURCE_BITS))
+    return parts if lacks_beginning.any() and not lacks_beginning.all() else parts.clear()
+
+
+def _counted_through(collectives: pl.DataFrame, counter_jump: pl.DataFrame, call_gap: pl.DataFrame) -> pl.Series:
+    """The members with lost lines whose places the counter shows: it runs from 0 without a jump, or was followed."""
+    steps = pl.col("opcount").sort_by("pos")
+    is_whole = (steps.first() == 0) & (steps.diff().drop_nulls() == 1).all() & pl.col("opcount").is_not_null().all()
+    unbroken = collectives.group_by("member").agg(is_whole=is_whole).filter("is_whole")["member"]
+    followed = call_gap.filter("is_lost")["member"]
+    return pl.concat([unbroken, followed.filter(followed.is_in(counter_jump["member"].implode()))])
+
+
+def _placed(later: pl.DataFrame, divergence: pl.DataFrame) -> pl.DataFrame:
+    """The members whose calls behind the omission agree so long with the others', or are counted as theirs are.
+
+    NCCL's counter (before 2.27) stands at the same number for the same call of every rank: if the first calls behind
+    the omission have the numbers that most members give to calls of the same place, and all whose logs lack nothing,
+    as many were left out before them as there.
+    """
+    place = ("key", "nth")
+    is_usual = pl.len().over(*place, "opcount") * 2 > pl.len().over(place)
+    is_agreed = pl.col("omitted_pos").is_not_null() | is_usual
+    is_same = is_usual & is_agreed.all().over(place) & pl.col("opcount").is_not_null()
+    diverging = divergence.select("key", differs_from="nth")
+    later = later.with_columns(is_same=is_same).join(diverging, on="key", how="left")
+    agreeing = (pl.col("nth") < pl.col("differs_from")).fill_null(True).sum()
+    first = later.sort("nth").group_by("member", maintain_order=True)
+    numbers = pl.col("opcount").head(FIRST_NUMBERS)
+    is_counted = pl.col("is_same").head(FIRST_NUMBERS).all() & (numbers.n_unique() >= FEWEST_NUMBERS)
+    return first.agg(is_placed=is_counted | (agreeing >= ENOUGH_ALIKE)).filter("is_placed")
+
+
+def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
+    """Whether each rank's log begins with the calls that most begin with, and NCCL's counter with 0 everywhere."""
+    calls = calls.with_columns(call_line["signature"].gather(calls["call_line"]), opcount_of(calls, call_occurrence))
+    calls = calls.sort("pos")
+    from_zero = calls.group_by("rank_id", "member", maintain_order=True).agg(pl.col("opcount").first() == 0)
+    first = (
+        calls.group_by("rank_id", maintain_order=True)
+        .agg(pl.col("key").first(), calls=pl.col("signature").head(FIRST_CALLS), made=pl.len())
+        .join(from_zero.group_by("rank_id").agg(is_from_zero=pl.col("opcount").all()), on="rank_id")
+    )
+    is_usual = pl.len().over("key", "calls") * 2 > pl.len().over("key")
+    begins_together = is_usual & pl.col("is_from_zero") & (pl.col("made") >= FIRST_CALLS)
+    return first.select("rank_id", begins_together=begins_together.fill_null(False))
+
+
+def _is_by_order(diagnosis: Explanation) -> bool:
+    return diagnosis.verdict in (*FROM_CALLS, Kind.NO_HANG)
+
+
+def _is_by_ends(diagnosis: Explanation) -> bool:
+    return diagnosis.verdict in BY_ENDS
+
+
+def _is_by_number(diagnosis: Explanation) -> bool:
+    return _is_by_ends(diagnosis) or diagnosis.how in (How.SKIPPED, How.EXTRA)
+
+
+def _is_by_place(diagnosis: Explanation) -> bool:
+    return diagnosis.verdict in BY_PLACE
+
+
+class LineFaults(NamedTuple):
+    """What happened to the lines of logs on their way, and which verdicts it can feign: then no rank is accused."""
+
+    kinds: tuple[str, ...]
+    most: float  # share of the ranks that may have such a log
+    feigns: Callable[[Explanation], bool]
+    reason: str
+    collect: str
+
+
+FEIGNING = (
+    LineFaults(
+        (SORTED,),
+        0,
+        _is_by_order,
+        "the lines of these logs were sorted: their order does not show which calls were made before which",
+        "collect the logs as they were written, not sorted",
+    ),
+    LineFaults(
+        (SELECTED,),
+        MOST_SELECTED,
+        _is_by_ends,
+        "NCCL's counter shows that the lines of many calls were left out of these logs: the last call of a rank may be "
+        "one of these",
+        "collect the logs with the lines of all calls, not selected",
+    ),
+    LineFaults(
+        (DISTINCT,),
+        FEW_FAULTY,
+        _is_by_number,
+        "no line of a call stands in these logs twice: equal lines were removed, so a missing call proves nothing",
+        "collect the logs as they were written, without `sort -u`, `uniq` or the like",
+    ),
+    LineFaults(
+        (LOST, MOVED, DOUBLED),
+        FEW_FAULTY,
+        _is_by_place,
+        "the logs of many ranks lack lines, have some twice or in another order: calls are not at their places",
+        "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that changed them",
+    ),
+)
+
+
+def weigh_omissions(job: Job, diagnosis: Explanation) -> Explanation:
+    """Doubt a verdict that rests on calls which logs lack, where lines are missing from these."""
+    for faults in FEIGNING:
+        if faults.feigns(diagnosis) and job.share_with_fault(*faults.kinds) > faults.most:
+            accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "its lines are as the ranks wrote them")
+            return undecided(faults.reason, [faults.collect], diagnosis, between=[accusation])
+    if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
+        diagnosis.doubt(
+            Doubt.LINES_SELECTED, "these lines show one kind of call only: these ranks may wait in one of another kind"
+        )
+    if diagnosis.verdict in BY_ENDS and (names := _idle_communicator_of(job, diagnosis)):
+        shown = f"no line shows a call on a communicator of {names}, where these ranks may wait"
+        diagnosis.doubt(Doubt.LINES_SELECTED, f"{shown}: the lines seem to have been selected")
+    partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
+    unplaced = {
+        rank_id
+        for rank_id, key, begins_together in job.unplaced
+        if diagnosis.key in (key, None) and not begins_together
+    }
+    involved = sorted({rank_id for rank_id in partial if _concerns(job, rank_id, diagnosis)} | unplaced)
+    if diagnosis.verdict == Kind.NO_HANG and not job.is_finished:
+        involved = sorted({*partial, *(row[0] for row in job.unplaced)} & set(job.rank_ids))
+    elif diagnosis.verdict == Kind.INIT_FAILED and involved and diagnosis.certainty is not Certainty.CERTAIN:
+        diagnosis.doubt(Doubt.LINES_LEFT_OUT)
+        return diagnosis
+    elif diagnosis.verdict not in FROM_CALLS:
+        return diagnosis
+    return _weigh_missing_lines(job, diagnosis, involved, unplaced) if involved else diagnosis
+
+
+def _weigh_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], unplaced: set[int]) -> Explanation:
+    """Doubt a verdict on ranks whose logs lack lines, and accuse no rank whose place is unknown.
+
+    `involved`: ranks that the verdict concerns and whose logs lack lines; `unplaced`: those that may have made calls
+    there.
+    """
+    ranks = job.names(involved)
+    jumps = [job.counter_jumps[rank_id] for rank_id in involved if rank_id in job.counter_jumps]
+    known_by = "NCCL's counter shows that " if len(jumps) == len(involved) else ""
+    missing = f"{known_by}lines of the logs of {ranks} are missing, and these may hold further calls"
+    collect = [*diagnosis.collect, f"collect the whole log of {ranks}, from its beginning"]
+    known = [rank_id for rank_id in diagnosis.culprits if rank_id not in unplaced]
+    others = set(job.seen_members(diagnosis.key)) - set(known)
+    if not known and _others_end_alike(job, diagnosis):
+        known = diagnosis.culprits  # whatever was left out, these are the ones that differ
+    elif diagnosis.culprits and (not known or len(others - unplaced) * 2 < len(others)):
+        accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "no call stands among the missing lines")
+        answer = undecided(f"{missing}: what the logs lack proves nothing", collect, diagnosis, between=[accusation])
+        answer.add_evidence("context", jumps[:2])
+        return answer
+    diagnosis.culprits, diagnosis.collect = known, collect
+    diagnosis.add_evidence("context", jumps[:2])
+    diagnosis.doubt(Doubt.LINES_LEFT_OUT, missing)
+    return diagnosis
+
+
+def _shows_one_kind_of_call(job: Job, diagnosis: Explanation) -> bool:
+    """Whether `grep` may have selected these lines: no Init line, several communicators, calls of a single name."""
+    if not diagnosis.culprits or any(row["line"] is not None for row in job.memberships):
+        return False
+    communicators = Counter(row["rank_id"] for row in job.memberships)
+    are_several = all(communicators[rank_id] > 1 for rank_id in diagnosis.culprits)
+    return are_several and _names_called(job).n_unique() == 1
+
+
+def _idle_communicator_of(job: Job, diagnosis: Explanation) -> str:
+    """Name the members of a communicator of culprits on which no rank shows a call, where lines seem to be selected.
+
+    `grep` may have selected the lines of one communicator, without that on the version, or left out those of AllReduce,
+    which few programs do without.
+    """
+    called = set(job.last_calls["key"].cast(pl.String))
+    culprits = set(diagnosis.culprits)
+    idle = [
+        set(job.seen_members(key))
+        for key, rows in job.members.items()
+        if key not in called and rows[0]["nranks"] > 1 and any(row["is_complete"] for row in rows)
+    ]
+    concerned = max(idle, key=lambda ranks: len(ranks & culprits), default=set())
+    if concerned.isdisjoint(culprits) or (job.releases and _names_called(job).is_in(["AllReduce"]).any()):
+        return ""
+    return job.names(concerned)
+
+
+def _names_called(job: Job) -> pl.Series:
+    """Return the name of every distinct line of a call; of all calls it would take 16 bytes each."""
+    return job.names_of(job.calls.select("call_line").unique())
+
+
+def _others_end_alike(job: Job, diagnosis: Explanation) -> bool:
+    """Whether the logs of most others end with the same calls, and that of no culprit, which has its end.
+
+    The others are the rest of the communicator or of the job; of a pipeline, each stage makes other calls.
+    """
+    members = job.seen_members(diagnosis.key)
+    return any(
+        _end_alike(job, diagnosis.culprits, rank_ids, number)
+        for rank_ids in (job.rank_ids, members)
+        for number in LAST_CALLS
+    )
+
+
+def _end_alike(job: Job, culprits: list[int], rank_ids: Iterable[int], number: int) -> bool:
+    """Whether the last so many calls are the same in the logs of most of these ranks, and in that of no culprit."""
+    signatures = job.signatures_of_last_calls(number)
+    endings = Counter(signatures.get(rank_id) for rank_id in rank_ids if rank_id not in culprits)
+    (usual, ranks), *_ = endings.most_common(1) or [(None, 0)]
+    return (
+        usual is not None
+        and bool(culprits)
+        and ranks >= max(FEWEST_ALIKE, MOST_ALIKE * endings.total())
+        and all(
+            (known := _calls_after_omission(job, rank_id, number)) > 0
+            and signatures.get(rank_id, ())[-known:] != usual[-known:]
+            for rank_id in culprits
+        )
+    )
+
+
+def _calls_after_omission(job: Job, rank_id: int, most: int) -> int:
+    """Count a rank's calls behind all lines that were left out of its log, up to `most`."""
+    last = job.last_omission.get(job.process(rank_id)["last_source"], -1)
+    last = max(last, job.counter_jumps[rank_id]["pos"] - 1 if rank_id in job.counter_jumps else -1)
+    return int((job.calls_of(rank_id)["pos"].tail(most) > last).sum())
+
+
+def _concerns(job: Job, rank_id: int, diagnosis: Explanation) -> bool:
+    """Whether a rank is accused, or takes part in the communicator that a diagnosis is about."""
+    return rank_id in diagnosis.culprits or rank_id in job.seen_members(diagnosis.key)

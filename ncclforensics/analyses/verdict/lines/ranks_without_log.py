@@ -1,0 +1,132 @@
+"""What ranks without a log mean for a verdict: the ranks that have one may wait for them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import chain
+
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
+from ncclforensics.frames.source_order import FIRST_STEPS
+
+FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
+
+
+def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Explanation:
+    """Judge an init in which all ranks that were heard wait, while some members (rank numbers) have no log.
+
+    One of these did not come, or all; a single one, and all ranks of a host, are more likely missing than lost.
+    """
+    size, ranks = job.members[key][0]["nranks"], ranks_text(unseen)
+    init = f"the init of the communicator of {size} ranks"
+    waits, collect = f"the ranks in these logs wait in {init}", [f"collect the logs of {ranks}, from their beginning"]
+    if with_files := sorted(set(unseen) & set(job.rank_numbers(job.rank_ids))):
+        reason = f"{waits}; of {ranks_text(with_files)} other files are here, and no log"
+    elif len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
+        reason = f"{waits}, for at least one of {ranks}: there is no log of these"
+    elif _begins_in_the_middle(job):
+        reason = f"{waits}; no line is of {ranks}, but logs begin in the middle of the run, so lines may be missing"
+    else:
+        diagnosis = Explanation(
+            Kind.RANK_MISSING, f"never joined {init}; there is no log of {ranks}", [Doubt.INIT_GOES_ON], missing=unseen
+        )
+        if len(unseen) > FEW_MISSING * size:
+            diagnosis.doubt(Doubt.LOG_NOT_GIVEN)
+        return diagnosis
+    return undecided(reason, collect, suspects=unseen)
+
+
+def _begins_in_the_middle(job: Job) -> bool:
+    """Whether a log that several processes share lacks the first lines of some, and shows those of others."""
+    began = {(row["host"], row["pid"]) for row in job.milestones if row["form"] in FIRST_STEPS}
+    owners: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    for owner, process in job.processes.items():
+        for source in process["sources"]:
+            owners[source].add(owner)
+    return any(0 < len(own & began) < len(own) for own in owners.values())
+
+
+def judge_cut_logs(job: Job, rank_ids: list[int]) -> Explanation:
+    """Answer where the others wait in an init for ranks whose logs were cut or damaged: their START may be lost."""
+    names = job.names(rank_ids)
+    reason = f"the others wait in an init that the logs of {names} do not show, but lines are missing from these logs"
+    between = [Alternative(Kind.INIT_INCOMPLETE, rank_ids, "the missing lines are others than that of this init")]
+    answer = undecided(reason, [f"collect the whole logs of {names}"], between=between)
+    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
+    return answer
+
+
+def _are_whole_hosts(job: Job, key: str, unseen: list[int]) -> bool:
+    """Whether these are the ranks of one host or several, if all have as many consecutive ranks as those heard."""
+    sizes = Counter(Counter(job.rank_ids[row["rank_id"]]["host"] for row in job.members[key]).values())
+    (local, _), *others = sizes.most_common()
+    runs = [unseen[start : start + local] for start in range(0, len(unseen), local)]
+    are_aligned = all(run == list(range(run[0], run[0] + local)) and run[0] % local == 0 for run in runs)
+    return not others and local > 1 and are_aligned
+
+
+def find_missing_logs(job: Job) -> Explanation | None:
+    """Find ranks without a log where the other ranks agree and none finished: these may wait for them."""
+    if any(row["end"] == "Destroy" for row in job.memberships):
+        return None
+    if job.absent:
+        absent, collect = f"a rank without a log: {ranks_text(job.absent)}", ranks_text(job.absent)
+    elif None in {row["rank"] for row in job.rank_ids.values()} and (job.nranks or 0) > len(job.rank_ids):
+        absent = f"one of the {count_of((job.nranks or 0) - len(job.rank_ids), 'rank')} without a log"
+        collect = f"all {job.nranks} ranks"
+    else:
+        return None
+    reason = (
+        f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls and none failed; "
+        f"if they stand still, they may wait for {absent}"
+    )
+    answer = undecided(reason, [f"collect the log of {collect}"], suspects=job.absent)
+    last_calls = [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
+    answer.add_evidence("context", last_calls)
+    return answer
+
+
+def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation | None:
+    """Drop culprits that may themselves wait for a rank whose calls no log shows; `undecidable` if none is left.
+
+    A rank waits in its last call; if that is on a communicator with a member without a log, or with a log that shows no
+    calls, it may wait for that one. Returns None where culprits are left.
+    """
+    if diagnosis.verdict not in (Kind.LAGGING, Kind.UNMATCHED):
+        return None
+    last_calls = {rank_id: job.last_call(rank_id) for rank_id in diagnosis.culprits}
+    keys = {last["key"] for last in last_calls.values() if last}
+    hidden = {key for key in keys if _has_hidden_member(job, key)}
+    may_wait = [rank_id for rank_id, last in last_calls.items() if last and last["key"] in hidden]
+    if len(may_wait) < len(diagnosis.culprits):
+        diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in may_wait]
+        diagnosis.victims = sorted({*diagnosis.victims, *may_wait})
+        return None
+    without_calls = [rank_id for rank_id in job.rank_ids if not job.visibility[rank_id]["is_visible"]]
+    silent, absent = ranks_text(job.rank_numbers(without_calls)), ranks_text(job.absent)
+    hidden_members = {
+        f"without a log ({absent})": [f"collect the log of {absent}"] * bool(absent),
+        f"whose logs show no calls ({silent})": COLLECT_CALLS * bool(silent),
+        "that no line here names": COLLECT_INIT * (not absent and not silent),
+    }
+    members = " and ".join(text for text, collect in hidden_members.items() if collect)
+    reason = (
+        f"the others wait for {job.names(diagnosis.culprits)}, which made fewer calls; but these may wait themselves: "
+        f"their last call is on a communicator with members {members}"
+    )
+    between = [Alternative(diagnosis.verdict, diagnosis.culprits, f"they do not wait for members {members}")]
+    answer = undecided(
+        reason, [*chain.from_iterable(hidden_members.values())], diagnosis, suspects=job.absent, between=between
+    )
+    answer.victims = sorted(job.rank_ids)
+    return answer
+
+
+def _has_hidden_member(job: Job, key: str) -> bool:
+    """Whether a member of a communicator has no log, or one that would not show its calls."""
+    is_hidden = any(not job.visibility[rank_id]["is_visible"] for rank_id in job.seen_members(key))
+    return is_hidden or job.count_unseen_members(key) > 0

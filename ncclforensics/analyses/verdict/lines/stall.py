@@ -1,0 +1,171 @@
+"""Judge whether a job stood still: what shows it, what contradicts it, and how sure a verdict may be without either.
+
+That one rank made fewer calls than another shows nothing by itself: a healthy job that is copied while it runs, or
+ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqueued and nothing when it completes.
+"""
+
+from __future__ import annotations
+
+from ncclforensics.analyses.job.ends.exit_reports import CAPTURE
+from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, REFUSED
+from ncclforensics.analyses.job.text.torch_text import BARRIER, STORE, TIMED_OUT
+from ncclforensics.analyses.verdict.axioms import SELDOM_AHEAD
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.lines.unequal_ends import (
+    find_culprits_apart,
+    find_end_in_setup,
+    find_others_in_setup,
+    find_several_ends,
+    have_staggered_ends,
+)
+from ncclforensics.analyses.verdict.sources.stacks import is_standing_still
+from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
+
+# Verdicts that compare where the logs end: they hold only if the job stood still.
+FROM_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
+MOST_CULPRITS = 0.25  # share of the ranks
+MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
+PROGRESS = ("[Progress Thread]", "[Proxy Thread]")  # behind an error that such a thread returned
+LONG_SILENCE = 60.0  # seconds without a call, and
+PACES = 5  # times the longest time between two calls of a rank before
+# What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
+# checkpoint makes no calls. A verdict that rests on it is not certain.
+WEAK = {Sign.ABORT, Sign.SILENCE}
+# NCCL destroys no communicator in which a call is not over: by then, what showed these was over or of another run.
+OF_ANOTHER_RUN = {Sign.WATCHDOG, Sign.STACKS, Sign.RAS}
+FAILURES = {HARD: Sign.FAILURE, NETWORK: Sign.FAILURE, LOST: Sign.LOST_CONNECTION, REFUSED: Sign.FAILURE}
+
+
+def find_stall_evidence(job: Job) -> list[Sign]:
+    """Name what shows that the job stood still or failed, as in the contract's `standstill.by`."""
+    kinds: list[Sign] = []
+    if job.timeouts or job.desyncs or (job.recordings and job.recordings.has_timed_out):
+        kinds.append(Sign.WATCHDOG)
+    if any(row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]):
+        kinds.append(Sign.TIMEOUT)
+    if len(job.snapshots) > 1:
+        kinds.append(Sign.RAS)
+    if is_standing_still(job):
+        kinds.append(Sign.STACKS)
+    if job.is_partly_aborted:
+        kinds.append(Sign.ABORT)
+    if _silence(job):
+        kinds.append(Sign.SILENCE)
+    kinds += [
+        FAILURES[event["kind"]] for event in job.failure_events if event["kind"] in FAILURES and job.is_fatal(event)
+    ]
+    kinds += [Sign.CAPTURE for row in job.process_exits if row["is_first"] and row["reporter"] == CAPTURE]
+    return list(dict.fromkeys(kinds))
+
+
+def weigh_stall(job: Job, diagnosis: Explanation) -> Explanation:
+    """Doubt a verdict that rests on where the logs end, unless a sign shows that the job stood still.
+
+    A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
+    """
+    evidence = diagnosis.stall_evidence = find_stall_evidence(job)
+    is_from_ends = diagnosis.verdict in FROM_ENDS or diagnosis.rests_on_stall
+    diagnosis.rests_on_stall = False
+    if not is_from_ends:
+        return diagnosis
+    is_weak = WEAK.issuperset(evidence)
+    if job.is_finished and (WEAK | OF_ANOTHER_RUN).issuperset(evidence):
+        lost = "the calls that some logs lack are lines that were lost"
+        reason = "every rank destroyed its communicators, so " + (
+            lost if is_weak else "what shows a hang is not of its end"
+        )
+        return Explanation(Kind.NO_HANG, reason, [Doubt.NOT_OF_ITS_END], stall_evidence=evidence)
+    answer = find_several_ends(job, diagnosis, is_end_shown=not is_weak) or find_culprits_apart(job, diagnosis)
+    if is_weak and answer is None:
+        answer = find_end_in_setup(job, diagnosis)
+    if not evidence and answer is None:
+        answer = find_others_in_setup(job, diagnosis)
+    if answer is not None:
+        return answer
+    if {Sign.FAILURE} <= {*evidence} <= {*WEAK, Sign.FAILURE} and (pair := _failed_apart(job, diagnosis)):
+        diagnosis.doubt(
+            Doubt.NETWORK_CAME_LATER,
+            f"but transfers between {pair[0]} and {pair[1]} failed, which a rank that makes no call does not "
+            "cause: the network may have stopped the job later, behind the end of this log",
+        )
+    if is_weak:
+        _doubt_standstill(job, diagnosis)
+    return diagnosis
+
+
+def _doubt_standstill(job: Job, diagnosis: Explanation) -> None:
+    """Doubt that the job stood still: no sign shows it, or one that an orderly end may show as well."""
+    evidence = diagnosis.stall_evidence
+    diagnosis.rests_on_stall = not evidence
+    diagnosis.doubt(Doubt.RUNS_ON, _shown_by(job, evidence) if evidence else "")
+    if job.is_ended:
+        diagnosis.remark("all ranks ended their communicators, which PyTorch does at an orderly end, too")
+    is_of_a_running_job = (
+        job.is_ended,
+        have_staggered_ends(job),
+        _are_many(job, diagnosis.culprits),
+        any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids),
+        any(job.lag(rank_id) > SELDOM_AHEAD for rank_id in diagnosis.culprits),
+        _ends_before_others(job, diagnosis.culprits),
+    )
+    if any(is_of_a_running_job):
+        diagnosis.doubt(Doubt.COPIED_WHILE_RUNNING)
+
+
+def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
+    """Two hosts between which transfers failed though no culprit is on the host that did not answer.
+
+    A NIC answers without its process: that a rank makes no call does not fail transfers, only that it ends does.
+    """
+    hosts = {job.rank_ids[rank_id]["host"] for rank_id in diagnosis.culprits}
+    reporting = {event["rank_id"] for event in job.failure_events}
+    if not hosts or not reporting.isdisjoint(diagnosis.culprits):
+        return None
+    pairs = [
+        (error["host"], error["peer_host"])
+        for error in job.completion_errors
+        if error["peer_host"] and error["peer_host"] not in hosts and not error["is_survived"]
+    ]
+    return min(pairs, default=None)
+
+
+def _shown_by(job: Job, evidence: list[Sign]) -> str:
+    texts = {
+        Sign.ABORT: "the others aborted their communicators",
+        Sign.SILENCE: f"no rank made a call in the last {int(_silence(job) or 0)} seconds of the logs",
+    }
+    return " and ".join(texts[kind] for kind in evidence)
+
+
+def _silence(job: Job) -> float | None:
+    """How many seconds before the last line of the job any rank made its last call, if that is long for this job."""
+    times = job.last_times.values()
+    if not times or any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids):
+        return None
+    silence = (max(row["ended"] for row in times) - max(row["called"] for row in times)).total_seconds()
+    return silence if silence > _long_for(job) else None
+
+
+def _ends_before_others(job: Job, culprits: list[int]) -> bool:
+    """Whether others went on making calls long after the log of a culprit ends: that log is not the whole one."""
+    others = [row["called"] for rank_id, row in job.last_times.items() if rank_id not in culprits]
+    own = [job.last_times[rank_id]["printed"] for rank_id in culprits if rank_id in job.last_times]
+    return bool(others and own) and (max(others) - min(own)).total_seconds() > _long_for(job)
+
+
+def _long_for(job: Job) -> float:
+    """How many seconds without a call are long for this job."""
+    return max(LONG_SILENCE, PACES * max(float(row["pace"]) for row in job.last_times.values()))
+
+
+def _are_many(job: Job, culprits: list[int]) -> bool:
+    """Whether so many ranks are behind that they are rather the slower part of a running job, unless hosts stopped."""
+    have_hosts_stopped = len(job.ranks_on_hosts_of(culprits)) == len(culprits) < len(job.rank_ids)
+    return len(culprits) > max(1, MOST_CULPRITS * len(job.rank_ids)) and not have_hosts_stopped
+
+
+def ranks_that_moved_data(job: Job) -> set[int | None]:
+    """Return the ranks in which an error reached the thread that moves the data of calls, which follow init."""
+    return {event["rank_id"] for event in job.failure_events if event["calling_thread"] in PROGRESS}

@@ -1,0 +1,56 @@
+"""Find failures of the transport, or of a GPU, where all ranks made the same calls."""
+
+from __future__ import annotations
+
+from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import COLLECT_CALLS
+
+MOST_PEERS = 3  # named in a reason
+
+
+def find_transport_failure(job: Job) -> Explanation | None:
+    """Find failures of the transport or a GPU where all ranks made the same calls."""
+    failures = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and job.is_fatal(event)]
+    aborted = [row for row in job.memberships if row["end"] in ("Abort", "Revoke")]
+    if not failures:
+        return None
+    local_faults = [event for event in failures if event["kind"] == HARD]
+    cited = local_faults or failures
+    silent = [rank_id for rank_id in job.rank_ids if not job.last_call(rank_id)]
+    if not job.calls.height:
+        is_local = bool(local_faults) or {event["form"] for event in failures} == {"system_call"}
+        peers = [] if is_local else list(dict.fromkeys(str(event["peer"]) for event in failures if event["peer"]))
+        named = ", ".join(peers[:MOST_PEERS])
+        cause = "a rank reports a fault of its own" if is_local else f"connections{f' to {named}' * bool(peers)} failed"
+        reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"
+        of_peers = [f"collect the logs and the output of the processes at {named}"] * bool(peers)
+        diagnosis = undecided(reason, of_peers + COLLECT_CALLS)
+    elif job.absent and not local_faults:
+        absent = ranks_text(job.absent)
+        reason = f"all ranks in these logs made the same calls, then connections failed; no log of {absent} was given"
+        diagnosis = undecided(reason, [f"collect the log of {absent}"], suspects=job.absent)
+    elif silent and not local_faults:
+        event = "connections failed" if failures else "ranks aborted their communicators"
+        reason = f"{event}, and the lines of {job.names(silent)} show no calls"
+        diagnosis = undecided(reason, COLLECT_CALLS, suspects=job.rank_numbers(silent))
+    else:
+        reason = "all ranks made the same calls, and then the transport or a GPU failed"
+        diagnosis = Explanation(Kind.STUCK_TOGETHER, reason, [Doubt.TRANSPORT_SURVIVED])
+    diagnosis.culprits = (
+        sorted({event["rank_id"] for event in local_faults if event["rank_id"] is not None})
+        if len(local_faults) < len(job.rank_ids)
+        else []
+    )
+    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits]
+    last = max(job.describe(job.calls.tail(1)), key=lambda row: row["pos"], default=None)
+    diagnosis.key, diagnosis.call = (last["key"], last) if last else (None, None)
+    diagnosis.add_evidence("failure", cited[:4])
+    diagnosis.add_evidence(
+        "context", [{**row, "source": row["end_source"], "line": row["end_line"]} for row in aborted[:2]]
+    )
+    return diagnosis

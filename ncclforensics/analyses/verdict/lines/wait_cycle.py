@@ -1,0 +1,232 @@
+"""Judge ranks that wait for each other: which of them left the order of the program."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+import polars as pl
+
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.data.variables import COLLECT_INIT
+
+MOST_EXAMINED = 64  # ranks of a cycle
+MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
+ENOUGH_PERIODS = 1  # earlier periods that have to agree
+LEFT_OUT = (
+    "skipped a call that it had made in every round before: it is already in a later call, and the others wait in the "
+    "skipped one"
+)
+COUNTERPART = {"Send": "Recv", "Recv": "Send"}
+
+
+def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Explanation:
+    """Judge ranks that wait for each other, on different communicators or as senders and receivers."""
+    cycle = _terminal_cycle(waits_for_of)
+    first_edges = _first_edges(job.waits, cycle)
+    if any(job.holds_several(edge["key"]) for edge in first_edges.values()):
+        return _between_unknown_communicators(job, first_edges)
+    index_of = {rank_id: job.communicator_index.get((rank_id, edge["key"])) for rank_id, edge in first_edges.items()}
+    irregular = _ranks_that_left_their_own_order(job, first_edges)
+    if irregular:
+        is_message = len(set(index_of.values())) == 1
+        verdict = Kind.UNMATCHED if is_message else Kind.DEADLOCK
+        diagnosis = Explanation(verdict, "", [Doubt.ONLY_LINE_LOST], culprits=irregular)
+        diagnosis.claim = LEFT_OUT
+    elif len(set(index_of.values())) > 1:
+        ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
+        for rank_id, index in index_of.items():
+            ranks_by_index[index].append(rank_id)
+        smallest, *_, largest = sorted(ranks_by_index.values(), key=len)
+        culprits = smallest if len(smallest) < len(largest) else cycle
+        diagnosis = Explanation(Kind.DEADLOCK, "", [Doubt.NO_MAJORITY_OF_ORDER], culprits=sorted(culprits))
+        diagnosis.claim = (
+            "used the communicators in a different order than the others, or the others did: each side waits for the "
+            "other, and no other rank shows the order of the program"
+        )
+    else:
+        omitting = _ranks_awaited_first(job, list(first_edges.values()))
+        diagnosis = Explanation(Kind.UNMATCHED, "", culprits=omitting)
+        diagnosis.claim = "waited for each other in Send and Recv: no rank posted the matching call first"
+        if len(omitting) < len(cycle):
+            diagnosis.claim = (
+                "made a later collective without the Send or Recv that the others wait for, or these made one too many"
+            )
+            diagnosis.doubt(Doubt.LINE_LOST)
+    minority = [first_edges[rank_id] for rank_id in sorted(diagnosis.culprits, key=job.order_of)]
+    majority = [first_edges[rank_id] for rank_id in cycle if rank_id not in diagnosis.culprits] or minority[1:]
+    majority.sort(key=lambda edge: edge["waits_for"] not in diagnosis.culprits)
+    diagnosis.key = (majority or minority)[0]["key"]
+    rows = job.describe(job.calls.filter(pl.col("pos") == (majority or minority)[0]["pos"]))
+    diagnosis.call = rows[0] if rows else None
+    diagnosis.add_evidence("minority", [{**edge, "rank_id": edge["waiter"]} for edge in minority[:4]])
+    diagnosis.add_evidence("majority", [{**edge, "rank_id": edge["waiter"]} for edge in majority[:2]])
+    return diagnosis
+
+
+def _first_edges(waits: list[Row], cycle: set[int]) -> dict[int, Row]:
+    """Of each rank of a cycle, the edge to the first rank of it that this one waits for."""
+    first_edges: dict[int, Row] = {}
+    for edge in sorted(waits, key=lambda edge: edge["pos"]):
+        if edge["waiter"] in cycle and edge["waiter"] not in first_edges:
+            target = next((rank_id for rank_id in edge["waits_for"] if rank_id in cycle), None)
+            if target is not None:
+                first_edges[edge["waiter"]] = {**edge, "waits_for": target}
+    return first_edges
+
+
+def ranks_in_cycles_without(job: Job, left_out: set[int]) -> set[int]:
+    """Return the ranks that wait in collectives for each other, or for such ranks, without some ranks.
+
+    Ranks that make the same calls in the same order never do: of two, the one ahead waits for the one behind.
+    """
+    awaited: dict[int, tuple[int, ...]] = {}  # edges of one call share the tuple of their ranks
+    numbers_of: dict[int, set[int]] = defaultdict(set)  # of each rank, which of these it waits for
+    for edge in job.waits:
+        if edge["kind"] == "collective" and edge["waiter"] not in left_out:
+            awaited[id(edge["waits_for"])] = edge["waits_for"]
+            numbers_of[edge["waiter"]].add(id(edge["waits_for"]))
+    remaining, before = set(numbers_of), 0
+    while len(remaining) != before:
+        before = len(remaining)
+        open_numbers = {number for number, ranks in awaited.items() if not remaining.isdisjoint(ranks)}
+        remaining = {rank_id for rank_id in remaining if not open_numbers.isdisjoint(numbers_of[rank_id])}
+    return remaining
+
+
+def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Explanation:
+    """Answer where ranks wait for each other, but it is not known on which communicators."""
+    reason = (
+        f"{job.names(first_edges)} may wait for each other on several communicators, but the lines that name the "
+        "members of these are missing: which rank waits for which is not known"
+    )
+    between = [Alternative(Kind.DEADLOCK, [rank_id], "it left the order of the program") for rank_id in first_edges]
+    answer = undecided(reason, COLLECT_INIT, between=between)
+    answer.add_evidence("context", [{**edge, "rank_id": rank_id} for rank_id, edge in list(first_edges.items())[:4]])
+    return answer
+
+
+def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
+    """The ranks that a cycle waits for at its earliest place: what stands behind follows from it.
+
+    Places are comparable on one communicator: by the collectives made before, a message before the next collective.
+    """
+    if len({edge["key"] for edge in edges}) > 1:
+        return sorted({edge["waiter"] for edge in edges})
+
+    def place(edge: Row) -> tuple[int, bool]:
+        if edge["kind"] == "collective":
+            return int(edge["nth"]), True
+        own = job.calls_of(edge["waiter"])
+        before = own.filter(
+            (pl.col("key") == edge["key"]) & (pl.col("pos") < edge["pos"]) & pl.col("nth").is_not_null()
+        )
+        return before.select(pl.col("nth").max().fill_null(-1) + 1).item(), False
+
+    first = min(place(edge) for edge in edges)
+    return sorted({edge["waits_for"] for edge in edges if place(edge) == first})
+
+
+def _terminal_cycle(waits_for_of: dict[int, list[tuple[int, ...]]]) -> set[int]:
+    """Return the ranks of the graph that reach each other and wait for no rank outside the set."""
+    reachable: dict[int, set[int]] = {}
+    for rank_id in waits_for_of:
+        visited: set[int] = set()
+        followed: set[int] = set()  # sets of ranks that were added: many ranks wait for the same set
+        pending = [rank_id]
+        while pending:
+            for ranks in waits_for_of.get(pending.pop(), []):
+                if id(ranks) not in followed:
+                    followed.add(id(ranks))
+                    pending += [neighbour for neighbour in ranks if neighbour not in visited]
+                    visited.update(ranks)
+        reachable[rank_id] = visited
+    smallest_set = min(reachable.values(), key=len)
+    return {rank_id for rank_id in smallest_set if reachable[rank_id] == smallest_set} or smallest_set
+
+
+def _ranks_that_left_their_own_order(job: Job, first_edges: dict[int, Row]) -> list[int]:
+    """Return the ranks of a cycle that made the missing call each time before they made the call they stand in.
+
+    If all ranks of the cycle did, the history of none explains it, and none is returned.
+    """
+    found = set()
+    for edge in list(first_edges.values())[:MOST_EXAMINED]:
+        target = edge["waits_for"]
+        if target in first_edges and left_own_order(job, edge, first_edges[target]):
+            found.add(target)
+    return sorted(found) if len(found) < len(first_edges) else []
+
+
+def left_own_order(job: Job, edge: Row, standing: Row) -> bool:
+    """Whether a rank made the call of `edge` between any two of its calls like `standing`, but not before the last."""
+    target = edge["waits_for"]
+    own = job.calls_of(target).filter(pl.col("key").is_in([edge["key"], standing["key"]])).tail(MOST_CALLS)
+    if own["in_tail"].any():  # what stands between the windows is not shown
+        own = own.filter("in_tail")
+    calls = job.describe(own)
+    last = next((call for call in calls if call["pos"] == standing["pos"]), None)
+    awaited = next(iter(job.describe(job.calls.filter(pl.col("pos") == edge["pos"]))), None)
+    if last is None or awaited is None:
+        return False
+    name = COUNTERPART.get(awaited["name"], awaited["name"])
+    place_of = {row["rank_id"]: row["rank"] for row in job.members[edge["key"]]}
+    peer = place_of.get(edge["waiter"]) if name != awaited["name"] else awaited["root"]
+
+    def is_like_last(call: Row) -> bool:
+        return all(call[field] == last[field] for field in ("key", "name", "root", "count", "datatype"))
+
+    def is_awaited(call: Row) -> bool:
+        return (call["key"], call["name"], call["root"]) == (edge["key"], name, peer)
+
+    occurrences = [number for number, call in enumerate(calls) if is_like_last(call) and call["pos"] <= last["pos"]]
+    is_from_start = calls[0]["ordinal"] == 0 and occurrences[:1] != [0]
+    if is_from_start and any(map(is_awaited, calls[: occurrences[0]])):  # the log shows the first period, too
+        occurrences.insert(0, 0)
+    periods = [any(map(is_awaited, calls[begin:end])) for begin, end in pairwise(occurrences)]
+    return len(periods) > ENOUGH_PERIODS and all(periods[:-1]) and not periods[-1]
+
+
+def judge_messages_in_order(job: Job, diagnosis: Explanation) -> Explanation | None:
+    """Judge a culprit whose last message is matched only by one that its partner posted behind an unmatched one.
+
+    In one group (ncclGroupStart) both messages of the partner run at once, and the culprit did not wait. One after the
+    other, the partner's second message has not begun, and the two wait for each other. The log shows no groups.
+    """
+    for edge in job.awaited_calls:
+        culprit = next((rank_id for rank_id in edge["waits_for"] if rank_id in diagnosis.culprits), None)
+        if edge["kind"] not in ("send", "recv") or culprit is None:
+            continue
+        message = _matched_behind(job, edge, culprit)
+        if message is None:
+            continue
+        crossing = {**edge, "waiter": culprit, "waits_for": edge["waiter"], "pos": message["pos"]}
+        has_left_out = left_own_order(job, {**edge, "waits_for": culprit}, {**crossing, "key": edge["key"]})
+        partner_has = left_own_order(job, crossing, edge)
+        if has_left_out != partner_has:
+            left_out_by, waiting = (culprit, edge) if has_left_out else (edge["waiter"], crossing)
+            found = Explanation(Kind.UNMATCHED, LEFT_OUT, [Doubt.ONLY_LINE_LOST], culprits=[left_out_by])
+        else:
+            found = Explanation(Kind.UNMATCHED, "", [Doubt.POSTED_TOGETHER], culprits=sorted({culprit, edge["waiter"]}))
+            found.claim = "wait for each other in Send and Recv, unless each of them posts both in one group"
+            waiting = edge
+        found.key = edge["key"]
+        found.call = next(iter(job.describe(job.calls.filter(pl.col("pos") == waiting["pos"]))), None)
+        found.add_evidence("waiting", [{**(found.call or {}), "rank_id": waiting["waiter"]}])
+        found.add_evidence("culprit", [row for rank_id in found.culprits if (row := job.last_call(rank_id))])
+        return found
+    return None
+
+
+def _matched_behind(job: Job, edge: Row, culprit: int) -> Row | None:
+    """Return a message of the culprit that only a call matches which the waiter made behind the one it waits in."""
+    answer = COUNTERPART[edge["kind"].capitalize()]  # by the waiter, to a message of the culprit
+    posted = job.messages(edge["key"], culprit, edge["waiter"], COUNTERPART[answer])
+    answers = job.messages(edge["key"], edge["waiter"], culprit, answer)
+    if not posted or not answers or posted[-1]["turn"] > answers[-1]["turn"]:
+        return None
+    answered = next((row["turn"] for row in answers if row["pos"] >= edge["pos"]), None)
+    return next((row for row in posted if row["turn"] == answered), None)

@@ -1,0 +1,349 @@
+"""Find ended processes, ranks that others wait for, and cycles of waiting."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL
+from ncclforensics.analyses.job.ends.failure_events import LOST, REMOTE_ERROR
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.lines.left_out import doubt_left_out_calls
+from ncclforensics.analyses.verdict.lines.ranks_without_log import exclude_waiting_for_absent
+from ncclforensics.analyses.verdict.lines.unequal_ends import find_several_ends
+from ncclforensics.analyses.verdict.lines.wait_cycle import (
+    judge_cycle,
+    judge_messages_in_order,
+    ranks_in_cycles_without,
+)
+from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.data.names import ranks_text
+from ncclforensics.data.processes import ABORT
+from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED, stacks_of
+
+MAJORITY = 0.5
+FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
+
+
+def find_lost_process(job: Job) -> Explanation | None:
+    """Find a process that vanished without an error of its own while others lost their connection to it."""
+    connection_losses = [event for event in job.failure_events if event["kind"] == LOST and not event["at_exit"]]
+    never_complete = [key for key, rows in job.members.items() if not any(row["is_complete"] for row in rows)]
+    if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
+        return None  # a rank never joined init: the launcher ended the other processes
+    awaited, waits_for_of = job.awaited_ranks, job.sets_awaited_by
+    reporting = {event["rank_id"] for event in job.failure_events}
+    finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
+    silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
+    on_named_hosts = _on_named_hosts(job, connection_losses)
+    lost_ranks = [rank_id for rank_id in silent_ranks if rank_id in on_named_hosts and not finished & on_named_hosts]
+    silent_ranks = lost_ranks or silent_ranks
+    named_ranks = {event["named_rank_id"] for event in connection_losses} & set(silent_ranks)
+    # A log that ends inside a line lacks what came next, another one earlier calls: that a rank waits for such a one
+    # shows nothing.
+    all_cut = {rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]}
+    unplaced = {rank_id for rank_id, _, begins_together in job.unplaced if not begins_together}
+    unplaced = set() if unplaced.issuperset(awaited) else unplaced
+    cut_logs, unknown = all_cut.intersection(silent_ranks), all_cut | unplaced
+    waited_for = [
+        rank_id
+        for rank_id in silent_ranks
+        if rank_id in awaited - unplaced and all(unknown.issuperset(ranks) for ranks in waits_for_of.get(rank_id, []))
+    ]
+    culprits = (
+        sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
+    )
+    if len(culprits) > 1 and cut_logs.issuperset(culprits) and not named_ranks:
+        reason = (
+            f"other ranks lost a connection, and the logs of {job.names(culprits)} end inside a line: one of these "
+            "died, and the last lines of the others were lost in a buffer"
+        )
+        return one_of_these_died(job, culprits, reason, "failure", connection_losses[:3])
+    culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
+    if not culprits:
+        return _lost_on_another_host(job, lost_ranks, connection_losses)
+    if all(event["form"] == "local_closed" for event in connection_losses) and all(
+        event["result"] != REMOTE_ERROR for event in job.failure_events
+    ):
+        return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
+    is_lonely = len(silent_ranks) > 1 and len(silent_ranks) * FEW_SILENT <= len(job.rank_ids)
+    is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
+    is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
+    is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
+    if not named_ranks and is_open:
+        reason = (
+            f"other ranks lost a connection, and {job.names(silent_ranks)} stopped printing at different places "
+            f"without an error: one of these died{', or a rank without a log' * bool(job.absent)}, and the logs of the "
+            "others may only be shorter than their runs"
+        )
+        last_lines = [job.last_line(rank_id) for rank_id in silent_ranks[:4]]
+        answer = one_of_these_died(job, silent_ranks, reason, "context", last_lines)
+        if job.absent:
+            answer.collect.append(f"collect the logs of {ranks_text(job.absent)}")
+        return answer
+    if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
+        reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
+        answer = undecided(reason, [f"collect the logs of {', '.join(absent_hosts)}"], suspects=job.absent)
+        answer.add_evidence("failure", connection_losses[:3])
+        return answer
+    diagnosis = Explanation(
+        Kind.RANK_DIED,
+        "stopped printing without an error of its own, and other ranks lost their connection to it",
+        [Doubt.NO_REPORT_OF_END],
+    )
+    diagnosis.culprits = culprits
+    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
+    cite_first_missing_call(job, diagnosis)
+    diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in culprits[:4]])
+    diagnosis.add_evidence(
+        "failure",
+        [event for event in connection_losses if event["named_rank_id"] in culprits][:3] or connection_losses[:3],
+    )
+    if named_ranks:
+        return diagnosis
+    return find_several_ends(job, diagnosis, is_end_shown=True) or diagnosis
+
+
+def _on_named_hosts(job: Job, connection_losses: list[Row]) -> set[int]:
+    """The ranks on the hosts that lines about a lost connection name as the other end: `peer gpu-07<40008>`."""
+    hosts = _peers(connection_losses)
+    return {rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts}
+
+
+def _peers(connection_losses: list[Row]) -> set[str]:
+    """The names or addresses of the hosts at the other end; empty text where a line names none."""
+    return {str(event["peer"] or "").partition("<")[0] for event in connection_losses}
+
+
+def _is_one_process(connection_losses: list[Row]) -> bool:
+    """Whether several ranks name one port as the other end: it is of one process, and no host stopped."""
+    ends = {str(event["peer"] or "") for event in connection_losses}
+    reporting = {event["rank_id"] for event in connection_losses}
+    return len(ends) == 1 and "<" in ends.pop() and len(reporting) > 1
+
+
+def _hosts_without_ranks(job: Job, connection_losses: list[Row]) -> list[str]:
+    """Return the hosts to which connections were lost, if all lines name one and no rank of the job is known there."""
+    peers = {peer.partition(".")[0] for peer in _peers(connection_losses)}
+    hosts = {str(row["host"]).partition(".")[0] for row in job.rank_ids.values()}
+    are_names = all(peer[:1].isalpha() and ":" not in peer for peer in peers)
+    return sorted(peers) if are_names and hosts.isdisjoint(peers) else []
+
+
+def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: list[Row]) -> Explanation | None:
+    """Answer where connections to a host were lost, and none of its ranks is one that the others wait for."""
+    if not lost_ranks:
+        return None
+    reason = (
+        f"other ranks lost their connections to the host of {job.names(lost_ranks)}, where a process ended; these logs "
+        "do not show which, and they may end before that"
+    )
+    return one_of_these_died(job, lost_ranks, reason, "failure", connection_losses[:3])
+
+
+def one_of_these_died(job: Job, rank_ids: list[int], reason: str, what: str, rows: list[Row]) -> Explanation:
+    """Answer that a process ended, and that nothing shows which of these; cite the rows as `what`."""
+    collect = [f"collect the exit codes of {job.names(rank_ids)}, and the end of their logs"]
+    between = [Alternative(Kind.RANK_DIED, [rank_id], "it ended before the others") for rank_id in rank_ids]
+    answer = undecided(reason, collect, between=between)
+    answer.add_evidence(what, rows)
+    return answer
+
+
+def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
+    """Whether these are all ranks of their hosts, and no rank without a log lies between them: then a host stopped."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for rank_id in rank_ids:
+        numbers[job.rank_ids[rank_id]["host"]] += job.rank_numbers([rank_id])
+    spans = [(min(found), max(found)) for found in numbers.values() if found]
+    is_split = any(first < absent < last for first, last in spans for absent in job.absent)
+    return not is_split and job.ranks_on_hosts_of(rank_ids) == set(rank_ids)
+
+
+def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
+    """Return a rank of another host, one call behind, where all else that stopped are whole hosts.
+
+    That it stopped at the same call as they did would be a coincidence; that its last line was lost is none.
+    """
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank_id in culprits:
+        by_host[job.rank_ids[rank_id]["host"]].append(rank_id)
+    ranks_of_host = Counter(row["host"] for row in job.rank_ids.values())
+    partial = [ranks for host, ranks in by_host.items() if ranks_of_host[host] != len(ranks)]
+    is_single = len(partial) == 1 and len(partial[0]) == 1 and len(by_host) > 1
+    is_whole = all(len(ranks) > 1 for ranks in by_host.values() if ranks not in partial)
+    return partial[0][0] if is_single and is_whole and job.lag(partial[0][0]) == 1 else None
+
+
+def find_waited_for_ranks(job: Job) -> Explanation | None:
+    """Find ranks that others wait for and that wait for no rank themselves, or a cycle of waiting ranks."""
+    if not job.waits:
+        return None
+    waits_for_of = job.sets_awaited_by
+    culprits = sorted(job.awaited_ranks - waits_for_of.keys())
+    if culprits and all(edge["kind"] == "init" for edge in job.awaited_calls):
+        return None  # no rank made a call; find_unfinished_init judges what the logs show of init
+    if culprits and (in_cycle := ranks_in_cycles_without(job, set(culprits))):
+        return _behind_or_in_a_cycle(job, culprits, in_cycle)
+    stray = _single_rank_beside_hosts(job, culprits)
+    culprits = [rank_id for rank_id in culprits if rank_id != stray]
+    diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
+    if stray is not None:
+        lacking = f"the log of {job.names([stray])} lacks its last call, too, which may be a lost line"
+        diagnosis.doubt(Doubt.ONE_STRAY_LINE, lacking)
+    diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
+    diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
+    if answer := _find_incomplete_logs(job, diagnosis):
+        return answer
+    # What stands behind a cut end is not known.
+    diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if not job.process(rank_id)["is_cut"]]
+    keys = {edge["key"] for edge in job.awaited_calls if not {*diagnosis.culprits}.isdisjoint(edge["waits_for"])}
+    if any(job.count_unseen_members(key) for key in keys):
+        diagnosis.doubt(Doubt.MEMBER_UNSEEN)
+    if any(row["is_inferred"] for key in keys for row in job.members[key]):
+        diagnosis.doubt(Doubt.MEMBERS_INFERRED)
+    if keys and all(job.holds_several(key) or job.has_guessed_members(key) for key in keys):
+        diagnosis.doubt(Doubt.MEMBERS_GUESSED)
+    if any(map(job.count_unseen_members, keys)) and not all(
+        job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits
+    ):
+        diagnosis.doubt(Doubt.CALLS_NOT_LOGGED_NOR_MEMBERS)
+    if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):
+        diagnosis.doubt(Doubt.LINES_MISSING)
+    if open_answer := doubt_left_out_calls(job, diagnosis):
+        return open_answer
+    if _was_interrupted(job):
+        diagnosis.doubt(
+            Doubt.ENDED_BY_CAPTURE,
+            "the capture was ended before any call timed out, so the rank may only have been late",
+        )
+    return exclude_waiting_for_absent(job, diagnosis) or diagnosis
+
+
+def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | None:
+    """Answer where the logs of the culprits end early, or lack lines: a call that is missing there proves nothing."""
+    culprits, names = diagnosis.culprits, job.names(diagnosis.culprits)
+    cut = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
+    incomplete: dict[str, tuple[Sequence[int], list[str]]] = {
+        "the files end inside a line: the last calls were lost in a buffer": (
+            cut if len(cut) > MAJORITY * len(job.rank_ids) else [],
+            COLLECT_UNBUFFERED,
+        ),
+        f"the others wait for {names}, but that log ends inside a line: it lacks what came next": (
+            culprits if set(cut).issuperset(culprits) else [],
+            COLLECT_UNBUFFERED,
+        ),
+        "equal lines were printed once for all ranks": (
+            [rank_id for rank_id in culprits if job.count_dropped_lines(rank_id)],
+            COLLECT_EVERY_LINE,
+        ),
+    }
+    for reason, (rank_ids, collect) in incomplete.items():
+        if rank_ids:
+            between = [Alternative(diagnosis.verdict, culprits, "these logs lack no call")]
+            answer = undecided(f"{reason}, so a missing call proves nothing", collect, diagnosis, between=between)
+            answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
+            return answer
+    return None
+
+
+def _behind_or_in_a_cycle(job: Job, lagging: list[int], in_cycle: set[int]) -> Explanation:
+    """Answer where some ranks are behind, and others wait for each other: the first does not cause the second."""
+    names = job.names(lagging)
+    reason = (
+        f"the others wait for {names}, but of {job.names(in_cycle)} some wait for each other, which {names} does not "
+        "cause: a line of a call may be lost from one of these logs"
+    )
+    between = [
+        Alternative(Kind.LAGGING, lagging, "a line is lost from a log of the others"),
+        Alternative(Kind.DEADLOCK, sorted(in_cycle), f"a line is lost from the log of {names}"),
+    ]
+    answer = undecided(reason, [stacks_of(names)], between=between)
+    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in lagging[:3]])
+    return answer
+
+
+def _was_interrupted(job: Job) -> bool:
+    """Whether a capture ended all its ranks before any of their calls had failed.
+
+    With NCCL, PyTorch's watchdog aborts the process of a call that does not return.
+    """
+    exits = [row for row in job.process_exits if row["reporter"] == CAPTURE and row["signal"] != ABORT]
+    return {row["rank_id"] for row in exits if row["how"] == SIGNAL and not row["is_first"]} == set(job.rank_ids)
+
+
+def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:
+    diagnosis = Explanation(Kind.LAGGING, "", culprits=culprits)
+    edge = cite_first_missing_call(job, diagnosis)
+    if edge is not None and edge["kind"] in ("send", "recv"):
+        counterpart = "Recv" if edge["kind"] == "send" else "Send"
+        diagnosis.verdict = Kind.UNMATCHED
+        diagnosis.claim = f"never called the {counterpart} that matches this {edge['kind'].capitalize()}"
+    else:
+        diagnosis.claim = "did not make the call that the others are in, and waited for no other rank"
+    diagnosis.add_evidence(
+        "culprit", [row for rank_id in culprits[:4] if (row := job.last_call(rank_id) or job.last_line(rank_id))]
+    )
+    return diagnosis
+
+
+def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Row | None:
+    """Set the diagnosis' call to the first one in program order that a culprit lacks; cite the waiting ranks."""
+    culprits = set(diagnosis.culprits)
+    # Of every call that a culprit lacks: the first edge to one of them.
+    edges = [
+        {**edge, "waits_for": first}
+        for edge in job.awaited_calls
+        if (first := min(culprits.intersection(edge["waits_for"]), key=job.order_of, default=None)) is not None
+    ]
+    edges.sort(key=lambda edge: (job.order_of(edge["waits_for"]), job.order_of(edge["waiter"]), edge["pos"]))
+    if not edges:
+        return None
+    missing_calls = {
+        (job.communicator_index.get((rank_id, edge["key"])), edge["nth"])
+        for edge in job.awaited_calls
+        if edge["kind"] == "collective"
+        for rank_id in culprits.intersection(edge["waits_for"])
+    }
+    unique_edges: dict[tuple[str, str, int], Row] = {}
+    for edge in edges:
+        unique_edges.setdefault((edge["kind"], edge["key"], edge["nth"]), edge)
+    first_edge = min(
+        unique_edges.values(),
+        key=lambda edge: (
+            edge["kind"] == "init",
+            _count_earlier_calls(job, edge, missing_calls),
+            edge["nth"] or 0,
+            edge["key"],
+        ),
+    )
+    diagnosis.key = first_edge["key"]
+    cited_edges = [
+        edge
+        for edge in job.waits
+        if (edge["key"], edge["nth"], edge["kind"]) == (first_edge["key"], first_edge["nth"], first_edge["kind"])
+        and not culprits.isdisjoint(edge["waits_for"])
+    ]
+    diagnosis.add_evidence("waiting", [{**edge, "rank_id": edge["waiter"]} for edge in cited_edges[:3]])
+    rows = job.describe(job.calls.filter(pl.col("pos") == first_edge["pos"]))
+    diagnosis.call = rows[0] if rows else None
+    return first_edge
+
+
+def _count_earlier_calls(job: Job, edge: Row, missing_calls: set[tuple[int | None, int]]) -> int:
+    """Count the missing calls that the waiter made before this one, on its communicators of the same index.
+
+    A rank of another tensor-parallel group made its own group's call before the one that it waits in.
+    """
+    earlier_calls = job.calls_of(edge["waiter"]).filter(
+        (pl.col("pos") < edge["pos"]) & pl.col("nth").is_in(sorted({nth for _, nth in missing_calls}))
+    )
+    calls_made = {
+        (job.communicator_index.get((edge["waiter"], key)), nth)
+        for key, nth in earlier_calls.select("key", "nth").iter_rows()
+    }
+    return len(missing_calls & calls_made)

@@ -1,0 +1,349 @@
+"""Judge a job by its Flight Recorder dumps: other calls, ranks that did not come, orders that block each other.
+
+The dumps of a job that runs look like those of one that stands still, so no verdict on who did not come is certain. A
+missing dump accuses no rank by more than a possibility: a dump can hang, too, and a rank in teardown writes none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from ncclforensics.analyses.hang.recorder_graph import Recordings
+from ncclforensics.analyses.hang.recorder_roots import Roots
+from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
+from ncclforensics.analyses.job.text.torch_text import minority_of
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
+    COLLECT_DUMPS,
+    SHOWN,
+    cite,
+    communicator_of,
+    described,
+    diagnose,
+    place_text,
+    recordings_of,
+    set_call,
+    stand_text,
+)
+from ncclforensics.analyses.verdict.sources.recorder_messages import find_open_messages, ranks_unlike_their_sisters
+from ncclforensics.analyses.verdict.sources.recorder_open import (
+    find_common_call,
+    find_rank_without_dump,
+    find_ranks_not_begun,
+    find_ranks_unclear,
+)
+from ncclforensics.analyses.verdict.sources.recorder_order import ranks_in_another_order
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
+from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
+from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
+
+MINUTE = 60_000_000_000  # nanoseconds
+GENERAL_REQUEST = "collect the Flight Recorder dumps of each host"
+
+
+def find_recorded_mismatch(job: Job) -> Explanation | None:
+    """Find ranks that made another call than the rest of their process group as the same collective."""
+    if job.recordings is None:
+        return None
+    for group in job.recordings.positions:
+        for sequence in _compared_numbers(job.recordings, group):
+            called = job.recordings.collectives_at(group, sequence)
+            for field, values in _compared_values(called):
+                if len(set(values.values())) > 1:
+                    return _diagnose_mismatch(job, group, sequence, field, values, called)
+    return None
+
+
+def _compared_numbers(recordings: Recordings, group: str) -> list[int]:
+    """The collectives of a group that may have failed: the oldest open one; the last of libraries that are silent."""
+    rows = recordings.positions[group]
+    open_numbers = [
+        call["sequence"]
+        for rank in rows
+        for call in recordings.open_calls.get(rank, [])
+        if call["group"] == group and not call["is_p2p"]
+    ]
+    last = max(recordings.enqueued(group, rank) for rank in rows)
+    calls = [call for calls in recordings.collectives_at(group, last).values() for call in calls]
+    is_silent = any(call["library"] not in WATCHED_LIBRARIES for call in calls)
+    return list(dict.fromkeys([min(open_numbers, default=0)] * bool(open_numbers) + [last] * is_silent))
+
+
+def _compared_values(called: dict[int, list[Row]]) -> Iterable[tuple[str, dict[int, object]]]:
+    """The properties that must be equal on all ranks, the most telling first: property -> rank -> value."""
+    yield "name", {rank: tuple(sorted({str(row["name"]) for row in rows})) for rank, rows in called.items()}
+    if all(row["name"] in EQUAL_SIZED for rows in called.values() for row in rows):
+        yield "count", {rank: sum(row["elements"] or 0 for row in rows) for rank, rows in called.items()}
+        yield "datatype", {rank: tuple(sorted({str(row["dtypes"]) for row in rows})) for rank, rows in called.items()}
+
+
+def _diagnose_mismatch(
+    job: Job, group: str, sequence: int, field: str, values: dict[int, object], called: dict[int, list[Row]]
+) -> Explanation:
+    recordings = recordings_of(job)
+    outliers = minority_of(values)
+    has_majority = len(outliers) < len(values)
+    if not has_majority:
+        outliers = _unlike_sister_groups(recordings, group, sequence, field, values) or outliers
+    others = [rank for rank in called if rank not in outliers]
+    place = f"collective {sequence} of {recordings.group_text(group)}"
+    alike: dict[object, list[int]] = {}
+    for rank in [*outliers, *others]:
+        alike.setdefault(values[rank], []).append(rank)
+    first, *rest = alike.values()
+    own = f" ({ranks_text(first)})" if len(first) < len(outliers) else ""
+    parts = [f"called {described(called[first[0]][0], with_size=True)} as {place}{own}"]
+    parts += [f"{ranks_text(ranks)} {described(called[ranks[0]][0], with_size=True)}" for ranks in rest[:SHOWN]]
+    if not has_majority and others:
+        parts.append(f"the ranks of the other groups make the same call as {ranks_text(others)}")
+    is_complete = recordings.is_listed(group) and set(recordings.members[group]) <= set(called)
+    diagnosis = diagnose(job, Kind.MISMATCH, "; ".join(parts), outliers)
+    diagnosis.doubts = [] if is_complete and has_majority else [Doubt.PARTLY_COMPARED]
+    diagnosis.how, diagnosis.fields = (How.ANOTHER if field == "name" else How.ARGUMENTS), [field]
+    set_call(diagnosis, called[(others or outliers)[0]][0])
+    cite(job, diagnosis, "minority", [called[rank][0] for rank in outliers])
+    cite(job, diagnosis, "majority", [called[rank][0] for rank in others])
+    return diagnosis
+
+
+def _unlike_sister_groups(
+    recordings: Recordings, group: str, sequence: int, field: str, values: dict[int, object]
+) -> list[int]:
+    """The ranks of a group without a majority that differ from what all ranks of the sister groups called there."""
+    called = recordings.in_sister_groups(group, sequence)
+    usual = {value for name, found in _compared_values(called) if name == field for value in found.values()}
+    outliers = sorted(rank for rank, value in values.items() if value not in usual)
+    return outliers if len(usual) == 1 and len(called) > 1 and len(outliers) < len(values) else []
+
+
+def find_recorded_roots(job: Job) -> Explanation | None:
+    """Find the ranks that all others wait for in the end, or that wait for each other."""
+    if job.recordings is None:
+        return None
+    roots = job.recorded_roots
+    if roots.unfinished or (roots.lagging and not _may_wait_unrecorded(job.recordings, roots)):
+        return _diagnose_roots(job, roots)
+    if roots.cycle:
+        return _diagnose_cycle(job, roots)
+    return None
+
+
+def _may_wait_unrecorded(recordings: Recordings, roots: Roots) -> bool:
+    """Whether one lagging rank may wait for another in a message: gloo's are not recorded before torch 2.14."""
+    return len(roots.lagging) > 1 and recordings.may_lack_messages
+
+
+def find_several_absent(job: Job) -> Explanation | None:
+    """Judge several ranks that did not come, of which one may wait for another unseen.
+
+    All of them are possible culprits if most ranks came; else the ranks may be stages that wait for each other.
+    """
+    if job.recordings is None or not _may_wait_unrecorded(job.recordings, job.recorded_roots):
+        return None
+    lagging = job.recorded_roots.lagging
+    diagnosis = _diagnose_roots(job, job.recorded_roots)
+    unseen = "one may wait for another in a recv that gloo did not record"
+    if 2 * len(lagging) < len(job.recordings.dumps):
+        diagnosis.doubt(Doubt.UNSEEN_MESSAGE, unseen)
+    else:
+        diagnosis.verdict, diagnosis.culprits, diagnosis.missing = Kind.UNDECIDABLE, [], []
+        diagnosis.claim = f"{ranks_text(lagging)} {diagnosis.claim}"
+        diagnosis.remark(unseen)
+    diagnosis.collect = [stacks_of(ranks_text(lagging))]
+    return diagnosis
+
+
+def _diagnose_roots(job: Job, roots: Roots) -> Explanation:
+    recordings = recordings_of(job)
+    waiting = _calls_waiting_for(recordings, roots.lagging)
+    reasons = [_describe_unfinished(recordings, roots.unfinished)] if roots.unfinished else []
+    if roots.lagging:
+        reasons.append(_describe_lagging(recordings, roots.lagging, waiting))
+    verdict = Kind.UNMATCHED if roots.is_message and not roots.unfinished else Kind.LAGGING
+    diagnosis = diagnose(job, verdict, "; ".join(reasons), [*roots.lagging, *roots.unfinished])
+    diagnosis.key = communicator_of(job, diagnosis)
+    if not roots.lagging:
+        diagnosis.how = How.UNFINISHED
+        set_call(diagnosis, recordings.blocking(roots.unfinished[0]))
+    elif waiting:
+        set_call(diagnosis, waiting[0])
+    for rank in [*roots.unfinished, *roots.lagging][: 2 * SHOWN]:
+        place = recordings.blocking(rank) if rank in roots.unfinished else recordings.last_call(rank)
+        cite(job, diagnosis, "culprit", [place or recordings.head(rank)])
+    cite(job, diagnosis, "waiting", waiting)
+    if recordings.without_dump:
+        diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(recordings.without_dump))]
+    return diagnosis
+
+
+def _calls_waiting_for(recordings: Recordings, ranks: list[int]) -> list[Row]:
+    """The calls at which others stand and wait for one of these ranks."""
+    waiting = [
+        call
+        for rank in sorted(recordings.read - set(ranks))
+        if set(recordings.targets(rank)) & set(ranks) and (call := recordings.blocking(rank))
+    ]
+    return sorted(waiting, key=lambda call: bool(call["is_p2p"]))
+
+
+def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[Row]) -> str:
+    if not waiting:
+        for group, rows in recordings.positions.items():
+            made = recordings.enqueued(group, ranks[0])
+            if ranks[0] in rows and any(recordings.enqueued(group, rank) > made for rank in rows):
+                return f"made {made} collectives in {recordings.group_text(group)}, and other members more"
+        return "made fewer collectives than other members"
+    call = waiting[0]
+    there = [row["rank"] for row in waiting if (row["group"], row["sequence"]) == (call["group"], call["sequence"])]
+    if call["is_p2p"]:
+        text = f"did not make the call that matches {described(call)} of rank {call['rank']}"
+    else:
+        text = f"did not call {call['name']}, {place_text(recordings, call)}, at which {stand_text(there)}"
+        text += f" (called from {call['called_from']})" if call["called_from"] else ""
+    last = [
+        f"rank {rank} last called {described(row)}, {place_text(recordings, row)}, and it is "
+        + ("open" if row["is_open"] else "over")
+        for rank in ranks[:SHOWN]
+        if (row := recordings.last_call(rank))
+    ]
+    return "; ".join([text, *last])
+
+
+def _describe_unfinished(recordings: Recordings, ranks: list[int]) -> str:
+    parts = []
+    for rank in ranks[:SHOWN]:
+        if call := recordings.blocking(rank):
+            completed = ranks_text(recordings.standing(call["group"], call["sequence"]).completed)
+            place = f"{described(call)}, {place_text(recordings, call)}"
+            parts.append(f"rank {rank} in {place}, which {completed} completed")
+    return (
+        "did not complete a call that other members completed with their part of it, so a GPU, or the thread that"
+        f" watches it, stopped there: {'; '.join(parts)}"
+    )
+
+
+def _diagnose_cycle(job: Job, roots: Roots) -> Explanation:
+    """Judge ranks that wait for each other in the calls of several groups, or in messages."""
+    recordings = recordings_of(job)
+    standing = [call for rank in roots.cycle if (call := recordings.blocking(rank, with_messages=True))]
+    where = _standing_texts(recordings, standing)
+    if roots.is_message_cycle:
+        reason = "each waits for a message of the next, and none is at the matching call: " + "; ".join(where[:SHOWN])
+        # In one line of the program all are at fault; in several, one rank may have left out an earlier message.
+        is_one_line = len({call["called_from"] for call in standing} - {None}) == 1
+        unlike = [] if is_one_line else ranks_unlike_their_sisters(recordings, standing)
+        diagnosis = diagnose(job, Kind.UNMATCHED, reason, roots.cycle if is_one_line else unlike)
+        if unlike:
+            diagnosis.remark(
+                f"the ranks with the part of {ranks_text(unlike)} in the other groups made another message there:"
+                " one was left out before"
+            )
+        elif not is_one_line:
+            diagnosis.remark("which of them left out a message, their dumps do not show")
+            diagnosis.collect = [stacks_of(ranks_text(roots.cycle))]
+    else:
+        outliers = ranks_in_another_order(recordings, roots.cycle)
+        reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
+        diagnosis = diagnose(job, Kind.DEADLOCK, reason, outliers)
+    diagnosis.doubts, diagnosis.key = [Doubt.DUMPS_OF_ANOTHER_MOMENT], communicator_of(job, diagnosis)
+    of_culprits = [call for call in standing if call["rank"] in _culprit_numbers(job, diagnosis)]
+    set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
+    cite(job, diagnosis, "culprit", of_culprits)
+    cite(job, diagnosis, "waiting", [call for call in standing if call not in of_culprits])
+    return diagnosis
+
+
+def _standing_texts(recordings: Recordings, calls: list[Row]) -> list[str]:
+    """Say in which call each rank stands; what is the same for all of them, once."""
+    texts = [described(call) for call in calls]
+    if len(set(texts)) > 1 or len(texts) < 2:
+        ranks: dict[str, list[int]] = defaultdict(list)
+        for call, text in zip(calls, texts, strict=True):
+            ranks[f"{text}, {place_text(recordings, call)}"].append(call["rank"])
+        return [f"{stand_text(numbers)} in {where}" for where, numbers in ranks.items()]
+    first, *others = [f"rank {call['rank']} in {place_text(recordings, call)}" for call in calls]
+    return [f"all stand in {texts[0]}, {first}", *others]
+
+
+def _culprit_numbers(job: Job, diagnosis: Explanation) -> set[int | None]:
+    return {*map(job.rank_number, diagnosis.culprits), *diagnosis.missing}
+
+
+# What is asked where the dumps name no rank; in this order.
+OPEN_QUESTIONS = (
+    find_rank_without_dump,
+    find_several_absent,
+    find_open_messages,
+    find_ranks_unclear,
+    find_ranks_not_begun,
+    find_common_call,
+)
+
+
+def find_nothing_open(job: Job) -> Explanation | None:
+    """Conclude that no rank waits in a call: every recorded call is over, and all ranks made the same number."""
+    if job.recordings is None or not job.recordings.dumps:
+        return None
+    recordings = job.recordings
+    positions = [(group, rank) for group, rows in recordings.positions.items() for rank in rows]
+    is_open = any(recordings.open_calls.values()) or any(
+        recordings.completed(*place) < recordings.enqueued(*place) for place in positions
+    )
+    are_equal = all(
+        len({recordings.enqueued(group, rank) for rank in rows}) == 1 for group, rows in recordings.positions.items()
+    )
+    if is_open or not are_equal or not positions:
+        return None
+    reason = (
+        f"in the dumps of {count_of(len(recordings.dumps), 'rank')} every call is over, and none made fewer than others"
+    )
+    diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.DUMPS_OF_ANOTHER_MOMENT])
+    if recordings.without_dump:
+        absent = ranks_text(recordings.without_dump)
+        diagnosis.verdict = Kind.UNDECIDABLE
+        diagnosis.remark(f"of {absent} no dump shows whether they wait for these")
+        diagnosis.collect = [COLLECT_DUMPS.format(ranks=absent)]
+    elif recordings.may_lack_messages:
+        diagnosis.verdict = Kind.UNDECIDABLE
+        diagnosis.remark("gloo did not record its messages, in which a rank may wait")
+        diagnosis.collect = [f"while it stands still, take all stacks on each host: `{STACKS_OF_HOST}`"]
+    cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
+    return diagnosis
+
+
+def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
+    """Say which dumps do not count: those of an earlier attempt, or of an earlier moment than the logs."""
+    for remark in job.left_out:
+        diagnosis.remark(remark)
+    if not job.old_dumps:
+        return
+    ranks = ranks_text(row["rank"] for row in job.old_dumps)
+    least = min(row["older_ns"] for row in job.old_dumps)
+    are_before_run = all(row["is_before_run"] for row in job.old_dumps)
+    than = "the first communicator in the logs" if are_before_run else "the others"
+    age = f"at least {count_of(least // MINUTE, 'minute')} older than {than}"
+    reason = f"the dumps of {ranks} do not count: they are "
+    if least == 0:
+        reason += "of another job, whose process groups have other members"
+    elif least > LONG_AFTER:
+        reason += f"of an earlier attempt, {age}"
+    else:
+        reason += f"{age}, so that they are of an earlier attempt or by a clock that is off"
+    diagnosis.remark(reason)
+    wanted = COLLECT_DUMPS.format(ranks=f"{ranks} of this attempt")
+    diagnosis.collect = [item for item in diagnosis.collect if item != COLLECT_DUMPS.format(ranks=ranks)] + [wanted]
+
+
+def name_dumps(job: Job, diagnosis: Explanation) -> None:
+    """Say where the dumps lie that a verdict asks for, as the logs print it; do not ask for dumps that are here."""
+    is_general = [item.startswith(GENERAL_REQUEST) for item in diagnosis.collect]
+    requests = [item for item, general in zip(diagnosis.collect, is_general, strict=True) if not general]
+    if any(is_general) and job.recordings is None:
+        prefixes = sorted({path.rstrip("0123456789") + "*" for path in job.dump_paths})
+        where = f"collect the Flight Recorder dumps that the ranks wrote on their hosts: `ls {' '.join(prefixes)}`"
+        requests += [where] if prefixes else [item for item in diagnosis.collect if item.startswith(GENERAL_REQUEST)]
+    diagnosis.collect = requests

@@ -1,0 +1,168 @@
+"""Judge Flight Recorder dumps in which no rank is behind: one without a dump, one whose GPU hangs, or none at all."""
+
+from __future__ import annotations
+
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
+    COLLECT_DUMPS,
+    calls_at,
+    cite,
+    described,
+    diagnose,
+    place_text,
+    set_call,
+    stand_text,
+)
+from ncclforensics.analyses.verdict.sources.recorder_messages import describe_met_messages
+from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
+from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import LOOK_AT_HOST, stacks_of
+
+EITHER_WAY = "one of these may never have made the call, or wrote no dump and waits, too"
+MOST_ABSENT = 0.25  # share of ranks without a dump; more of them are dumps that were not collected
+
+
+def find_rank_without_dump(job: Job) -> Explanation | None:
+    """Suspect the one rank without a dump if the other members of its groups all stand at their calls.
+
+    A rank that wrote no dump may be a victim as well; of several such ranks none is named.
+    """
+    if job.recordings is None:
+        return None
+    recordings = job.recordings
+    places = [place for place in job.recorded_roots.standing if place.standing and not place.completed]
+    suspects = {rank for place in places for rank in place.without_dump if rank not in recordings.outdated}
+    peers = {
+        message["peer"]: message
+        for rank in recordings.read
+        if (call := recordings.blocking(rank)) and call["is_p2p"]
+        for message in recordings.batch(call)
+        if message["peer"] in recordings.without_dump
+    }
+    suspects |= set(peers)
+    if any(recordings.is_idle(rank) for rank in recordings.read):
+        return None  # that rank waits for none, and a rank without a dump may wait for it
+    absent = recordings.without_dump
+    if not suspects or recordings.cut or len(absent) > MOST_ABSENT * (len(recordings.dumps) + len(absent)):
+        return None
+    place = next((place for place in places if place.without_dump), None)
+    calls = calls_at(recordings, place) if place else list(peers.values())
+    where = f"{stand_text(row['rank'] for row in calls)} in {described(calls[0])}, {place_text(recordings, calls[0])}"
+    if len(absent) > 1:
+        diagnosis = diagnose(job, Kind.UNDECIDABLE, where, [])
+        diagnosis.remark(f"{ranks_text(absent)} left no Flight Recorder dump here: {EITHER_WAY}")
+        diagnosis.suspects, diagnosis.basis = sorted(suspects), Basis.DUMPS
+    else:
+        reason = (
+            f"left no Flight Recorder dump here, while {where}: a rank that never made this call looks like that, and"
+            " so does one that only wrote no dump"
+        )
+        diagnosis = diagnose(job, Kind.LAGGING, reason, sorted(suspects))
+        diagnosis.doubt(Doubt.DUMP_NOT_WRITTEN)
+    diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(absent))]
+    set_call(diagnosis, calls[0])
+    cite(job, diagnosis, "waiting", calls)
+    return diagnosis
+
+
+def find_ranks_unclear(job: Job) -> Explanation | None:
+    """Describe the wait for ranks whose last calls are not recorded: they may wait in one of these themselves."""
+    if job.recordings is None or not (ranks := job.recorded_roots.unclear):
+        return None
+    recordings = job.recordings
+    waiting = [
+        call
+        for rank in sorted(recordings.read)
+        if set(recordings.targets(rank)) & set(ranks) and (call := recordings.blocking(rank))
+    ]
+    if not waiting:
+        return None
+    reason = (
+        f"{stand_text(call['rank'] for call in waiting)} in {described(waiting[0])},"
+        f" {place_text(recordings, waiting[0])}, and {ranks_text(ranks)} did not come there; the dumps of"
+        f" {ranks_text(ranks)} lack the last calls, in one of which a rank may wait, too"
+    )
+    diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [])
+    diagnosis.collect = [stacks_of(ranks_text(ranks))]
+    set_call(diagnosis, waiting[0])
+    cite(job, diagnosis, "waiting", waiting)
+    return diagnosis
+
+
+def find_ranks_not_begun(job: Job) -> Explanation | None:
+    """Find ranks whose GPU did not begin a call that all members made, and that the GPUs of the others began.
+
+    PyTorch sees the begin only with TORCH_NCCL_ENABLE_TIMING=1 or desync debug (ProcessGroupNCCL.cpp, ncclStartEvent).
+    """
+    if job.recordings is None or job.recordings.outdated:
+        return None
+    recordings = job.recordings
+    for place in job.recorded_roots.standing:
+        calls = calls_at(recordings, place)
+        waiting = [call for call in calls if call["is_started"]]
+        lagging = [call for call in calls if not call["is_started"]]
+        is_complete = len(calls) == len(recordings.members[place.group])
+        if not is_complete or not 0 < len(lagging) < len(waiting):
+            continue
+        reason = (
+            f"made {described(lagging[0])}, {place_text(recordings, lagging[0])}, as the other members did, and its GPU"
+            f" did not begin it, while {stand_text(call['rank'] for call in waiting)} in it: what was queued on that"
+            " GPU before has not ended, or the thread that watches it stopped"
+        )
+        diagnosis = diagnose(job, Kind.LAGGING, reason, [call["rank"] for call in lagging])
+        diagnosis.how = How.NOT_BEGUN
+        ranks = ranks_text(call["rank"] for call in lagging)
+        diagnosis.collect = [f"look at the GPUs and the kernel's log on the hosts of {ranks}: `{LOOK_AT_HOST}`"]
+        set_call(diagnosis, lagging[0])
+        cite(job, diagnosis, "culprit", lagging)
+        cite(job, diagnosis, "waiting", waiting)
+        return diagnosis
+    return None
+
+
+def find_common_call(job: Job) -> Explanation | None:
+    """Find calls at which all members of a group stand: none is missing, and the calls agree."""
+    if job.recordings is None:
+        return None
+    recordings = job.recordings
+    places = [place for place in job.recorded_roots.standing if place.standing and not place.missing]
+    if not places and job.recorded_roots.messages:
+        return describe_met_messages(job, job.recorded_roots.messages)
+    if not places:
+        return None
+    if recordings.outdated:
+        ranks = ranks_text(recordings.outdated)
+        reason = (
+            f"others completed collectives with {ranks} that the dumps of {ranks} do not show: they were written before"
+        )
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
+        diagnosis.collect = [COLLECT_DUMPS.format(ranks="all ranks, written at one time")]
+        cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.outdated)])
+        return diagnosis
+    place = max(places, key=lambda place: len(place.standing))
+    calls = calls_at(recordings, place)
+    reason = f"{stand_text(place.standing)} in {described(calls[0])}, {place_text(recordings, calls[0])}"
+    if place.unread:
+        reason += f"; in the dumps of {ranks_text(place.unread)} the call at which they stand was overwritten"
+        diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [])
+        diagnosis.collect = [stacks_of(ranks_text(place.unread))]
+    elif place.without_dump:
+        ranks = ranks_text(place.without_dump)
+        diagnosis = diagnose(job, Kind.UNDECIDABLE, f"{reason}; of {ranks} no dump shows whether they called it", [])
+        diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks)]
+    else:
+        is_listed = recordings.is_listed(place.group)
+        complete = "no member is missing" if is_listed else "no dump is missing, though none lists the members"
+        reason += f"; the calls agree, and {complete}: the transport or a GPU, not the order of calls"
+        if place.completed:
+            reason += f"; {ranks_text(place.completed)} completed it, so the links and GPUs of the others are suspect"
+        diagnosis = diagnose(job, Kind.STUCK_TOGETHER, reason, [])
+        diagnosis.basis = Basis.DUMPS
+        if place.completed or place.queued or not is_listed:
+            diagnosis.doubt(Doubt.MAY_HAVE_COMPLETED)
+        diagnosis.rests_on_stall = True  # a running job is in a call, too
+    set_call(diagnosis, calls[0])
+    cite(job, diagnosis, "waiting", calls)
+    return diagnosis

@@ -1,0 +1,332 @@
+"""Judge jobs by PyTorch's and the launcher's text: compared calls, failed ranks, barriers, the store, time-outs.
+
+A rank that reports a closed connection or a time-out is a victim. Where no line shows which rank failed or stopped, the
+verdict is `undecidable`: a rank that printed nothing is a suspect and no culprit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ncclforensics.analyses.job.ends.exit_reports import EXIT
+from ncclforensics.analyses.job.ends.process_exits import ended_text, strongest_reports
+from ncclforensics.analyses.job.text.torch_text import (
+    BARRIER,
+    CLOSED,
+    RENDEZVOUS,
+    SIZE,
+    TIMED_OUT,
+    minority_of,
+)
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.sources import recorder_diagnosis
+from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
+from ncclforensics.analyses.verdict.sources.torch_diagnosis import (
+    cite,
+    diagnose,
+    in_job,
+    numbers_in_job,
+    rank_ids_of,
+    ranks_with_output,
+)
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
+from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
+from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
+from ncclforensics.grammar.values import numbers_of_ranges
+
+POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "barrier", "monitored_barrier")
+COLLECT_STACKS = [
+    f"while it stands still, now or on the next run, take all stacks on each host: `{STACKS_OF_HOST}`",
+    pytorch.RECORDER_DUMPS,
+]
+
+
+# Processes that ended
+
+GIVEN_UP = ("summary", "root_cause", "exit_code", "first_entry")  # lines of the table that torchrun prints at its end
+
+
+def _attempt(job: Job, row: Row) -> int:
+    """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures."""
+    attempts = {place["source"]: place["attempt"] for place in job.pytorch["torch_source"]}
+    if attempts.get(row["source"]) is not None:
+        return int(attempts[row["source"]])
+    failures = [failure for failure in job.pytorch["elastic_failure"] if failure["form"] == "failed"]
+    before = len([True for failure in failures if failure["source"] == row["source"] and failure["pos"] < row["pos"]])
+    return before - 1 if row.get("reporter") == "torchrun" and before else before
+
+
+def _has_recovered(job: Job, attempt: int) -> bool:
+    """Whether torchrun started the ranks again after this attempt, and neither they nor torchrun report an error."""
+    rows = job.pytorch["elastic_failure"]
+    failures = [row for row in rows if row["form"] == "failed"]
+    later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row) > attempt]
+    if later_errors or any(row["form"] in GIVEN_UP for row in rows):
+        return False
+    if any((place["attempt"] or 0) > attempt for place in job.pytorch["torch_source"]):
+        return True
+    if len(failures) != attempt + 1:
+        return False
+    last = max(failures, key=lambda row: row["pos"])
+    return bool((job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]) > 1)
+
+
+def find_failed_ranks(job: Job) -> Explanation | None:
+    """Find the ranks that failed by themselves, in the last attempt in which any did."""
+    exits = [row for row in job.all_exits if row["is_first"] and row["is_final"] and row["rank"] is not None]
+    if not exits:
+        return None
+    last = max(_attempt(job, row) for row in exits)
+    exits = strongest_reports(row for row in exits if _attempt(job, row) == last)
+    strongest = [row for row in exits if row["how"] != EXIT] or exits
+    if strongest[0]["how"] == EXIT and any(row["kind"] in (TIMED_OUT, BARRIER) for row in job.pytorch["torch_error"]):
+        return None  # the others timed out, and an exit code alone does not tell a time-out from a cause
+    numbers = sorted({row["rank"] for row in strongest})
+    is_exit = all(row["how"] == EXIT and row["exit_code"] == 1 for row in strongest)
+    losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
+    if _has_recovered(job, last):
+        reason = (
+            f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
+        )
+        diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
+    elif set(rank_ids_of(job)) <= set(numbers) and len(numbers) > 1:
+        reason = "every rank in this text failed by itself, so none waits for another"
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
+    elif is_exit or (not losses and all(row["signal"] == ABORT and not row["message"] for row in strongest)):
+        end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
+        reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_OUTPUT)
+    else:
+        is_sure = len(numbers) == 1 and strongest[0]["how"] != EXIT
+        diagnosis = diagnose(
+            job, Kind.RANK_DIED, [] if is_sure else [Doubt.SEVERAL_ENDED], ended_text(strongest[0]), numbers
+        )
+        if set(rank_ids_of(job)) <= set(numbers):
+            diagnosis.doubt(Doubt.ALL_ENDED)
+    cite(job, diagnosis, "culprit", strongest)
+    cite(job, diagnosis, "failure", losses[:3])
+    return diagnosis
+
+
+# Barriers and the store
+
+
+def find_absent_at_barrier(job: Job) -> Explanation | None:
+    """Find the ranks that did not come to a monitored barrier.
+
+    A barrier that stops at the first absent rank names no other. Every rank that came prints that it did, so a rank
+    that printed nothing until its launcher ended it did not come either.
+    """
+    rows = job.pytorch["monitored_barrier"]
+    naming = [row for row in rows if row["ranks"]]
+    if not naming:
+        return None
+    numbers = numbers_in_job(job, rows, "group_rank")
+    named = sorted({number for row in naming for number in numbers_of_ranges(row["ranks"])})
+    culprits = in_job(named, numbers)
+    came = {row["group_rank"] for row in rows if row["group_rank"] is not None}
+    is_first_only = not any("," in row["ranks"] for row in naming) and len(named) == 1
+    silent: list[int] = []
+    if is_first_only and came and numbers is None and not _is_announced_for_all(naming):
+        ended = {
+            job.rank_ids[row["rank_id"]]["rank"]
+            for row in job.process_exits
+            if row["rank_id"] is not None and row["signal"] in REQUESTED_ENDS
+        }
+        with_errors = {row["rank"] for row in job.pytorch["torch_error"]}
+        silent = sorted(ended - with_errors - came - {0, *named})
+    reason = "did not come to the barrier that the others had reached"
+    if silent:
+        reason += f"; the barrier names rank {named[0]} alone, and {ranks_text(silent)} printed nothing until the end"
+    diagnosis = diagnose(job, Kind.LAGGING, [Doubt.OTHER_TEXT], reason, sorted({*culprits, *silent}))
+    diagnosis.call = {"name": "monitored_barrier"}
+    cite(job, diagnosis, "waiting", naming)
+    cite(job, diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
+    return diagnosis
+
+
+def _is_announced_for_all(naming: list[Row]) -> bool:
+    """Whether the barrier waited for all ranks: then a line says `Ranks`, also of a single one."""
+    return any(row["form"].startswith("all_absent") for row in naming)
+
+
+def find_missing_clients(job: Job) -> Explanation | None:
+    """Find processes that never came to the store, by its own count of clients."""
+    rows = [row for row in job.pytorch["store_error"] if row["joined"] is not None]
+    if not rows:
+        return None
+    row = max(rows, key=lambda row: row["joined"])
+    expected, joined = row["expected_clients"], row["joined"]
+    lacking = expected - joined
+    at_rendezvous = {(row["source"], row["line"]) for row in job.pytorch["torch_error"] if row["call"] == RENDEZVOUS}
+    if (row["source"], row["line"]) in at_rendezvous:
+        reason = (
+            f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the"
+        )
+        reason += " others were never started, and no line shows which these are"
+        diagnosis = diagnose(job, Kind.RANK_MISSING, [Doubt.OTHER_TEXT], reason, [])
+        diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
+        cite(job, diagnosis, "waiting", rows)
+        return diagnosis
+    shown_ranks = {rank["rank"] for rank in job.rank_ids.values()} - {None}
+    suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
+    is_named = len(suspects) == lacking
+    reason = f"never came to the store of the process group: {joined} of {expected} processes did"
+    if not is_named:
+        reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
+    diagnosis = diagnose(job, Kind.RANK_MISSING, [Doubt.OTHER_TEXT], reason, suspects if is_named else [])
+    if not is_named and suspects:
+        diagnosis.collect = [f"collect the output of {ranks_text(suspects)}, which these files lack"]
+    cite(job, diagnosis, "waiting", rows)
+    return diagnosis
+
+
+MOST_CLIENTS = 1 << 20
+
+
+def find_rendezvous(job: Job) -> Explanation | None:
+    """Find ranks that waited in the store for a key, or could not connect to it."""
+    rows = job.pytorch["store_error"]
+    if not rows:
+        return None
+    unreachable = [row for row in rows if row["form"].startswith("server")]
+    collect = list(COLLECT_OUTPUT)
+    waiting = sorted({row["rank"] for row in job.pytorch["torch_error"] if row["rank"] is not None})
+    if unreachable:
+        place = f"{unreachable[0]['server']}:{unreachable[0]['port']}"
+        reason = f"the store of the process group at {place} did not answer: no server there, or it is not reachable"
+        collect.insert(
+            0, f"list what listens on {unreachable[0]['server']}: `ss -ltnp | grep {unreachable[0]['port']}`"
+        )
+    elif all(row["form"] == "no_connection" for row in rows):
+        reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
+    elif any(row["form"] == "port_taken" for row in rows):
+        reason = "the port of the store is taken by another process, mostly one of an earlier run"
+        collect.insert(0, "list, on the host of the store, the process that has the port (MASTER_PORT): `ss -ltnp`")
+    else:
+        reason = (
+            f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
+        )
+    verdict = Kind.INIT_FAILED if any(row["form"] == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
+    diagnosis = diagnose(job, verdict, [Doubt.OTHER_TEXT], reason, [])
+    diagnosis.collect = collect
+    cite(job, diagnosis, "waiting", unreachable or rows)
+    return diagnosis
+
+
+# Calls that failed on all sides
+
+
+def find_failed_calls(job: Job) -> Explanation | None:
+    """Judge time-outs and lost connections of gloo by the calls in which the ranks were."""
+    errors = [row for row in job.pytorch["torch_error"] if row["kind"] in (TIMED_OUT, CLOSED, SIZE)]
+    first: dict[int, Row] = {}
+    for row in errors:
+        if row["rank"] is not None:
+            first.setdefault(row["rank"], row)
+    if not errors:
+        return None
+    if any(row["kind"] == SIZE for row in errors):
+        return _judge_wrong_sizes(job, [row for row in errors if row["kind"] == SIZE])
+    silent = sorted(ranks_with_output(job) - set(first))
+    calls = {rank: row["call"] for rank, row in first.items() if row["call"]}
+    has_all = bool(calls) and not silent and len(calls) == len(job.rank_ids) > 1
+    is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
+    names = sorted(set(calls.values()))
+    is_collective = not set(names) & set(POINT_TO_POINT)
+    if has_all and is_timeout and len(names) == 1 and is_collective:
+        reason = f"every rank timed out in {names[0]}: the transport failed, or their arguments differ"
+        diagnosis = diagnose(job, Kind.STUCK_TOGETHER, [Doubt.OTHER_TEXT], reason, [])
+    elif has_all and len(names) > 1 and is_collective and 0 < 2 * len(outliers := minority_of(calls)) < len(calls):
+        reason = f"was in {calls[outliers[0]]} while the others were in another call, if all use one process group"
+        diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_GROUP], reason, outliers)
+        diagnosis.how = How.SWAPPED
+    else:
+        diagnosis = diagnose(job, Kind.UNDECIDABLE, [Doubt.OPEN], _unexplained(first, calls, silent), [])
+        diagnosis.suspects = silent if len(silent) == 1 else []
+        if silent and not is_timeout:  # a rank that ended without an error closes its connections, too
+            diagnosis.collect = [f"collect the exit code and the end of the output of {ranks_text(silent)}"]
+        diagnosis.collect += COLLECT_STACKS + (COLLECT_OUTPUT if not silent else [])
+    if len(names) == 1:
+        diagnosis.call = {"name": names[0]}
+    elif diagnosis.culprits:
+        diagnosis.call = {"name": next(call for rank, call in calls.items() if rank not in outliers)}
+    culprit_numbers = job.rank_numbers(diagnosis.culprits)
+    cite(job, diagnosis, "minority", [first[rank] for rank in culprit_numbers])
+    cite(
+        job, diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
+    )
+    return diagnosis
+
+
+def find_unrecorded_difference(job: Job) -> Explanation | None:
+    """Find the only rank without a dump, if a message of an unexpected size shows that calls differ and no dump does.
+
+    All other ranks recorded the same last call of the only process group.
+    """
+    wrong_sizes = [row for row in job.pytorch["torch_error"] if row["kind"] == SIZE]
+    if job.recordings is None or not wrong_sizes or len(job.recordings.positions) != 1:
+        return None
+    recordings = job.recordings
+    group, positions = next(iter(recordings.positions.items()))
+    undumped = {*rank_ids_of(job), *recordings.members[group]} - set(recordings.dumps)
+    last = {recordings.enqueued(group, rank) for rank in positions}
+    if len(undumped) != 1 or len(last) != 1 or recordings.outdated or len(positions) < 2:
+        return None
+    calls = [called for rows in recordings.collectives_at(group, last.pop()).values() for called in rows]
+    recorded = {(call["name"], call["elements"], call["dtypes"]) for call in calls}
+    if len(recorded) != 1 or len(calls) != len(positions):
+        return None
+    others = ranks_text(call["rank"] for call in calls)
+    place = recorder_diagnosis.place_text(recordings, calls[0])
+    reason = (
+        f"made another call than {others}, which recorded {recorder_diagnosis.described(calls[0], with_size=True)},"
+        f" {place}: a message of an unexpected size shows that calls differ, and only this rank left no dump"
+    )
+    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_TEXT], reason, [*undumped])
+    diagnosis.how = How.ANOTHER
+    recorder_diagnosis.set_call(diagnosis, calls[0])
+    cite(job, diagnosis, "failure", wrong_sizes)
+    recorder_diagnosis.cite(job, diagnosis, "majority", calls)
+    return diagnosis
+
+
+def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Explanation:
+    """Judge messages of an unexpected size: the ranks make different calls, and no line shows which rank differs."""
+    ranks = ranks_text(sorted({row["rank"] for row in rows if row["rank"] is not None})) or "a rank"
+    reason = f"{ranks} received more bytes than expected: the ranks do not make the same call, or differ in its size"
+    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_TEXT], reason, [])
+    diagnosis.how = How.SWAPPED
+    diagnosis.collect = [
+        "set, and run again, so that PyTorch names the call of every rank: `export TORCH_DISTRIBUTED_DEBUG=DETAIL`"
+    ]
+    cite(job, diagnosis, "failure", rows)
+    return diagnosis
+
+
+def _unexplained(first: dict[int, Row], calls: dict[int, str], silent: list[int]) -> str:
+    """Say what the ranks report, and which printed nothing."""
+    by_end: dict[str, list[int]] = defaultdict(list)
+    for rank, row in sorted(first.items()):
+        where = f" in {calls[rank]}" if rank in calls else ""
+        by_end[("timed out" if row["kind"] == TIMED_OUT else "lost a connection") + where].append(rank)
+    text = " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_end.items())
+    text = text or "ranks lost a connection or timed out"
+    if len(silent) == 1:
+        text += f", and {ranks_text(silent)} printed no error"
+    return f"{text}; no line shows which rank failed or stopped first"
+
+
+def describe_end(job: Job) -> Explanation:
+    """Describe a job in whose text no rank failed and none timed out."""
+    terminated = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("terminated", "signal")]
+    if terminated or job.is_cancelled:
+        reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
+    else:
+        reason = "no line shows a rank that failed first, a comparison of calls or a time-out"
+    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
+    cite(job, diagnosis, "context", terminated)
+    return diagnosis

@@ -1,0 +1,310 @@
+"""Find desyncs and time-outs in the messages of PyTorch's watchdogs.
+
+A message names the work that timed out, and how many works its rank had enqueued and completed.
+
+A rank that reports a time-out is a victim: the culprit made fewer calls, or none. Sequence numbers count per process
+group, from 1; a status line belongs to the group of the monitor that prints it (formats: pytorch.md, section 3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import polars as pl
+
+from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
+from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.vocabulary import Basis, Kind
+from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.registry import analysis
+
+WORK = {
+    "rank": pl.Int32(),  # in the job
+    "guid": pl.String(),  # the group's name, equal on all members; empty where none is printed
+    "group": pl.String(),
+    "group_rank": pl.Int64(),
+    "sequence": pl.Int64(),  # of the work that timed out
+    "enqueued": pl.Int64(),
+    "completed": pl.Int64(),
+    "operation": pl.String(),
+    "numel": pl.Int64(),  # input elements
+    "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
+RECORDER_DUMPS = (
+    "collect the Flight Recorder dumps of each host, which torch 2.11 and later writes at a time-out"
+    " (before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000): `ls ~/.cache/torch/comm_lib_trace_rank_*`"
+)
+UNSET = 1 << 40  # larger counter values were never set
+EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
+# No member completes it before all have made it.
+SYMMETRIC = ("ALLREDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "BARRIER")
+OPERATION_NAMES = {
+    "ALLREDUCE": "AllReduce",
+    "BROADCAST": "Broadcast",
+    "REDUCE": "Reduce",
+    "_ALLGATHER_BASE": "AllGather",
+    "ALLGATHER": "AllGather",
+    "_REDUCE_SCATTER_BASE": "ReduceScatter",
+    "REDUCE_SCATTER": "ReduceScatter",
+    "ALLTOALL": "AlltoAll",
+    "ALLTOALL_BASE": "AlltoAll",
+    "SEND": "Send",
+    "RECV": "Recv",
+}
+
+
+@analysis(WORK, of=("work_timeout", "work_status"))
+def work(
+    work_timeout: pl.DataFrame, work_status: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame
+) -> pl.DataFrame:
+    """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times."""
+    states = work_status.filter(pl.col("enqueued").is_not_null())
+    known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
+    known += ["moment", "launcher_time"]
+    reports = pl.concat(
+        [
+            work_timeout.select(*known, "operation", "timeout", numel="numel_in", has_timed_out=pl.lit(True)),
+            states.select(*known, "enqueued", "completed", has_timed_out=pl.col("sequence").is_not_null()),
+        ],
+        how="diagonal",
+    )
+    reports = reports.with_columns(
+        guid=text_of("guid").fill_null(""),
+        rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
+    ).sort("pos")
+    # If no line names a global rank or a group, there is one group, and its ranks are those of the job.
+    is_one_group = pl.col("guid").is_in(WORLD).all()
+    rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
+    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out")]
+    first_values = [pl.col(name).drop_nulls().first() for name in others]
+    reports = reports.with_columns(rank=rank).filter(pl.col("rank").is_not_null())
+    return (
+        of_latest_attempt(reports, source, run_start)
+        .with_columns(_guid_of_same_timeout())
+        .group_by("rank", "guid", maintain_order=True)
+        .agg(*first_values, pl.col("has_timed_out").any())
+        .select(*WORK)
+        .with_columns(
+            pl.when(pl.col(name).is_between(-1, UNSET)).then(name).alias(name) for name in ("enqueued", "completed")
+        )
+    )
+
+
+def _guid_of_same_timeout() -> pl.Expr:
+    """Take the group of a time-out, whose line names none, from the status line of the same rank."""
+    guid_of_status = pl.col("guid").filter(pl.col("guid") != "").first().over("rank", "sequence")
+    return pl.when(pl.col("guid") == "").then(guid_of_status.fill_null("")).otherwise("guid").alias("guid")
+
+
+def _groups(job: Job) -> list[tuple[str, list[Row]]]:
+    """Return the process groups that timed out with their rows, the group with most reports first."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in job.timeouts:
+        groups[row["guid"]].append(row)
+    return sorted(groups.items(), key=lambda item: -len(item[1]))
+
+
+def _diagnose(
+    job: Job, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Row], ranks: list[int]
+) -> Explanation:
+    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items()}
+    diagnosis = Explanation(verdict, reason, doubts)
+    diagnosis.culprits = sorted(rank_id_of[rank] for rank in ranks if rank in rank_id_of)
+    diagnosis.missing = sorted(rank for rank in ranks if rank not in rank_id_of)
+    diagnosis.victims = sorted(rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits)
+    culprit_rows = [row for row in rows if row["rank"] in ranks]
+    waiting = [row for row in rows if row["rank"] not in ranks]
+    operations = [row["operation"] for row in waiting or rows if row["operation"]]
+    if operations and (waiting or len(set(operations)) == 1):
+        diagnosis.call = {"name": _operation_name(operations[0])}
+    for what, lines in (("culprit", culprit_rows[:4]), ("waiting", waiting[:3])):
+        diagnosis.add_evidence(what, [{**row, "rank_id": rank_id_of.get(row["rank"])} for row in lines])
+    return diagnosis
+
+
+def find_desync(job: Job) -> Explanation | None:
+    """Find ranks that enqueued less work than the others, or different work."""
+    waiting = ranks_that_wait(job)
+    for guid, rows in _groups(job):
+        sequence = max((row["sequence"] for row in rows if row["sequence"] is not None), default=0)
+        name = f"process group {guid}" if guid else "its process group"
+        # A rank with unfinished work of its own, in this group or another, waits itself.
+        idle = [row for row in rows if row["enqueued"] is not None and _is_idle(row) and row["rank"] not in waiting]
+        lagging_ranks = sorted(row["rank"] for row in idle if row["enqueued"] < sequence)
+        if lagging_ranks and len(lagging_ranks) < len(rows):
+            reason = f"had not enqueued work {sequence} of {name} when the watchdogs of the others timed out at it"
+            return _diagnose(job, Kind.LAGGING, reason, [Doubt.SECOND_HAND], rows, lagging_ranks)
+        if diagnosis := _find_different_works(job, [*rows, *_of_only_group(job, guid)], sequence, name):
+            return diagnosis
+    lagging = sorted({rank for row in job.desyncs for rank in row["ranks"]})
+    if lagging and len(lagging) < len(job.rank_ids):
+        diagnosis = _diagnose(
+            job,
+            Kind.LAGGING,
+            "PyTorch's desync report names these ranks as lagging",
+            [Doubt.SECOND_HAND],
+            job.timeouts,
+            lagging,
+        )
+        diagnosis.add_evidence("culprit", [{**row, "rank_id": None} for row in job.desyncs[:2]])
+        return diagnosis
+    return None
+
+
+def _of_only_group(job: Job, guid: str) -> list[Row]:
+    """Return the time-outs whose group no line names, if they can only be of this one: the group of all ranks."""
+    is_only_group = guid == WORLD[1] and all(row["guid"] in WORLD for row in job.timeouts)
+    return [row for row in job.timeouts if row["guid"] == ""] if is_only_group else []
+
+
+def _find_different_works(job: Job, rows: list[Row], sequence: int, group: str) -> Explanation | None:
+    """Find ranks whose work of this number is another operation, or has another size, than that of most."""
+    ranks_of: dict[tuple[str, int | None], list[int]] = defaultdict(list)
+    for row in rows:
+        if row["sequence"] == sequence and row["operation"]:
+            ranks_of[row["operation"], row["numel"] if row["operation"] in EQUAL_SIZED else None].append(row["rank"])
+    if len(ranks_of) < 2:
+        return None
+    by_size = sorted(ranks_of.values(), key=len)
+    total = sum(map(len, by_size))
+    most = by_size[-1] if len(by_size[-1]) > total / 2 else []
+    outliers = sorted(rank for ranks in by_size if ranks is not most for rank in ranks)
+    calls = [
+        f"{_work_text(*work)} on {ranks_text(ranks)}"
+        for work, ranks in sorted(ranks_of.items(), key=lambda item: min(item[1]))
+    ]
+    difference = "another operation than the others" if most else "different operations"
+    reason = f"enqueued {difference} as work {sequence} of {group}: {', '.join(calls)}"
+    return _diagnose(job, Kind.MISMATCH, reason, [Doubt.SECOND_HAND], rows, outliers)
+
+
+def _operation_name(operation: str) -> str:
+    return OPERATION_NAMES.get(operation, operation.strip("_").title())
+
+
+def _work_text(operation: str, numel: int | None) -> str:
+    return operation.strip("_") + (f" of {count_of(numel, 'element')}" if numel is not None else "")
+
+
+def _is_idle(row: Row) -> bool:
+    """Whether a rank had completed all that it had enqueued."""
+    return row["completed"] is not None and bool(row["completed"] >= row["enqueued"])
+
+
+def ranks_that_wait(job: Job) -> set[int]:
+    """Return the ranks whose own watchdogs timed out in a call, of any process group."""
+    return {row["rank"] for row in job.timeouts if row["has_timed_out"] and not (row["enqueued"] and _is_idle(row))}
+
+
+def find_watchdog_timeout(job: Job) -> Explanation | None:
+    """Find watchdog time-outs where no counter shows a rank with less work.
+
+    A rank without output is no culprit: the launcher ends the other ranks after the first watchdog has timed out.
+    """
+    if not job.timeouts:
+        return None
+    guid, rows = _groups(job)[0]
+    with_sequence = [row for row in rows if row["sequence"] is not None]
+    reporting_ranks = {row["rank"] for row in rows}
+    numbers = {*(row["rank"] for row in job.rank_ids.values()), *job.absent} - {None}
+    numbers |= set(numbers_below(max(reporting_ranks, default=0)))  # a rank number implies all lower ones
+    # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
+    timed_out = {row["rank"] for row in job.timeouts if row["has_timed_out"]}
+    silent = numbers - reporting_ranks - timed_out
+    silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
+    if not with_sequence or any(row["enqueued"] is None for row in rows):
+        reason = "watchdogs timed out, and the logs do not show how far each rank had come"
+        diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
+        diagnosis.collect = [
+            "collect every rank's stderr",
+            RECORDER_DUMPS,
+        ]
+        return diagnosis
+    sequence = min((row["sequence"] for row in with_sequence), default=0)
+    if len(reporting_ranks) == 1:
+        return _judge_single_report(job, rows, len(numbers | reporting_ranks))
+    if partly := _judge_partly_completed(job, rows, sequence, sorted(silent) if guid in WORLD else []):
+        return partly
+    joined = job.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
+    alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
+    reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it"
+    if alike:
+        ranks = ranks_text(sorted(row["rank"] for row in alike))
+        reason += f" ({ranks} timed out at work {sequence}, too, of a group that no line names)"
+    reason += ": "
+    if joined["ranks"] > reporting_ranks:
+        reason += (
+            f"PyTorch's desync report shows {ranks_text(sorted(joined['ranks']))} of a group in it, so that a fault of "
+            "the transport, a GPU or a size is likelier than a missing call"
+        )
+    elif silent_ranks:
+        reason += f"{silent_ranks} printed no time-out and may not have called it, or the transport or a GPU failed"
+    elif silent:  # which of them are in this process group is not known
+        reason += "another member of this process group may not have called it, or the transport or a GPU failed"
+    else:
+        reason += "a fault of the transport, a GPU or a size, not a missing call"
+    is_weak = bool(silent_ranks or guid not in WORLD)
+    diagnosis = _diagnose(
+        job,
+        Kind.STUCK_TOGETHER,
+        reason,
+        [Doubt.UNSEEN_MESSAGE] if is_weak else [Doubt.SECOND_HAND],
+        [*rows, *alike],
+        [],
+    )
+    diagnosis.add_evidence("desync report", joined["lines"][:1])
+    if joined["operation"] and not diagnosis.call:
+        diagnosis.call = {"name": _operation_name(joined["operation"])}
+    if silent_ranks:
+        diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out"]
+    return diagnosis
+
+
+def _judge_partly_completed(job: Job, rows: list[Row], sequence: int, silent: list[int]) -> Explanation | None:
+    """Judge a work that some ranks completed and others did not: the first go on, and wait for the others."""
+    completed = [row for row in rows if (row["completed"] or 0) >= sequence]
+    unfinished = [row for row in rows if row not in completed]
+    if not completed or not unfinished:
+        return None
+    at_work = next((row for row in unfinished if row["operation"] and row["sequence"] == sequence), None)
+    done_by, left = (ranks_text(sorted(row["rank"] for row in part)) for part in (completed, unfinished))
+    reason = f"{left} enqueued work {sequence} and did not complete it, and {done_by} did"
+    if not any(map(_is_idle, completed)):
+        reason += f" and {'wait' if len(completed) > 1 else 'waits'} in a later one"
+    if at_work is not None and at_work["operation"] in SYMMETRIC:
+        reason += f": all members made work {sequence}, so the links and the GPU of {left} are suspect"
+    elif silent:
+        reason += f": a link or a GPU failed, or {ranks_text(silent)}, without a time-out, did not make this call"
+    diagnosis = _diagnose(job, Kind.STUCK_TOGETHER, reason, [Doubt.MAY_HAVE_COMPLETED], [*unfinished, *completed], [])
+    diagnosis.basis = Basis.COUNTERS
+    return diagnosis
+
+
+def _alike_without_group(job: Job, rows: list[Row], sequence: int) -> list[Row]:
+    """Return time-outs at an equal work whose group no line names: their status lines are cut off."""
+    calls = {(row["operation"], row["numel"]) for row in rows if row["sequence"] == sequence}
+    return [
+        row
+        for row in job.timeouts
+        if row["guid"] == "" and row["sequence"] == sequence and (row["operation"], row["numel"]) in calls
+    ]
+
+
+def _judge_single_report(job: Job, rows: list[Row], known: int) -> Explanation:
+    """Judge the report of one rank: it waited, and nothing shows whether the others made the same call."""
+    rank = ranks_text([rows[0]["rank"]])
+    reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
+    diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
+    diagnosis.collect = [
+        "collect stderr of every rank: the rank with a lower `last enqueued work` is the culprit",
+        RECORDER_DUMPS,
+    ]
+    return diagnosis

@@ -1,0 +1,206 @@
+"""Compute the verdict on every job: the fault, the culprits, the call concerned, and the lines that show it.
+
+The checks run in the order of causes: refused or failed init, ranks that differ on a call, processes that ended, ranks
+that never joined init, ranks that wait for others, other signs of a fault, and at last whether these logs could show a
+hang (design, the verdict; knowledge: collective mismatch and hang, root cause against cascade).
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.verdict.agreement import settle
+from ncclforensics.analyses.verdict.considered import CONSIDERED, considered
+from ncclforensics.analyses.verdict.explain import explain
+from ncclforensics.analyses.verdict.explanation import EVIDENCE_LINE, Explanation, Row
+from ncclforensics.analyses.verdict.job import Job, all_jobs
+from ncclforensics.analyses.verdict.lines import omissions, stall
+from ncclforensics.analyses.verdict.sources import counts, recorder, stacks
+from ncclforensics.analyses.verdict.unexplained import UNEXPLAINED, unexplained
+from ncclforensics.data.names import MESSAGES
+from ncclforensics.frames.registry import analysis
+
+VERDICT = {
+    "job": pl.Int32(),
+    "verdict": pl.String(),
+    "certainty": pl.String(),
+    "culprits": pl.List(pl.Int32()),  # rank ids
+    "victims": pl.List(pl.Int32()),
+    "missing": pl.List(pl.Int32()),  # rank numbers of culprits without a log
+    "suspects": pl.List(pl.Int32()),  # rank numbers without a log, or without an error, of which one may be the culprit
+    "absent": pl.List(pl.Int32()),  # all rank numbers without a log
+    "key": pl.String(),
+    "ordinal": pl.Int32(),
+    "name": pl.String(),
+    "count": pl.Int64(),
+    "datatype": pl.Int32(),
+    "op": pl.Int32(),
+    "root": pl.Int32(),  # a number within the communicator
+    "root_rank": pl.Int32(),  # the same as a rank of the job
+    "caller": pl.Int32(),  # rank number of the process that made this Send or Recv
+    "call_ranks": pl.List(pl.Int32()),  # rank numbers of its communicator; null if unknown, or if it has all ranks
+    "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
+    "basis": pl.String(),  # what it rests on, if not on calls in logs: stacks, dumps, counters
+    "detail": pl.String(),  # what was refused or failed in init
+    "fault": pl.String(),  # what failed in init, in words
+    "doubts": pl.List(pl.String()),  # names of the doubts that lower its certainty
+    "fields": pl.List(pl.String()),  # of the call that differ
+    "claim": pl.String(),  # what happened
+    "reason": pl.String(),  # the same, with all that is known beside it
+    "stall_evidence": pl.List(pl.String()),  # what shows that the job stood still
+    "rests_on_stall": pl.Boolean(),  # the verdict holds only if the job stood still, which nothing in the logs shows
+    "collect": pl.List(pl.String()),  # further inputs that would decide an open question
+}
+
+
+def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Explanation, Row]]:
+    """Return every job with the cheapest explanation, held against all sources, and what else is to be told."""
+    diagnoses = []
+    for job in all_jobs(frames):
+        counts.compare_counts(job)
+        suggestions = explain(job)
+        diagnosis = settle(job, suggestions[0])
+        counts.mention_counts(job, diagnosis)
+        stacks.mention_stacks(job, diagnosis)
+        recorder.mention_old_dumps(job, diagnosis)
+        recorder.name_dumps(job, diagnosis)
+        diagnosis = omissions.weigh_omissions(job, stall.weigh_stall(job, diagnosis))
+        diagnosis.suggested_by = min(diagnosis.suggested_by, suggestions[0].suggested_by)
+        fatal = [event for event in job.failure_events if job.is_fatal(event)]
+        beside = {
+            "considered": considered(diagnosis, suggestions, job.rank_numbers(diagnosis.culprits)),
+            "unexplained": unexplained(diagnosis, job.process_exits, fatal),
+        }
+        diagnoses.append((job, diagnosis, beside))
+    return diagnoses
+
+
+def _victims(job: Job, diagnosis: Explanation, recorded_wait: pl.DataFrame) -> list[int]:
+    """Return the victims of a diagnosis: not ranks that others wait for in another communicator and that wait for none.
+
+    A job may have a second fault, which the first one does not explain.
+    """
+    if not (diagnosis.culprits or diagnosis.missing):
+        return diagnosis.victims
+    waiters = {edge["waiter"] for edge in job.waits}
+    recorded = recorded_wait.filter(job=job.number).filter(~pl.col("waiter").is_in(list(waiters)))
+    awaited = job.awaited_ranks.union(*recorded["waits_for"].to_list())
+    explained = {*waiters, *recorded["waiter"], *(row["rank_id"] for row in job.members.get(str(diagnosis.key), []))}
+    return [rank_id for rank_id in diagnosis.victims if rank_id not in awaited - explained]
+
+
+def _caller(job: Job, diagnosis: Explanation) -> int | None:
+    """Return the rank number of the process that made the Send or Recv of a diagnosis."""
+    call = diagnosis.call or {}
+    is_known = call.get("name") in MESSAGES and call.get("rank_id") in job.rank_ids
+    return job.rank_number(call["rank_id"]) if is_known else None
+
+
+def _ranks_of_part(job: Job, key: str | None) -> list[int] | None:
+    """Return the rank numbers of a communicator that has some of the job's ranks; None unless all are known."""
+    members = job.members.get(str(key), [])
+    numbers = job.rank_numbers({row["rank_id"] for row in members})
+    is_part = bool(members) and len(members) == len(numbers) == members[0]["nranks"] < (job.nranks or 0)
+    return sorted(numbers) if is_part and not job.has_guessed_members(str(key)) else None
+
+
+JOB_DIAGNOSIS = {
+    **VERDICT,
+    "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE)),
+    "considered": pl.List(pl.Struct(CONSIDERED)),
+    "unexplained": pl.List(pl.Struct(UNEXPLAINED)),
+}
+
+
+@analysis(JOB_DIAGNOSIS, of=("rank",))
+def job_diagnosis(
+    rank: pl.DataFrame,
+    member: pl.DataFrame,
+    process: pl.DataFrame,
+    call: pl.DataFrame,
+    call_line: pl.DataFrame,
+    last_call: pl.DataFrame,
+    divergence: pl.DataFrame,
+    call_gap: pl.DataFrame,
+    message: pl.DataFrame,
+    wait: pl.DataFrame,
+    visibility: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    completion_error: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    milestone: pl.DataFrame,
+    duplicate_source: pl.DataFrame,
+    source: pl.DataFrame,
+    version: pl.DataFrame,
+    work: pl.DataFrame,
+    early_timeout: pl.DataFrame,
+    desync: pl.DataFrame,
+    ras_snapshot: pl.DataFrame,
+    ras_state: pl.DataFrame,
+    ras_member: pl.DataFrame,
+    counted_call: pl.DataFrame,
+    job_end: pl.DataFrame,
+    torch_error: pl.DataFrame,
+    torch_source: pl.DataFrame,
+    monitored_barrier: pl.DataFrame,
+    model_difference: pl.DataFrame,
+    store_error: pl.DataFrame,
+    fingerprint: pl.DataFrame,
+    announced_position: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
+    last_time: pl.DataFrame,
+    group_note: pl.DataFrame,
+    program_success: pl.DataFrame,
+    rank_stack: pl.DataFrame,
+    unranked_stack: pl.DataFrame,
+    recorder_file: pl.DataFrame,
+    recorded_rank: pl.DataFrame,
+    recorded_position: pl.DataFrame,
+    recorded_call: pl.DataFrame,
+    omission: pl.DataFrame,
+    line_fault: pl.DataFrame,
+    unplaced_member: pl.DataFrame,
+    counter_jump: pl.DataFrame,
+    unfinished_setup: pl.DataFrame,
+    ring: pl.DataFrame,
+    tree: pl.DataFrame,
+    connection: pl.DataFrame,
+    recorded_wait: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per job: its verdict with the evidence lines."""
+    rows = [
+        {
+            **diagnosis.row(job.number),
+            "victims": _victims(job, diagnosis, recorded_wait),
+            "caller": _caller(job, diagnosis),
+            "call_ranks": _ranks_of_part(job, diagnosis.key),
+            "absent": sorted({*job.absent, *diagnosis.missing}),
+            **beside,
+        }
+        for job, diagnosis, beside in _diagnose_jobs(locals())
+    ]
+    return pl.DataFrame(rows, schema=JOB_DIAGNOSIS)
+
+
+@analysis(VERDICT, of=("job_diagnosis",))
+def verdict(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
+    """One row per job: verdict, certainty, culprits, victims, the call concerned, and the reason."""
+    return job_diagnosis
+
+
+@analysis({"job": pl.Int32(), **EVIDENCE_LINE}, of=("job_diagnosis",))
+def verdict_evidence(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
+    """The lines that prove each verdict, the strongest first."""
+    return job_diagnosis.select("job", "evidence_lines").explode("evidence_lines").drop_nulls().unnest("evidence_lines")
+
+
+@analysis({"job": pl.Int32(), **CONSIDERED}, of=("job_diagnosis",))
+def explanation(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
+    """What was considered for each job: the answer first, then its rivals, the cheapest first."""
+    return job_diagnosis.select("job", "considered").explode("considered").drop_nulls().unnest("considered")
+
+
+@analysis({"job": pl.Int32(), **UNEXPLAINED}, of=("job_diagnosis",))
+def unexplained_failure(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
+    """The failures of each job that its verdict does not explain."""
+    return job_diagnosis.select("job", "unexplained").explode("unexplained").drop_nulls().unnest("unexplained")
