@@ -25,7 +25,7 @@ from ncclforensics.inputs.file_state import FileState, state_in
 from ncclforensics.inputs.sources import Source
 from ncclforensics.report.live_files import doubt_of_files, was_ended
 
-OF_STANDSTILL = (Doubt.RUNS_ON, Doubt.COPIED_WHILE_RUNNING)  # what two looks remove
+OF_RUNNING_JOB = (Doubt.RUNS_ON, Doubt.COPIED_WHILE_RUNNING)  # what two looks remove
 BY_LOOKS = "two-looks"  # in the contract's `standstill.by`
 SHORTEST = 60.0  # seconds between two looks; a step of a training may take that long
 POSITIONS = {"pos": pl.Int64()}
@@ -69,7 +69,7 @@ def with_looks(verdicts: pl.DataFrame, looks: Mapping[int, Comparison]) -> pl.Da
         elif look.has_moved is False:
             row["stall_evidence"] = [*row["stall_evidence"], BY_LOOKS]
             row["rests_on_stall"] = False
-            row["certainty"] = certainty_of(doubt for doubt in doubts if doubt not in OF_STANDSTILL)
+            row["certainty"] = certainty_of(doubt for doubt in doubts if doubt not in OF_RUNNING_JOB)
     return pl.DataFrame(rows, schema=verdicts.schema)
 
 

@@ -26,7 +26,7 @@ class Claim(IntEnum):
     ABSENT_FROM_STORE = 10  # the store counts fewer clients than it expects
     INIT_UNFINISHED = 11  # ranks are inside an init
     LINES_DIFFER = 12  # the lines of calls differ as where lines are lost
-    BEHIND = 13  # a log lacks a call that the others show
+    CALL_MISSING = 13  # a log lacks a call that the others show
     OF_ANOTHER_RUN = 14  # sources that may be of another run show a difference or a wait
     RECORDED_OPEN = 15  # dumps show open calls, and no rank that is behind
     TIMED_OUT = 16  # watchdogs timed out in a call that is counted on all who speak

@@ -85,7 +85,7 @@ SUGGESTIONS: tuple[tuple[Claim, Suggest], ...] = (
     (Claim.CALLS_DIFFER, mismatch.find_divergent_calls),
     (Claim.LINES_DIFFER, mismatch.find_lost_calls),
     (Claim.CALL_LACKING, mismatch.find_skipped_or_lost_call),
-    (Claim.BEHIND, _find_by_lines),
+    (Claim.CALL_MISSING, _find_by_lines),
     (Claim.LOST, waiting.find_lost_process),
     (Claim.TRANSPORT_FAILED, transport_failure.find_transport_failure),
     (Claim.ENDED, testimonies.find_ended),

@@ -20,7 +20,7 @@ from ncclforensics.data.stack_classes import COLLECTIVE, GPU
 COUNTERS = (Source.LINES, Source.DUMPS, Source.WATCHDOGS)  # of every call of a rank
 # The source of an explanation, by the claim that suggests it: it does not contradict itself.
 SOURCE_OF = {
-    Claim.BEHIND: Source.LINES,
+    Claim.CALL_MISSING: Source.LINES,
     Claim.RECORDED_DIFFERENCE: Source.DUMPS,
     Claim.RECORDED_WAIT: Source.DUMPS,
     Claim.RECORDED_OPEN: Source.DUMPS,

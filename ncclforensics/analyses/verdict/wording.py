@@ -20,7 +20,7 @@ CLAIMS = {
     Claim.ABSENT_FROM_STORE: "processes never came to the store",
     Claim.INIT_UNFINISHED: "an init was begun and not completed",
     Claim.LINES_DIFFER: "calls differ as where lines are lost",
-    Claim.BEHIND: "a rank did not make a call that others are in",
+    Claim.CALL_MISSING: "a rank did not make a call that others are in",
     Claim.OF_ANOTHER_RUN: "another source shows ranks that are behind",
     Claim.RECORDED_OPEN: "the dumps show open calls",
     Claim.TIMED_OUT: "watchdogs timed out",

@@ -154,8 +154,8 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
 
 def _others_differ(job: Job, key: str, nth: int, culprits: list[int]) -> bool:
     """Whether the calls of members that agree on a call differ behind it: one fault on other ranks does not do that."""
-    behind = job.signatures([key]).filter((pl.col("nth") > nth) & ~pl.col("rank_id").is_in(culprits))
-    return bool((behind.group_by("nth").agg(pl.col("signature").n_unique())["signature"] > 1).any())
+    later = job.signatures([key]).filter((pl.col("nth") > nth) & ~pl.col("rank_id").is_in(culprits))
+    return bool((later.group_by("nth").agg(pl.col("signature").n_unique())["signature"] > 1).any())
 
 
 def find_skipped_or_lost_call(job: Job) -> Explanation | None:
@@ -317,7 +317,9 @@ def _answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanati
         f"calls differ in the logs of {job.names(rank_ids)} as where a log collector loses lines: one rank that leaves "
         "out a call does not make them differ like this"
     )
-    between = [Alternative(one.verdict, one.culprits, "the other logs lost lines") for one in differences]
+    between = [
+        Alternative(difference.verdict, difference.culprits, "the other logs lost lines") for difference in differences
+    ]
     answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
     for difference in differences[:2]:
         answer.add_evidence("context", difference.evidence_lines[:2])
