@@ -47,9 +47,11 @@ def settle(job: Job, explanation: Explanation) -> Explanation:
         return explanation
     testimonies = [testify(job) for testify in TESTIMONIES]
     made = frozenset(job.rank_numbers(count.rank_id for testimony in testimonies for count in testimony.made))
+    # Lines that lack calls of all ranks that they name say nothing.
     testimonies = [
-        Testimony(Source.LINES) if testimony.source is Source.LINES and testimony.named <= made else testimony
+        testimony
         for testimony in testimonies
+        if testimony.source is not Source.LINES or not testimony.named or not testimony.named <= made
     ]
     explanation = _without_ranks_that_made_it(job, explanation, testimonies)
     explanation = _decided(job, explanation, testimonies)
