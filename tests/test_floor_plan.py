@@ -20,7 +20,6 @@ ROOMS = {
 }  # fmt: skip
 TOPICS = {
     "job",
-    "verdict",
     "hang",
     "transport",
     "host",
