@@ -35,10 +35,14 @@ class World:
     verdicts: frozenset[str]
     culprits: tuple[frozenset[int], ...]  # any of these sets
     loss: Loss
+    ranks: int
 
     def holds(self, verdict: str, culprits: frozenset[int]) -> bool:
-        """Whether an answer is true in this world; one that names no rank says only what kind of fault it is."""
-        return verdict in self.verdicts and (not culprits or culprits in self.culprits)
+        """Whether an answer is true in this world.
+
+        One that names no rank, or all (calls differ without a majority), says only what kind of fault it is.
+        """
+        return verdict in self.verdicts and (len(culprits) in (0, self.ranks) or culprits in self.culprits)
 
 
 def worlds(ranks: int, calls: int) -> dict[Logs, set[World]]:
@@ -50,7 +54,7 @@ def worlds(ranks: int, calls: int) -> dict[Logs, set[World]]:
                 for loss, left in _losses(logs):
                     placed, order = _canonical(left)
                     named = tuple(frozenset(order[rank] for rank in some) for some in culprits)
-                    behind[placed].add(World(frozenset(verdicts), named, loss))
+                    behind[placed].add(World(frozenset(verdicts), named, loss, ranks))
     return behind
 
 
