@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ncclforensics.analyses.job import calls as call_frames
+from ncclforensics.analyses.job.calls import calls as call_frames
 from ncclforensics.frames.run import CALLS_BETWEEN_COLUMNS
 from ncclforensics.frames.templated import opcount_of
 
@@ -39,6 +39,7 @@ def _expected(calls: list[list[int]]) -> list[tuple[str, int]]:
 
 
 @given(CALLS, st.integers(1, 5))
+@example([[0, 1, 1, 0], [1, 0, 0, 1]], 5)  # changed places in both directions
 def test_first_divergence_is_found_with_slices_and_checksums(calls: list[list[int]], part: int) -> None:
     call, call_line, member = _frames(calls)
     if call.is_empty():

@@ -250,7 +250,7 @@ def test_a_call_that_one_of_two_ranks_left_out_or_its_log_lost_accuses_neither(t
     hang = answer([str(tmp_path)])["hang"]
 
     assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
-    assert "rank 0 left out a call that rank 1 stands in, or the log of rank 0 lost its line" in hang["reason"]
+    assert "rank 0 left out a call that was made by rank 1, or the log of rank 0 lost its line" in hang["reason"]
 
 
 def test_a_lost_last_line_does_not_add_a_rank_to_a_host_that_stopped(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """In all small worlds at once: what is certain is true, and what is likely is false only where something was lost.
 
 All sets of logs that three or four ranks can leave are the jobs of one run. Of three ranks, two are a majority that one
-lost line undoes; of four, three are not. A full run goes through programs with a call more.
+lost line undoes; of four, three are not. A fault and a loss concern one call each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ncclforensics import analyze
 from tests.budget import IS_FULL
 from tests.small_worlds import Logs, Loss, World, worlds, write
 
-CALLS = {3: 4, 4: 3} if IS_FULL else {3: 3, 4: 2}
+CALLS = {3: 3, 4: 3 if IS_FULL else 2}
 OPEN = ("undecidable", "no-hang")
 pytestmark = pytest.mark.xdist_group("small worlds")
 

@@ -9,7 +9,7 @@ import pytest
 
 from ncclforensics.analyses.fabric.counters import PORT_STATE
 from ncclforensics.analyses.hang.stragglers import LAG
-from ncclforensics.analyses.job import calls as call_frames
+from ncclforensics.analyses.job.calls import calls as call_frames
 from ncclforensics.analyses.job.identity.identity import RANK
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.rules.hang.stragglers import boot_slow_init, capture_rank_is_slow, slow_rank_comes_late

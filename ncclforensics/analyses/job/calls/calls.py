@@ -377,14 +377,16 @@ def _possibly_differing(
     """Return the collectives that may differ from the other members' at the same number.
 
     Comparing call by call is slow. Up to the last collective that all members have made, the calls of most
-    communicators have the same checksum on each member and need no comparison.
+    communicators have the same checksum on each member and need no comparison. Its weights are those of a hash: with
+    weights that grow by a step, calls that changed places and others that did so in the other direction cancel out.
     """
     common = last_call.group_by("key").agg(common=pl.col("calls").min())
     reached = member.select("key").join(common, on="key", how="left", maintain_order="left")["common"]
     sums = []
     for part in call.iter_slices(SLICE_ROWS):
         signature, last = call_line["signature"].gather(part["call_line"]), reached.gather(part["member"])
-        check = pl.when(pl.col("nth") < last).then(signature * (2 * pl.col("nth").cast(pl.Int64) + 1))
+        weight = pl.col("nth").hash().reinterpret(signed=True)
+        check = pl.when(pl.col("nth") < last).then(signature * weight)
         sums.append(part.select("member", check=check).group_by("member").agg(pl.col("check").sum()))
     total = pl.concat(sums).group_by("member").agg(pl.col("check").sum())
     total = total.with_columns(member["key"].gather(total["member"]))

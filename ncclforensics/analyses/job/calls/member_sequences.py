@@ -42,7 +42,7 @@ def sequences(calls: pl.DataFrame, call_line: pl.DataFrame, compared: pl.DataFra
     """The sequence of every member that is compared and makes a call, in the order of `member`."""
     signature, is_compared = call_line["signature"], pl.col("member").is_in(compared["member"].implode())
     is_compared &= pl.col("nth").is_not_null()
-    weighted = pl.struct("signature", "opcount").hash() * (2 * pl.col("nth").cast(pl.UInt64) + 1)
+    weighted = pl.struct("signature", "opcount").hash() * pl.col("nth").hash()
     contents = [pl.DataFrame(schema={"member": pl.UInt32(), "content": pl.UInt64()})]
     for part in (part.filter(is_compared) for part in calls.iter_slices(SLICE_ROWS)):
         signed = part.with_columns(signature.gather(part["call_line"]))
@@ -84,7 +84,7 @@ def model_of(members: list[Sequence]) -> Sequence | None:
         calls.signature.to_frame().with_columns(end=pl.int_range(pl.len()), number=number, alike=counts[calls.content])
         for number, calls in enumerate(distinct)
     )
-    weighted = pl.col("signature").hash() * (2 * pl.col("end") + 1).cast(pl.UInt64)
+    weighted = pl.col("signature").hash() * pl.col("end").hash()
     starts = starts.with_columns(start=weighted.cum_sum().over("number"))  # equal for sequences that begin alike
     shown = starts.group_by("number").last().select("end", "start", "alike")
     alike = starts.drop("alike").join(shown, on=["end", "start"]).group_by("number").agg(pl.sum("alike"), pl.max("end"))

@@ -70,8 +70,8 @@ def _skipped_or_lost(job: Job, skipping: list[int], diagnosis: Explanation) -> E
     """Answer where the culprits may wait for ranks that left out a call, unless the logs of these lost its line."""
     names, waiting = job.names(skipping), job.names(diagnosis.culprits)
     reason = (
-        f"{names} left out a call that {waiting} stands in, or the log of {names} lost its line and {waiting} is the "
-        "rank that the others wait for"
+        f"either {names} left out a call that was made by {waiting}, or the log of {names} lost its line, and the "
+        f"others wait for {waiting}"
     )
     between = [
         Alternative(Kind.MISMATCH, skipping, f"the log of {names} lost no line"),
