@@ -90,9 +90,13 @@ def place_of(pos: int) -> tuple[int, int]:
     return source, line if line < TAIL_OFFSET >> 1 else line - TAIL_OFFSET
 
 
+def source_of(pos: pl.Expr) -> pl.Expr:
+    """The column `source` that `pos` stands for, also of calls that were counted and have no line."""
+    return (pos // (1 << SOURCE_BITS)).cast(pl.Int32).alias("source")
+
+
 def with_line(rows: pl.DataFrame) -> pl.DataFrame:
     """Add the `source` and `line` that `pos` stands for."""
     line = pl.col("pos") % (1 << SOURCE_BITS)
     line = pl.when(line < TAIL_OFFSET >> 1).then(line).otherwise(line - TAIL_OFFSET)
-    source = pl.col("pos") // (1 << SOURCE_BITS)
-    return rows.with_columns(source=source.cast(pl.Int32), line=line.cast(pl.Int32))
+    return rows.with_columns(source_of(pl.col("pos")), line=line.cast(pl.Int32))

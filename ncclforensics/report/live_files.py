@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ncclforensics.frames.columns import with_line
+from ncclforensics.frames.columns import source_of
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.inputs.file_state import FileState
 
@@ -54,7 +54,7 @@ def _files_of(run: Frames, job: int) -> list[int]:
     """Return the numbers of the files with the last calls of a job; without any calls, of those of its ranks."""
     ranks = run["rank"].filter(pl.col("job") == job)
     last = run["last_call"].join(ranks, on="rank_id", how="semi")
-    rows = with_line(last.select("pos")) if last.height else ranks
+    rows = last.select(source_of(pl.col("pos"))) if last.height else ranks
     return rows["source"].unique().sort().to_list()
 
 
