@@ -15,7 +15,7 @@ from ncclforensics.analyses.hang.unequal_ends import (
     find_several_ends,
     have_staggered_ends,
 )
-from ncclforensics.analyses.job.exit_reports import CAPTURE
+from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.torch_text import BARRIER, STORE, TIMED_OUT
 from ncclforensics.analyses.verdict.axioms import SELDOM_AHEAD
@@ -107,6 +107,7 @@ def _doubt_standstill(job: Job, diagnosis: Explanation) -> None:
         job.is_ended,
         have_staggered_ends(job),
         _are_many(job, diagnosis.culprits),
+        _was_ended(job) and Sign.SILENCE not in evidence,
         any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids),
         any(job.lag(rank_id) > SELDOM_AHEAD for rank_id in diagnosis.culprits),
         _ends_before_others(job, diagnosis.culprits),
@@ -159,6 +160,12 @@ def _ends_before_others(job: Job, culprits: list[int]) -> bool:
 def _long_for(job: Job) -> float:
     """How many seconds without a call are long for this job."""
     return max(LONG_SILENCE, PACES * max(float(row["pace"]) for row in job.last_times.values()))
+
+
+def _was_ended(job: Job) -> bool:
+    """Whether a scheduler cancelled the job, or most of its processes were ended by a signal."""
+    ended = {row["rank_id"] for row in job.process_exits if row["how"] == SIGNAL}
+    return job.is_cancelled or len(ended) * 2 > len(job.rank_ids)
 
 
 def _are_many(job: Job, culprits: list[int]) -> bool:
