@@ -46,7 +46,9 @@ class Doubt(Enum):
     ONLY_LINE_LOST = _unusual("the line of that call, and no other, was lost from its log")
     LINES_MISSING = _ordinary("lines are missing from its log, which is cut or damaged")
     LINES_LEFT_OUT = _ordinary("calls stand among the lines that were left out of these logs")
+    LINES_REORDERED = _ordinary("the lines of these logs are not in the order of the calls")
     LINE_DOUBLED = _ordinary("a line was delivered twice")
+    LINE_DOUBLED_AND_STOPPED = _unusual("a line was delivered twice, and something else stopped the job")
     LINES_SELECTED = _ordinary("the lines were selected, and those of the calls in which it waits were not")
     ONE_STRAY_LINE = _unusual("a rank of another host stopped at the same call by itself")
     MADE_BEHIND = _ordinary("the others made that call, too, and lines before it were lost")
@@ -63,6 +65,7 @@ class Doubt(Enum):
     POSTED_TOGETHER = _ordinary("each of them posted both messages in one group")
     # Whether the job stood still.
     RUNS_ON = _unusual("the job was running where the logs end")
+    ENDED_WITH_DIFFERENCES = _unusual("the calls that differ are no lines that were lost or came twice")
     COPIED_WHILE_RUNNING = _ordinary("the logs were copied or ended while the job was running")
     NOT_OF_ITS_END = _unusual("what shows a hang is of the end of the run")
     ENDED_BY_CAPTURE = _ordinary("the rank was only late when the capture was ended")

@@ -12,8 +12,9 @@ import polars as pl
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.lines.wait_cycle import skipped_or_lost
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
+from ncclforensics.data.variables import STACKS_OF_HOST
 
 
 def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None:
@@ -22,7 +23,7 @@ def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None
     gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["missing"] > 0 and gap["key"] in keys]
     others = sorted({gap["rank_id"] for gap in gaps} - set(diagnosis.culprits))
     if others and _stand_in_a_communicator_of(job, diagnosis.culprits, gaps, others):
-        return _skipped_or_lost(job, others, diagnosis)
+        return skipped_or_lost(job, others, diagnosis.culprits, diagnosis)
     if others:
         diagnosis.doubt(
             Doubt.LINE_LOST,
@@ -41,9 +42,11 @@ def _ranks_past_their_call(job: Job, culprits: list[int]) -> list[int]:
 
     The others may have made it on communicators of their own: these are of the same index among those of their rank.
     """
-    lacking = {rank_id: edge for edge in reversed(job.awaited_calls) for rank_id in edge["waits_for"]}
-    last = {rank_id: call for rank_id in culprits if (call := job.last_call(rank_id)) and call["nth"] is not None}
-    nths = {call["nth"] for calls in (lacking, last) for rank_id in last for call in [calls[rank_id]]}
+    collectives = [edge for edge in reversed(job.awaited_calls) if edge["kind"] == "collective"]
+    lacking = {rank_id: edge for edge in collectives for rank_id in edge["waits_for"]}
+    calls = {rank_id: job.last_call(rank_id) for rank_id in culprits if rank_id in lacking}
+    last = {rank_id: call for rank_id, call in calls.items() if call is not None and call["nth"] is not None}
+    nths = {place["nth"] for rank_id in last for place in (lacking[rank_id], last[rank_id])}
     made: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)  # (index, nth) -> rank id -> position
     near = job.calls.filter(pl.col("nth").is_in(sorted(nths)) & ~pl.col("rank_id").is_in(culprits))
     for rank_id, key, nth, position in near.select("rank_id", "key", "nth", "pos").iter_rows():
@@ -64,22 +67,6 @@ def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Row], 
     """Whether each culprit's last call is on a communicator of which another log lacks a call."""
     keys = {gap["key"] for gap in gaps if gap["rank_id"] in left_out}
     return all((call := job.last_call(rank_id)) is not None and call["key"] in keys for rank_id in culprits)
-
-
-def _skipped_or_lost(job: Job, skipping: list[int], diagnosis: Explanation) -> Explanation:
-    """Answer where the culprits may wait for ranks that left out a call, unless the logs of these lost its line."""
-    names, waiting = job.names(skipping), job.names(diagnosis.culprits)
-    reason = (
-        f"either {names} left out a call that was made by {waiting}, or the log of {names} lost its line, and the "
-        f"others wait for {waiting}"
-    )
-    between = [
-        Alternative(Kind.MISMATCH, skipping, f"the log of {names} lost no line"),
-        Alternative(diagnosis.verdict, diagnosis.culprits, f"the log of {names} lost the line of that call"),
-    ]
-    answer = undecided(reason, [stacks_of(f"{names} and {waiting}")], diagnosis, between=between)
-    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in [*skipping, *diagnosis.culprits][:3]])
-    return answer
 
 
 def _doubt_messages_of_unknown_peers(job: Job, diagnosis: Explanation) -> Explanation | None:

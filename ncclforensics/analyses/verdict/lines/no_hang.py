@@ -14,6 +14,7 @@ from ncclforensics.data.variables import (
     COLLECT_PROGRESS,
     COLLECT_UNBUFFERED,
     COLLECT_UNCHANGED,
+    COLLECT_UNCUT,
     STACK_OF_ANY_RANK,
 )
 
@@ -70,6 +71,9 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     if job.has_calls_of_no_communicator:
         diagnosis.claim = "the pointers were left out of this text, so that its calls name no communicator"
         diagnosis.collect = COLLECT_UNCHANGED
+    elif (damage := _damaged_lines(job)) and not visible_ranks:
+        diagnosis.claim = f"{damage}, and no whole line shows a call"
+        diagnosis.collect = COLLECT_UNCUT
     elif not job.memberships:
         diagnosis.claim = "these logs show no communicator and no call"
     return diagnosis
@@ -78,6 +82,14 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
 def _has_single_ranks(job: Job) -> bool:
     """Whether every communicator has one rank, which waits for no other."""
     return bool(job.memberships) and all(row["nranks"] == 1 for row in job.memberships)
+
+
+def _damaged_lines(job: Job) -> str:
+    """Return how many lines of NCCL are cut or torn, if these are many; else an empty string."""
+    damaged, recognised = (sum(row[kind] for row in job.sources.values()) for kind in ("damaged", "recognised"))
+    if damaged <= MANY_DAMAGED * (damaged + recognised):
+        return ""
+    return f"{damaged:,} of {damaged + recognised:,} lines of NCCL are cut or torn"
 
 
 def find_returned_error(job: Job) -> Explanation | None:
@@ -137,6 +149,8 @@ def conclude_no_hang(job: Job) -> Explanation:
         answer.doubt(Doubt.HANGS_TOGETHER)
     elif _has_single_ranks(job) and not (has_calls or job.is_finished):
         answer.claim = "every communicator in these logs has one rank, which waits for no other"
+    if job.divergence and job.is_finished:
+        answer.doubt(Doubt.ENDED_WITH_DIFFERENCES, "calls that differ are lines that were lost or came twice")
     if (job.gaps or job.line_faults) and not job.is_finished:
         answer.doubt(
             Doubt.LINES_MISSING,

@@ -6,7 +6,7 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 
 from __future__ import annotations
 
-from ncclforensics.analyses.job.ends.exit_reports import CAPTURE
+from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.text.torch_text import BARRIER, STORE, TIMED_OUT
 from ncclforensics.analyses.verdict.axioms import SELDOM_AHEAD
@@ -106,6 +106,7 @@ def _doubt_stall(job: Job, diagnosis: Explanation) -> None:
         job.is_ended,
         have_staggered_ends(job),
         _are_many(job, diagnosis.culprits),
+        _was_ended(job) and Sign.SILENCE not in evidence,
         any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids),
         any(job.lag(rank_id) > SELDOM_AHEAD for rank_id in diagnosis.culprits),
         _ends_before_others(job, diagnosis.culprits),
@@ -158,6 +159,12 @@ def _ends_before_others(job: Job, culprits: list[int]) -> bool:
 def _long_for(job: Job) -> float:
     """How many seconds without a call are long for this job."""
     return max(LONG_SILENCE, PACES * max(float(row["pace"]) for row in job.last_times.values()))
+
+
+def _was_ended(job: Job) -> bool:
+    """Whether a scheduler cancelled the job, or most of its processes were ended by a signal."""
+    ended = {row["rank_id"] for row in job.process_exits if row["how"] == SIGNAL}
+    return job.is_cancelled or len(ended) * 2 > len(job.rank_ids)
 
 
 def _are_many(job: Job, culprits: list[int]) -> bool:

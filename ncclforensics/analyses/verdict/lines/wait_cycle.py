@@ -11,9 +11,10 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.variables import COLLECT_INIT
+from ncclforensics.data.variables import COLLECT_INIT, stacks_of
 
 MOST_EXAMINED = 64  # ranks of a cycle
+FAR_MORE = 4  # times as many ranks stand in the calls of one side as in those of the other
 MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
 ENOUGH_PERIODS = 1  # earlier periods that have to agree
 LEFT_OUT = (
@@ -31,6 +32,10 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
         return _between_unknown_communicators(job, first_edges)
     index_of = {rank_id: job.communicator_index.get((rank_id, edge["key"])) for rank_id, edge in first_edges.items()}
     irregular = _ranks_that_left_their_own_order(job, first_edges)
+    awaiting = {rank_id: edge for rank_id, edge in first_edges.items() if edge["waits_for"] in irregular}
+    has_others = len(cycle) < len(job.rank_ids)  # which wait for a rank of the cycle, whichever this is
+    if irregular and has_others and all(_has_one_waiter(job, edge) for edge in awaiting.values()):
+        return skipped_or_lost(job, irregular, list(awaiting))
     if irregular:
         is_message = len(set(index_of.values())) == 1
         verdict = Kind.UNMATCHED if is_message else Kind.DEADLOCK
@@ -40,8 +45,10 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
         ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
         for rank_id, index in index_of.items():
             ranks_by_index[index].append(rank_id)
-        smallest, *_, largest = sorted(ranks_by_index.values(), key=len)
-        culprits = smallest if len(smallest) < len(largest) else cycle
+        sides = [(len(ranks), _count_waiters(job, first_edges, ranks), ranks) for ranks in ranks_by_index.values()]
+        (fewest, few_waiters, minority_ranks), *_, (most, many_waiters, _) = sorted(sides)
+        is_minority = fewest < most or few_waiters * FAR_MORE <= many_waiters
+        culprits = minority_ranks if is_minority else sorted(cycle)
         diagnosis = Explanation(Kind.DEADLOCK, "", [Doubt.NO_MAJORITY_OF_ORDER], culprits=sorted(culprits))
         diagnosis.claim = (
             "used the communicators in a different order than the others, or the others did: each side waits for the "
@@ -107,6 +114,37 @@ def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Exp
     answer = undecided(reason, COLLECT_INIT, between=between)
     answer.add_evidence("context", [{**edge, "rank_id": rank_id} for rank_id, edge in list(first_edges.items())[:4]])
     return answer
+
+
+def skipped_or_lost(job: Job, skipping: list[int], waiting: list[int], of: Explanation | None = None) -> Explanation:
+    """Answer where ranks left out a call that other ranks wait in, or their logs lost its line and these are behind."""
+    names, others = job.names(skipping), job.names(waiting)
+    reason = (
+        f"either {names} left out a call that was made by {others}, or the log of {names} lost its line, and the "
+        f"others wait for {others}"
+    )
+    between = [
+        Alternative(Kind.MISMATCH, skipping, f"the log of {names} lost no line"),
+        Alternative(Kind.LAGGING, waiting, f"the log of {names} lost the line of that call"),
+    ]
+    answer = undecided(reason, [stacks_of(f"{names} and {others}")], of, between=between)
+    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in [*skipping[:2], *waiting[:2]]])
+    return answer
+
+
+def _has_one_waiter(job: Job, edge: Row) -> bool:
+    """Whether one rank alone waits in the collective of an edge."""
+    waiters = {other["waiter"] for other in job.waits if (other["key"], other["nth"]) == (edge["key"], edge["nth"])}
+    return edge["kind"] == "collective" and len(waiters) == 1
+
+
+def _count_waiters(job: Job, first_edges: dict[int, Row], ranks: list[int]) -> int:
+    """Count all ranks that stand in the calls in which some ranks of a cycle stand."""
+    calls = {
+        (edge["key"], edge["kind"], edge["nth"]) for rank in ranks if (edge := first_edges[rank])["nth"] is not None
+    }
+    others = {edge["waiter"] for edge in job.waits if (edge["key"], edge["kind"], edge["nth"]) in calls}
+    return len(others.union(ranks))
 
 
 def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
