@@ -340,7 +340,9 @@ def _answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanati
         f"calls differ in the logs of {job.names(rank_ids)} as where a log collector loses lines: one rank that leaves "
         "out a call does not make them differ like this"
     )
-    between = [Alternative(one.verdict, one.culprits, "the other logs lost lines") for one in differences]
+    between = [
+        Alternative(difference.verdict, difference.culprits, "the other logs lost lines") for difference in differences
+    ]
     answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
     for difference in differences[:2]:
         answer.add_evidence("context", difference.evidence_lines[:2])

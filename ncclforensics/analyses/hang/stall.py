@@ -92,11 +92,11 @@ def weigh_stall(job: Job, diagnosis: Explanation) -> Explanation:
             "cause: the network may have stopped the job later, behind the end of this log",
         )
     if is_weak:
-        _doubt_standstill(job, diagnosis)
+        _doubt_stall(job, diagnosis)
     return diagnosis
 
 
-def _doubt_standstill(job: Job, diagnosis: Explanation) -> None:
+def _doubt_stall(job: Job, diagnosis: Explanation) -> None:
     """Doubt that the job stood still: no sign shows it, or one that an orderly end may show as well."""
     evidence = diagnosis.stall_evidence
     diagnosis.rests_on_stall = not evidence
