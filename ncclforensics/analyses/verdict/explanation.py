@@ -134,12 +134,14 @@ def undecided(
 ) -> Explanation:
     """Answer that the evidence does not show which fault holds.
 
-    `of`: the explanation that it does not prove. Its culprits may wait like the others, and its evidence stays.
+    `of`: the explanation that it does not prove. Its culprits may wait like the others, and its lines are context.
     """
     answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=[*suspects], collect=[*collect])
     answer.between = [*between]
     if of is not None:
         answer.victims = sorted({*of.victims, *of.culprits})
-        answer.key, answer.call = of.key, of.call
-        answer.evidence_lines, answer.stall_evidence = [*of.evidence_lines], of.stall_evidence
+        answer.stall_evidence = of.stall_evidence
+        answer.evidence_lines = [
+            {**line, "what": "context" if line["what"] == "culprit" else line["what"]} for line in of.evidence_lines
+        ]
     return answer

@@ -64,7 +64,7 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Explanati
         stacks.mention_stacks(job, diagnosis)
         recorder.mention_old_dumps(job, diagnosis)
         recorder.name_dumps(job, diagnosis)
-        diagnosis = omissions.weigh_omissions(job, stall.weigh_stall(job, diagnosis))
+        diagnosis = omissions.doubt_omissions(job, stall.doubt_stall(job, diagnosis))
         diagnosis.suggested_by = min(diagnosis.suggested_by, suggestions[0].suggested_by)
         fatal = [event for event in job.failure_events if job.is_fatal(event)]
         beside = {

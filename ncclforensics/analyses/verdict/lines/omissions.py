@@ -222,7 +222,7 @@ FEIGNING = (
 )
 
 
-def weigh_omissions(job: Job, diagnosis: Explanation) -> Explanation:
+def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     """Doubt a verdict that rests on calls which logs lack, where lines are missing from these."""
     for faults in FEIGNING:
         if faults.feigns(diagnosis) and job.share_with_fault(*faults.kinds) > faults.most:
@@ -249,10 +249,10 @@ def weigh_omissions(job: Job, diagnosis: Explanation) -> Explanation:
         return diagnosis
     elif diagnosis.verdict not in FROM_CALLS:
         return diagnosis
-    return _weigh_missing_lines(job, diagnosis, involved, unplaced) if involved else diagnosis
+    return _doubt_missing_lines(job, diagnosis, involved, unplaced) if involved else diagnosis
 
 
-def _weigh_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], unplaced: set[int]) -> Explanation:
+def _doubt_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], unplaced: set[int]) -> Explanation:
     """Doubt a verdict on ranks whose logs lack lines, and accuse no rank whose place is unknown.
 
     `involved`: ranks that the verdict concerns and whose logs lack lines; `unplaced`: those that may have made calls

@@ -122,7 +122,7 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation 
     answer = undecided(
         reason, [*chain.from_iterable(hidden_members.values())], diagnosis, suspects=job.absent, between=between
     )
-    answer.victims = sorted(job.rank_ids)
+    answer.victims, answer.key, answer.call = sorted(job.rank_ids), diagnosis.key, diagnosis.call
     return answer
 
 

@@ -60,7 +60,7 @@ def find_stall_evidence(job: Job) -> list[Sign]:
     return list(dict.fromkeys(kinds))
 
 
-def weigh_stall(job: Job, diagnosis: Explanation) -> Explanation:
+def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
     """Doubt a verdict that rests on where the logs end, unless a sign shows that the job stood still.
 
     A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
@@ -91,11 +91,11 @@ def weigh_stall(job: Job, diagnosis: Explanation) -> Explanation:
             "cause: the network may have stopped the job later, behind the end of this log",
         )
     if is_weak:
-        _doubt_stall(job, diagnosis)
+        _doubt_by_ends(job, diagnosis)
     return diagnosis
 
 
-def _doubt_stall(job: Job, diagnosis: Explanation) -> None:
+def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
     """Doubt that the job stood still: no sign shows it, or one that an orderly end may show as well."""
     evidence = diagnosis.stall_evidence
     diagnosis.rests_on_stall = not evidence

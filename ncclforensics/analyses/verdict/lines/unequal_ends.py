@@ -115,7 +115,9 @@ def _several_ends(job: Job, diagnosis: Explanation, between: list[int], first: l
         Alternative(diagnosis.verdict, first, f"the logs of {slower} go to the end of their runs"),
         Alternative(diagnosis.verdict, between, f"those of {later} do, and those of {slower} do not"),
     ]
-    return undecided(reason, collect, diagnosis, between=alternatives)
+    answer = undecided(reason, collect, diagnosis, between=alternatives)
+    answer.key, answer.call = diagnosis.key, diagnosis.call
+    return answer
 
 
 def have_staggered_ends(job: Job) -> bool:

@@ -21,6 +21,10 @@ LEFT_OUT = (
     "skipped a call that it had made in every round before: it is already in a later call, and the others wait in the "
     "skipped one"
 )
+OTHER_ORDER = (
+    "is in a later call, while the others wait for it in an earlier one, which it made first in every round before: it "
+    "used the communicators in another order, or skipped the earlier call"
+)
 COUNTERPART = {"Send": "Recv", "Recv": "Send"}
 
 
@@ -40,7 +44,7 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
         is_message = len(set(index_of.values())) == 1
         verdict = Kind.UNMATCHED if is_message else Kind.DEADLOCK
         diagnosis = Explanation(verdict, "", [Doubt.ONLY_LINE_LOST], culprits=irregular)
-        diagnosis.claim = LEFT_OUT
+        diagnosis.claim = LEFT_OUT if is_message else OTHER_ORDER
     elif len(set(index_of.values())) > 1:
         ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
         for rank_id, index in index_of.items():
