@@ -282,7 +282,7 @@ def _explanation(row: Row) -> Row:
         "hosts": row["hosts"],
         "cost": row["cost"] or None,
         "assumes": row["assumes"],
-        "against": row["against"] if not row["is_answer"] else None,
+        "against": None if row["is_answer"] else row["against"] or None,
         "contradicted_by": [] if row["is_answer"] else row["quoted"],
         "is_answer": row["is_answer"],
     }
