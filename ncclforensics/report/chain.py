@@ -86,7 +86,9 @@ def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:
     if waiting and row["name"]:
         yield Link(f"others are in {operation_text(row)}", Role.CONSEQUENCE, _kind(report, waiting[0]), waiting[0])
     report.cite(in_logs)
-    for line in [line for line in in_logs if line.what not in (*_OF_CAUSE, *_OF_OTHERS)][:MOST_QUOTES]:
+    besides = [line for line in in_logs if line.what not in (*_OF_CAUSE, *_OF_OTHERS)]
+    # The first line of a document, such as a dump, says nothing by itself.
+    for line in [line for line in besides if not report.run.inputs[line.source].is_document][:MOST_QUOTES]:
         text = condensed(report.cited(line.source, line.line)["text"], LONGEST_QUOTE // 2)
         yield Link(cut(text, LONGEST_QUOTE), Role.CONSEQUENCE, _kind(report, line), line)
 
