@@ -210,7 +210,7 @@ def test_a_pipe_and_a_file_get_everything_whatever_the_height_of_the_terminal(
 
     assert output.read_text() == printed
     assert all(f"nccl_rank{rank}.log" in printed.partition("waiting:")[2] for rank in (8, 9, 11))
-    assert "THEN" in printed
+    assert "ALSO CONSIDERED" in printed
 
 
 def test_the_rank_is_taken_from_the_path_where_the_log_has_none(say: Callable[..., Said], tmp_path: Path) -> None:

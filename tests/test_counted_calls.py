@@ -82,7 +82,11 @@ def ras(counts: list[int]) -> dict[str, str]:
             "completed, and not this one",
         ),
         (inspector(1, (3,)), ("undecidable", [], "likely"), "shows that rank 2 completed 2 collectives"),
-        (inspector(7, (3,)), ("lagging-ranks", [2], "likely"), "waited for no other rank; no line"),
+        (
+            inspector(7, (3,)),
+            ("lagging-ranks", [2], "likely"),
+            "waited for no other rank; that the job stands still is taken",
+        ),
         (trace({0: 1, 2: 0}), ("lagging-ranks", [2], "likely"), "shows this call on rank 0, too, and not on rank 2"),
         (trace({0: 1, 2: 1}), ("undecidable", [], "likely"), "shows that rank 2 launched 2 collectives"),
         (ras([2, 2, 2, 2]), ("undecidable", [], "likely"), "show that rank 2 launched 2 collectives"),

@@ -126,7 +126,7 @@ def test_the_steps_of_the_action_judge_a_benchmark(workplace: Path, logged: str,
     }
     assert run_step(install, workplace, environment) == 0
     assert run_step(run, workplace, environment) == benchmark, "tee must not hide how the benchmark ended"
-    assert run_step(judge, workplace, environment) == 0, "neither run has a finding that is an error"
+    assert run_step(judge, workplace, environment) == (1 if verdict else 0), "a rank that lags is an error"
     assert json.loads((workplace / "findings.sarif").read_text())["version"] == "2.1.0"
     if verdict:
         assert tell["if"] == "failure()"

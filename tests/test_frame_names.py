@@ -15,7 +15,7 @@ from ncclforensics.frames.registry import analysis
     ("name", "provider"),
     [
         ("operation", r"grammars/operation\.lark"),
-        ("call", r"ncclforensics\.analyses\.job\.\w+\.call"),
+        ("call", r"ncclforensics\.analyses\.job\.\w+\.\w+\.call"),
         ("speaker", r"frames\.run"),
     ],
 )

@@ -51,10 +51,10 @@ def judged(folder: Path) -> dict[str, Any]:
     [
         (LAGGING, 5, DURING, ("rank-died", "certain", [5])),
         (LAGGING, 5, AFTER, ("rank-died", "likely", [5])),  # another time zone, or another process
-        (LAGGING, 5, LONG_BEFORE, ("lagging-ranks", "possible", [5])),  # no zone is so far away
+        (LAGGING, 5, LONG_BEFORE, ("lagging-ranks", "likely", [5])),  # no zone is so far away
         (LAGGING, 1, DURING, ("rank-died", "likely", [1])),  # the others wait for rank 5
-        (LAGGING, 1, BEFORE, ("lagging-ranks", "possible", [5])),
-        (LAGGING, 1, AFTER, ("lagging-ranks", "possible", [5])),
+        (LAGGING, 1, BEFORE, ("lagging-ranks", "likely", [5])),
+        (LAGGING, 1, AFTER, ("lagging-ranks", "likely", [5])),
         (None, 1, DURING, ("rank-died", "certain", [1])),
         (None, 1, LONG_BEFORE, ("no-hang", "possible", [])),
     ],

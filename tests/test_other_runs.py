@@ -92,7 +92,7 @@ def test_dumps_of_a_job_of_another_size_are_no_proof(ranks: int, tmp_path: Path)
     ("calls", "lagging", "expected"),
     [
         (STEPS, 5, ("lagging-ranks", [5])),  # the same rank, by the same number of calls
-        (STEPS, 2, ("lagging-ranks", [5])),
+        (STEPS, 2, ("undecidable", [])),  # one of both is of another run, and nothing shows which
         (STEPS + 20, 5, ("lagging-ranks", [5])),
         (STEPS + 20, 2, ("undecidable", [])),  # on no rank the counts are equal
         (STEPS - 2, 2, ("lagging-ranks", [5])),  # dumped before

@@ -65,6 +65,12 @@ def diagnosis(report: dict[str, Any]) -> dict[str, Any]:
     hang = {name: value for name, value in report["hang"].items() if name not in ("reason", "collect_next")}
     calls = [{**call, "path": None} for call in hang["last_operations"]]
     chain = [{**link, "text": None, "path": None} for link in hang["chain"]]
+    explanations = [
+        {**one, "hosts": len(one["hosts"]), "contradicted_by": [line["line"] for line in one["contradicted_by"]]}
+        for one in hang["explanations"]
+    ]
+    unexplained = [(failure["rank"], failure["line"]) for failure in hang["unexplained"]]
+    hang |= {"explanations": explanations, "unexplained": unexplained}
     return {"findings": findings, **hang, "last_operations": calls, "chain": chain, "not_shown": report["not_shown"]}
 
 

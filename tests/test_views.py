@@ -15,7 +15,7 @@ from ncclforensics.views import json_report, markdown, text_report
 from ncclforensics.views.text_layout import quoted
 from tests.incidents import ALL, HANGS, INCIDENTS, Incident, answer
 
-SCREEN = 60  # lines
+SCREEN = 66  # lines, as on a printed page
 
 every_incident = pytest.mark.parametrize("incident", ALL, ids=lambda incident: incident.name)
 

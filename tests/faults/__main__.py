@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from ncclforensics import cli
 from ncclforensics.capture import collect
+from ncclforensics.inputs import file_state
 from tests.incidents import INCIDENTS
 
 SHORTER = -1  # in place of an error: fewer bytes than asked for
@@ -149,6 +151,8 @@ def main() -> int:
     library = ctypes.CDLL(os.environ["LD_PRELOAD"])
     library.fail_place.restype = ctypes.c_char_p
     collect.BETWEEN_LOOKS = 0.0
+    began = time.time()
+    file_state.time = lambda: began  # a saved run holds when its files were looked at
     tried = wrong = 0
     with tempfile.TemporaryDirectory(prefix="ncclforensics-faults-") as folder:
         root = Path(folder)
