@@ -66,9 +66,9 @@ def _canonical(logs: Logs) -> tuple[Logs, dict[int, int]]:
 
 def _faults(program: str, ranks: int) -> Iterator[tuple[Logs, set[str], tuple[frozenset[int], ...]]]:
     """Yield the logs of each fault at each place, the verdicts that name it, and its culprits."""
-    nobody = (frozenset[int](),)
+    no_rank = (frozenset[int](),)
     # All stand in one call, or the job goes on.
-    yield (program,) * ranks, {"no-hang", "stuck-together", "undecidable"}, nobody
+    yield (program,) * ranks, {"no-hang", "stuck-together", "undecidable"}, no_rank
     one = (frozenset({0}),)
     others = (program,) * (ranks - 1)
     for place, letter in enumerate(program):

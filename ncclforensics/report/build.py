@@ -69,7 +69,7 @@ class Report:
     @property
     def is_about_hang(self) -> bool:
         """Whether the question was why a job hangs, as of the command `hang`: then it stands still."""
-        return _are_about_hang(self.rules)
+        return all(rule.hang for rule in self.rules)
 
     @cached_property
     def verdicts(self) -> list[Row]:
@@ -238,10 +238,13 @@ class Report:
         """Return the failures of a job that its verdict does not explain: `number`, `text`, `path`, `line`."""
         rows = self.of_job("unexplained_failure", job).to_dicts()
         self.cite(Line(row["source"], row["line"]) for row in rows)
-        places = [self.cited(row["source"], row["line"]) for row in rows]
         return [
-            {"number": self.number_of_rank.get(row["rank_id"]), "text": row["text"], **place}
-            for row, place in zip(rows, [{"path": at["path"], "line": at["line"]} for at in places], strict=True)
+            {
+                **self.cited(row["source"], row["line"]),
+                "number": self.number_of_rank.get(row["rank_id"]),
+                "text": row["text"],
+            }
+            for row in rows
         ]
 
     def last_calls(self, job: int) -> list[Row]:
@@ -378,10 +381,6 @@ def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple
             warning = parse_value("".join(quoted), "warning_line")
             sentence = str(warning["sentence"]) if warning else "its text was not kept"
             finding.title = finding.title.replace(QUOTED_WARNING, sentence)
-
-
-def _are_about_hang(rules: list[Rule]) -> bool:
-    return all(rule.hang for rule in rules)
 
 
 def operation(row: Row) -> Row:

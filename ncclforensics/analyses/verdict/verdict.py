@@ -1,8 +1,7 @@
 """Compute the verdict on every job: the fault, the culprits, the call concerned, and the lines that show it.
 
-The checks run in the order of causes: refused or failed init, ranks that differ on a call, processes that ended, ranks
-that never joined init, ranks that wait for others, other signs of a fault, and at last whether these logs could show a
-hang (design, the verdict; knowledge: collective mismatch and hang, root cause against cascade).
+All sources suggest explanations, and the claims decide between them (`explain`). Other sources confirm or contradict
+that one (`agreement`), and what the lines lack makes it less sure (`stall`, `omissions`).
 """
 
 from __future__ import annotations
