@@ -25,6 +25,7 @@ TOPICS = {
     "host",
     "fabric",
     "benchmark",
+    "slow",
 }  # the rooms inside `analyses` and `rules`
 MOST_FILES, MOST_LINES = 5, 400
 # A module imports modules of its own layer or of layers before it. The longest prefix decides to which it belongs.
@@ -50,7 +51,7 @@ LAYERS = (
     "analyses.benchmark",
     "analyses.hang",
     "analyses.verdict",
-    "analyses.verdict",
+    "analyses.slow",
     "analyses",
     "rules.finding",
     "rules.registry",

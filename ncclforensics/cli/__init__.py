@@ -38,6 +38,7 @@ MOST_THREADS = 1024  # Polars tries to start any number
 # dashes.
 COMMANDS = [
     "hang",
+    "slow",
     "watch",
     "check",
     "collect",
@@ -92,8 +93,8 @@ def app(argv: Sequence[str] = ()) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        help="Find out from its logs why an NCCL job hangs: which ranks are stuck, in which call, and which ranks "
-        "caused it.",
+        help="Find out from its logs and traces why an NCCL job hangs or is slow: which ranks are stuck, in which "
+        "call, and which ranks caused it.",
         epilog="Exit codes: 0 no findings, 1 findings, 2 wrong usage or no readable input, 3 not decidable, "
         "4 the program itself failed, 130 interrupted.",
     )

@@ -50,8 +50,10 @@ def write_report(
 
             return json_report.json(report) if report_format is Format.JSON else json_report.json_lines(report)
         if report_format is Format.MARKDOWN:
-            from ncclforensics.views import markdown
+            from ncclforensics.views import markdown, markdown_slow
 
+            if report.is_about_slow:
+                return markdown_slow.markdown(report).encode()
             return markdown.markdown(report, everything=everything).encode()
         if report_format in (Format.JUNIT, Format.SARIF):
             from ncclforensics.views import ci_formats
@@ -59,8 +61,12 @@ def write_report(
             if report_format is Format.JUNIT:
                 return ci_formats.junit(report, FAILING_SEVERITIES[fail_on])
             return ci_formats.sarif(report)
-        from ncclforensics.views import text_report, text_screen
+        from ncclforensics.views import text_report, text_screen, text_slow
 
+        if report.is_about_slow:
+            return text_slow.screen(
+                report, width=text_report.width_of_terminal(), color=is_colored(output, no_color)
+            ).encode()
         color = is_colored(output, no_color)
         width = text_report.width_of_terminal()
         if not verbose:
@@ -105,6 +111,20 @@ def write_bytes(data: bytes, output: Path | None, reports: Iterable[Report]) -> 
     else:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
+
+
+def exit_code_of_slow(report: Report, fail_on: FailOn) -> Exit:
+    """Return the exit code for what makes a job slow, and name on stderr what failed in the program."""
+    from ncclforensics.report.slow import slow_answer
+
+    if report.defects:
+        report_defects(report.defects)
+    answer = slow_answer(report)
+    if answer is None or answer.verdict == "undecidable":
+        return Exit.DEFECT if report.defects else Exit.UNDECIDABLE
+    if answer.is_actionable and "warning" in FAILING_SEVERITIES[fail_on]:
+        return Exit.FINDINGS
+    return Exit.DEFECT if report.defects else Exit.OK
 
 
 def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False, asks_for_hang: bool = False) -> Exit:

@@ -43,6 +43,7 @@ class Report:
     not_selected: list[Finding] = field(default_factory=list)  # count for the exit code, and are not shown
     hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256, after `hash_inputs`
     time_range: TimeRange | None = None  # of the lines that were used
+    is_about_slow: bool = False  # the question was what makes a job slow, as of the command `slow`
 
     def hash_inputs(self) -> None:
         """Compute the SHA-256 of every input file."""

@@ -11,10 +11,12 @@ import polars as pl
 
 from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT, dump_of
+from ncclforensics.analyses.slow.answer import SlowAnswer
 from ncclforensics.data.names import INVISIBLE, NO_KIND
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report, Row, operation
 from ncclforensics.report.chain import Link, chain
+from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown, summary
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding
@@ -78,6 +80,8 @@ def as_object(report: Report) -> dict[str, Any]:
         "findings": [_finding(report, finding) for finding in report.findings],
         "hang": _hang(report, jobs[0]) if jobs else _without_job(report),
     }
+    if (slow := slow_answer(report)) is not None:
+        out["slow"] = _slow(report, slow)
     if len(jobs) > 1:
         out["jobs"] = [_hang(report, row) for row in jobs]
     return {
@@ -271,6 +275,35 @@ def _hang(report: Report, row: Row) -> Row:
         ],
         "collect_next": report.collect_next(row),
         "chain": [_chain_link(report, link) for link in chain(report, row)],
+    }
+
+
+def _slow(report: Report, answer: SlowAnswer) -> Row:
+    """What makes the job slow. Shares are of a step, from 0 to 1."""
+    return {
+        "verdict": str(answer.verdict),
+        "certainty": answer.certainty,
+        "reason": answer.claim,
+        "details": list(answer.details),
+        "ranks": list(answer.ranks),
+        "hosts": list(answer.hosts),
+        "group": answer.group,
+        "link": answer.link,
+        "since_step": answer.since_step,
+        "since": answer.since,
+        "step_seconds": answer.step_seconds,
+        "step_share": answer.step_share,
+        "uneven_share": answer.uneven_share,
+        "gpu_hours_per_day": answer.gpu_hours_per_day,
+        "cause": answer.cause,
+        "missing": list(answer.missing),
+        "assumes": list(answer.assumes),
+        "evidence": [report.path_of(source) for source, _ in answer.evidence],
+        "explanations": [
+            {"verdict": verdict, "reason": claim, "certainty": certainty, "assumes": list(assumes)}
+            for verdict, claim, certainty, assumes in answer.considered
+        ],
+        "collect_next": list(answer.collect),
     }
 
 

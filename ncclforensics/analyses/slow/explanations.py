@@ -1,0 +1,122 @@
+"""Explanations of a slow job, and which of them is the answer.
+
+Each source of evidence (traces, step lines, rates, tables) is a module with a function that takes the frames it needs
+and returns explanations: a verdict, what is claimed, whom it names, what it costs, the doubts it leaves, and the lines
+that show it. A source without inputs returns nothing, and one whose inputs do not suffice returns one of the verdict
+`undecidable`, with what to collect.
+
+To add a source: write such a function, and hand its result to `slow_answer` (`verdict.py`) as one more item of its
+list, with the frames it reads as parameters there. Doubts are rows of the table in `analyses/verdict/doubts.py`; the
+certainty follows from them by the one function that `hang` uses, too. No source lowers a certainty, ranks itself, or
+reads what another one says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import certainty_of
+from ncclforensics.analyses.verdict.vocabulary import Certainty
+
+HOURS_OF_DAY = 24
+MOST_EVIDENCE = 8  # places
+
+
+@dataclass(frozen=True, slots=True)
+class SlowExplanation:
+    """What may make a job slow. Seconds of a step; shares of a step, from 0 to 1; None is unknown.
+
+    `step_share`: what a step would gain without it; `uneven_share`: without all uneven arrival. `gpus`: of the job.
+    """
+
+    verdict: SlowKind
+    claim: str  # one line that says it all
+    doubts: tuple[Doubt, ...] = ()
+    details: tuple[str, ...] = ()  # further sentences
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    group: str | None = None
+    link: str | None = None
+    since_step: int | None = None
+    since: str | None = None  # ISO 8601
+    step_seconds: float | None = None
+    step_share: float | None = None
+    uneven_share: float | None = None
+    gpus: int | None = None
+    cause: str | None = None
+    missing: tuple[int, ...] = ()  # rank numbers of which nothing is there
+    collect: tuple[str, ...] = ()
+    evidence: tuple[tuple[int, int], ...] = ()  # source and line
+    confirmations: int = 0  # sources of another kind that show the same
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure it is."""
+        return certainty_of(self.doubts, self.confirmations)
+
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """Whom or what it names."""
+        return (frozenset(self.ranks), self.group, self.link)
+
+
+def answer_of(explanations: Iterable[SlowExplanation], collect: Iterable[str]) -> SlowAnswer:
+    """Return the explanation that is told first, with what else was considered.
+
+    Verdicts that name ranks, or a link, say more than those that describe a change, and these more than what every job
+    shows. `collect`: what to collect where nothing was explained.
+    """
+    found = sorted(explanations, key=_order)
+    if not found:
+        claim = "these files hold no trace, table or step line of a job"
+        found = [SlowExplanation(SlowKind.UNDECIDABLE, claim, (Doubt.OPEN,), collect=tuple(collect))]
+    best = found[0]
+    same = [other for other in found[1:] if other.verdict is best.verdict and other.subject == best.subject]
+    best = replace(best, confirmations=best.confirmations + len(same))
+    for other in found[1:]:
+        if other in same or other.verdict is SlowKind.CHANGE:
+            best = replace(
+                best,
+                since_step=other.since_step if best.since_step is None else best.since_step,
+                since=other.since if best.since is None else best.since,
+            )
+    rivals = tuple(
+        (str(other.verdict), other.claim, str(other.certainty), tuple(doubt.assumes for doubt in other.doubts))
+        for other in found[1:]
+        if other not in same
+    )
+    per_day = best.step_share * best.gpus * HOURS_OF_DAY if best.step_share is not None and best.gpus else None
+    return SlowAnswer(
+        verdict=best.verdict,
+        certainty=str(best.certainty),
+        claim=best.claim,
+        details=best.details,
+        ranks=tuple(sorted(best.ranks)),
+        hosts=best.hosts,
+        group=best.group,
+        link=best.link,
+        since_step=best.since_step,
+        since=best.since,
+        step_seconds=best.step_seconds,
+        step_share=best.step_share,
+        uneven_share=best.uneven_share,
+        gpu_hours_per_day=per_day,
+        cause=best.cause,
+        missing=tuple(sorted({rank for suggested in found for rank in suggested.missing})),
+        collect=tuple(dict.fromkeys(step for suggested in (best, *same) for step in suggested.collect)),
+        assumes=tuple(doubt.assumes for doubt in best.doubts),
+        evidence=best.evidence[:MOST_EVIDENCE],
+        considered=rivals,
+    )
+
+
+def _order(explanation: SlowExplanation) -> tuple[int, int, float]:
+    certainties = list(Certainty)
+    return (
+        list(SlowKind).index(explanation.verdict),
+        certainties.index(explanation.certainty),
+        -(explanation.step_share or 0.0),
+    )

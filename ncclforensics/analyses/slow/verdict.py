@@ -1,0 +1,42 @@
+"""The answer on a slow job, from the explanations of all sources."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
+from ncclforensics.analyses.slow.explanations import SlowExplanation, answer_of
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.frames.registry import analysis
+
+COLLECT_TRACES = """traces of the same 20 steps of all ranks: \
+torch.profiler.profile(record_shapes=True, schedule=torch.profiler.schedule(wait=5, warmup=2, active=20)), \
+and export_chrome_trace on each rank"""
+COLLECT_RECORDS = """or the records of NCCL's Inspector: NCCL_INSPECTOR_ENABLE=1 NCCL_INSPECTOR_DUMP_VERBOSE=1 \
+NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"""
+COLLECT_STEPS = "or the step lines of the training log, from its start on"
+
+
+@analysis(SLOW_ANSWER)
+def slow_answer(verdict: pl.DataFrame) -> pl.DataFrame:
+    """One row: what makes the job slow, which ranks, since when, and what it costs."""
+    explanations: list[SlowExplanation] = [*_standing_still(verdict)]
+    return pl.DataFrame(
+        [answer_of(explanations, (COLLECT_TRACES, COLLECT_RECORDS, COLLECT_STEPS)).row()], schema=SLOW_ANSWER
+    )
+
+
+def _standing_still(verdict: pl.DataFrame) -> list[SlowExplanation]:
+    """Return that a job stands still: then it is not slow, and `hang` answers."""
+    stuck = verdict.filter(
+        (pl.col("stall_evidence").list.len() > 0) & ~pl.col("verdict").is_in(["no-hang", "undecidable"])
+    )
+    return [
+        SlowExplanation(
+            SlowKind.UNDECIDABLE,
+            f"the job stands still, which is no question of speed: {row['claim']}",
+            (Doubt.OPEN,),
+            collect=("the verdict on the hang: `ncclforensics hang` with the same paths",),
+        )
+        for row in stuck.head(1).to_dicts()
+    ]

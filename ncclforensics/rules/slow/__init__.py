@@ -1,0 +1,1 @@
+"""Rules on slow jobs: steps, waits and rates."""

@@ -1,0 +1,83 @@
+"""The report of `slow` as text: the verdict, what it costs, the ranks, and what to collect."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
+from ncclforensics.data.names import certainty_text, printable, sentence
+from ncclforensics.report.build import Report
+from ncclforensics.report.slow import slow_answer
+from ncclforensics.views.text_coverage import coverage
+from ncclforensics.views.text_layout import STYLE, heading, indented, render_text, wrapped_items
+
+MOST_PROBLEMS = 1
+
+
+def screen(report: Report, *, width: int, color: bool = False) -> str:
+    """Return the answer on a slow job as lines of text."""
+    answer = slow_answer(report)
+    parts: list[RenderableType] = [wrapped_items(coverage(report), width)]
+    if answer is not None:
+        parts += _verdict(answer)
+        parts += _items("ALSO CONSIDERED", [_rival(rival) for rival in answer.considered])
+        parts += _items("COLLECT", list(answer.collect))
+    problems = [*map(str, report.defects_beside_inputs)]
+    problems += [f"{path} {problem}" for path, problem in report.input_problems()]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > MOST_PROBLEMS else ""
+        parts += [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)]
+    return render_text(parts, width=width, color=color)
+
+
+def cost(answer: SlowAnswer) -> str:
+    """Return what a step would gain, as a sentence; empty where that is not known.
+
+    >>> cost(SlowAnswer(SlowKind.RANK, "likely", "", step_seconds=0.486, step_share=0.152, gpu_hours_per_day=58.4))
+    'Without it a step would take 0.412 s instead of 0.486 s: 15.2 % of the step, 58 GPU-hours a day.'
+    """
+    if answer.step_seconds is None or answer.step_share is None:
+        return ""
+    without = answer.step_seconds * (1 - answer.step_share)
+    per_day = answer.gpu_hours_per_day
+    hours = "" if per_day is None else f", {per_day:,.{0 if per_day >= 10 else 1}f} GPU-hours a day"
+    return (
+        f"Without it a step would take {without:.3g} s instead of {answer.step_seconds:.3g} s: "
+        f"{answer.step_share:.1%} of the step{hours}.".replace("%", " %")
+    )
+
+
+def since(answer: SlowAnswer) -> str:
+    """Return since which step and time it is so, as a sentence; empty where it was so from the beginning."""
+    places = [f"step {answer.since_step}" if answer.since_step is not None else "", answer.since or ""]
+    known = ", ".join(place for place in places if place)
+    return f"Since {known}." if known else ""
+
+
+def sentences(answer: SlowAnswer) -> list[str]:
+    """Return what is said below the verdict, a sentence each."""
+    facts = [cost(answer), since(answer), *map(sentence, answer.details)]
+    if answer.cause:
+        facts.append(sentence(f"Why (not certain): {answer.cause}"))
+    if answer.assumes and answer.verdict is not SlowKind.UNDECIDABLE:
+        facts.append(sentence(f"This is false only if {', or '.join(answer.assumes)}"))
+    return [fact for fact in facts if fact]
+
+
+def _verdict(answer: SlowAnswer) -> list[RenderableType]:
+    style = (
+        STYLE["no-hang"] if answer.verdict is SlowKind.EVEN else STYLE["warning" if answer.is_actionable else "info"]
+    )
+    sure = certainty_text(str(answer.verdict), answer.certainty)
+    title = Text.assemble(("\n" + answer.verdict.upper(), style), f"{sure}  {printable(answer.claim)}")
+    return [title, *(indented(Text(printable(fact))) for fact in sentences(answer))]
+
+
+def _rival(rival: tuple[str, str, str, tuple[str, ...]]) -> str:
+    verdict, claim, certainty, _ = rival
+    return f"{verdict} ({certainty}): {claim}"
+
+
+def _items(title: str, items: list[str]) -> list[RenderableType]:
+    return [heading(title), *(indented(Text(printable(item))) for item in items)] if items else []
