@@ -161,13 +161,13 @@ def count_of(number: int, noun: str) -> str:
 
 
 def pci_address(busid: str) -> str:
-    """Format NCCL's number of a PCI device as the kernel prints it, without the function, which the number lacks.
+    """Format NCCL's number of a PCI device as the kernel prints it.
 
-    >>> pci_address("5d000"), pci_address("10000b3000")
-    ('0000:5d:00', '10000:b3:00')
+    >>> pci_address("5d000"), pci_address("10000b3001")
+    ('0000:5d:00.0', '10000:b3:00.1')
     """
     digits = busid[:-1].zfill(8)
-    return f"{digits[:-4]}:{digits[-4:-2]}:{digits[-2:]}"
+    return f"{digits[:-4]}:{digits[-4:-2]}:{digits[-2:]}.{busid[-1]}"
 
 
 def at_least(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Ends of processes: signals and their names, exceptions that follow from another failure, and Xid numbers."""
+"""Ends of processes: signals and their names, and exceptions that follow from another failure."""
 
 from __future__ import annotations
 
@@ -97,37 +97,9 @@ SECOND_HAND_PARTS = (
 GLOO = "/gloo/"  # of a source file that stands in brackets in front of an error of PyTorch's transport for CPUs
 STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 
-# Xid numbers of faults that a program cannot cause, as NVIDIA's catalogue describes them for Ampere and later (docs.
-# nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not listed: 13, 31, 43, 45, 68, 69 and 109, mostly faults of
-# programs; 63, 92, 121 and 157, which the catalogue says to ignore at first, for the job goes on; 155 and 156, which
-# intended changes cause, too.
-XIDS = {
-    46: "the GPU stopped processing",
-    48: "uncorrectable ECC error of its memory",
-    61: "breakpoint of its micro-controller",
-    62: "internal micro-controller halt",
-    64: "row remapping failed",
-    74: "NVLink error",
-    79: "it fell off the bus",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    119: "GSP time-out",
-    120: "GSP error",
-    136: "training of an NVLink failed",
-    140: "unrecovered ECC error",
-    143: "the GPU could not be initialised",
-    **dict.fromkeys(range(144, 151), "NVLink error"),
-    154: "the driver wants the GPU reset or the node rebooted",
-    158: "fatal time-out of the GPU",
-    167: "fatal PCIe time-out",
-    171: "uncorrectable ECC error of its memory",
-    172: "uncorrectable ECC error of its caches",
-}
 # Names, as the kernel cuts them to 15 characters, of programs that are ranks or their workers in most jobs.
 PROGRAMS_OF_RANKS = ("python", "pt_main_thread", "pt_data_worker", "ray::")
 TESTS = "_perf"  # how those of nccl-tests end
-# Numbers of which the catalogue gives the name only: 61 is unused from Ampere on, and 167 has no description yet.
-UNCONFIRMED_XIDS = frozenset({61, 167})
 
 
 def signal_name(number: int) -> str:

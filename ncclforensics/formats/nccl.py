@@ -64,6 +64,7 @@ GRAMMARS = (
     "ras",
     "inspector",
     "journal",
+    "kernel",
     "job",
     "omitted",
     "prefix",
@@ -84,7 +85,13 @@ SUBSYSTEMS = {
     "NVLS": ("nvls_memory",),
     "RAS": ("ras_thread", "ras_peer", "ras_connection", "ras_timeout"),
 }
-HOST_COLUMNS = {"job": ("node",), "inspector": ("node",), "ras": ("node",), "diagnostics": ("node",)}
+HOST_COLUMNS = {
+    "job": ("node",),
+    "kernel": ("node",),
+    "inspector": ("node",),
+    "ras": ("node",),
+    "diagnostics": ("node",),
+}
 NO_HOST_COLUMNS = ("hca",)  # a NIC, printed where other versions print a host
 ID_COLUMNS = (("topology_node", "guid"), ("mnnvl", "uuid"), ("mnnvl", "serial"))
 SECRET_COLUMNS = (

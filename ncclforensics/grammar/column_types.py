@@ -58,9 +58,11 @@ def _address(column: pl.Expr) -> pl.Expr:
 
 
 def _pci(column: pl.Expr) -> pl.Expr:
-    # NCCL's number: domain, bus, device and function. Kernels omit the function, which is 0 for GPUs.
-    address = column.str.split(".").list.first().str.replace_all(":", "", literal=True)
-    return address.str.to_lowercase().str.strip_chars_start("0") + "0"
+    # NCCL's number: domain, bus, device and function. Kernels may omit the function, which is 0 for GPUs.
+    parts = column.str.split(".")
+    address = parts.list.first().str.replace_all(":", "", literal=True).str.to_lowercase().str.strip_chars_start("0")
+    function = parts.list.get(1, null_on_oob=True).str.slice(0, 1).str.to_lowercase().fill_null("")
+    return address + pl.when(function == "").then(pl.lit("0")).otherwise(function)
 
 
 COLUMN_TYPES: Mapping[str, ColumnType] = {

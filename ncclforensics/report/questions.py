@@ -101,7 +101,7 @@ QUESTIONS = (
     ),
     Question(
         "which GPU, link and memory faults the kernel logged",
-        ("hardware_event", "kernel_kill"),
+        ("hardware_event", "kernel_kill", "kernel_report"),
         ("job",),
         (
             "work_status",

@@ -45,6 +45,7 @@ def last_time(
     job_end: pl.DataFrame,
     hardware_event: pl.DataFrame,
     kernel_kill: pl.DataFrame,
+    kernel_report: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank with calls whose lines have a time; columns as in LAST_TIME."""
     clock = LAUNCHER if call_occurrence[LAUNCHER].null_count() < call_occurrence.height else OWN
@@ -72,7 +73,8 @@ def last_time(
     ranks = ranks.with_columns(printed=pl.max_horizontal("called", printed_after))
     ends = ranks.group_by("job").agg(ended=pl.col("printed").max())
     if rank["job"].n_unique() == 1:  # what the launcher and the application print names no job
-        kernel_logs = {*hardware_event["source"], *kernel_kill["source"]}  # go on after a job
+        of_kernels = (hardware_event, kernel_kill, kernel_report)
+        kernel_logs = {source for frame in of_kernels for source in frame["source"]}  # go on after a job
         logs = source.filter(~pl.col("source").is_in(kernel_logs))
         ends = ends.with_columns(ended=pl.lit(_end_of_run(ends["ended"].max(), clock, logs, job_end)))
     return ranks.join(ends, on="job")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK
+from ncclforensics.analyses.job.ends.kernel_events import BUS_ERRORS
 from ncclforensics.data.names import pci_address
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -53,7 +54,7 @@ def kernel_link_event(
     bus_events = kernel_event.filter(
         (form == "contained")
         | ((form == "slot") & (text_of("state").str.to_uppercase() == DOWN))
-        | ((form == "bus_error") & text_of("pci_severity").str.contains(f"({FATAL})", literal=True))
+        | (form.is_in(BUS_ERRORS) & text_of("pci_severity").str.contains(f"({FATAL})", literal=True))
     )
     has_failed = bool(failed_hosts) or has_lost_process
     candidates = [(network_events, bool(failed_hosts)), (switch_events, has_failed), (bus_events, has_failed)]
@@ -91,7 +92,7 @@ def _event_text(events: pl.DataFrame) -> str:
             return f"the module of NIC {address} reported: {row['fault']}"
         case "fatal":
             return f"NIC {address} reported a fatal error"
-        case "bus_error":
+        case "bus_error" | "bus_error_received":
             return f"PCIe reported a fatal error of device {address}"
         case "slot" | "contained":
             return f"PCIe port {address} cut off the device below it"

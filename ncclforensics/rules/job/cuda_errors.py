@@ -17,8 +17,8 @@ from ncclforensics.data.cuda import (
     UNSPECIFIC,
     UNUSABLE,
 )
-from ncclforensics.data.names import pci_address
-from ncclforensics.data.processes import UNCONFIRMED_XIDS, XIDS
+from ncclforensics.data.kernel_faults import UNCONFIRMED_XIDS, XIDS, XIDS_OF_HARDWARE
+from ncclforensics.data.names import pci_address, sentence
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -62,7 +62,7 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, kernel_event: pl.DataFrame, rank
             rows, rank, f"CUDA error on {{processes}}: {error}", f"reported by {reporters}", "likely"
         )
         finding.detail += "; an earlier kernel caused it, and the line shows only the call that reports it"
-        if set(rows["pid"]) & set(kernel_event.filter(pl.col("xid").is_in(XIDS))["pid"].drop_nulls()):
+        if set(rows["pid"]) & set(kernel_event.filter(pl.col("xid").is_in(XIDS_OF_HARDWARE))["pid"].drop_nulls()):
             finding.role = Role.CONSEQUENCE  # of a GPU fault with its own finding
         yield finding
 
@@ -93,7 +93,7 @@ def cuda_gpu_fault(
         yield error_finding(rows, rank, f"GPU fault on {{processes}}: {error}", "reported by CUDA", "certain")
     events = kernel_event.filter(pl.col("form").is_in(["xid", "lost"]))
     events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(
-        pl.col("xid").is_in(XIDS) & (text_of("severity") != RECOVERED).fill_null(True)
+        pl.col("xid").is_in(XIDS_OF_HARDWARE) & (text_of("severity") != RECOVERED).fill_null(True)
     )
     if events.is_empty():
         return
@@ -133,7 +133,7 @@ def cuda_gpu_fault(
         logged = [event for event in of_this_run if event["xid"] == xid]
         ranks = sorted({number for event in logged for number in event["ranks"]})
         hosts = sorted({event["host"] for event in logged if event["host"]})
-        addresses = sorted({f"{pci_address(event['busid'])}.0" for event in logged if event["busid"]})
+        addresses = sorted({pci_address(event["busid"]) for event in logged if event["busid"]})
         gpus = f"GPU {', '.join(addresses)}" if addresses else "a GPU that the line does not name"
         place = f"GPU fault on {processes_text(ranks, hosts, rank)}" if ranks or hosts else f"fault of {gpus}"
         pids = sorted({event["pid"] for event in logged if event["pid"] is not None})
@@ -153,13 +153,14 @@ def cuda_gpu_fault(
         is_likely = bool(ranks) or any(event["short"] in culprit_hosts for event in logged if event["short"])
         number = "" if all(event["form"] == "lost" for event in logged) else f"Xid {xid}, "
         yield Finding(
-            f"{place}: {number}{XIDS[xid]}",
+            f"{place}: {number}{XIDS_OF_HARDWARE[xid]}",
             detail,
             "certain" if is_certain else "likely" if is_likely else "possible",
             ranks=ranks,
             hosts=hosts,
             evidence=evidence_lines(lines),
             role=Role.CONTEXT if is_apart else Role.CAUSE,
+            remedy=sentence(XIDS[xid].remedy),
         )
 
 
@@ -275,7 +276,7 @@ def cuda_gpu_unreachable(hardware_event: pl.DataFrame, rank: pl.DataFrame) -> It
     """
     unreachable = hardware_event.filter(form="no_handle").sort("source", "line")
     if not unreachable.is_empty():
-        gpus = ", ".join(sorted({f"{pci_address(busid)}.0" for busid in unreachable["busid"].to_list()}))
+        gpus = ", ".join(sorted({pci_address(busid) for busid in unreachable["busid"].to_list()}))
         lines = unreachable.select("source", "line", host="node", rank=pl.lit(None, pl.Int32))
         yield error_finding(
             lines, rank, f"nvidia-smi cannot reach GPU {gpus}", "the driver returns no handle for it", "certain"

@@ -19,23 +19,61 @@ ANOTHER_DAY = timedelta(days=1)
 WITH_ZONES = timedelta(hours=15)  # a process of the run is not killed outside of it by more than a time zone
 SOON_AFTER = timedelta(minutes=30)  # the last line: ranks that wait print no more until they time out
 
+BUS_ERRORS = ("bus_error", "bus_error_received")  # forms of `hardware_event`: the device that reports, and its port
+
 KERNEL_EVENT = {
     "form": pl.Categorical(),  # of `hardware_event`
     "node": pl.Categorical(),
     "busid": pl.Categorical(),
     "pid": pl.Int32(),
+    "program": pl.Categorical(),
     "xid": pl.Int32(),
     "fault": pl.Categorical(),
+    "message": pl.String(),
+    "switch": pl.Int32(),
     "severity": pl.Categorical(),
     "pci_severity": pl.Categorical(),
+    "errors": pl.Int32(),
     "memory_error": pl.Categorical(),  # UE: uncorrectable; CE: corrected
     "memory_fault": pl.Categorical(),
     "netdev": pl.Categorical(),
     "state": pl.Categorical(),
+    "logged": pl.String(),
+    "launcher_time": pl.String(),
     "is_in_run": pl.Boolean(),  # its time, as printed, is one of the run; null: no times show it
     **ORIGIN,
 }
 
+
+KERNEL_MESSAGE = {
+    "form": pl.Categorical(),  # of `kernel_report`
+    "node": pl.Categorical(),
+    "busid": pl.Categorical(),
+    "driver": pl.Categorical(),
+    "vendor": pl.Categorical(),
+    "pci_error": pl.Categorical(),
+    "outcome": pl.Categorical(),
+    "device": pl.Categorical(),
+    "netdev": pl.Categorical(),
+    "ring": pl.Categorical(),
+    "block": pl.Categorical(),
+    "errors": pl.Int32(),
+    "correctability": pl.Categorical(),
+    "severity": pl.Categorical(),
+    "page": pl.Categorical(),
+    "bank": pl.Int32(),
+    "mce_status": pl.Categorical(),
+    "cpu": pl.Int32(),
+    "seconds": pl.Int32(),
+    "pid": pl.Int32(),
+    "program": pl.Categorical(),
+    "detail": pl.String(),
+    "detail_of_bug": pl.Categorical(),
+    "logged": pl.String(),
+    "launcher_time": pl.String(),
+    "is_in_run": pl.Boolean(),  # as in `kernel_event`
+    **ORIGIN,
+}
 
 RUN_DAYS = {"first": pl.Datetime("us"), "last": pl.Datetime("us")}  # a day before and after the run; without a year
 
@@ -44,6 +82,7 @@ RUN_DAYS = {"first": pl.Datetime("us"), "last": pl.Datetime("us")}  # a day befo
 def run_days(
     hardware_event: pl.DataFrame,
     kernel_kill: pl.DataFrame,
+    kernel_report: pl.DataFrame,
     source: pl.DataFrame,
     failure: pl.DataFrame,
     warning: pl.DataFrame,
@@ -54,7 +93,7 @@ def run_days(
     job_end: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row with the days that an event may be of; none if no line of the run has a date."""
-    kernel_logs = {*hardware_event["source"], *kernel_kill["source"]}
+    kernel_logs = {*hardware_event["source"], *kernel_kill["source"], *kernel_report["source"]}
     times = [_times(source.filter(~pl.col("source").is_in(kernel_logs)), "last_time"), _times(job_end, "time")]
     frames = (failure, warning, communicator, work_timeout, work_status, c10d_note)
     times += [_times(frame, clock) for frame in frames for clock in CLOCKS]
@@ -70,6 +109,12 @@ def run_days(
 def kernel_event(hardware_event: pl.DataFrame, run_days: pl.DataFrame, run_start: pl.DataFrame) -> pl.DataFrame:
     """One row per event that the kernel logged, except for those of other days than the run."""
     return of_these_days(hardware_event, run_days, run_start)
+
+
+@analysis(KERNEL_MESSAGE, of=("kernel_report",))
+def kernel_message(kernel_report: pl.DataFrame, run_days: pl.DataFrame, run_start: pl.DataFrame) -> pl.DataFrame:
+    """One row per report of the kernel or a driver, except for those of other days than the run."""
+    return of_these_days(kernel_report, run_days, run_start)
 
 
 def of_these_days(

@@ -10,9 +10,10 @@ from enum import StrEnum
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.kernel_events import of_these_days
+from ncclforensics.analyses.job.ends.kernel_events import BUS_ERRORS, of_these_days
 from ncclforensics.data.counters import LINK_DOWNED
-from ncclforensics.data.processes import OF_CONTROL_GROUP, XIDS
+from ncclforensics.data.kernel_faults import XIDS_OF_HARDWARE
+from ncclforensics.data.processes import OF_CONTROL_GROUP
 from ncclforensics.frames.columns import no_rows, short_host, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import NO_YEAR, as_time
@@ -109,10 +110,10 @@ def _of_hardware(hardware_event: pl.DataFrame, run_days: pl.DataFrame, run_start
         .when(
             (form == "contained")
             | ((form == "slot") & is_down)
-            | ((form == "bus_error") & text_of("pci_severity").str.contains(f"({FATAL})", literal=True))
+            | (form.is_in(BUS_ERRORS) & text_of("pci_severity").str.contains(f"({FATAL})", literal=True))
         )
         .then(pl.lit(Part.BUS))
-        .when(form.is_in(["lost", "no_handle"]) | ((form == "xid") & pl.col("xid").is_in(list(XIDS))))
+        .when(form.is_in(["lost", "no_handle"]) | ((form == "xid") & pl.col("xid").is_in(list(XIDS_OF_HARDWARE))))
         .then(pl.lit(Part.GPU))
         .when((form == "memory") & (pl.col("memory_error") == UNCORRECTABLE))
         .then(pl.lit(Part.BROKEN_MEMORY))

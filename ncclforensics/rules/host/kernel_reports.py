@@ -1,0 +1,282 @@
+"""What a kernel log shows of GPUs, their drivers, memory and processors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from ncclforensics.analyses.verdict.sources.machines import UNCORRECTABLE
+from ncclforensics.data.kernel_faults import UNKNOWN_XID, WATCH, XIDS, XIDS_OF_HARDWARE, Origin
+from ncclforensics.data.names import count_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.kernel_log import (
+    MANY,
+    JobBeside,
+    devices_text,
+    kernel_log_findings,
+    rate_text,
+    times_text,
+)
+
+OF_LINES = ["source", "line"]
+RECOVERED = "Nonfatal"
+SHOWN = 2
+
+
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("kernel_event",), hang=True)
+def kernel_xid(kernel_event: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """NVIDIA's driver logged an Xid that is not, by its number, a fault of the hardware.
+
+    Means: see NVIDIA's catalogue, from which the meaning is. 13, 31, 43 and 69 come mostly from the program: a
+    kernel used an illegal address or instruction; the same on one GPU alone, with several programs, points at the
+    GPU. 109 is a time-out that either causes. 45 follows from another error or from the end of the program. 63 and
+    92 tell of errors that were corrected.
+    Not when: the number is of a fault of the hardware, which has a finding of its own; the line names a process that is
+    no rank of the job in these files.
+    Do: for 13, 31 and 43 run the program under compute-sanitizer; for 109 reset the GPU; for 63 reset it when it is
+    idle.
+    Sources: NVIDIA, catalogue of Xid errors.
+    """
+    job = JobBeside.of(rank, verdict)
+    is_other = ~pl.col("xid").is_in(list(XIDS_OF_HARDWARE)) | (text_of("severity") == RECOVERED).fill_null(False)
+    events = kernel_event.filter(
+        text_of("form").is_in(["xid", "recovered"]) & (is_other | (pl.col("form") == "recovered"))
+    )
+    if rank["pid"].count():
+        events = events.filter(pl.col("pid").is_null() | pl.col("pid").is_in(rank["pid"].drop_nulls().implode()))
+    for (number,), rows in events.sort(OF_LINES).group_by("xid", maintain_order=True):
+        xid = XIDS.get(int(str(number)), UNKNOWN_XID)
+        is_over = bool((rows["form"] == "recovered").all()) or xid.meaning in XIDS_OF_HARDWARE.values()
+        faults = pl.Series([*rows["fault"].cast(pl.String), *rows["message"]]).drop_nulls().unique(maintain_order=True)
+        programs = rows.select(text_of("program"), "pid").unique(maintain_order=True).drop_nulls("pid").rows()
+        details = [
+            "; ".join(f"“{fault}”" for fault in faults[:SHOWN]),
+            "" if is_over or xid.origin is Origin.HARMLESS else f"it comes mostly from {xid.origin.value}",
+            "of " + ", ".join(f"{name or 'a process'} (pid {pid})" for name, pid in programs[:3]) if programs else "",
+            count_of(rows.height, "line") if rows.height > 1 else "",
+            times_text(rows),
+        ]
+        gpus = devices_text(rows)
+        meaning = "the driver wants no reset any more" if is_over and number == RECOVERY else xid.meaning
+        title = f"GPU {gpus or 'that the line does not name'}{{where}}: Xid {number}, {meaning}"
+        title += " (it goes on)" * (is_over and number != RECOVERY)
+        severity = Severity.INFO if is_over or xid.origin is Origin.HARMLESS else Severity.WARNING
+        for finding in kernel_log_findings(rows, title, details, severity, xid.remedy, job):
+            of_ranks = rank.filter(pl.col("pid").is_in(rows["pid"].drop_nulls().implode()))
+            finding.ranks = of_ranks["rank"].drop_nulls().to_list()
+            yield finding
+
+
+RECOVERY = 154
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a form of a kernel's line means; `{gpu}`, `{where}` and columns of the line stand in the title."""
+
+    title: str
+    detail: str
+    severity: Severity
+    remedy: str
+
+
+_DRIVER_REPORTS = {
+    "gpu_init": _Report(
+        "the NVIDIA driver could not initialise GPU {device}{where}",
+        "no program can use it",
+        Severity.ERROR,
+        "look at the lines before it in dmesg; reboot the host; reseat the card; update the driver",
+    ),
+    "peermem": _Report(
+        "nvidia-peermem{where} reports: {detail}",
+        "harmless by itself: a program freed GPU memory that a NIC had registered, and the module skipped it; drivers "
+        "before R560 print it",
+        Severity.INFO,
+        "update the driver to R560 or later; where transfers fail, look at what failed before",
+    ),
+    "amd_init": _Report(
+        "the amdgpu driver could not initialise GPU {device}{where}",
+        "no program can use it",
+        Severity.ERROR,
+        "look at the lines before it in dmesg; reboot the host; reseat the card; update driver and firmware",
+    ),
+    "amd_timeout": _Report(
+        "work on an AMD GPU{where} did not end in time: ring {ring}",
+        "a kernel, or the GPU, stood still; the driver then resets the GPU, and all programs on it fail",
+        Severity.WARNING,
+        "look at what the program ran; rocm-smi --showras; if it comes with any program, drain the host",
+    ),
+    "amd_reset": _Report(
+        "the driver reset AMD GPU {device}{where}",
+        "all programs on it fail; the lines before it give the reason",
+        Severity.WARNING,
+        "look at the lines before it (dmesg -T | grep amdgpu), and rocm-smi --showras",
+    ),
+    "amd_fault": _Report(
+        "a page fault on AMD GPU {device}{where}: a kernel used an address that it may not",
+        "mostly a defect of the program",
+        Severity.WARNING,
+        "run the program with AMD_SERIALIZE_KERNEL=3, to see which kernel it is",
+    ),
+    "amd_poison": _Report(
+        "a program on AMD GPU {device}{where} read damaged memory",
+        "the driver ends the program, or resets the GPU",
+        Severity.ERROR,
+        "drain the host; rocm-smi --showras, --showretiredpages",
+    ),
+    "panic": _Report(
+        "the kernel{where} panicked: {detail}",
+        "the host stopped, and all its ranks with it",
+        Severity.ERROR,
+        "look at the lines before it and at the BMC's event log; drain the host",
+    ),
+    "oops": _Report(
+        "the kernel{where} crashed: {detail_of_bug}",
+        "a driver or the kernel used an invalid address; the host may go on, in an unknown state",
+        Severity.ERROR,
+        "look at the call trace below for the driver; update it; reboot the host",
+    ),
+    "soft_lockup": _Report(
+        "a processor{where} was stuck in the kernel for {seconds} s (soft lockup, {program})",
+        "processes on it did not run meanwhile, so that a rank there is late, or stands still",
+        Severity.WARNING,
+        "look at the call trace below for the driver; look for swapping, a full disk and the BMC's event log",
+    ),
+    "hard_lockup": _Report(
+        "processor {cpu}{where} was stuck with interrupts off (hard lockup)",
+        "nothing ran on it",
+        Severity.ERROR,
+        "look at the call trace below, and at the BMC's event log; drain the host",
+    ),
+    "rcu_stall": _Report(
+        "a processor{where} did not give way to the kernel in time (RCU stall)",
+        "processes on it did not run meanwhile",
+        Severity.WARNING,
+        "look at the call trace below for the driver; in a virtual machine look at the load of its host",
+    ),
+    "iommu": _Report(
+        "the IOMMU{where} refused an access of PCIe device {device}",
+        "direct transfers between GPUs, or of NICs to GPUs, then fail, or bring wrong data",
+        Severity.WARNING,
+        "boot with iommu=pt, turn ACS off, or give up direct access for a test (NCCL_P2P_DISABLE=1)",
+    ),
+    "blocked": _Report(
+        "a process{where} was blocked in the kernel for more than {seconds} s: {program} (pid {pid})",
+        "it waited for a disk, a network file system, a driver or a lock; a rank that does so is late, or stands still",
+        Severity.WARNING,
+        "look at the call trace below for what it waited for; check the file systems and the GPU driver of the host",
+    ),
+    "memory_failure": _Report(
+        "the kernel{where} ended {program} (pid {pid}), which used damaged memory of the host",
+        "a memory module reported an error that it could not correct",
+        Severity.ERROR,
+        "drain the host; replace the module that EDAC or the BMC names",
+    ),
+}
+
+
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_message", "kernel_kill"), hang=True, fallback=True)
+def kernel_driver_reports(
+    kernel_message: pl.DataFrame, kernel_kill: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame
+) -> Iterator[Finding]:
+    """The kernel, or the driver of a GPU, logged that it failed, stood still, reset a GPU or refused an access.
+
+    Means: what the title says of this host; ranks on it were late, failed or ended at that time.
+    Not when: another finding explains the lines. nvidia-peermem's `invalid context` is harmless by itself.
+    Do: read the lines before it in dmesg -T; drain the host if it comes again.
+    Sources: Linux: kernel/panic.c, kernel/watchdog.c, kernel/hung_task.c, kernel/rcu/tree_stall.h, drivers/iommu,
+    drivers/gpu/drm/amd/amdgpu; NVIDIA open-gpu-kernel-modules: nv.c, nvidia-peermem.c; nv_peer_memory#120.
+    """
+    job = JobBeside.of(rank, verdict)
+    columns = ["form", "node", "program", "pid", "seconds", "logged", "launcher_time", *OF_LINES]
+    kills = kernel_kill.filter(text_of("form").is_in(["blocked", "memory_failure"])).select(columns)
+    messages = kernel_message.filter(text_of("form").is_in(list(_DRIVER_REPORTS)))
+    rows = pl.concat([messages, kills], how="diagonal_relaxed").sort(OF_LINES)
+    for (form, _), alike in rows.group_by(text_of("form"), text_of("node"), maintain_order=True):
+        report = _DRIVER_REPORTS[str(form)]
+        first = alike.row(0, named=True)
+        device = ", ".join(filter(None, [devices_text(alike), *alike["device"].cast(pl.String).drop_nulls().unique()]))
+        fields = {**first, "device": device or "that the line does not name", "where": "{where}"}
+        title = report.title.format_map(fields)
+        details = [report.detail, count_of(alike.height, "line") if alike.height > 1 else "", times_text(alike)]
+        yield from kernel_log_findings(alike, title, details, report.severity, report.remedy, job)
+
+
+REPLACE = "drain the host; replace the module that EDAC or the BMC's event log names"
+UNCORRECTED_BIT = 61  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
+FIRMWARE = {"fatal": Severity.ERROR, "recoverable": Severity.WARNING, "corrected": Severity.INFO}
+
+
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_event", "kernel_message"), hang=True, fallback=True)
+def kernel_memory_errors(
+    kernel_event: pl.DataFrame, kernel_message: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame
+) -> Iterator[Finding]:
+    """The kernel logged errors of the memory or the processors of a host, or of the memory of an AMD GPU.
+
+    Means: an uncorrected one loses data: the program that reads them is ended, or the host stops. Corrected ones cost
+    nothing, but many of one module announce others.
+    Not when: another finding explains the lines; a few corrected errors.
+    Do: replace the module that EDAC, or the event log of the BMC, names; for a GPU see rocm-smi --showras.
+    Sources: Linux: drivers/edac/edac_mc.c, arch/x86/kernel/cpu/mce/core.c, mm/memory-failure.c,
+    drivers/firmware/efi/cper.c, drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c.
+    """
+    job = JobBeside.of(rank, verdict)
+    memory = kernel_event.filter(pl.col("form") == "memory").sort(OF_LINES)
+    for (kind,), rows in memory.group_by(text_of("memory_error"), maintain_order=True):
+        number = int(rows["errors"].fill_null(1).sum())
+        is_uncorrected = kind == UNCORRECTABLE
+        places = (
+            rows["memory_fault"]
+            .cast(pl.String)
+            .str.split(" (")
+            .list.first()
+            .str.split(" on ")
+            .list.last()
+            .unique(maintain_order=True)
+        )
+        word = "uncorrected" if is_uncorrected else "corrected"
+        title = f"memory of the host{{where}}: {count_of(number, f'{word} error')} of {', '.join(places[:SHOWN])}"
+        title += f" and {len(places) - SHOWN} other modules" * (len(places) > SHOWN)
+        details = [times_text(rows), "" if is_uncorrected else rate_text(rows, number)]
+        severity = Severity.ERROR if is_uncorrected else Severity.WARNING if number >= MANY else Severity.INFO
+        yield from kernel_log_findings(
+            rows, title, details, severity, REPLACE if severity is not Severity.INFO else WATCH, job
+        )
+    status = text_of("mce_status").str.to_integer(base=16, dtype=pl.UInt64, strict=False)
+    checks = kernel_message.filter(pl.col("form") == "machine_check").with_columns(status=status).drop_nulls("status")
+    checks = checks.with_columns(is_uncorrected=(pl.col("status") // (1 << UNCORRECTED_BIT)) % 2 == 1)
+    for (is_uncorrected,), rows in checks.sort(OF_LINES).group_by("is_uncorrected", maintain_order=True):
+        word = "uncorrected" if is_uncorrected else "corrected"
+        banks = ", ".join(map(str, sorted(rows["bank"].unique())[:6]))
+        title = f"the processors{{where}} reported {count_of(rows.height, f'{word} machine check')} (bank {banks})"
+        severity = Severity.ERROR if is_uncorrected else Severity.WARNING if rows.height >= MANY else Severity.INFO
+        yield from kernel_log_findings(rows, title, [times_text(rows)], severity, DECODE, job)
+    events = kernel_message.filter(text_of("severity").is_in(list(FIRMWARE)))
+    for (severity_text,), rows in events.sort(OF_LINES).group_by(text_of("severity"), maintain_order=True):
+        title = f"the firmware{{where}} reported {count_of(rows.height, f'{severity_text} hardware error')}"
+        detail = "the lines below it name the section: memory, PCIe or processor"
+        yield from kernel_log_findings(
+            rows, title, [detail, times_text(rows)], FIRMWARE[str(severity_text)], DECODE, job
+        )
+    pages = kernel_message.filter(pl.col("form") == "page_recovery").sort(OF_LINES)
+    for (outcome,), rows in pages.group_by(text_of("outcome"), maintain_order=True):
+        title = f"memory of the host{{where}}: {count_of(rows.height, 'damaged page')} ({str(outcome).lower()})"
+        detail = "a page with an error that was not corrected is taken out of use; a program that needs it is ended"
+        yield from kernel_log_findings(rows, title, [detail, times_text(rows)], Severity.WARNING, REPLACE, job)
+    of_gpus = kernel_message.filter(pl.col("form") == "amd_ras").sort(OF_LINES)
+    for (kind, block), rows in of_gpus.group_by(text_of("correctability"), text_of("block"), maintain_order=True):
+        number = max(rows["errors"].fill_null(1).to_list())  # totals repeat what was counted before
+        word = "uncorrected" if kind == "uncorrectable" else "corrected"
+        title = f"AMD GPU {devices_text(rows)}{{where}}: at least {count_of(number, f'{word} error')} in {block}"
+        severity = Severity.ERROR if word == "uncorrected" else Severity.WARNING if number >= MANY else Severity.INFO
+        yield from kernel_log_findings(rows, title, [times_text(rows)], severity, OF_AMD, job)
+
+
+DECODE = (
+    "look at the lines around it and at the BMC's event log for the part; rasdaemon (ras-mc-ctl --errors) decodes it"
+)
+OF_AMD = "look at rocm-smi --showras; for uncorrected errors drain the host and reset the GPU"

@@ -1,0 +1,83 @@
+"""Findings on what kernel logs show by themselves: where, how often, and whether a job is in these files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from ncclforensics.data.names import pci_address, sentence
+from ncclforensics.frames.columns import printed_hosts
+from ncclforensics.frames.time_range import NO_YEAR, as_time
+from ncclforensics.rules.finding import Finding, Line, Role, Severity
+from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
+
+NO_JOB = "no job is in these files"
+WITH_JOB = "these lines do not show whether a rank noticed it"
+LOGGED = pl.coalesce("logged", "launcher_time")  # syslog prints it in front of the line
+MANY = 10  # corrected errors, from which on a link or a memory module is worth a look
+
+
+@dataclass(frozen=True, slots=True)
+class JobBeside:
+    """Whether a job is in the same files, and whether it ended well."""
+
+    is_there: bool
+    has_ended_well: bool
+
+    @classmethod
+    def of(cls, rank: pl.DataFrame, verdict: pl.DataFrame) -> JobBeside:
+        """Return it from the frames `rank` and `verdict`."""
+        has_ended_well = not verdict.is_empty() and bool((verdict["verdict"] == "no-hang").all())
+        return cls(not rank.is_empty(), has_ended_well)
+
+
+def kernel_log_findings(
+    rows: pl.DataFrame, title: str, details: Iterable[str], severity: Severity, remedy: str, job: JobBeside
+) -> Iterator[Finding]:
+    """Yield the finding on what the kernel logged (columns `node`, `source`, `line`).
+
+    It is context: what a line of the kernel has to do with a job beside it, the line does not say. So it is a note
+    there, and what is harmless, or was no error for a job that ended well, is left out. `{where}` in the title becomes
+    the hosts.
+    """
+    if job.is_there and (severity is Severity.INFO or (job.has_ended_well and severity is not Severity.ERROR)):
+        return
+    hosts = printed_hosts(sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list()))
+    where = f" on {hosts[0]}" if len(hosts) == 1 else f" on {len(hosts)} hosts ({_few(hosts)})" if hosts else ""
+    yield Finding(
+        title.replace("{where}", where),
+        "; ".join([*filter(None, details), WITH_JOB if job.is_there else NO_JOB]),
+        "certain",
+        hosts=hosts,
+        severity=Severity.INFO if job.is_there else severity,
+        role=Role.CONTEXT,
+        remedy=sentence(remedy),
+        evidence=evidence_lines(rows),
+        about=[Line(source, line) for source, line in rows.select("source", "line").iter_rows()],
+    )
+
+
+def devices_text(rows: pl.DataFrame) -> str:
+    """Format the PCI addresses in a column `busid`, the first few of many; empty if no line names one."""
+    return _few(sorted({pci_address(busid) for busid in rows["busid"].cast(pl.String).drop_nulls()}))
+
+
+def times_text(rows: pl.DataFrame) -> str:
+    """Format when the lines were logged, as printed: `at TIME`, or `from TIME to TIME`; empty without times."""
+    times = rows.sort("source", "line").select(LOGGED).to_series().drop_nulls()
+    if times.is_empty():
+        return ""
+    return f"at {times[0]}" if times[0] == times[-1] else f"from {times[0]} to {times[-1]}"
+
+
+def rate_text(rows: pl.DataFrame, number: int) -> str:
+    """Format how many a minute `number` errors are, by the times of their lines; empty where these show no span."""
+    times = rows.select(as_time(LOGGED, NO_YEAR)).to_series().drop_nulls()
+    span = (times.max() - times.min()).total_seconds() if len(times) > 1 else 0  # type: ignore[operator,union-attr]
+    return f"{number * 60 / span:,.3g} a minute" if span else ""
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
