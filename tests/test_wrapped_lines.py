@@ -132,3 +132,40 @@ def test_text_of_pytorch_alone_is_unwrapped_and_blanks_at_its_end_are_left_out(t
     (tmp_path / "job.out").write_text("".join(f"{line:<85}\n" for line in lines))
 
     assert analyze([str(tmp_path)]).run["work"]["rank"].to_list() == [2, 3]
+
+
+TERMINATED = (
+    "[rank3]:[E813 12:25:31.348355712 ProcessGroupNCCL.cpp:1595] [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group "
+    "watchdog thread terminated with exception: [Rank 3] " + WATCHDOG[WATCHDOG.index("Watchdog") :]
+)
+STATUS = (
+    "[rank3]:[E813 12:25:30.948455712 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 3] Exception "
+    "(either an error or timeout) detected by watchdog at work: 57, last enqueued NCCL work: 57, last completed NCCL "
+    "work: 56."
+)
+
+
+@pytest.mark.parametrize("width", [60, 100, 165, 200, 280, 400])
+@pytest.mark.parametrize(
+    "form", ["│ {:<{}} │", "> {:.{}}", "    {:.{}}", "{:.{}}"], ids=["box", "quote", "indent", "plain"]
+)
+@pytest.mark.parametrize("is_by_words", [False, True])
+def test_a_time_out_gives_one_answer_however_it_is_wrapped(
+    tmp_path: Path, width: int, form: str, is_by_words: bool
+) -> None:
+    lines = [WATCHDOG, STATUS, TERMINATED]
+    cut = [
+        part
+        for line in lines
+        for part in (
+            textwrap.wrap(line, width, drop_whitespace=False)
+            if is_by_words
+            else [line[start : start + width] for start in range(0, len(line), width)]
+        )
+    ]
+    (tmp_path / "job.log").write_text("".join(form.format(part, width) + "\n" for part in cut))
+    report = analyze([str(tmp_path)])
+    assert [finding.title for finding in report.findings if finding.severity != "info"] == [
+        "the watchdog of rank 3 timed out at work 57 of process group 0"
+    ]
+    assert report.verdicts[0]["reason"].startswith("rank 3 is a victim")

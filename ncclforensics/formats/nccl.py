@@ -137,6 +137,7 @@ def dialect() -> Dialect:
         prefixes=tuple(prefix.part_shape(name) for name in PREFIXES),
         short_prefixes=tuple((prefix.part_shape(name), shortened) for name, shortened in SHORT_PREFIXES.items()),
         prefix_marker=prefix.part_regex("_MARKER"),
+        level_regex=prefix.part_regex("_level"),
         catch_all="unknown",
         counter="opcount",
         launcher_prefixes=(*launcher.shapes, *grammar_file.load("deduplicated").shapes),

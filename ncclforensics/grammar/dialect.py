@@ -138,6 +138,7 @@ class Dialect:
     prefixes: tuple[Shape, ...]  # prefix rules; a prefix ends with the blank after the word after `prefix_marker`
     short_prefixes: tuple[tuple[Shape, frozenset[str]], ...]  # without host and process; and the prefixes they shorten
     prefix_marker: str  # a literal in every prefix
+    level_regex: str  # this literal and what follows it in a prefix
     catch_all: str  # the frame whose rows count as unrecognised
     counter: str  # the column of the first shape that differs in lines that are otherwise the same
     launcher_prefixes: tuple[Shape, ...]  # what launchers and collectors put in front of a line

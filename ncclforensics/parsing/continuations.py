@@ -1,8 +1,9 @@
 """Put lines together whose rest stands on the next lines: text was wrapped there, or another process wrote in between.
 
 This is tried only on lines of NCCL, or on a failure, that no specific shape matches and that are followed by lines
-without a prefix, of which clean logs have few. The grammar decides: the text put together must match a shape that the
-line alone does not match. In inputs that were wrapped, lines that match a shape alone may go on, too.
+that begin no line of NCCL or PyTorch, of which clean logs have few. The grammar decides: the text put together must
+match a shape that the line alone does not match. In inputs that were wrapped, lines that match a shape alone may go
+on, too.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.matching import Matched, match
-from ncclforensics.parsing.wrapped_lines import lines_of_specific_shapes
+from ncclforensics.parsing.wrapped_lines import is_start, lines_of_specific_shapes
 
-MAX_NEXT = 6  # next lines: PyTorch's longest sentences on a time-out, in a mail
+MAX_NEXT = 8  # next lines: PyTorch's longest sentences on a time-out, in a mail
 MAX_LINES = 2_000  # lines that are tried together with the next ones
 MAX_TORN = 200  # lines that are tried with every place where they may be torn
 LONGEST = 8_192  # bytes of a line that is completed, and of one that completes it
@@ -52,7 +53,7 @@ def _apart(completed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl.DataFrame:
-    """Lines that only a general shape matches (columns PLACE, `text`), with the next lines without a prefix.
+    """Lines that only a general shape matches (columns PLACE, `text`), with the next lines that may be their rest.
 
     Column `next1` holds the first of these, up to MAX_NEXT of them null where there are fewer.
     """
@@ -61,10 +62,6 @@ def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> p
         return rest
     general = [shape.frame for shape in dialect.shapes if shape.priority < 0]
     places = [piece.select(PLACE) for name in general for piece in matched.frames.get(name, [])]
-    if places:
-        printed = rows.join(pl.concat(places), on=PLACE, how="semi", maintain_order="left")
-        is_printed = pl.col("text").str.contains(dialect.prefix_marker, literal=True)
-        places = [printed.filter(is_printed).select(PLACE)]
     has_failure = matched.unknown["text"].str.contains(dialect.failure_word)
     places += [matched.unknown.filter(has_failure & ~matched.unknown["damaged"]).select(PLACE)]
     lines = pl.concat([matched.known.filter("is_unrecognised").select(PLACE), *places]).unique(maintain_order=True)
@@ -72,10 +69,9 @@ def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> p
 
 
 def _rest(matched: Matched, dialect: Dialect) -> pl.DataFrame:
-    """The lines without a prefix that may be the rest of a line before them."""
-    has_prefix = pl.col("text").str.contains(dialect.prefix_marker, literal=True)
+    """The lines that no shape matches and that begin no line of NCCL or PyTorch: each may be the rest of one."""
     is_blank = pl.col("text").str.strip_chars(" ") == ""
-    return matched.unknown.filter(_is_short() & ~has_prefix & ~pl.col("damaged") & ~is_blank)
+    return matched.unknown.filter(_is_short() & ~is_start(dialect) & ~pl.col("damaged") & ~is_blank)
 
 
 def _is_short() -> pl.Expr:
@@ -122,12 +118,23 @@ def _shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
 
 
 def _wrapped_candidates(followed: pl.DataFrame) -> pl.DataFrame:
-    """Texts put together of each line and the next ones: the nearest lines first, with and without a blank between."""
-    candidates, joined, parts = [], pl.col("text"), pl.col("text").str.strip_chars_end(" ")
+    """Texts put together of each line and the next ones: the nearest lines first, with and without a blank between.
+
+    Where lines are indented or quoted, their blanks at both ends are lost. Of lines that were cut at one width, those
+    that ended in a blank are then shorter than the longest one.
+    """
+    candidates, joined, words = [], pl.col("text"), pl.col("text").str.strip_chars_end(" ")
+    stripped = [pl.col("text").str.strip_chars(" ")]
     for distance in range(1, MAX_NEXT + 1):
         following = pl.col(f"next{distance}")
-        joined, parts = joined + following, parts + " " + following.str.strip_chars(" ")
-        candidates += [followed.select(*PLACE, text=text, parts=pl.lit(distance + 1)) for text in (joined, parts)]
+        own = following.str.strip_chars(" ")
+        width = pl.max_horizontal(part.str.len_chars() for part in stripped)
+        filled = [
+            part + pl.when(part.str.len_chars() < width).then(pl.lit(" ")).otherwise(pl.lit("")) for part in stripped
+        ]
+        joined, words, stripped = joined + following, words + " " + own, [*stripped, own]
+        texts = (joined, words, words.str.strip_chars_start(" "), pl.concat_str(*filled, own))
+        candidates += [followed.select(*PLACE, text=text, parts=pl.lit(distance + 1)) for text in texts]
     return pl.concat(candidates).drop_nulls("text")
 
 

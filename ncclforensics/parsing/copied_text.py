@@ -16,7 +16,17 @@ from ncclforensics.inputs import lines
 
 REPLACED = CHARACTERS | ENTITIES | MARKDOWN_ESCAPES
 LINE_FEED = "\\n"
-HINTS = (LINE_FEED, "<", "](", "[K", "`", *(f"{digit}m" for digit in range(10)))  # each of the other marks has one
+HINTS = (
+    LINE_FEED,
+    "<",
+    "](",
+    "[K",
+    "`",
+    "│",
+    "┃",
+    "║",
+    *(f"{digit}m" for digit in range(10)),
+)  # each of the other marks has one
 
 
 def has_marks(texts: pl.Series) -> bool:
@@ -39,7 +49,7 @@ def without_marks(rows: pl.DataFrame) -> pl.DataFrame:
     for _ in range(2):  # a page that quotes a page
         texts = texts.str.replace_many(REPLACED)
     for shape in _alternatives("_enclosed"):
-        texts = texts.str.replace(f"^{shape}$", "${enclosed}${quoted}")
+        texts = texts.str.replace(f"^{shape}$", "${enclosed}${quoted}${boxed}")
     texts = _with_line_feeds(texts)
     marked = rows.with_columns(rows["text"].scatter(is_marked.arg_true(), texts))
     if not texts.str.contains("\n", literal=True).any():

@@ -27,10 +27,8 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
     `texts`: lines of samples (columns `source` and `text`), in order.
     """
     length = pl.col("text").str.len_chars()
-    is_start = _is_start(dialect)
-    lines = texts.with_columns(length=length, is_known=is_known(dialect, "text"), is_start=is_start).with_columns(
-        is_followed=~pl.col("is_start").shift(-1, fill_value=True) & _is_same_source(-1)
-    )
+    lines = texts.with_columns(length=length, is_known=is_known(dialect, "text"), is_start=is_start(dialect))
+    lines = lines.with_columns(is_followed=~pl.col("is_start").shift(-1, fill_value=True) & _is_same_source(-1))
     known_lines = lines.filter("is_known")
     followed = known_lines.filter(pl.col("is_followed") & (pl.col("length") >= MIN_WIDTH))
     likely = (
@@ -81,11 +79,11 @@ def lines_of_specific_shapes(frames: dict[str, list[pl.DataFrame]], dialect: Dia
     return pl.concat([pl.DataFrame(schema={"source": pl.Int32(), "line": pl.Int32()}), *pieces])
 
 
-def _is_start(dialect: Dialect) -> pl.Expr:
+def is_start(dialect: Dialect) -> pl.Expr:
     """Whether a line begins a new line of NCCL or PyTorch."""
     text = pl.col("text")
     is_marked = text.str.contains(dialect.prefix_marker, literal=True)
-    is_nccl = is_marked & text.str.contains(rf"^[^0-9A-Za-z]*{dialect.prefix_marker}|{dialect.prefix_regex}")
+    is_nccl = is_marked & text.str.contains(rf"^[^0-9A-Za-z]*{dialect.level_regex}|{dialect.prefix_regex}")
     return is_nccl | text.str.contains(f"^(?:{dialect.record_regex})")
 
 
@@ -115,7 +113,7 @@ def join_wrapped(rows: pl.DataFrame, dialect: Dialect, width: int) -> pl.DataFra
     is_full = rows["text"].str.len_chars() == width
     if not is_full.any():
         return rows
-    is_begin = ~is_full.shift(1, fill_value=False) | rows.select(_is_start(dialect)).to_series()
+    is_begin = ~is_full.shift(1, fill_value=False) | rows.select(is_start(dialect)).to_series()
     text = pl.col("text").str.join("").str.strip_chars_end(" ")  # a terminal fills its lines with blanks
     how = {"text": text, "damaged": pl.col("damaged").any(), "cut": pl.col("cut").last()}
     joined = rows.group_by(is_begin.cum_sum().alias("start"), maintain_order=True).agg(

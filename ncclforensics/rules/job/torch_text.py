@@ -327,27 +327,33 @@ def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) 
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("watchdog_failure",), hang=True)
-def torch_watchdog_failed(watchdog_failure: pl.DataFrame) -> Iterator[Finding]:
+def torch_watchdog_failed(watchdog_failure: pl.DataFrame, work: pl.DataFrame) -> Iterator[Finding]:
     """The watchdog thread of a process group ended with an error that is neither a time-out nor NCCL's.
 
-    Means: PyTorch met an error in its own code, mostly a failed assertion of its debugging aids, and ends the process;
-    the other ranks lose their connection to it.
+    Means: the watchdog thread met an error and ends the process; the other ranks lose their connection to it. A failed
+    assertion is an error in PyTorch's own code, mostly in its debugging aids.
     Not when: a collective had timed out before: then the debugging aid ran for that, and a rank that did not come is
     the cause; the message passes on an error of NCCL, CUDA, gloo or the store: these are left out, for another process
-    or a GPU is the cause.
-    Do: search for the sentence in PyTorch's issues; unset TORCH_NCCL_DESYNC_DEBUG (NCCL_DESYNC_DEBUG), or update it.
+    or a GPU is the cause; the rank's own time-out stands in the same file: the message is the rest of that.
+    Do: read the whole message where it stands; of a failed assertion, search for it in PyTorch's issues, and unset
+    TORCH_NCCL_DESYNC_DEBUG (NCCL_DESYNC_DEBUG).
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15, ncclCommWatchdog; pytorch#105287.
     """
-    failed = watchdog_failure.with_columns(text=text_of("error")).sort("source", "line")
-    passed_on = pl.col("text").str.contains_any([*SECOND_HAND_MESSAGES, GLOO, STORE])
-    for (message,), rows in failed.filter(~passed_on).group_by(
-        pl.col("text").str.split(", please report").list.first(), maintain_order=True
-    ):
+    text = pl.coalesce(text_of("assertion"), text_of("error"))
+    failed = watchdog_failure.with_columns(text=text).sort("source", "line")
+    is_passed_on = pl.col("text").str.contains_any([*SECOND_HAND_MESSAGES, GLOO, STORE])
+    timed_out = work.filter("has_timed_out")
+    is_of_timeout = pl.col("source").is_in(timed_out["source"].implode()) & pl.col("assertion").is_null()
+    for (message,), rows in failed.filter(~is_passed_on & ~is_of_timeout).group_by("text", maintain_order=True):
         ranks = sorted(rows["global_rank"].drop_nulls().unique().to_list())
+        is_assertion = rows["assertion"].is_not_null().any()
         yield Finding(
-            title=f"the watchdog of PyTorch failed on {ranks_text(ranks) or 'a rank'}: {str(message)[:MAX_MESSAGE]}",
-            detail="an error inside PyTorch, which then ends the process; debugging aids run where a call timed out",
-            certainty="likely",
+            title=f"the watchdog thread of {ranks_text(ranks) or 'a rank'} ended with an error:"
+            f" {str(message)[:MAX_MESSAGE]}",
+            detail="a failed assertion of PyTorch's own, which ends the process; debugging aids run after a time-out"
+            if is_assertion
+            else "it ends the process; the message may be the consequence of another failure",
+            certainty="likely" if is_assertion else "possible",
             ranks=ranks,
             evidence=_lines(rows),
         )
