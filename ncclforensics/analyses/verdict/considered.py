@@ -92,6 +92,9 @@ def _by_axioms(answer: Explanation, numbers: list[int]) -> Iterator[Considered]:
     """Yield the kinds of faults that cannot show what was seen."""
     ranks = ranks_text(numbers) or "a rank"
     lines = [line for line in answer.evidence_lines if line["what"] in OF_CULPRITS][:1]
+    possible = {doubt.rival for doubt in answer.doubts}
     for fault in FAULTS:
+        if fault in possible:
+            continue
         if (text := CANNOT.get((fault, answer.verdict))) and answer.suggested_by < WITHOUT_FAULT and lines:
             yield Considered(fault, against=text.format(ranks=ranks), lines=lines)

@@ -81,6 +81,7 @@ class Doubt(Enum):
     DUMPS_OF_ANOTHER_MOMENT = _unusual("the dumps are of a running job, or of different moments")
     DUMP_NOT_WRITTEN = _ordinary("it waits, too, and only wrote no dump")
     MAY_HAVE_COMPLETED = _ordinary("the links or the GPU of some ranks failed in this call")
+    COUNTED_APART = _ordinary("a rank made a call more or less before, so that one number stands for different calls")
     OF_ANOTHER_RUN = _ordinary("this source is of another run than NCCL's lines")
     MADE_LATER = _ordinary("it made these calls later, or the time-outs are of another run")
     SOURCES_DISAGREE = _unusual("the source that names other ranks is right")
@@ -90,6 +91,7 @@ class Doubt(Enum):
     NO_MISMATCH_IN_RAS = _ordinary("it made the call behind the end of its log, as the RAS report counts")
     CALL_WAITS_OR_COMPUTES = _ordinary("it computes, or waits for something else than the others")
     OTHER_GROUP = _ordinary("its call belongs to another process group")
+    SILENT_MEMBER = _ordinary("a rank that reports no time-out did not make the call")
     UNSEEN_MESSAGE = _ordinary("it waits for another rank in a message that this source does not show")
     # Processes that ended.
     EXIT_CODE_ALONE = _unusual("its exit code is a consequence, and another process ended before")
@@ -119,7 +121,9 @@ class Doubt(Enum):
 
     @property
     def rival(self) -> Kind:
-        """The fault in such a world: none if the job ran, else one that nothing names."""
+        """The fault in such a world: none if the job ran, one that the doubt names, else one that nothing names."""
+        if self in _FAULTS:
+            return _FAULTS[self]
         return Kind.NO_HANG if self in _RUNNING else Kind.UNDECIDABLE
 
     @property
@@ -128,6 +132,7 @@ class Doubt(Enum):
         return self.value.assumes
 
 
+_FAULTS = {Doubt.SILENT_MEMBER: Kind.LAGGING, Doubt.COUNTED_APART: Kind.MISMATCH}
 # In these worlds there is no fault.
 _RUNNING = {
     Doubt.RUNS_ON, Doubt.COPIED_WHILE_RUNNING, Doubt.ONE_MOMENT, Doubt.INIT_COMPLETED, Doubt.INIT_GOES_ON,

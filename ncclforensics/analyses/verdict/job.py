@@ -186,6 +186,11 @@ class Job:
         """Size of the largest communicator, as the log states it."""
         return max((row["nranks"] for row in self.memberships if row["nranks"]), default=None)
 
+    @property
+    def is_size_stated(self) -> bool:
+        """Whether a source states how many ranks the job has; the highest number that is seen is a lower bound."""
+        return self.nranks is not None or self.recordings is not None
+
     @cached_property
     def absent(self) -> list[int]:
         """Rank numbers of the largest communicator that have no log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import polars as pl
 
@@ -10,8 +11,12 @@ from ncclforensics.analyses.job.text.torch_text import compared_calls, differ_in
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.time_range import NO_YEAR, as_time
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+
+LEAST_LEAD = timedelta(minutes=1)
+OVERDUE, LEAST_OVERDUE = 1.5, 120_000  # of the time-out, and milliseconds beyond it
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("work_timeout", "work"), hang=True)
@@ -34,7 +39,7 @@ def torch_watchdog_timeout(
         group = f" {'of' if works else 'in'} process group {guid}" if guid else ""
         yield Finding(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} timed out{place}{group}",
-            detail=_operations_text(rows),
+            detail=_operations_text(rows) + _overdue_text(work_timeout, ranks),
             certainty="certain",
             ranks=ranks,
             role=Role.CONSEQUENCE,
@@ -42,6 +47,43 @@ def torch_watchdog_timeout(
         )
     if work.is_empty():
         yield from _timeouts_of_groups(work_timeout, work_status)
+
+
+@rule(Category.LAGGING_RANK, Severity.ERROR, of=("group_note",), hang=True)
+def torch_rank_left_early(group_note: pl.DataFrame, work_timeout: pl.DataFrame) -> Iterator[Finding]:
+    """A rank left its process groups long before the watchdog of another rank timed out.
+
+    Means: the program of that rank ended, orderly or by an exception, and NCCL's process group was destructed; the
+    ranks that time out later wait for a call or a message that it never made.
+    Not when: the other rank timed out in a process group that the first one does not belong to.
+    Do: compare what both ranks do last: fewer batches, a message without its counterpart, an exception that is caught;
+    call torch.distributed.barrier() and destroy_process_group() at the end of the program.
+    Sources: ProcessGroupNCCL.cpp of torch 2.4 to 2.10 (~ProcessGroupNCCL); nccl#1504.
+    """
+    ends, timeouts = (
+        frame.with_columns(
+            time=as_time(text_of("moment"), NO_YEAR), rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32)
+        ).drop_nulls(["time", "rank"])
+        for frame in (group_note.filter(form="not_destroyed"), work_timeout)
+    )
+    left = ends.join(timeouts.select("rank"), on="rank", how="anti").sort("time").unique("rank", keep="first")
+    first = timeouts.sort("time").head(1)
+    early = left.join(first.select(timed_out="time", other="rank", at="source", at_line="line"), how="cross")
+    early = early.filter(pl.col("timed_out") - pl.col("time") > LEAST_LEAD).sort("rank")
+    for row in early.head(1).iter_rows(named=True):
+        ranks = early["rank"].to_list()
+        lead = (row["timed_out"] - row["time"]).total_seconds()
+        yield Finding(
+            title=f"{ranks_text(ranks)} left {'their' if len(ranks) > 1 else 'its'} process groups {lead:,.0f} seconds"
+            f" before the watchdog of rank {row['other']} timed out",
+            detail="its program had ended, and the other ranks waited for it",
+            certainty="likely",
+            ranks=ranks,
+            evidence=[
+                *(Line(source, line, "left") for source, line in early.select("source", "line").head(3).rows()),
+                Line(row["at"], row["at_line"], "timed out"),
+            ],
+        )
 
 
 def _timeouts_of_groups(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -> Iterator[Finding]:
@@ -66,6 +108,22 @@ def _timeouts_of_groups(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -
             role=Role.CONSEQUENCE,
             evidence=_lines(lines),
         )
+
+
+def _overdue_text(work_timeout: pl.DataFrame, ranks: list[int]) -> str:
+    """Say that a work waited far beyond its time-out: then the watchdog, which looks each second, stood still, too."""
+    rank = pl.coalesce("global_rank", "launcher_rank", "group_rank")
+    overdue = work_timeout.filter(
+        rank.is_in(ranks)
+        & (pl.col("ran_for") > OVERDUE * pl.col("timeout"))
+        & (pl.col("ran_for") - pl.col("timeout") > LEAST_OVERDUE)
+    ).sort("ran_for", descending=True)
+    for row in overdue.head(1).iter_rows(named=True):
+        return (
+            f"; it waited {row['ran_for']:,} ms, {row['ran_for'] / row['timeout']:.1f} times its time-out of"
+            f" {row['timeout']:,} ms: the process stood still (suspended, its host frozen, or the watchdog blocked)"
+        )
+    return ""
 
 
 def _watchdogs(ranks: list[int]) -> str:

@@ -42,10 +42,9 @@ RECORDER_DUMPS = (
     "collect the Flight Recorder dumps of each host, which torch 2.11 and later writes at a time-out"
     " (before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000): `ls ~/.cache/torch/comm_lib_trace_rank_*`"
 )
+MOST_GROUPS = 4  # process groups that a sentence names
 UNSET = 1 << 40  # larger counter values were never set
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
-# No member completes it before all have made it.
-SYMMETRIC = ("ALLREDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "BARRIER")
 OPERATION_NAMES = {
     "ALLREDUCE": "AllReduce",
     "BROADCAST": "Broadcast",
@@ -231,10 +230,10 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     sequence = min((row["sequence"] for row in with_sequence), default=0)
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, len(numbers | reporting_ranks))
-    if partly := _judge_partly_completed(job, rows, sequence, sorted(silent) if guid in WORLD else []):
+    alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
+    if partly := _judge_partly_completed(job, rows, alike, sequence, is_complete=not silent and job.is_size_stated):
         return partly
     joined = job.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
-    alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it"
     if alike:
         ranks = ranks_text(sorted(row["rank"] for row in alike))
@@ -249,14 +248,17 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         reason += f"{silent_ranks} printed no time-out and may not have called it, or the transport or a GPU failed"
     elif silent:  # which of them are in this process group is not known
         reason += "another member of this process group may not have called it, or the transport or a GPU failed"
+    elif not job.is_size_stated:
+        reason += "the number of ranks is not known, so that another may not have called it, or the transport or a GPU"
+        reason += " failed"
     else:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
-    is_weak = bool(silent_ranks or guid not in WORLD)
+    is_weak = bool(silent or guid not in WORLD or not job.is_size_stated)
     diagnosis = _diagnose(
         job,
         Kind.STUCK_TOGETHER,
         reason,
-        [Doubt.UNSEEN_MESSAGE] if is_weak else [Doubt.SECOND_HAND],
+        [Doubt.SILENT_MEMBER] if is_weak else [Doubt.SECOND_HAND],
         [*rows, *alike],
         [],
     )
@@ -265,26 +267,35 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         diagnosis.call = {"name": _operation_name(joined["operation"])}
     if silent_ranks:
         diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out"]
+    elif is_weak and not silent:
+        diagnosis.collect = ["collect stderr of every rank"]
     return diagnosis
 
 
-def _judge_partly_completed(job: Job, rows: list[Row], sequence: int, silent: list[int]) -> Explanation | None:
-    """Judge a work that some ranks completed and others did not: the first go on, and wait for the others."""
+def _judge_partly_completed(
+    job: Job, rows: list[Row], alike: list[Row], sequence: int, *, is_complete: bool
+) -> Explanation | None:
+    """Judge a work that some ranks completed and others did not: the first go on, and wait for the others.
+
+    Each rank numbers its own calls. If one of them made a call more or less before, works of one number are different
+    calls, and no GPU stopped. `alike`: further ranks that timed out at it; `is_complete`: no rank is without a report.
+    """
     completed = [row for row in rows if (row["completed"] or 0) >= sequence]
-    unfinished = [row for row in rows if row not in completed]
+    unfinished = [*(row for row in rows if row not in completed), *alike]
     if not completed or not unfinished:
         return None
-    at_work = next((row for row in unfinished if row["operation"] and row["sequence"] == sequence), None)
     done_by, left = (ranks_text(sorted(row["rank"] for row in part)) for part in (completed, unfinished))
     reason = f"{left} enqueued work {sequence} and did not complete it, and {done_by} did"
-    if not any(map(_is_idle, completed)):
-        reason += f" and {'wait' if len(completed) > 1 else 'waits'} in a later one"
-    if at_work is not None and at_work["operation"] in SYMMETRIC:
-        reason += f": all members made work {sequence}, so the links and the GPU of {left} are suspect"
-    elif silent:
-        reason += f": a link or a GPU failed, or {ranks_text(silent)}, without a time-out, did not make this call"
-    diagnosis = _diagnose(job, Kind.STUCK_TOGETHER, reason, [Doubt.MAY_HAVE_COMPLETED], [*unfinished, *completed], [])
+    if later := [row for row in completed if not _is_idle(row)]:
+        named = [row for row in later if row["operation"]]
+        works = sorted({f"work {row['sequence']} ({_operation_name(row['operation'])})" for row in named})
+        reason += f" and {'wait' if len(later) > 1 else 'waits'} in {' or '.join(works) or 'a later one'}"
+    reason += ": a GPU or a link stopped in it, or the calls of the ranks do not match, because one made a call more or"
+    reason += " less before"
+    doubts = [Doubt.COUNTED_APART] if is_complete else [Doubt.COUNTED_APART, Doubt.SILENT_MEMBER]
+    diagnosis = _diagnose(job, Kind.STUCK_TOGETHER, reason, doubts, [*unfinished, *completed], [])
     diagnosis.basis = Basis.COUNTERS
+    diagnosis.collect = [RECORDER_DUMPS]
     return diagnosis
 
 
@@ -299,12 +310,20 @@ def _alike_without_group(job: Job, rows: list[Row], sequence: int) -> list[Row]:
 
 
 def _judge_single_report(job: Job, rows: list[Row], known: int) -> Explanation:
-    """Judge the report of one rank: it waited, and nothing shows whether the others made the same call."""
+    """Judge a group of which one rank reports: it waited, and nothing shows whether the others made the same call."""
     rank = ranks_text([rows[0]["rank"]])
-    reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
+    groups = {guid: own for guid, own in _groups(job) if guid}
+    if len(groups) > 1:
+        works = ", ".join(
+            f"{ranks_text(sorted(row['rank'] for row in own))} in work {own[0]['sequence']} of process group {guid}"
+            for guid, own in list(groups.items())[:MOST_GROUPS]
+        )
+        reason = f"time-outs in different process groups, whose numbers cannot be compared: {works}"
+        reason += "; no other member of these groups reports how far it came"
+        collect = "collect stderr of every rank: within one process group, compare `last enqueued work`"
+    else:
+        reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
+        collect = "collect stderr of every rank: the rank with a lower `last enqueued work` is the culprit"
     diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
-    diagnosis.collect = [
-        "collect stderr of every rank: the rank with a lower `last enqueued work` is the culprit",
-        RECORDER_DUMPS,
-    ]
+    diagnosis.collect = [collect, RECORDER_DUMPS]
     return diagnosis

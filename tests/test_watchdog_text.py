@@ -1,0 +1,80 @@
+"""What PyTorch's watchdogs print decides as much as it shows: groups, ranks and numbers keep their scope."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+from ncclforensics.rules.finding import Finding
+
+TIMEOUT = (
+    "[rank{rank}]:[E813 12:25:30.948355712 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operatio"
+    "n timeout: WorkNCCL(SeqNum={work}, OpType={name}, NumelIn=4096, NumelOut=4096, Timeout(ms)=600000) ran for {ran} "
+    "milliseconds before timing out."
+)
+STATUS = (
+    "[rank{rank}]:[E813 12:25:30.948455712 ProcessGroupNCCL.cpp:1785] [PG ID {guid} PG GUID {guid} Rank {rank}] Except"
+    "ion (either an error or timeout) detected by watchdog at work: {work}, last enqueued NCCL work: {enqueued}, last "
+    "completed NCCL work: {completed}."
+)
+
+
+def _report(folder: Path, *ranks: dict[str, object]) -> Report:
+    defaults = {"name": "ALLREDUCE", "ran": 600032, "guid": 0}
+    lines = [line.format(**defaults | row) for row in ranks for line in (TIMEOUT, STATUS)]
+    (folder / "job.log").write_text("\n".join(lines) + "\n")
+    return analyze([str(folder)])
+
+
+def _of(report: Report, rule: str) -> list[Finding]:
+    return [finding for finding in report.findings if finding.rule == rule]
+
+
+def _waiting(rank: int, work: int = 808, **fields: object) -> dict[str, object]:
+    return {"rank": rank, "work": work, "enqueued": work + 3, "completed": work - 1, **fields}
+
+
+def test_ranks_of_a_job_of_unknown_size_are_not_all_ranks(tmp_path: Path) -> None:
+    (verdict,) = _report(tmp_path, _waiting(0), _waiting(1), _waiting(2)).verdicts
+    assert (verdict["verdict"], verdict["certainty"]) == ("stuck-together", "possible")
+    assert "the number of ranks is not known" in verdict["reason"]
+
+
+def test_a_work_that_one_rank_completed_accuses_no_gpu(tmp_path: Path) -> None:
+    ahead = {"rank": 1, "work": 70005, "enqueued": 70005, "completed": 70004, "name": "BROADCAST"}
+    report = _report(tmp_path, ahead, _waiting(2, 70002), _waiting(4, 70002))
+    (verdict,) = report.verdicts
+    assert (verdict["certainty"], list(verdict["culprits"])) == ("possible", [])
+    assert "work 70005 (Broadcast)" in verdict["reason"]
+    assert {row["fault"] for row in report.explanations(0)} >= {"collective-mismatch", "lagging-ranks"}
+
+
+def test_counters_of_different_groups_are_not_compared(tmp_path: Path) -> None:
+    (verdict,) = _report(tmp_path, _waiting(13, 216, guid=119), _waiting(15, 57, guid=112)).verdicts
+    assert (verdict["verdict"], list(verdict["culprits"])) == ("undecidable", [])
+    assert "cannot be compared" in verdict["reason"]
+
+
+def test_a_time_out_far_beyond_its_limit_says_that_the_processes_stood_still(tmp_path: Path) -> None:
+    (finding,) = _of(_report(tmp_path, _waiting(0, ran=25_624_887)), "torch-watchdog-timeout")
+    assert "25,624,887 ms" in finding.detail
+    (finding,) = _of(_report(tmp_path, _waiting(0)), "torch-watchdog-timeout")
+    assert "stood still" not in finding.detail
+
+
+LEFT = (
+    "[rank0]:[W813 {time} ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed before we "
+    "destruct ProcessGroupNCCL. On normal program exit, the application should call destroy_process_group\n"
+)
+
+
+@pytest.mark.parametrize(("time", "is_early"), [("12:15:31.107228334", True), ("12:25:31.207228334", False)])
+def test_a_rank_that_left_before_others_timed_out_is_named(tmp_path: Path, time: str, is_early: bool) -> None:
+    _report(tmp_path, _waiting(1, 1))
+    with (tmp_path / "job.log").open("a") as log:
+        log.write(LEFT.format(time=time))
+    findings = _of(analyze([str(tmp_path)]), "torch-rank-left-early")
+    assert [finding.ranks for finding in findings] == [[0]] * is_early
