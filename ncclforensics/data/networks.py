@@ -12,6 +12,13 @@ TCP_PROVIDERS = ["tcp", "sockets", "tcp;ofi_rxm", "tcp;ofi_rxd", "net"]
 
 # Libfabric's provider of AWS's adapter.
 EFA = "efa"
+# Its error numbers for a peer that does not answer (libfabric: prov/efa/src/efa_errno.h).
+EFA_ERRORS = {
+    13: "unresponsive remote, which answered before",
+    15: "unreachable remote",
+    4124: "unresponsive receiver, connection previously established",
+    4126: "unresponsive receiver: reachable by the EFA device, but the handshake failed",
+}
 
 # Interface prefix of HPE Slingshot, which has no verbs, only Libfabric's provider cxi.
 SLINGSHOT = "hsn"

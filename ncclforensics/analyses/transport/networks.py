@@ -29,6 +29,7 @@ CHOSEN_NETWORK = {
     "provider": pl.String(),  # of Libfabric
     "is_rdma": pl.Boolean(),  # bypasses the TCP stack of the kernel
     "spans_nodes": pl.Boolean(),  # its job runs on several nodes
+    "is_on_one_node": pl.Boolean(),  # all ranks of its job are known to be on one node
     "carries_data": pl.Boolean(),  # the log of some process of the job shows connections over it
     "is_network_unneeded": pl.Boolean(),  # all nodes are in one NVLink domain
     "reason": pl.String(),  # why not InfiniBand: one of REASONS
@@ -197,6 +198,7 @@ def _network_need(
     carries_data = pl.col("carries_data").fill_null(value=False).any().over("job")
     is_alone = pl.col("job").is_null() & carries_data.not_()
     absent = (pl.col("nranks") > pl.col("seen")).fill_null(value=False) & pl.col("nnodes").is_null()
+    is_whole = (pl.col("nranks") <= pl.col("seen")).any().over("job") | (pl.col("nnodes").max().over("job") == 1)
     return processes.select(
         *OWNER,
         spans_nodes=(
@@ -205,6 +207,7 @@ def _network_need(
             | (pl.col("nnodes").max().over("job") > 1)
             | (absent & carries_data)
         ).fill_null(value=False),
+        is_on_one_node=(is_whole & has_hosts.not_()).fill_null(value=False),
         carries_data=carries_data,
         is_network_unneeded=(pl.col("mnnvl").max().over("job") > 0).fill_null(value=False) & carries_data.not_(),
     )

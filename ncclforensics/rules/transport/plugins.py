@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.names import shown
-from ncclforensics.data.networks import SOCKET, TCP_PROVIDERS
+from ncclforensics.data.networks import EFA_ERRORS, SOCKET, TCP_PROVIDERS
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -30,24 +30,33 @@ def net_plugin_failed_then_fell_through(
     form = pl.col("form")
     failed = libfabric_error.filter(form.is_in(["no_provider", "getinfo", "too_old"]))
     works = chosen_network.filter(pl.col("network") != SOCKET).select(OWNER).unique()
-    needless = (
-        chosen_network.filter((pl.col("network") == SOCKET) & pl.col("spans_nodes").not_()).select(OWNER).unique()
-    )
+    needless = chosen_network.filter((pl.col("network") == SOCKET) & pl.col("is_on_one_node")).select(OWNER).unique()
     failed = failed.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
     if failed.height:
         error = first_value(failed["error"])
+        reason = f"libfabric reports: {error}" if error else "no provider of libfabric has a device that it can use"
         yield group_finding(
             failed,
             rank,
             "{processes}: the Libfabric plugin found no network device",
-            f"libfabric reports: {error}" if error else "no provider of libfabric has a device that the plugin can use",
+            f"{reason}; {_fallback_text(failed, chosen_network)}",
             "certain",
         )
     stopped = libfabric_error.filter(form == "not_started").join(failed, on=OWNER, how="anti")
     stopped = stopped.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
     if stopped.height:
-        detail = "its lines give no reason; FI_LOG_LEVEL=warn prints those of libfabric"
-        yield group_finding(stopped, rank, "{processes}: the Libfabric plugin could not start", detail, "certain")
+        detail = f"its lines give no reason; {_fallback_text(stopped, chosen_network)}"
+        title = "{processes}: the Libfabric plugin failed to start"
+        remedy = "set FI_LOG_LEVEL=warn and run again: libfabric prints the reason"
+        yield group_finding(stopped, rank, title, detail, "certain", remedy=remedy)
+
+
+def _fallback_text(failed: pl.DataFrame, chosen_network: pl.DataFrame) -> str:
+    """Say how NCCL goes on without the plugin: by the network that these processes chose then, if that is shown."""
+    sockets = chosen_network.filter(pl.col("network") == SOCKET).join(failed, on=OWNER, how="semi")
+    if sockets.height:
+        return "NCCL fell back to TCP sockets there"
+    return "NCCL falls back to its own transports, so that this alone stops no job"
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("plugin",), hang=True)
@@ -129,9 +138,7 @@ def net_plugin_not_loaded(
     requests = setting.filter((pl.col("variable") == "NCCL_NET_PLUGIN") & (value != "none"))
     requests = pl.concat([requests.select(OWNER), plugin.filter((form == "requested") & (kind == "NET")).select(OWNER)])
     loaded = plugin.filter(form.is_in(["loaded", "opened", "p2p"]) & (kind == "NET")).select(OWNER).unique()
-    unaffected = (
-        chosen_network.filter((pl.col("network") != SOCKET) | pl.col("spans_nodes").not_()).select(OWNER).unique()
-    )
+    unaffected = chosen_network.filter((pl.col("network") != SOCKET) | pl.col("is_on_one_node")).select(OWNER).unique()
     missing = missing.join(requests.unique(), on=OWNER, how="semi")
     missing = missing.join(loaded, on=OWNER, how="anti").join(unaffected, on=OWNER, how="anti")
     if missing.height:
@@ -175,12 +182,13 @@ def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, r
     Sources: formats: plugins, section 1 (provider tcp, sockets, tcp;ofi_rxm).
     """
     slow = libfabric.filter(pl.col("provider").is_in(TCP_PROVIDERS))
-    spanning = chosen_network.filter(pl.col("spans_nodes") & (pl.col("network") != SOCKET)).select(OWNER).unique()
-    for (provider,), rows in (
-        slow.join(spanning, on=OWNER, how="semi").sort("source", "line").group_by("provider", maintain_order=True)
-    ):
+    is_elsewhere = (pl.col("network") == SOCKET) | pl.col("is_on_one_node")
+    slow = slow.join(chosen_network.filter(is_elsewhere).select(OWNER).unique(), on=OWNER, how="anti")
+    spanning = chosen_network.filter("spans_nodes").select(OWNER).unique()
+    for (provider,), rows in slow.sort("source", "line").group_by("provider", maintain_order=True):
         detail = f"the provider of the plugin is {provider}, which uses TCP"
-        yield group_finding(rows, rank, "{processes}: the Libfabric plugin runs over TCP", detail, "certain")
+        certainty = "certain" if rows.join(spanning, on=OWNER, how="semi").height else "likely"
+        yield group_finding(rows, rank, "{processes}: the Libfabric plugin runs over TCP", detail, certainty)
 
 
 REGISTRATION_REMEDY = (
@@ -218,6 +226,7 @@ def net_plugin_request_failed(
     kinds = ["is_memory", "is_device"]
     for (is_memory, is_device), rows in errors.sort(kinds).group_by(kinds, maintain_order=True):
         code, error = first_value(rows["rc"]), first_value(rows["error"])
+        error = error or first_value(rows["peer_error"]) or EFA_ERRORS.get(first_value(rows["provider_error"]) or 0)
         report = ", ".join(part for part in (f"RC {code}" if code is not None else "", str(error or "")) if part)
         if is_device:
             failure, remedy = "could not open its device", DEVICE_REMEDY
