@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from ncclforensics.errors import UsageError
+from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
+from ncclforensics.simulate.fabric_text import write_fabric
 from ncclforensics.simulate.handling import Handling
 from ncclforensics.simulate.plan import RELEASES, Fault, FaultKind, Finish, Layout, Plan
 
@@ -47,6 +49,15 @@ def simulate(
         ),
     ] = None,
     blocking: Annotated[bool, typer.Option("--blocking", help="Every call is waited for.")] = False,
+    fabric: Annotated[
+        FabricFault | None,
+        typer.Option(
+            "--fabric",
+            metavar="FAULT",
+            help="Write the map of a fabric with this fault in place of a job, and the counters or forwarding tables "
+            f"that show it; it has --nodes hosts with --gpus adapters each: {', '.join(FabricFault)}.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="The same seed and options write the same bytes.")] = 0,
 ) -> None:
     """Write the logs of a job that never ran, with a chosen fault, and print what is true of it as JSON.
@@ -60,6 +71,14 @@ def simulate(
         raise UsageError(f"--network {network}: not IB or Socket")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output}: not an empty folder")
+    if fabric is not None:
+        try:
+            built = simulated_fabric(nodes, gpus, fabric, seed)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        write_fabric(built, fabric, output)
+        typer.echo(json.dumps(built.truth, indent=1))
+        return
     chosen = Fault(fault, tuple(sorted(parse_ranks(ranks))), communicator) if fault is not None else None
     try:
         plan = Plan(

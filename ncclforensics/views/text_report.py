@@ -32,6 +32,7 @@ from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import FEW, considered_table, unexplained_table
 from ncclforensics.views.text_counters import counters
 from ncclforensics.views.text_coverage import coverage
+from ncclforensics.views.text_fabric import fabrics
 from ncclforensics.views.text_layout import (
     STYLE,
     heading,
@@ -133,11 +134,11 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
 
 
 def measurements(report: Report, *, verbose: bool = False) -> list[RenderableType]:
-    """Show what was measured and counted: machines, benchmarks, counters."""
+    """Show what was measured and counted: machines, benchmarks, fabrics, counters."""
     parts: list[RenderableType] = []
     for name, table in machines(report):
         parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]
-    return parts + benchmarks(report, verbose) + counters(report, verbose)
+    return parts + benchmarks(report, verbose) + fabrics(report) + counters(report, verbose)
 
 
 def _finding(report: Report, finding: Finding) -> list[RenderableType]:
