@@ -26,3 +26,4 @@ PORT = Noun(
 STACK = Noun("stack", "stacks", (("stack_thread", ()),))
 PROFILE = Noun("profiler trace", "profiler traces", (("profiler_event", ("source",)),))
 INSPECTOR = Noun("Inspector record", "Inspector records", (("ended_operation", ()),))
+STEP_LINE = Noun("step line", "step lines", (("training_step", ()), ("progress_bar", ()), ("trainer_progress", ())))

@@ -38,6 +38,7 @@ class OptionalNames(Protocol):
     NO_HOST_COLUMNS: tuple[str, ...]  # columns of type HOSTNAME that hold something else
     ID_COLUMNS: tuple[tuple[str, str], ...]  # frame and column of identifiers that are unique to a machine
     SECRET_COLUMNS: tuple[tuple[str, str, str], ...]  # frame, column of a variable's name, column of its value
+    IS_SIDE_OUTPUT: bool  # its lines stand among others: of an input that holds another format, too, that is the kind
     ONE_RECORD_A_LINE: bool  # of a document: the number of a record is that of its line
     CODE_COLUMNS: tuple[tuple[str, str], ...]  # frame and column of source files, relative ones among them
 

@@ -153,9 +153,10 @@ class Run:
         if self._saved:
             kinds = ((number, entry["kind"]) for number, entry in enumerate(self._saved.inputs))
             return {number: kind for number, kind in kinds if kind != NO_KIND}
+        ordered = sorted(all_formats().values(), key=lambda form: not getattr(form, "IS_SIDE_OUTPUT", False))
         return {
             source: kind
-            for form in all_formats().values()
+            for form in ordered
             for frame, kind in form.KINDS.items()
             for rows in self._pieces(frame)
             for source in rows["source"].unique()

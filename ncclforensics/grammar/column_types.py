@@ -48,6 +48,18 @@ def _decimal(column: pl.Expr) -> pl.Expr:
     return column.cast(pl.Float64, strict=False)
 
 
+def _figure(column: pl.Expr) -> pl.Expr:
+    digits = column.str.replace_all(",", "", literal=True)
+    suffix = digits.str.slice(-1)
+    scale = suffix.replace_strict(["K", "M", "B", "T"], [1e3, 1e6, 1e9, 1e12], default=1.0, return_dtype=pl.Float64)
+    return digits.str.strip_chars_end("KMBT").cast(pl.Float64, strict=False) * scale
+
+
+def _duration(column: pl.Expr) -> pl.Expr:
+    number, unit = column.str.extract("^([0-9.]+)").cast(pl.Float64, strict=False), column.str.extract("([a-z]+)$")
+    return number * unit.replace_strict(["us", "ms", "s"], [1e-6, 1e-3, 1.0], default=None, return_dtype=pl.Float64)
+
+
 def _hexadecimal(column: pl.Expr) -> pl.Expr:
     # More than 63 bits cannot be a counter: null, rather than a number that wrapped around.
     return column.str.to_integer(base=16, strict=False)
@@ -71,6 +83,8 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
     "HEX": ColumnType(pl.Int64(), "printed in hexadecimal", _hexadecimal),
     "DECIMAL": ColumnType(pl.Float64(), "", _decimal),
     "FLOAT": ColumnType(pl.Float64(), "null where it says N/A", _decimal),
+    "FIGURE": ColumnType(pl.Float64(), "as people print numbers: `4,376`, `1.2E+03`, `2.45K`", _figure),
+    "DURATION": ColumnType(pl.Float64(), "seconds; printed with a unit: `153.42ms`", _duration),
     "PTR": ColumnType(pl.Categorical(), "pointer, valid within one process; null where it was left out", _pointer),
     "MEMORY_ADDRESS": ColumnType(pl.UInt64(), "memory address", _address),
     "HEXID": ColumnType(pl.Categorical(), "identifier; null where it was left out", _pointer),
@@ -81,9 +95,10 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
     "LOCAL_TIME": ColumnType(pl.String(), "as printed, format chosen by the user", _text),
     "GLOG_TIME": ColumnType(pl.String(), "month, day and time as glog prints them", _text),
     "CLOCK": ColumnType(pl.String(), "time as a launcher or collector prints it", _text),
+    "DATETIME": ColumnType(pl.String(), "date and time of day, of whatever zone the logger has", _text),
     "TEXT": ColumnType(pl.String(), "", _text),
 }
-NUMERIC = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "MEMORY_ADDRESS", "HEXID", "PCI")
+NUMERIC = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "FIGURE", "PTR", "MEMORY_ADDRESS", "HEXID", "PCI")
 # A terminal with a pattern of its own, or a list of words, is text from a small vocabulary.
 VOCABULARY = ColumnType(pl.Categorical(), "", _text)
 
