@@ -219,6 +219,9 @@ def _add_format(module: ModuleType) -> tuple[str, ...]:
     frames = {shape.frame for grammar in form.GRAMMARS for shape in grammar_file.load(grammar).shapes}
     if unknown := sorted(set(form.SIGNATURES) - frames):
         raise _wrong(module, "SIGNATURES", f"no grammar of this format has a rule {unknown[0]}")
+    for frame in (name for pair in getattr(module, "FILLS", {}).items() for name in pair):
+        if not grammar_file.grammar_of(frame):
+            raise _wrong(module, "FILLS", f"no grammar has a rule {frame}")
     if unknown := [frame for frame in form.KINDS if not provider(frame)]:
         raise _wrong(module, "KINDS", f"no grammar has a rule {unknown[0]}")
     if unknown := sorted(set(form.KINDS.values()) - kinds):

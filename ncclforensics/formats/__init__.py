@@ -40,6 +40,7 @@ class OptionalNames(Protocol):
     SECRET_COLUMNS: tuple[tuple[str, str, str], ...]  # frame, column of a variable's name, column of its value
     IS_SIDE_OUTPUT: bool  # its lines stand among others: of an input that holds another format, too, that is the kind
     ONE_RECORD_A_LINE: bool  # of a document: the number of a record is that of its line
+    FILLS: Mapping[str, str]  # frame of this format -> frame of another one; its rows are rows of that, too
     CODE_COLUMNS: tuple[tuple[str, str], ...]  # frame and column of source files, relative ones among them
 
 
@@ -96,7 +97,7 @@ _ADDED: dict[str, Format] = {}
 def add_format(name: str, module: Format) -> None:
     """Add a format that is no module of this package, such as one of a user's own folder."""
     _ADDED[name] = module
-    for cached in (all_formats, _other_than_lines, dialect):
+    for cached in (all_formats, _other_than_lines, dialect, filled_by):
         cached.cache_clear()
 
 
@@ -115,6 +116,12 @@ def declared(name: str) -> list[Any]:
 def nouns() -> list[Noun]:
     """What reports count, each noun once."""
     return list(dict.fromkeys(declared("NOUN")))
+
+
+@lru_cache(maxsize=1024)
+def filled_by(frame: str) -> tuple[str, ...]:
+    """The frames whose rows are rows of this frame, too."""
+    return tuple(own for fills in declared("FILLS") for own, filled in fills.items() if filled == frame)
 
 
 def document(beginning: bytes, path: str) -> DocumentReader | None:

@@ -17,7 +17,7 @@ from ncclforensics.archive.restore import SavedInputs
 from ncclforensics.data.names import NO_KIND
 from ncclforensics.data.settings import Settings
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
-from ncclforensics.formats import all_formats
+from ncclforensics.formats import all_formats, filled_by
 from ncclforensics.frames.assemble import assemble, concat_small, with_positions
 from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, TAIL_OFFSET, no_rows
 from ncclforensics.frames.process_names import ProcessNames, process_names
@@ -176,8 +176,14 @@ class Run:
         if name == self._templated.frame:
             return [self[TEMPLATES]]
         is_parsed = name not in analyses() and name not in RUN_FRAMES
-        pieces = self._records.frames.get(name, [])
-        return pieces if is_parsed and name not in self._frames else [self[name]]
+        return self._parsed(name) if is_parsed and name not in self._frames else [self[name]]
+
+    def _parsed(self, name: str) -> list[pl.DataFrame]:
+        """The pieces that were parsed of a frame, and of those whose rows it has, too."""
+        pieces = list(self._records.frames.get(name, []))
+        for own in filled_by(name):
+            pieces += [self._frames[own].drop("pos")] if own in self._frames else self._records.frames.get(own, [])
+        return pieces
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
@@ -308,9 +314,7 @@ class Run:
     def _assemble(self, shape: Shape) -> pl.DataFrame:
         schema = self._schema(shape.frame)
         small = self._records.policy.small_frame
-        parsed = concat_small(
-            self._records.frames.get(shape.frame, []), small, partial(pl.concat, how="diagonal_relaxed")
-        )
+        parsed = concat_small(self._parsed(shape.frame), small, partial(pl.concat, how="diagonal_relaxed"))
         if not parsed:
             return no_rows(schema)
         pieces = [with_positions(rows, self._ends) for rows in parsed]

@@ -56,8 +56,8 @@ def _figure(column: pl.Expr) -> pl.Expr:
 
 
 def _duration(column: pl.Expr) -> pl.Expr:
-    number, unit = column.str.extract("^([0-9.]+)").cast(pl.Float64, strict=False), column.str.extract("([a-z]+)$")
-    return number * unit.replace_strict(["us", "ms", "s"], [1e-6, 1e-3, 1.0], default=None, return_dtype=pl.Float64)
+    scale = pl.when(column.str.ends_with("us")).then(1e-6).when(column.str.ends_with("ms")).then(1e-3).otherwise(1.0)
+    return column.str.strip_chars_end(" mus").cast(pl.Float64, strict=False) * scale
 
 
 def _hexadecimal(column: pl.Expr) -> pl.Expr:

@@ -6,6 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
 from ncclforensics.analyses.slow.explanations import SlowExplanation, answer_of
+from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.frames.registry import analysis
 
@@ -18,9 +19,14 @@ COLLECT_STEPS = "or the step lines of the training log, from its start on"
 
 
 @analysis(SLOW_ANSWER)
-def slow_answer(verdict: pl.DataFrame) -> pl.DataFrame:
+def slow_answer(
+    verdict: pl.DataFrame, job_step: pl.DataFrame, step_change: pl.DataFrame, step_stall: pl.DataFrame
+) -> pl.DataFrame:
     """One row: what makes the job slow, which ranks, since when, and what it costs."""
-    explanations: list[SlowExplanation] = [*_standing_still(verdict)]
+    explanations: list[SlowExplanation] = [
+        *_standing_still(verdict),
+        *explanations_of_step_lines(job_step, step_change, step_stall),
+    ]
     return pl.DataFrame(
         [answer_of(explanations, (COLLECT_TRACES, COLLECT_RECORDS, COLLECT_STEPS)).row()], schema=SLOW_ANSWER
     )

@@ -111,6 +111,14 @@ class Doubt(Enum):
     # What PyTorch compared or counted.
     PARTLY_COMPARED = _unusual("a rank that was not compared differs")
     OTHER_TEXT = _unusual("another rank, of which this text says nothing, failed or stopped first")
+    # What step lines tell.
+    WORK_CHANGED = _unusual("a step holds more work since then, which these lines do not show")
+    WORK_DIFFERS = _unusual("these steps hold more work than the others, as they should")
+    FEW_STEP_LINES = _ordinary("these steps were slow by chance, which so few lines do not exclude")
+    STEPS_DRIFT = _ordinary("the length of steps drifts, and returns")
+    RESTARTED = _ordinary("the job was started with another configuration there")
+    STALLS_BY_CHANCE = _ordinary("so few long steps stand at equal distances by chance")
+    SLOW_FROM_THE_BEGINNING = _ordinary("the job is slow since its first step")
     # An answer that names nothing.
     OPEN = _unusual("further evidence decides it")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.steps.change_points import MIN_RECORDS, RATIO, Level, levels
+from ncclforensics.analyses.slow.change_points import MIN_RECORDS, RATIO, Level, levels
 from ncclforensics.frames.registry import analysis
 
 STEP_CHANGE = {
@@ -128,8 +128,8 @@ def _is_sharp(pace: list[float], slow: _Slow) -> bool:
         sorted(pace[max(slow.start - NEAR, slow.before.start) : slow.start]),
         sorted(pace[slow.start : slow.start + NEAR]),
     )
-    whole = sorted(pace[slow.start : slow.end])
-    change = whole[len(whole) // 2] - slow.before.middle
+    slow_pace = sorted(pace[slow.start : slow.end])
+    change = slow_pace[len(slow_pace) // 2] - slow.before.middle
     return after[len(after) // 2] - before[len(before) // 2] >= change / 2
 
 

@@ -72,9 +72,9 @@ def _cuts(points: Sequence[float], start: int, end: int, least: int) -> list[int
     """The places in a stretch where its level changes, at least `least` points apart."""
     if end - start < 2 * least:
         return []
-    whole = _level(points, start, end)
-    reach = CLIP * max(whole.spread * whole.middle, RATIO * whole.middle - whole.middle)
-    clipped = [min(max(value - whole.middle, -reach), reach) for value in points[start:end]]
+    overall = _level(points, start, end)
+    reach = CLIP * max(overall.spread * overall.middle, (RATIO - 1) * overall.middle)
+    clipped = [min(max(value - overall.middle, -reach), reach) for value in points[start:end]]
     mean = sum(clipped) / len(clipped)
     sums = list(accumulate(value - mean for value in clipped))
     turns = sorted({start + 1 + sums.index(turn) for turn in (min(sums), max(sums))})

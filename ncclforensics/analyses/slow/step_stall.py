@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.steps.change_points import levels
-from ncclforensics.analyses.steps.step_change import least_records
+from ncclforensics.analyses.slow.change_points import levels
+from ncclforensics.analyses.slow.step_change import least_records
 from ncclforensics.frames.registry import analysis
 
 STEP_STALL = {
@@ -20,9 +20,9 @@ STEP_STALL = {
     "first_step": pl.Int64(),
     "last_step": pl.Int64(),
     "ratio": pl.Float64(),  # of a long step to the others, median
-    "share": pl.Float64(),  # of the time of all steps, that the long ones take longer; without the longest, if irregular
+    "share": pl.Float64(),  # of the time of all steps, that the long ones take longer; if irregular, without one
     "seconds": pl.Float64(),  # that a long step takes longer, median
-    "step_seconds": pl.Float64(),  # of the other steps, median
+    "step_seconds": pl.Float64(),  # of all steps, mean
     "explained_by": pl.String(),  # checkpoint, evaluation, garbage collection: printed where the long steps stand
     "gpus": pl.Int32(),
     "source": pl.Int32(),
@@ -47,7 +47,8 @@ LONG = 1.25  # times its neighbours
 FAR = 8.0  # times their spread
 WARM_UP = 5  # lines
 FEWEST = 3  # long steps
-REGULAR = 0.8  # of the distances
+MANY = 5  # long steps; the distances of fewer must all be equal
+REGULAR = 0.8  # of the long steps
 MOST_LONG = 0.34  # of all lines: what is as frequent is how steps are
 EXACT_BELOW = 10  # steps; longer periods may miss by one
 GAP = 0.5  # of the time of the steps of a line
@@ -106,15 +107,19 @@ def _with_events(steps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
         "source", "line", event=pl.col("form").cast(pl.String).replace_strict(EVENTS, default=None)
     ).drop_nulls("event")
     ordered = steps.select("source", "line").sort("line").with_columns(at=pl.col("line"))
-    beside = named.sort("line").join_asof(ordered, on="line", by="source", strategy="forward").drop_nulls("at")
-    lists = beside.group_by("source", line="at").agg(events=pl.col("event").unique().sort())
+    placed = (
+        named.sort("line")
+        .join_asof(ordered, on="line", by="source", strategy="forward", check_sortedness=False)
+        .drop_nulls("at")
+    )
+    lists = placed.group_by("source", line="at").agg(events=pl.col("event").unique().sort())
     joined = steps.join(lists, on=["source", "line"], how="left", maintain_order="left")
     return joined.with_columns(pl.col("events").fill_null(pl.lit([], dtype=pl.List(pl.String))))
 
 
 def _common(events: Sequence[Sequence[str]]) -> str | None:
     """The event that stands beside nearly all of these steps."""
-    counted = Counter(event for beside in events for event in beside).most_common(1)
+    counted = Counter(event for names in events for event in names).most_common(1)
     return counted[0][0] if counted and counted[0][1] >= BESIDE * len(events) else None
 
 
@@ -150,7 +155,7 @@ def _stalls(steps: pl.DataFrame) -> Iterator[dict[str, Any]]:
         "ratio": long.select((pl.col("pace") / pl.col("middle")).median()).item(),
         "share": long.select(counted).item() / steps.select((pl.col("pace") * work).sum()).item(),
         "seconds": seconds,
-        "step_seconds": steps["seconds"].median(),
+        "step_seconds": steps.select((pl.col("seconds") * work).sum() / work.sum()).item(),
         "explained_by": _common(long["events"].to_list()),
         "gpus": steps["gpus"].mode().sort().first(),
         **{name: first[name] for name in ("source", "line")},
@@ -162,20 +167,27 @@ def _stalls(steps: pl.DataFrame) -> Iterator[dict[str, Any]]:
 def period(places: Sequence[int]) -> int | None:
     """The distance at which numbers follow each other; None if they are irregular.
 
-    Nearly all distances are this one or a multiple, and most of the places at this distance are taken.
+    It is the most frequent distance, nearly all places are a multiple of it apart, and most of these are taken.
 
-    >>> period([9, 19, 29, 49]), period([3, 20, 31, 60])
+    >>> period([5, 9, 19, 29, 49]), period([3, 20, 31, 60])
     (10, None)
     """
-    distances = [after - before for before, after in pairwise(places)]
-    counted = Counter(distances)
-    if len(distances) < FEWEST - 1:
+    counted = Counter(after - before for before, after in pairwise(places))
+    if len(places) < FEWEST:
         return None
     step = min(counted, key=lambda distance: (-counted[distance], distance))
     if step < 2:
         return None
     slack = 1 if step >= EXACT_BELOW else 0
-    fits = sum(min(distance % step, -distance % step) <= slack for distance in distances)
-    expected = (places[-1] - places[0]) / step + 1
-    is_dense = len(places) >= expected / 2
-    return step if fits >= REGULAR * len(distances) and counted[step] * 2 >= len(distances) and is_dense else None
+    fitting = max(
+        ([place for place in places if _is_multiple(place - start, step, slack)] for start in places), key=len
+    )
+    if len(places) < MANY and len(counted) > 1:
+        return None
+    expected = (fitting[-1] - fitting[0]) / step + 1
+    is_regular = len(fitting) >= max(REGULAR * len(places), FEWEST) and len(fitting) * 2 >= expected
+    return step if is_regular else None
+
+
+def _is_multiple(distance: int, step: int, slack: int) -> bool:
+    return min(distance % step, -distance % step) <= slack
