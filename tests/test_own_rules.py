@@ -48,7 +48,7 @@ def configured(folder: Path) -> Path:
 def test_the_example_package_passes_its_own_tests(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["test-rules", str(EXAMPLE)]) == cli.Exit.OK
 
-    assert capsys.readouterr().out == "2 shapes, 3 examples, 1 rule, 2 incidents: all passed\n"
+    assert capsys.readouterr().out == "3 shapes, 4 examples, 1 rule, 2 incidents: all passed\n"
 
 
 @pytest.mark.parametrize(

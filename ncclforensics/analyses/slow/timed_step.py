@@ -38,6 +38,10 @@ AMERICAN = "%m/%d/%Y %H:%M:%S"
 TAKEN = [*RATES, "seconds", "batch", "sequence_length", "time"]
 BAR_SECONDS = 20  # between two moments of a progress bar, whose clock counts whole seconds
 BAR_MOMENTS = 200
+LINES = {
+    **{name: TIMED_STEP[name] for name in ("source", "line", "rank", "step", "seconds", "time", "batch")},
+    **{name: pl.Float64() for name in (*RATES, "sequence_length")},
+}
 
 
 @analysis(TIMED_STEP, of=("training_step", "progress_bar"))
@@ -73,7 +77,7 @@ def job_step(timed_step: pl.DataFrame) -> pl.DataFrame:
 def _lines(rows: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     """The lines with a step, in columns of one unit; the values that a step has on several lines are put together."""
     if rows.is_empty():
-        return pl.DataFrame(schema={"source": pl.Int32()})
+        return pl.DataFrame(schema=LINES)
     seconds = pl.coalesce("seconds", pl.col("milliseconds") / 1e3, "took")
     hints = source.select("source", "hint")
     lines = (
