@@ -79,6 +79,7 @@ ON_EACH_RANK = ("journal", "collectives", "pair_schedule", "worker", "orphan_gua
 # A line of a log is described by a grammar and by nothing else: who works with patterns says here why.
 PATTERNS = {
     "inputs/plain_pickle.py": "runs of instructions of a pickle, which is no text",
+    "inputs/chrome_trace.py": "where an event of a trace ends and the next one begins",
     "inputs/tolerant_json.py": "texts and brackets of JSON, to close what is cut off",
     "inputs/sources.py": "the user's own pattern for a rank in a file's name",
     "parsing/shortened_lines.py": "pieces of the shapes of the grammars, one after the other",

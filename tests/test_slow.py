@@ -2,25 +2,211 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ncclforensics import analyze
+from ncclforensics.analyses.slow.answer import SlowAnswer
+from ncclforensics.analyses.slow.step_window import StepWindow
 from ncclforensics.cli import main
+from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
+from tests.budget import IS_FULL
 from tests.incidents import ROOT
 
-STUCK = str(ROOT / "fixtures" / "incidents" / "one-rank-stops-before-an-allreduce")
+STUCK = ROOT / "fixtures" / "incidents" / "one-rank-stops-before-an-allreduce"
+JOBS = ROOT / "fixtures" / "slow"  # real jobs of four ranks over gloo, made slow in a known way
+SHUFFLES = 200 if IS_FULL else 5  # of each of ten jobs
 
 
-def answer(capsys: pytest.CaptureFixture[str], *paths: Path | str) -> tuple[int, dict[str, object]]:
-    """Run `slow` on these paths: the exit code, and the object `slow` of the JSON report."""
-    code = main(["slow", *map(str, paths), "--format", "json", "-q"])
-    return code, json.loads(capsys.readouterr().out)["slow"]
+def report_of(*paths: Path | str) -> Any:
+    """The frames of a run that was read whole."""
+    return analyze(list(paths), full=True)
+
+
+def answer_of(*paths: Path | str) -> SlowAnswer:
+    """What `slow` answers on these paths."""
+    answer = SlowAnswer.of(report_of(*paths).run["slow_answer"])
+    assert answer is not None
+    return answer
+
+
+def simulated(folder: Path, fault: SlowFault, **options: Any) -> Path:
+    """A folder with the traces of a simulated job of two hosts with four ranks each."""
+    generate_slow(SlowPlan(fault, gpus_per_node=4, tp=2, **options), folder)
+    return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: Path | str) -> tuple[int, str]:
+    """The exit code and the output of a command."""
+    code = main(list(map(str, arguments)))
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("job", "verdict", "ranks"),
+    [
+        ("late-in-groups", "slow-rank", (2,)),
+        ("late-since", "slow-rank", (1,)),
+        ("periodic", "periodic-stalls", (3,)),
+        ("net-slow-link", "slow-communication", ()),
+        ("imbalance", "uneven-work", ()),
+        ("balanced-groups", "exposed-communication", ()),
+    ],
+)
+def test_real_jobs_that_were_made_slow_in_a_known_way(job: str, verdict: str, ranks: tuple[int, ...]) -> None:
+    answer = answer_of(JOBS / job)
+
+    assert (answer.verdict, answer.ranks) == (verdict, ranks)
+
+
+def test_the_rank_that_arrives_last_in_nearly_all_calls_is_no_culprit_where_groups_nest() -> None:
+    """Rank 3 waits for rank 2 in their group, and so comes last to the calls of all ranks."""
+    calls = report_of(JOBS / "late-in-groups").run["call_wait"]
+    of_all = calls.filter(calls["bytes"] == 1 << 20).sort("duration_us").unique("nth", keep="first")
+
+    assert (of_all["rank"] == 3).mean() > 0.4
+    assert answer_of(JOBS / "late-in-groups").ranks == (2,)
+
+
+def test_the_step_from_which_on_a_rank_is_late_is_found() -> None:
+    answer = answer_of(JOBS / "late-since")
+
+    assert answer.since_step is not None
+    assert abs(answer.since_step - 25) <= 1
+    assert answer.since is not None
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "ranks"),
+    [
+        (SlowFault.NONE, "even", ()),
+        (SlowFault.RANK, "slow-rank", (5,)),
+        (SlowFault.HOST, "slow-host", (4, 5, 6, 7)),
+        (SlowFault.GROUP, "slow-group", (4, 5)),
+        (SlowFault.LINK, "slow-communication", ()),
+        (SlowFault.PERIOD, "periodic-stalls", (5,)),
+    ],
+)
+def test_simulated_jobs_on_gpus(tmp_path: Path, fault: SlowFault, verdict: str, ranks: tuple[int, ...]) -> None:
+    answer = answer_of(simulated(tmp_path, fault, rank=5, steps=45))
+
+    assert (answer.verdict, answer.ranks) == (verdict, ranks)
+
+
+def test_what_a_slow_rank_costs_is_what_was_injected(tmp_path: Path) -> None:
+    healthy = answer_of(simulated(tmp_path / "healthy", SlowFault.NONE)).step_seconds
+    answer = answer_of(simulated(tmp_path / "slow", SlowFault.RANK, by=0.3))
+
+    assert None not in (healthy, answer.step_seconds, answer.step_share)
+    assert isinstance(answer.step_seconds, float)
+    assert isinstance(answer.step_share, float)
+    assert answer.step_seconds * (1 - answer.step_share) == pytest.approx(healthy, rel=0.02)
+    assert answer.gpu_hours_per_day == pytest.approx(answer.step_share * 8 * 24)
+
+
+def test_a_rank_that_becomes_slow_is_dated(tmp_path: Path) -> None:
+    answer = answer_of(simulated(tmp_path, SlowFault.RANK, steps=40, since=25))
+
+    assert (answer.verdict, answer.ranks) == ("slow-rank", (3,))
+    assert answer.since_step == 30  # the first traced step is step 5
+
+
+@pytest.mark.parametrize("absent", [3, 5])
+def test_without_the_trace_of_a_rank_none_is_named(tmp_path: Path, absent: int) -> None:
+    folder = simulated(tmp_path, SlowFault.RANK)
+    (folder / f"rank{absent}.pt.trace.json").unlink()
+
+    answer = answer_of(folder)
+
+    assert (answer.verdict, answer.ranks, answer.missing) == ("undecidable", (), (absent,))
+    assert f"rank {absent}" in answer.collect[0]
+
+
+def test_too_few_steps_decide_nothing(tmp_path: Path) -> None:
+    answer = answer_of(simulated(tmp_path, SlowFault.RANK, steps=12))
+
+    assert (answer.verdict, answer.ranks) == ("undecidable", ())
+    assert "20 are the least" in answer.claim
+
+
+def test_the_ranks_of_shuffled_steps_are_not_named() -> None:
+    """The same work, but another rank has it in each step: chance may name at most one job in two hundred."""
+    generator = random.Random(7)
+    named = 0
+    for job in sorted(JOBS.iterdir()):
+        run = report_of(job).run
+        groups = {
+            key: frozenset(members)
+            for key, members in run["timed_call"].select("key", "members").unique("key").iter_rows()
+        }
+        for _ in range(SHUFFLES):
+            window = StepWindow(run["own_time"])
+            window.own = [generator.sample(times, len(times)) for times in window.own]
+            stalls = window.stalls
+            named += window.named(groups, {}) is not None or (stalls is not None and stalls.owner is not None)
+
+    assert named <= max(1, SHUFFLES * 6 // 100)
+
+
+def test_traces_may_be_compressed_cut_and_without_the_rank(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, SlowFault.RANK)
+    for rank in range(8):
+        path = folder / f"rank{rank}.pt.trace.json"
+        text = path.read_bytes()
+        if rank == 1:
+            text = text.replace(b'"rank": 1, ', b"")
+        if rank == 2:
+            text = text[: -len(text) // 9]
+        (folder / f"worker_rank{rank}.json.gz").write_bytes(gzip.compress(text, 1))
+        path.unlink()
+
+    report = report_of(folder)
+    answer = SlowAnswer.of(report.run["slow_answer"])
+
+    assert answer is not None
+    assert (answer.verdict, answer.ranks) == ("slow-rank", (3,))
+    assert [problem for _, problem in report.input_problems()] == ["is JSON that was cut off"]
+
+
+def test_traces_are_no_flight_recorder_dumps() -> None:
+    report = report_of(JOBS / "late-since")
+
+    assert set(report.run.kinds.values()) == {"profiler-trace"}
+    assert report.run["recorder_dump"].is_empty()
 
 
 def test_logs_without_times_decide_nothing_and_say_what_to_collect(capsys: pytest.CaptureFixture[str]) -> None:
-    code, slow = answer(capsys, STUCK)
+    code, out = printed(capsys, "slow", STUCK, "--format", "json", "-q")
+    slow = json.loads(out)["slow"]
 
     assert (code, slow["verdict"], slow["ranks"]) == (3, "undecidable", [])
-    assert "torch.profiler" in str(slow["collect_next"])
+    assert "torch.profiler" in slow["collect_next"][0]
+
+
+@pytest.mark.parametrize(
+    ("job", "code"), [("late-since", 1), ("balanced-groups", 0), ("imbalance", 0), ("net-slow-link", 1)]
+)
+def test_exit_codes(capsys: pytest.CaptureFixture[str], job: str, code: int) -> None:
+    assert printed(capsys, "slow", JOBS / job)[0] == code
+    assert printed(capsys, "slow", JOBS / job, "--fail-on", "error")[0] == 0
+
+
+def test_the_text_names_rank_cost_and_since(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out = printed(capsys, "slow", JOBS / "late-since", "-q")
+
+    assert "SLOW-RANK (likely)  rank 1 on vm" in out
+    assert "Without it a step would take" in out
+    assert "Since step 25" in out
+
+
+def test_check_tells_of_slow_jobs_and_hang_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    checked = json.loads(printed(capsys, "check", JOBS / "late-since", "--format", "json")[1])
+    hung = json.loads(printed(capsys, "hang", JOBS / "late-since", "--format", "json")[1])
+
+    assert checked["slow"]["ranks"] == [1]
+    assert "slow" not in hung

@@ -13,6 +13,7 @@ from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
 from ncclforensics.simulate.fabric_text import write_fabric
 from ncclforensics.simulate.handling import Handling
 from ncclforensics.simulate.plan import RELEASES, Fault, FaultKind, Finish, Layout, Plan
+from ncclforensics.simulate.slow import SlowFault
 
 
 def simulate(
@@ -48,6 +49,17 @@ def simulate(
             f"first rank at fault is missing. One of {', '.join(Handling)}.",
         ),
     ] = None,
+    slow: Annotated[
+        SlowFault | None,
+        typer.Option(
+            "--slow",
+            metavar="|".join(SlowFault),
+            help="Write profiler traces and step lines of a job that runs, and why it is slow.",
+        ),
+    ] = None,
+    slow_by: Annotated[
+        float, typer.Option("--slow-by", min=0.0, max=10.0, help="How much longer the slow part takes: 0.2 is a fifth.")
+    ] = 0.2,
     blocking: Annotated[bool, typer.Option("--blocking", help="Every call is waited for.")] = False,
     fabric: Annotated[
         FabricFault | None,
@@ -79,6 +91,11 @@ def simulate(
         write_fabric(built, fabric, output)
         typer.echo(json.dumps(built.truth, indent=1))
         return
+    if slow is not None:
+        if fault is not None:
+            raise UsageError("--slow and --fault: a job that hangs is not slow; choose one")
+        _write_slow(slow, slow_by, output, ranks, nodes=nodes, gpus=gpus, tp=tp, steps=steps, seed=seed)
+        return
     chosen = Fault(fault, tuple(sorted(parse_ranks(ranks))), communicator) if fault is not None else None
     try:
         plan = Plan(
@@ -90,3 +107,18 @@ def simulate(
         raise UsageError(str(error)) from error
     known = ("verdict", "culprits", "victims", "communicator", "operation", "visibility", "world_size", "version")
     typer.echo(json.dumps({name: value for name, value in truth.as_json().items() if name in known}, indent=1))
+
+
+def _write_slow(
+    slow: SlowFault, by: float, output: Path, ranks: str, *, nodes: int, gpus: int, tp: int, steps: int, seed: int
+) -> None:
+    """Write the traces of a slow job, and print what is true of it; of the ranks at fault, the first counts."""
+    from ncclforensics.report.selection import parse_ranks
+    from ncclforensics.simulate.slow import SlowPlan, generate_slow
+
+    try:
+        plan = SlowPlan(slow, nodes, gpus, tp, steps, min(parse_ranks(ranks)), by, seed=seed)
+        truth = generate_slow(plan, output)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    typer.echo(json.dumps(truth, indent=1))

@@ -7,12 +7,15 @@ signature frames.
 
 from __future__ import annotations
 
+import io
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
+
+import polars as pl
 
 from ncclforensics.data.nouns import Noun
 from ncclforensics.formats import nccl
@@ -59,6 +62,24 @@ class Document(Format, Protocol):
         """Frame and columns of every record, in order, and the problems of the document as a whole."""
 
 
+class TraceRecords(NamedTuple):
+    """The frames of a trace, without the columns `source` and `line`; its problems; its records that cannot be read."""
+
+    frames: dict[str, pl.DataFrame]
+    problems: list[str]
+    damaged: int
+
+
+class Trace(Format, Protocol):
+    """A format that is one long document, which is never held in memory as a whole."""
+
+    def is_trace(self, beginning: bytes) -> bool:
+        """Whether a file with this beginning belongs to the format."""
+
+    def read_trace(self, stream: io.BufferedIOBase, *, is_whole: bool) -> TraceRecords:
+        """Its records; only those of its head, if not `is_whole`: then the rest answers another question."""
+
+
 class Folder(Format, Protocol):
     """A format of many files that hold a single value each; the path says what it is the value of."""
 
@@ -91,6 +112,14 @@ class DocumentReader:
     one_record_a_line: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TraceReader:
+    """How the records of one trace are read."""
+
+    read: Callable[..., TraceRecords]  # takes a stream, and `is_whole`
+
+
+Reader = DocumentReader | TraceReader
 _ADDED: dict[str, Format] = {}
 
 
@@ -124,18 +153,20 @@ def filled_by(frame: str) -> tuple[str, ...]:
     return tuple(own for fills in declared("FILLS") for own, filled in fills.items() if filled == frame)
 
 
-def document(beginning: bytes, path: str) -> DocumentReader | None:
+def document(beginning: bytes, path: str) -> Reader | None:
     """The reader of a file with this beginning and path, if it is one document or a single value; None for lines."""
     readers = (reader for recognise in _other_than_lines() if (reader := recognise(beginning, path)))
     return next(readers, None)
 
 
 @lru_cache(maxsize=1)
-def _other_than_lines() -> tuple[Callable[[bytes, str], DocumentReader | None], ...]:
+def _other_than_lines() -> tuple[Callable[[bytes, str], Reader | None], ...]:
     """One for each format of which an input may be one document or a single value: what recognises it."""
-    recognise: list[Callable[[bytes, str], DocumentReader | None]] = []
+    recognise: list[Callable[[bytes, str], Reader | None]] = []
     for candidate in all_formats().values():
-        if hasattr(candidate, "is_dump"):
+        if hasattr(candidate, "is_trace"):
+            recognise.append(partial(_as_trace, cast(Trace, candidate)))
+        elif hasattr(candidate, "is_dump"):
             recognise.append(partial(_as_dump, cast(Dump, candidate)))
         elif hasattr(candidate, "records"):
             is_one_a_line = getattr(candidate, "ONE_RECORD_A_LINE", False)
@@ -145,8 +176,12 @@ def _other_than_lines() -> tuple[Callable[[bytes, str], DocumentReader | None], 
     return tuple(recognise)
 
 
+def _as_trace(trace: Trace, beginning: bytes, _path: str) -> TraceReader | None:
+    return TraceReader(trace.read_trace) if trace.is_trace(beginning) else None
+
+
 def _as_dump(dump: Dump, beginning: bytes, _path: str) -> DocumentReader | None:
-    return DocumentReader(dump.records, dump.head) if dump.is_dump(beginning) else None
+    return DocumentReader(dump.records, head=dump.head) if dump.is_dump(beginning) else None
 
 
 def _as_document(candidate: Document, is_one_a_line: bool, beginning: bytes, _path: str) -> DocumentReader | None:

@@ -15,6 +15,7 @@ import orjson
 from ncclforensics.data import nouns
 from ncclforensics.data.torch_calls import BATCHES
 from ncclforensics.formats import DAMAGED, Record
+from ncclforensics.inputs.chrome_trace import is_chrome_trace
 from ncclforensics.inputs.damaged_json import NOT_READ, elements_of_key, value_of_key
 from ncclforensics.inputs.plain_pickle import PROTOCOLS, load, walk
 from ncclforensics.inputs.tolerant_json import json_array, json_integer, json_number, json_object, json_text, parse_json
@@ -42,6 +43,8 @@ def is_dump(beginning: bytes) -> bool:
     if beginning.startswith(PICKLE_STARTS):
         is_list = beginning[2:3] == b"]"
         return any(key in beginning for key in KEYS + ENTRY_KEYS * is_list)
+    if is_chrome_trace(beginning):  # which names process groups by the same key
+        return False
     return beginning.lstrip()[:1] in (b"{", b"[") and any(b'"%s"' % key in beginning for key in KEYS)
 
 

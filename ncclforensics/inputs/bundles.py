@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from ncclforensics.inputs.archives import Unpacked
+from ncclforensics.inputs.chrome_trace import is_chrome_trace
 from ncclforensics.inputs.damaged_json import NOT_READ, objects_in
 from ncclforensics.inputs.tolerant_json import json_int32, json_object, parse_json
 
@@ -31,7 +32,7 @@ CUT_DUMP = b'{"pg_config": {}, "pg_status": {'  # stands for a dump that cannot 
 def is_bundle(head: bytes) -> bool:
     """Whether a document that begins like this may hold several dumps: a dump begins below its first level."""
     text = head.lstrip()
-    if text[:1] not in (b"{", b"[") or not any(marker in text for marker in _MARKERS):
+    if is_chrome_trace(head) or text[:1] not in (b"{", b"[") or not any(marker in text for marker in _MARKERS):
         return False
     first_key = text[1:].lstrip()
     return text[:1] == b"[" or not any(first_key.startswith(marker) for marker in (*_MARKERS, b'"version"'))

@@ -126,7 +126,7 @@ class InputReader:
                             f"it unpacks to more than {most >> 20:,} MiB of one document; unpack it to read all"
                         )
         except DAMAGED_ARCHIVE as error:
-            self._note_damage(error)
+            self.note_damage(error)
         return bytes(data)
 
     def read_head(self, size: int) -> bytes:
@@ -136,7 +136,7 @@ class InputReader:
             with self.source.open() as stream:
                 data = stream.read(size)
         except OSError as error:
-            self._note_damage(error)
+            self.note_damage(error)
             return b""
         self.head_stop, self.tail_start = len(data), self.source.text_size
         return data
@@ -160,7 +160,7 @@ class InputReader:
                     data = _without_cut_lines(data, b"\n" + middle)
         except DAMAGED_ARCHIVE as error:
             if is_system_error(error):
-                self._note_damage(error)
+                self.note_damage(error)
             return b""
         return data
 
@@ -191,10 +191,10 @@ class InputReader:
         try:
             yield from pieces
         except DAMAGED_ARCHIVE as error:
-            self._note_damage(error)
+            self.note_damage(error)
             self.is_whole = True  # asking for more of it is useless
 
-    def _note_damage(self, error: Exception) -> None:
+    def note_damage(self, error: Exception) -> None:
         """Add to the problems, once, that not all bytes can be read."""
         where = f" after line {self.lines_read}" if self.lines_read else ""
         problem = f"is damaged{where}: {error}"
@@ -227,13 +227,13 @@ class InputReader:
                 for rows in lines.blocks(content, self.number, self.policy.chunk):
                     yield self._counted(rows)
         except DAMAGED_ARCHIVE as error:
-            self._note_damage(error)
+            self.note_damage(error)
         self.is_whole = True
 
     def _read_export(self, read: exports.Reader) -> pl.DataFrame:
         data = self.read_document()
         if exports.is_hollow(data):
-            self._note_damage(ValueError("it holds next to nothing but empty objects, and is not read"))
+            self.note_damage(ValueError("it holds next to nothing but empty objects, and is not read"))
             data = b""
         rows, in_file = exports.rows_of(data, read, self.number)
         self.is_document = False
@@ -356,7 +356,7 @@ class InputReader:
                     texts[number + skipped] = texts.get(number + skipped, b"") + text
         except DAMAGED_ARCHIVE as error:
             if is_system_error(error):  # damage of an archive was reported when the lines were parsed
-                self._note_damage(error)
+                self.note_damage(error)
         return {line: (number, lines.shown(texts[number])) for line, number in numbers.items() if number in texts}
 
     def _count_lines(self) -> int:

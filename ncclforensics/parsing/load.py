@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.errors import Defect
-from ncclforensics.formats import DAMAGED, DocumentReader, dialect, document
+from ncclforensics.formats import DAMAGED, DocumentReader, Reader, TraceReader, dialect, document
 from ncclforensics.formats import Records as DocumentRecords
 from ncclforensics.inputs.read_policy import ReadPolicy
-from ncclforensics.inputs.sources import Source
+from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
 from ncclforensics.inputs.windows import InputReader, Lines
 from ncclforensics.parsing.alike_rows import AlikeRows
 from ncclforensics.parsing.calls_between import CALLS_BETWEEN, CountedCalls, CountedStretches, count_calls
@@ -152,10 +152,13 @@ class Records:
                     self._parser.isolation.stop_reading(self.inputs[number], error)
             return formats
 
-    def _add_document(self, reader: InputReader, found: DocumentReader | None) -> bool:
+    def _add_document(self, reader: InputReader, found: Reader | None) -> bool:
         """Add the records of an input that is one document or one value; False for an input of lines."""
         if found is None or reader.problems:
             return False
+        if isinstance(found, TraceReader):
+            self._add_trace(reader, found)
+            return True
         if found.head and reader.source.seekable and not self.policy.full:
             size = self.policy.window
             while size < reader.source.size:
@@ -186,6 +189,26 @@ class Records:
         counts = {**dict.fromkeys(COUNTS, 0), "recognised": len(records) - known - damaged, "damaged": damaged}
         tally = {"source": reader.number, **counts}
         counted = pl.DataFrame([tally], schema=NO_TALLY.schema)
+        self.add(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)))
+
+    def _add_trace(self, reader: InputReader, found: TraceReader) -> None:
+        """Add the records of a trace: all of them, or those of its head where both ends of logs decide."""
+        reader.is_document = reader.is_whole = True
+        try:
+            with reader.source.open() as stream:
+                read = found.read(stream, is_whole=self.policy.full)
+        except DAMAGED_ARCHIVE as error:
+            reader.note_damage(error)
+            return
+        reader.problems += read.problems
+        reader.lines_read = sum(rows.height for rows in read.frames.values()) + read.damaged
+        counts = {**dict.fromkeys(COUNTS, 0), "recognised": reader.lines_read - read.damaged, "damaged": read.damaged}
+        frames, line = {}, 1
+        for name, rows in read.frames.items():
+            lines = pl.int_range(line, line + rows.height, dtype=pl.Int32, eager=True)
+            frames[name] = [rows.with_columns(source=pl.lit(reader.number, pl.Int32), line=lines)]
+            line += rows.height
+        counted = pl.DataFrame([{"source": reader.number, **counts}], schema=NO_TALLY.schema)
         self.add(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)))
 
     def read(self) -> None:

@@ -7,6 +7,7 @@ import polars as pl
 from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
 from ncclforensics.analyses.slow.explanations import SlowExplanation, answer_of
 from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
+from ncclforensics.analyses.slow.traces import of_traces
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.frames.registry import analysis
 
@@ -17,14 +18,23 @@ COLLECT_RECORDS = """or the records of NCCL's Inspector: NCCL_INSPECTOR_ENABLE=1
 NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"""
 COLLECT_STEPS = "or the step lines of the training log, from its start on"
 
+INPUTS = ("profiled_process", "job_step")  # frames: a row in one of them is evidence on the speed of a job
+
 
 @analysis(SLOW_ANSWER)
 def slow_answer(
-    verdict: pl.DataFrame, job_step: pl.DataFrame, step_change: pl.DataFrame, step_stall: pl.DataFrame
+    verdict: pl.DataFrame,
+    ranked_process: pl.DataFrame,
+    timed_call: pl.DataFrame,
+    own_time: pl.DataFrame,
+    call_rate: pl.DataFrame,
+    job_step: pl.DataFrame,
+    step_change: pl.DataFrame,
+    step_stall: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row: what makes the job slow, which ranks, since when, and what it costs."""
-    explanations: list[SlowExplanation] = [
-        *_standing_still(verdict),
+    explanations: list[SlowExplanation] = _standing_still(verdict) or [
+        *of_traces(ranked_process, timed_call, own_time, call_rate),
         *explanations_of_step_lines(job_step, step_change, step_stall),
     ]
     return pl.DataFrame(

@@ -119,6 +119,16 @@ class Doubt(Enum):
     RESTARTED = _ordinary("the job was started with another configuration there")
     STALLS_BY_CHANCE = _ordinary("so few long steps stand at equal distances by chance")
     SLOW_FROM_THE_BEGINNING = _ordinary("the job is slow since its first step")
+    # What traces of slow jobs tell.
+    NAMED_BY_CHANCE = _unusual("work is uneven by chance, and these were the last in most of the few steps")
+    FEW_STALLS = _ordinary("these stalls have no common cause, and chance made one rank the last in most of them")
+    FEW_STEPS = _ordinary("these steps are no fair sample: there are too few")
+    RANK_NOT_TRACED = _ordinary("the others wait for a rank of which there is no trace")
+    ENDS_APART = _unusual("calls that end at different times on their members hide another cause")
+    GROUPS_ASSUMED = _unusual("the calls belong to other groups than that of all ranks")
+    OTHER_TIMES = _unusual("it is slow at other times than those of these steps")
+    SLOW_BY_DESIGN = _unusual("this network is as slow as that by design")
+    AS_PROGRAMMED = _ordinary("the program gives its ranks unequal work on purpose")
     # An answer that names nothing.
     OPEN = _unusual("further evidence decides it")
 

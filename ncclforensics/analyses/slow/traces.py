@@ -1,0 +1,340 @@
+"""What the traces of all ranks say of a slow job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from statistics import median
+
+import polars as pl
+
+from ncclforensics.analyses.slow.answer import SlowKind
+from ncclforensics.analyses.slow.explanations import SlowExplanation
+from ncclforensics.analyses.slow.step_window import FEWEST_MEMBERS, RARELY, Members, Named, Stalls, StepWindow
+from ncclforensics.analyses.slow.what_if import ALWAYS_LAST, FEWEST_STEPS, uneven_share
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.data.names import ranks_text
+
+UNEVEN = 0.05  # share of the step that uneven arrival costs, to be told where no rank alone does
+EXPOSED = 0.2  # share of the step in transfers that no computation hides
+CLEAR, LONG_WINDOW = 0.05, 100  # share of the step and number of steps from which on chance explains nothing
+SLOWEST_NETWORK = 0.125  # GB/s: 1 Gbit/s
+LARGE = 1 << 18  # bytes of a call from which on bandwidth decides, not latency
+BELOW_SISTERS = 1.4  # times as long as the same call in sister groups
+
+COLLECT_REST = "traces of the same steps of the ranks that are missing"
+COLLECT_MORE = "traces of 20 steps or more: torch.profiler.schedule(wait=5, warmup=2, active=30)"
+
+
+def of_traces(
+    processes: pl.DataFrame, calls: pl.DataFrame, own_time: pl.DataFrame, rates: pl.DataFrame
+) -> list[SlowExplanation]:
+    """Return what traces explain; nothing without any. Rows of ranked_process, timed_call, own_time and call_rate."""
+    if processes.is_empty():
+        return []
+    shown = _Traces(processes, calls, own_time, rates)
+    if shown.missing:
+        return [shown.rank_not_traced()]
+    if (reason := shown.reason_undecided) is not None:
+        return [shown.undecided(reason)]
+    causes = [shown.named(), shown.stalls(), shown.slow_group(), shown.slow_network()]
+    conditions = [shown.uneven(), shown.exposed()]
+    for found in (causes, conditions):
+        if explained := [explanation for explanation in found if explanation is not None]:
+            return explained
+    return [shown.even()]
+
+
+class _Traces:
+    """The traces of a job, and what they explain."""
+
+    def __init__(
+        self, processes: pl.DataFrame, calls: pl.DataFrame, own_time: pl.DataFrame, rates: pl.DataFrame
+    ) -> None:
+        self.processes, self.calls, self.own_time, self.rates = processes, calls, own_time, rates
+        self.traced = sorted(processes["rank"].to_list())
+        world = processes["world"].max()
+        named = {rank for members in calls["members"].unique() for rank in members}
+        size = max(int(world) if isinstance(world, int) else 0, max(named, default=-1) + 1)
+        self.missing = sorted(set(range(size)) - set(self.traced))
+        self.size = max(size, len(self.traced))
+        self.window = StepWindow(own_time) if own_time.height else None
+        self.evidence = tuple((int(source), 1) for source in processes["source"])
+
+    @property
+    def steps(self) -> StepWindow:
+        """The steps; there are some wherever an explanation is made of them."""
+        if self.window is None:
+            raise ValueError("these traces hold no step")
+        return self.window
+
+    @property
+    def groups_doubt(self) -> tuple[Doubt, ...]:
+        """The doubt about groups that no trace names."""
+        return () if self.calls["is_group_known"].all() else (Doubt.GROUPS_ASSUMED,)
+
+    @property
+    def reason_undecided(self) -> str | None:
+        """Why these traces decide nothing; None where they suffice."""
+        if self.calls.is_empty():
+            return "these traces hold no call of NCCL or gloo, and other libraries name their kernels otherwise"
+        if len(self.traced) < FEWEST_MEMBERS:
+            return f"traces of {ranks_text(self.traced)} alone cannot show who waits: three ranks are the least"
+        if self.window is None:
+            return "these traces hold no step that all ranks share: no call in which they wait for each other repeats"
+        if len(self.window.ordinary) < FEWEST_STEPS:
+            count = len(self.window.own)
+            return f"{count} step{'s' * (count != 1)} are too few to tell a slow rank from chance: 20 are the least"
+        return None
+
+    def rank_not_traced(self) -> SlowExplanation:
+        """Return that ranks without a trace leave the question open."""
+        calls = ""
+        if self.own_time.height:
+            share = (pl.col("wait_us") + pl.col("transfer_us")).sum() / pl.col("length_us").sum()
+            least = self.own_time.group_by("rank").agg(share=share)["share"].min()
+            calls = f", on each of which calls take {least:.0%} of a step or more" if isinstance(least, float) else ""
+        return SlowExplanation(
+            SlowKind.UNDECIDABLE,
+            f"traces of {len(self.traced)} of {self.size} ranks{calls}: the rank they wait for may be a missing one",
+            (Doubt.RANK_NOT_TRACED,),
+            missing=tuple(self.missing),
+            collect=(f"{COLLECT_REST}: {ranks_text(self.missing)}",),
+            evidence=self.evidence,
+        )
+
+    def undecided(self, reason: str) -> SlowExplanation:
+        """Return that these traces do not suffice."""
+        return SlowExplanation(
+            SlowKind.UNDECIDABLE, reason, (Doubt.FEW_STEPS,), collect=(COLLECT_MORE,), evidence=self.evidence
+        )
+
+    def named(self) -> SlowExplanation | None:
+        """Return the ranks that the others wait for."""
+        steps = self.steps
+        named = steps.named(self._groups(), self._hosts())
+        if named is None:
+            return None
+        ranks = [steps.ranks[place] for place in named.found.members]
+        hosts = sorted(set(self.processes.filter(pl.col("rank").is_in(ranks))["host"].drop_nulls()))
+        name = self._label(named.name) if named.kind == "group" else f"{named.kind} {named.name}"
+        subject = ranks_text(ranks) if named.kind == "rank" else f"{name} ({ranks_text(ranks)})"
+        place = f" on {hosts[0]}" if named.kind == "rank" and hosts else ""
+        others = self.size - len(ranks)
+        makes = "makes" if named.kind != "rank" or len(ranks) == 1 else "make"
+        last = round(named.found.last_share * named.steps)
+        uneven = max(self._uneven(), named.found.step_share)
+        return SlowExplanation(
+            {"rank": SlowKind.RANK, "host": SlowKind.HOST, "group": SlowKind.GROUP}[named.kind],
+            f"{subject}{place} {makes} the other {others} wait in {last} of {named.steps} steps",
+            (*self._chance(named), *self._ends(), *self.groups_doubt),
+            details=(self._own_text(named), f"all uneven arrival together costs {_percent(uneven)} of a step"),
+            ranks=tuple(ranks),
+            hosts=tuple(hosts),
+            group=name if named.kind == "group" else None,
+            since_step=None if named.since is None else steps.numbers[named.since],
+            since=None if named.since is None else self._moment(named.since),
+            step_seconds=self._step_seconds(named.since),
+            step_share=named.found.step_share,
+            uneven_share=uneven,
+            gpus=self.size,
+            evidence=self._evidence_of(ranks),
+        )
+
+    def stalls(self) -> SlowExplanation | None:
+        """Return long steps at equal distances."""
+        found = self.steps.stalls
+        if found is None:
+            return None
+        steps = self.steps
+        usual, long = steps.length, median(steps.lengths[place] for place in found.places)
+        ranks = [] if found.owner is None else [steps.ranks[found.owner]]
+        owner = f"; {ranks_text(ranks)} is the last in {found.owned} of {len(found.places)} of them" if ranks else ""
+        return SlowExplanation(
+            SlowKind.STALLS,
+            f"every {_ordinal(found.period)} step takes {long / usual:.1f} times as long as the others{owner}",
+            (Doubt.NAMED_BY_CHANCE if found.chance <= RARELY else Doubt.FEW_STALLS, *self.groups_doubt),
+            details=self._stall_details(found),
+            ranks=tuple(ranks),
+            hosts=tuple(sorted(set(self.processes.filter(pl.col("rank").is_in(ranks))["host"].drop_nulls()))),
+            step_seconds=sum(steps.lengths) / len(steps.lengths) / 1e6,
+            step_share=found.share,
+            gpus=self.size,
+            evidence=self._evidence_of(ranks) if ranks else self.evidence,
+        )
+
+    def _stall_details(self, found: Stalls) -> tuple[str, ...]:
+        numbers = [str(self.steps.numbers[place] or place) for place in found.places]
+        return (
+            f"the long steps: {', '.join(numbers[:8])}{', …' * (len(numbers) > 8)}",
+            "usual causes: garbage collection, data loader workers, logging, checkpoints",
+        )
+
+    def slow_group(self) -> SlowExplanation | None:
+        """Return a group whose calls take longer than the same ones of its sister groups."""
+        slow = self.rates.filter(pl.col("ratio") >= BELOW_SISTERS)
+        slow = slow.filter(pl.col("total_us") >= CLEAR * sum(self.steps.lengths))
+        if slow.is_empty():
+            return None
+        row = slow.row(0, named=True)
+        label = f"{self._label(row['key'])} ({ranks_text(row['members'])})"
+        return self._communication(
+            row,
+            f"takes {row['ratio']:.1f} times as long in {label} as in its sister groups",
+            group=label,
+        )
+
+    def slow_network(self) -> SlowExplanation | None:
+        """Return calls that move data more slowly than the slowest network that is used for it."""
+        large = self.rates.filter((pl.col("bytes") >= LARGE) & (pl.col("busbw") < SLOWEST_NETWORK))
+        if large.is_empty() or self._transfer_share() < EXPOSED:
+            return None
+        row = large.row(0, named=True)
+        return self._communication(
+            row, f"moves {row['busbw'] * 1000:.0f} MB/s once all ranks are there, less than a link of 1 Gbit/s"
+        )
+
+    def _communication(self, row: dict[str, object], what: str, group: str | None = None) -> SlowExplanation:
+        apart = self.steps.apart_us
+        ends = f"the ends of the same call lie {apart / 1000:.1f} ms apart, as behind a slow link"
+        return SlowExplanation(
+            SlowKind.COMMUNICATION,
+            f"{row['operation']} of {_size(row['bytes'])} {what}",
+            (Doubt.SLOW_BY_DESIGN, *self.groups_doubt),
+            details=(
+                f"transfers take {_percent(self._transfer_share())} of a step; no rank works longer than the others",
+                *([ends] if not self.steps.ends_together else []),
+            ),
+            group=group,
+            step_seconds=self._step_seconds(None),
+            step_share=None,
+            uneven_share=self._uneven(),
+            gpus=self.size,
+            collect=(
+                "the counters of the links twice, some minutes apart: `perfquery` or `ethtool -S`, of all hosts",
+                "the bandwidth of pairs of hosts: `ncclforensics capture`, or nccl-tests on two hosts at a time",
+            ),
+            evidence=self.evidence,
+        )
+
+    def uneven(self) -> SlowExplanation | None:
+        """Return that ranks take turns in being late."""
+        share = self._uneven()
+        if share < UNEVEN:
+            return None
+        return SlowExplanation(
+            SlowKind.UNEVEN,
+            f"another rank is the last in each step: uneven work costs {_percent(share)} of a step, no rank alone",
+            (Doubt.AS_PROGRAMMED, *self.groups_doubt),
+            details=("usual causes: sequences of unequal length, experts or stages with unequal load",),
+            step_seconds=self._step_seconds(None),
+            step_share=share,
+            uneven_share=share,
+            gpus=self.size,
+            evidence=self.evidence,
+        )
+
+    def exposed(self) -> SlowExplanation | None:
+        """Return that all ranks alike spend much of a step in transfers that no computation hides."""
+        share = self._transfer_share()
+        if share < EXPOSED:
+            return None
+        rates = self.rates.head(1).to_dicts()
+        most = [f"most of it in {row['operation']} of {_size(row['bytes'])}, at {_rate(row['busbw'])}" for row in rates]
+        return SlowExplanation(
+            SlowKind.EXPOSED,
+            f"calls that no computation hides take {_percent(share)} of a step on all ranks alike",
+            (Doubt.SLOW_BY_DESIGN, *self.groups_doubt),
+            details=tuple(most),
+            step_seconds=self._step_seconds(None),
+            step_share=share,
+            uneven_share=self._uneven(),
+            gpus=self.size,
+            evidence=self.evidence,
+        )
+
+    def even(self) -> SlowExplanation:
+        """Return that no rank alone costs much."""
+        share = self._uneven()
+        return SlowExplanation(
+            SlowKind.EVEN,
+            f"no rank, host or group alone costs more than 2 % of a step; all uneven arrival costs {_percent(share)}",
+            (Doubt.OTHER_TIMES, *self.groups_doubt),
+            step_seconds=self._step_seconds(None),
+            uneven_share=share,
+            gpus=self.size,
+            evidence=self.evidence,
+        )
+
+    def _chance(self, named: Named) -> tuple[Doubt, ...]:
+        is_clear = named.found.step_share >= CLEAR
+        is_sure = is_clear and (named.steps >= LONG_WINDOW or named.found.last_share >= ALWAYS_LAST)
+        return () if is_sure else (Doubt.NAMED_BY_CHANCE,)
+
+    def _ends(self) -> tuple[Doubt, ...]:
+        return () if self.steps.ends_together else (Doubt.ENDS_APART,)
+
+    def _own_text(self, named: Named) -> str:
+        steps, members = self.steps, named.found.members
+        places = [place for place in steps.ordinary if named.since is None or place >= named.since]
+        own = median(max(steps.own[place][rank] for rank in members) for place in places)
+        rest = [rank for rank in range(len(steps.ranks)) if rank not in members]
+        others = median(median(steps.own[place][rank] for rank in rest) for place in places)
+        return f"outside of calls it works {own / 1e6:.4g} s in a step, the others {others / 1e6:.4g} s (medians)"
+
+    def _evidence_of(self, ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """The traces of these ranks first."""
+        sources = self.processes.sort(pl.col("rank").is_in(list(ranks)), descending=True)["source"]
+        return tuple((int(source), 1) for source in sources)
+
+    def _uneven(self) -> float:
+        places = self.steps.ordinary
+        return uneven_share([self.steps.own[p] for p in places], [self.steps.lengths[p] for p in places])
+
+    def _transfer_share(self) -> float:
+        total = float(self.own_time["length_us"].sum())
+        return float(self.own_time["transfer_us"].sum()) / total if total else 0.0
+
+    def _step_seconds(self, since: int | None) -> float:
+        places = [place for place in self.steps.ordinary if since is None or place >= since]
+        return median(self.steps.lengths[place] for place in places) / 1e6
+
+    def _moment(self, place: int) -> str:
+        return datetime.fromtimestamp(self.steps.ended[place] / 1e6, UTC).isoformat(timespec="seconds")
+
+    def _label(self, key: str) -> str:
+        """Name a group by its description, or else by its name."""
+        described = self.calls.filter(key=key)["group_desc"][0]
+        return f"group {key.partition(' of ')[0] if described in (None, 'undefined') else described}"
+
+    def _groups(self) -> dict[str, Members]:
+        rows = self.calls.filter("is_group_known").unique("key").select("key", "members").iter_rows()
+        return {key: frozenset(members) for key, members in rows}
+
+    def _hosts(self) -> dict[str, Members]:
+        if self.processes["host"].null_count():
+            return {}
+        hosts = self.processes.group_by("host").agg("rank").iter_rows()
+        return {host: frozenset(ranks) for host, ranks in hosts}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _size(size: object) -> str:
+    if not isinstance(size, int):
+        return "unknown size"
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} bytes"
+
+
+def _rate(busbw: float | None) -> str:
+    return "an unknown rate" if busbw is None else f"{busbw:.3g} GB/s (busbw)"

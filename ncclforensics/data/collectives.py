@@ -1,0 +1,59 @@
+"""Collectives as profilers and kernels name them: which of them wait for all ranks, their size and their bandwidth."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+# Parts of names, without case and underscores -> nccl-tests' name; the first that fits. `all_to_allv` and a kernel of
+# several messages (`SendRecv`) may move other sizes on each rank.
+_NAMES = (
+    ("allreduce", "all_reduce"),
+    ("allgather", "all_gather"),
+    ("reducescatter", "reduce_scatter"),
+    ("alltoallv", "alltoallv"),
+    ("alltoall", "alltoall"),
+    ("sendrecv", "sendrecv"),
+    ("broadcast", "broadcast"),
+    ("barrier", "barrier"),
+    ("scatter", "scatter"),
+    ("gather", "gather"),
+    ("reduce", "reduce"),
+    ("send", "send"),
+    ("recv", "recv"),
+)
+# No rank ends one of these before all have begun it, so that the rank that comes last waits least.
+WAITS_FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "barrier")
+ALL_OF_OUTPUT = ("all_gather",)  # whose size is that of the output
+DOUBLED, SHRUNK = ("all_reduce",), ("all_gather", "reduce_scatter", "alltoall", "alltoallv")
+# Bytes of an element, by the names of PyTorch's types in traces of NCCL and of the CPU.
+ELEMENT_BYTES = {
+    "Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4, "Short": 2, "Byte": 1, "Char": 1,
+    "Bool": 1, "UInt16": 2, "UInt32": 4, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
+    "float": 4, "double": 8, "long int": 8, "long": 8, "int": 4, "short": 2, "signed char": 1, "unsigned char": 1,
+    "bool": 1, "c10::BFloat16": 2, "c10::Half": 2,
+}  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def collective_named(name: str) -> str:
+    """Return nccl-tests' name of a collective as a profiler or a kernel names it; empty for an unknown one.
+
+    >>> collective_named("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+    'all_reduce'
+    >>> collective_named("_reduce_scatter_base"), collective_named("gloo:all_reduce"), collective_named("init")
+    ('reduce_scatter', 'all_reduce', '')
+    """
+    plain = name.lower().replace("_", "")
+    return next((known for part, known in _NAMES if part in plain), "")
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """Return what the algorithm's bandwidth is multiplied with to have that of the busiest link, as in nccl-tests.
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    if collective in DOUBLED:
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if collective in SHRUNK else 1.0
