@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 import polars as pl
@@ -14,6 +15,7 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 SHOWN = 8  # workers
+OF_VERBS = "ibv_"  # whose status is an errno
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("xla_rendezvous",), hang=True)
@@ -68,6 +70,155 @@ def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
             role=Role.CONSEQUENCE,
             evidence=evidence_lines(waiting),
         )
+
+
+@rule(Category.PEER_LOST, Severity.ERROR, of=("jax_service",), hang=True)
+def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
+    """Tasks of JAX sent no heartbeat to the coordination service, or did not come to its barrier.
+
+    Means: process 0 serves the others. It ends the job if a task is silent for longer than the time-out of heartbeats:
+    the task ended, its host or network failed, or it is alive and could not send, because the interpreter or a CPU was
+    held for too long.
+    Not when: the task itself prints later lines: then it was alive, and the service was wrong about it.
+    Do: read the last lines of the named tasks, and dmesg -T on their hosts; where they were alive, raise
+    heartbeat_timeout_seconds of jax.distributed.initialize, and look for what held the process (compilation, a
+    checkpoint, too few CPUs).
+    Sources: openxla/xla: xla/tsl/distributed_runtime/coordination/coordination_service.cc, pjrt/distributed/client.h;
+    jax.distributed.initialize.
+    """
+    rows = jax_service.sort("source", "line")
+    listed = rows.filter(pl.col("task").is_not_null() & (text_of("form") != "barrier"))
+    tasks = sorted(listed["task"].unique().to_list())
+    endings = rows.filter(form="ending")
+    is_barrier = not rows.filter(form="barrier").is_empty()
+    if not tasks:
+        if not endings.is_empty():
+            yield Finding(
+                title="JAX's coordination service ended a process, because of an error of another task",
+                detail="the lines of the coordinator and of the other tasks say which one",
+                certainty="certain",
+                role=Role.CONSEQUENCE,
+                evidence=evidence_lines(endings),
+            )
+        return
+    names = ranks_text(tasks).replace("rank", "task")
+    did = "did not come to a barrier in time" if is_barrier else "stopped sending heartbeats"
+    headings = rows.filter(text_of("form").is_in(["unhealthy", "barrier"]))
+    yield Finding(
+        title=f"{names} of JAX {did}, as its coordination service reports",
+        detail="the service sees only that nothing came: the process may have ended, or be alive and held up",
+        certainty="likely",
+        evidence=[*evidence_lines(headings), *evidence_lines(listed)],
+    )
+
+
+@rule(Category.IB_ERROR, Severity.ERROR, of=("nvshmem_error",), hang=True)
+def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
+    """NVSHMEM could not connect the GPUs.
+
+    Means: kernels that exchange data themselves (DeepEP) use NVSHMEM, which has connections, and settings, of its own.
+    The first line of an error says what failed, the lines behind it who called that.
+    Not when: the program goes on without NVSHMEM.
+    Do: for ibv_modify_qp set NVSHMEM_HCA_LIST to the ports that NCCL uses, and NVSHMEM_IB_GID_INDEX to a GID that all
+    hosts reach (show_gids); for sockets set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME; NVSHMEM_DEBUG=INFO shows the choice.
+    Sources: NVSHMEM: src/modules/transport/ibrc/ibrc.cpp, environment variables; sglang#7450.
+    """
+    rows = nvshmem_error.sort("source", "line")
+    if rows.is_empty():
+        return
+    first = rows.row(0, named=True)
+    function = f"{first['nvshmem_function']}: " if first["nvshmem_function"] else ""
+    status = first["status"]
+    meaning = (
+        errno.errorcode.get(status, "")
+        if status is not None and str(first["nvshmem_reason"]).startswith(OF_VERBS)
+        else ""
+    )
+    number = "" if status is None else f" (status {status}{', ' * bool(meaning)}{meaning})"
+    yield Finding(
+        title=f"NVSHMEM failed: {function}{first['nvshmem_reason'] or 'a call returned an error'}{number}",
+        detail=f"{count_of(rows.height, 'line')} of errors; NCCL has no part in these connections",
+        certainty="certain",
+        evidence=evidence_lines(rows),
+    )
+
+
+@rule(Category.TIMEOUT, Severity.WARNING, of=("engine_load",), hang=True)
+def engine_load_outlasts_timeout(engine_load: pl.DataFrame, work_timeout: pl.DataFrame) -> Iterator[Finding]:
+    """An engine loaded its weights for longer than the time-out of the collectives that other ranks wait in.
+
+    Means: ranks that have their weights wait in the next collective for those that still load. Where one node loads for
+    longer than the time-out, the watchdogs of the others end their processes: nothing is broken but the time.
+    Not when: no watchdog timed out, or all loaded in less than its limit.
+    Do: compare how fast each node reads the model (a local copy, the page cache, a shared file system under load);
+    raise the time-out of the engine's process groups (SGLang: --dist-timeout).
+    Sources: vLLM, default_loader.py and weight_utils.py; SGLang, loader.py; sglang#3254.
+    """
+    limit = min(work_timeout["timeout"].drop_nulls(), default=None)
+    loads = engine_load.with_columns(
+        took=pl.coalesce(
+            pl.col("load_seconds"), text_of("load_time").map_elements(_seconds_of_clock, return_dtype=pl.Float64)
+        )
+    ).sort("took", descending=True)
+    if limit is None or loads.is_empty() or loads["took"][0] * 1000 < limit:
+        return
+    longest = loads.head(1)
+    took = longest["load_time"].cast(pl.String)[0] or f"{longest['took'][0]:,.0f} s"
+    yield Finding(
+        title=f"loading the weights took {took}, longer than the time-out of collectives ({limit / 1000:,.0f} s)",
+        detail="ranks that had loaded before waited for the others, until their watchdog ended them",
+        certainty="likely",
+        role=Role.CAUSE,
+        evidence=evidence_lines(longest),
+    )
+
+
+def _seconds_of_clock(text: str) -> float:
+    """Return the seconds that a bar's clock shows.
+
+    >>> _seconds_of_clock("1:09:28"), _seconds_of_clock("00:12")
+    (4168.0, 12.0)
+    """
+    seconds = 0.0
+    for part in text.split(":"):
+        seconds = 60 * seconds + int(part)
+    return seconds
+
+
+@rule(Category.PEER_LOST, Severity.ERROR, of=("mpi_daemon", "job_end"), hang=True)
+def mpirun_daemon_missing(mpi_daemon: pl.DataFrame, job_end: pl.DataFrame) -> Iterator[Finding]:
+    """Mpirun could not start its daemon on a node, or lost it.
+
+    Means: the daemon starts the ranks of its node and passes on what they print. Without it these ranks never start; if
+    it is lost while the job runs, its node or the connection to it failed, and mpirun ends the job.
+    Not when: the job went on.
+    Do: ssh to that node from the one of mpirun; check its name (getent hosts NAME), the path of orted or prted there,
+    and which interface both share (--mca oob_tcp_if_include, PRTE: --prtemca); if it was lost, read its kernel log.
+    Sources: Open MPI, orte/mca/plm/base/help-plm-base.txt and prte's; ssh(1); mpi-operator#152.
+    """
+    lost = pl.concat(
+        [
+            mpi_daemon.filter(form="lost").select("source", "line", "daemon_host"),
+            job_end.filter(form="daemon_lost")
+            .select("source", "line", daemon_host=None)
+            .cast({"daemon_host": pl.Categorical}),
+        ]
+    )
+    not_started = mpi_daemon.filter(form="not_started")
+    failed = mpi_daemon.filter(text_of("form").is_in(["unresolved", "unreachable"])).sort("source", "line")
+    hosts = sorted(failed["daemon_host"].cast(pl.String).unique().to_list())
+    if not not_started.is_empty():
+        where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
+        reason = (
+            f"ssh reports: {failed['ssh_reason'].cast(pl.String)[0]}" if hosts else "no line says on which node, or why"
+        )
+        evidence = [*evidence_lines(failed), *evidence_lines(not_started)]
+        yield Finding(f"mpirun could not start its daemon{where}", reason, "certain", hosts=hosts, evidence=evidence)
+    if not lost.is_empty():
+        hosts = sorted(lost["daemon_host"].cast(pl.String).drop_nulls().unique().to_list())
+        title = f"mpirun lost its daemon on {', '.join(hosts[:SHOWN]) or 'a node'}"
+        detail = "the node, its daemon or the connection to it failed; mpirun then ends the job"
+        yield Finding(title, detail, "certain", hosts=hosts, evidence=evidence_lines(lost.sort("source", "line")))
 
 
 @rule(Category.LAGGING_RANK, Severity.WARNING, of=("horovod_stall",), hang=True)
