@@ -77,6 +77,18 @@ def test_processes_without_a_rank_are_named_by_host_and_pid(wrap: Callable[[str,
     assert "process 2036 on node01 stands in read_next, train.py:29 (data loader)" in report.findings[0].title
 
 
+def test_processes_of_one_file_are_kept_apart_and_share_the_frames_below_their_heads(tmp_path: Path) -> None:
+    heads = "".join(f'Thread {pid} (active): "MainThread"\n' for pid in (4101, 4102, 4103))
+    waiting = "    broadcast (torch/distributed/distributed_c10d.py:1191)\n    evaluate (train.py:83)\n"
+    loading = (
+        "    get (queue.py:179)\n    _try_get_data (torch/utils/data/dataloader.py:1011)\n    evaluate (train.py:83)\n"
+    )
+    report = report_on(tmp_path, dumps=f'{heads}{waiting}\nThread 4104 (idle): "MainThread"\n{loading}')
+    (verdict,) = report.verdicts
+    assert (verdict["verdict"], verdict["certainty"], len(verdict["victims"])) == ("lagging-ranks", "likely", 3)
+    assert "process 4104 stands in evaluate, train.py:83 (data loader)" in report.findings[0].title
+
+
 def test_the_workers_of_a_data_loader_are_no_ranks() -> None:
     report = analyze([str(LOADER)])
 

@@ -37,6 +37,9 @@ KINDS = {
     "API call is not supported in the installed CUDA driver": UNUSABLE,
     "system has unsupported display driver / cuda driver combination": UNUSABLE,
     "all CUDA-capable devices are busy or unavailable": UNUSABLE,
+    "shared object initialization failed": UNUSABLE,
+    "forward compatibility was attempted on non supported HW": UNUSABLE,
+    "MPS client failed to connect to the MPS control daemon or the MPS server": UNUSABLE,
     "unknown error": UNSPECIFIC,
     "no CUDA-capable device is detected": HIDDEN,
     "invalid device ordinal": HIDDEN,
@@ -50,15 +53,64 @@ ERROR_NUMBERS = {
     1: "invalid argument",
     2: "out of memory",
     3: "initialization error",
+    35: "CUDA driver version is insufficient for CUDA runtime version",
     46: "all CUDA-capable devices are busy or unavailable",
     100: "no CUDA-capable device is detected",
     101: "invalid device ordinal",
+    209: "no kernel image is available for execution on the device",
+    214: "uncorrectable ECC error encountered",
     217: "peer access is not supported between these two devices",
+    220: "uncorrectable NVLink error detected during the execution",
+    400: "invalid resource handle",
     700: "an illegal memory access was encountered",
+    710: "device-side assert triggered",
+    716: "misaligned address",
     719: "unspecified launch failure",
     802: "system not yet initialized",
     803: "system has unsupported display driver / cuda driver combination",
+    900: "operation not permitted when stream is capturing",
+    999: "unknown error",
 }
+
+_CAPTURE = (
+    "a call was made while a CUDA graph was being captured: make the first collective of each group (which creates its "
+    "communicator), allocations and synchronisation before the capture; or start the engine without CUDA graphs "
+    "(enforce_eager, --disable-cuda-graph)"
+)
+# What to do about an error whose name says it, whichever call reports it (CUDA runtime API, cudaError_t).
+_ADVICE = {
+    "operation not permitted when stream is capturing": _CAPTURE,
+    "operation failed due to a previous error during capture": _CAPTURE,
+    "operation would result in a merge of separate capture sequences": _CAPTURE,
+    "operation would make the legacy stream depend on a capturing blocking stream": _CAPTURE,
+    "dependency created on uncaptured work in another stream": _CAPTURE,
+    "no kernel image is available for execution on the device": (
+        "the program was built for other GPUs: compare its list of architectures (torch.cuda.get_arch_list()) with the "
+        "compute capability that nvidia-smi --query-gpu=compute_cap --format=csv prints"
+    ),
+    "device kernel image is invalid": "rebuild the kernel: its image is damaged, or for another CUDA",
+    "the provided PTX was compiled with an unsupported toolchain": (
+        "the driver is older than the CUDA that compiled the kernel: update the driver"
+    ),
+    "invalid resource handle": (
+        "a stream or event of another device or context is used: call torch.cuda.set_device(LOCAL_RANK) before "
+        "anything else, and create streams on the device that uses them"
+    ),
+    "invalid device function": "the program was built for other GPUs, or its kernel was not loaded: rebuild it",
+    "operation not supported": (
+        "this GPU, driver or container does not have what the call in the traceback asks for: look that call up"
+    ),
+    "too many resources requested for launch": "the kernel needs more registers or threads than this GPU has",
+}
+
+
+def error_advice(text: str) -> str | None:
+    """Return what to do about the error that a text begins with, or None.
+
+    >>> error_advice("no such error"), (error_advice("invalid device function") or "")[:11]
+    (None, 'the program')
+    """
+    return next((advice for error, advice in _ADVICE.items() if text.startswith(error)), None)
 
 
 def error_kind(text: str) -> str:

@@ -91,7 +91,9 @@ SECOND_HAND_MESSAGES = (
 )
 # The same, anywhere in the message: what XLA and Horovod pass on.
 SECOND_HAND_PARTS = (
-    *("NCCL operation nccl", "ncclCommInit"),
+    *("NCCL operation nccl", "ncclCommInit", "NCCL error: "),
+    "/gloo/transport/",
+    *("root cause above", "for root cause", "for the root cause"),
     *("custom call 'xla.gpu.all_", "custom call 'xla.gpu.reduce_scatter", "custom call 'xla.gpu.collective_"),
 )
 GLOO = "/gloo/"  # of a source file that stands in brackets in front of an error of PyTorch's transport for CPUs

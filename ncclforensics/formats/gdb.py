@@ -8,4 +8,4 @@ GRAMMARS = ("stackdumps", "gdb", "collected")
 SIGNATURES = ("debugger_thread", "debugger_first")
 KINDS = dict.fromkeys(SIGNATURES, "stacks")
 NOUN = nouns.STACK
-CODE_COLUMNS = tuple((name, "file") for name in ("debugger_first", "debugger_frame", "debugger_python"))
+CODE_COLUMNS = tuple((name, "file") for name in ("debugger_first", "debugger_frame"))

@@ -24,6 +24,7 @@ KINDS = {
     "engine_start": "pytorch-log",
     "xla_rendezvous": "pytorch-log",
     "horovod_stall": "pytorch-log",
+    "jax_service": "pytorch-log",
     "ras_report": "ras-report",
     "ras_group": "ras-report",
     "ras_section": "ras-report",
@@ -101,6 +102,7 @@ SECRET_COLUMNS = (
     ("exported", "name", "value"),
     ("libfabric_setting", "setting", "value"),
 )
+CODE_COLUMNS = (("traceback_frame", "file"),)
 # Prefix rules: the beginning of a line, up to the first character of its message.
 PREFIXES = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
 # Prefixes without host and process, as in excerpts, and the prefix rules they stand for.
@@ -150,6 +152,7 @@ def dialect() -> Dialect:
             frame="call_error",
             form="last_error",
             tag_regex=grammar_file.load("pytorch").part_regex("_tags"),
+            end_regex=grammar_file.load("copied").part_regex("_traceback_behind"),
             time_regex=f"^(?:{grammar_file.load('copied').part_regex('_glued_time')})$",
             prefix="NCCL WARN ",
             unshaped="warning",

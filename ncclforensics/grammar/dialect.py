@@ -114,6 +114,7 @@ class Quotation:
     frame: str
     form: str  # of the announcing line
     tag_regex: str  # what stands in front of both lines
+    end_regex: str  # what a logger puts behind the text, in the same line
     time_regex: str  # a line that is only the time of the next one
     prefix: str  # of NCCL, as it would stand before the text
     unshaped: str  # the frame of warnings without a shape of their own

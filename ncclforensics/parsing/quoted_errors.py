@@ -26,7 +26,8 @@ def quoted_errors(matched: Sequence[Matched], unknown: pl.DataFrame, dialect: Di
     if not heads:
         return unknown.clear()
     announcements = pl.concat([rows.select("form", "source", line=pl.col("line") + 1) for rows in heads]).unique()
-    text = pl.col("text").str.replace(f"^(?:{quotation.tag_regex})", "").str.strip_chars_end(" ")
+    text = pl.col("text").str.replace(f"^(?:{quotation.tag_regex})", "").str.replace(f"(?:{quotation.end_regex})$", "")
+    text = text.str.strip_chars_end(" ")
     lines = unknown.with_columns(text=text)
     is_text = (pl.col("text").str.strip_chars(FENCE) != "") & ~pl.col("text").str.contains(quotation.time_regex)
     # An export may put the time of a message on a line of its own.

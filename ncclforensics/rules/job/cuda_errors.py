@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -16,6 +16,7 @@ from ncclforensics.data.cuda import (
     SELF_EXPLAINED,
     UNSPECIFIC,
     UNUSABLE,
+    error_advice,
 )
 from ncclforensics.data.kernel_faults import UNCONFIRMED_XIDS, XIDS, XIDS_OF_HARDWARE
 from ncclforensics.data.names import pci_address, sentence
@@ -28,7 +29,14 @@ from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, g
 P2P = "transport/p2p"
 TOO_MANY_PEERS = "peer mapping resources exhausted"
 REFUSED_LAUNCH = "invalid argument"
+ASSERTED = "device-side assert triggered"
 RECOVERED = "Nonfatal"  # severity of an NVLink error after which the link goes on
+# Functions of PyTorch that share memory of a GPU with another process (torch/multiprocessing/reductions.py).
+IPC_CALLS = ("_share_cuda_", "_new_shared_cuda", "rebuild_cuda_tensor")
+IPC_ADVICE = (
+    "only memory of cudaMalloc can be shared (cudaIpcGetMemHandle): share no tensors of another allocator (memory "
+    "savers, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), or copy them first; NCCL has no part in this"
+)
 OF_OTHER_RULES = ["transport/nvls", "transport/shm", "misc/shmutils", "include/shm", "mnnvl"]
 
 
@@ -45,8 +53,17 @@ def _rows_by_error(cuda_error: pl.DataFrame, *kinds: str) -> Iterator[tuple[str,
         yield str(error), rows
 
 
+def _reported(rows: pl.DataFrame, files: Sequence[str] = ()) -> str:
+    """Say who reported these errors, and in which file of NCCL or call of the application."""
+    text = f"reported by {', '.join(sorted(set(rows['reporter'])))}"
+    places = sorted(set(rows["place"].drop_nulls()) - {""})
+    return text + "".join(f", in {place}" for place in (", ".join(files), *places[:1]) if place)
+
+
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
-def cuda_sticky_error(cuda_error: pl.DataFrame, kernel_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def cuda_sticky_error(
+    cuda_error: pl.DataFrame, device_assertion: pl.DataFrame, kernel_event: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A kernel corrupted the CUDA context, and a later CUDA call reports it.
 
     Means: an earlier kernel, mostly one of the application, made an illegal access or failed an assertion. NCCL or the
@@ -57,11 +74,15 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, kernel_event: pl.DataFrame, rank
     Sources: vllm#4108, TensorRT-LLM#448, vllm#19890, nccl#750.
     """
     for error, rows in _rows_by_error(cuda_error, CORRUPTED):
-        reporters = ", ".join(sorted(set(rows["reporter"])))
-        finding = error_finding(
-            rows, rank, f"CUDA error on {{processes}}: {error}", f"reported by {reporters}", "likely"
-        )
-        finding.detail += "; an earlier kernel caused it, and the line shows only the call that reports it"
+        finding = error_finding(rows, rank, f"CUDA error on {{processes}}: {error}", _reported(rows), "likely")
+        asserted = device_assertion.filter(error.startswith(ASSERTED)).sort("source", "line").head(1)
+        if asserted.is_empty():
+            finding.detail += "; an earlier kernel caused it, and the line shows only the call that reports it"
+        for row in asserted.iter_rows(named=True):
+            site = str(row["asserted_at"]).rpartition("/")[2]
+            finding.detail += f"; the check `{row['condition']}` failed in the kernel {row['kernel']} ({site})"
+            finding.evidence += evidence_lines(asserted)
+            finding.remedy = "look at the values that the program gives to this kernel, mostly an index or a label"
         if set(rows["pid"]) & set(kernel_event.filter(pl.col("xid").is_in(XIDS_OF_HARDWARE))["pid"].drop_nulls()):
             finding.role = Role.CONSEQUENCE  # of a GPU fault with its own finding
         yield finding
@@ -178,7 +199,7 @@ def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
         yield error_finding(rows, rank, f"CUDA cannot be used on {{processes}}: {error}", "reported by CUDA", "likely")
     for error, rows in _rows_by_error(cuda_error, UNSPECIFIC):
         detail = "its driver cannot be used, or in a job that ran, the driver or the GPU failed"
-        finding = error_finding(rows, rank, f"CUDA reports on {{processes}}: {error}", detail, "likely")
+        finding = error_finding(rows, rank, f"CUDA error on {{processes}}: {error}", detail, "likely")
         finding.remedy = "run nvidia-smi on the host and inside the container; look for Xid in dmesg -T"
         yield finding
 
@@ -192,13 +213,13 @@ def cuda_gpu_hidden(
     Means: the launcher gave this process other GPUs than the program, or NCCL on a peer, expects: more processes than
     GPUs on the node, CUDA_VISIBLE_DEVICES, or GPUs bound to tasks by cgroups, which hide the peers' GPUs from NVML.
     Not when: NCCL continues without this call, and no error follows.
-    Do: compare processes per node with GPUs per node; with Slurm use --gpus-per-node instead of --gpus-per-task.
+    Do: compare processes per node with GPUs per node, and CUDA_VISIBLE_DEVICES (ROCm: HIP_VISIBLE_DEVICES,
+    ROCR_VISIBLE_DEVICES) of the process with the device that it sets; with Slurm use --gpus-per-node instead of
+    --gpus-per-task.
     Sources: nccl-tests#300; CUDA runtime API, cudaErrorInvalidDevice.
     """
     for error, rows in _rows_by_error(cuda_error, HIDDEN):
-        yield error_finding(
-            rows, rank, f"a GPU is not visible to {{processes}}: {error}", "reported by CUDA", "certain"
-        )
+        yield error_finding(rows, rank, f"a GPU is not visible to {{processes}}: {error}", _reported(rows), "certain")
     failed_processes = failure_event.filter(form="unwinding").select("host", "pid").unique()
     lookups = library.filter(
         (pl.col("form") == "call")
@@ -219,23 +240,29 @@ def cuda_gpu_hidden(
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def cuda_call_failed(cuda_error: pl.DataFrame, p2p_failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A CUDA call inside NCCL failed.
+    """A CUDA call failed, of NCCL or of the application.
 
     Means: the error text and the source file show which call. In transport/p2p the cause is mostly direct access
-    between GPUs that the system reports but does not support (containers, virtual machines, IOMMU).
+    between GPUs that the system reports but does not support (containers, virtual machines, IOMMU). Where the
+    application reports it, the innermost call of the traceback failed.
     Not when: NCCL only tried the call and continues without it, which it prints as INFO; the process was exiting.
     Do: look up the error in the CUDA runtime API; if the file is transport/p2p, try NCCL_P2P_DISABLE=1 once.
-    Sources: nccl: src/include/checks.h; rccl#1055; CUDA programming guide, peer-to-peer memory access.
+    Sources: nccl: src/include/checks.h; rccl#1055; CUDA runtime API, cudaError_t; CUDA programming guide, peer-to-peer
+    memory access, interprocess communication; torch/multiprocessing/reductions.py.
     """
     for error, rows in _rows_by_error(cuda_error.filter(pl.col("error") != "operation not permitted"), OTHER):
         files = sorted(rows["file"].drop_nulls().unique().to_list())
-        where = f", in {', '.join(files)}" if files else ""
-        reporters = ", ".join(sorted(set(rows["reporter"])))
-        finding = error_finding(
-            rows, rank, f"CUDA error on {{processes}}: {error}", f"reported by {reporters}{where}", "certain"
-        )
+        finding = error_finding(rows, rank, f"CUDA error on {{processes}}: {error}", _reported(rows, files), "certain")
+        places = set(rows["place"].drop_nulls())
         if files == [P2P]:
             finding.detail += ": direct access between GPUs failed"
+        elif places and all(any(call in place for call in IPC_CALLS) for place in places):
+            finding.detail += ": the program shares memory of its GPU with another process (CUDA IPC)"
+            finding.remedy = IPC_ADVICE
+        elif advice := error_advice(error):
+            finding.remedy = advice
+        elif places:
+            finding.remedy = "look at the named call, and at what the program gives to it"
         elif error == TOO_MANY_PEERS:
             finding.detail += ": without NVSwitch, a GPU has direct access to at most eight others"
         exhausted = cuda_error.filter(kind=MEMORY).group_by(OWNER).agg(earlier=pl.col("line").min())

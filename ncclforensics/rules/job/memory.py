@@ -8,18 +8,19 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import OUT_OF_MEMORY
-from ncclforensics.data.cuda import MEMORY, PEER, SELF_EXPLAINED
+from ncclforensics.data.cuda import HARDWARE, MEMORY, PEER, SELF_EXPLAINED
 from ncclforensics.data.names import shown
 from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
 from ncclforensics.frames.columns import PLACE, text_of
-from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import (
     exit_finding,
     first_exits,
     is_kernel_log_alone,
     kernel_log_finding,
+    unsettled_exits,
 )
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
@@ -69,12 +70,12 @@ def _killed_programs(rows: pl.DataFrame) -> Iterator[Finding]:
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
-def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
     """The application ran out of GPU memory and ended.
 
     Means: one rank's model, batch or cache did not fit; the other ranks wait for it, or lose their connection.
     Not when: the application caught the error and tried again with less; therefore an error without a rank counts only
-    if processes ended.
+    if processes ended, or its log ends soon after it and the job did not end well.
     Do: compare memory over ranks at that step; smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
     Sources: PyTorch, CUDA semantics (memory management).
     """
@@ -83,27 +84,44 @@ def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]
         detail = "reported by PyTorch's allocator; errors of other ranks follow"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         yield exit_finding(rows, rank, "out of GPU memory on {processes}", detail, certainty)
+        return
+    unsettled = unsettled_exits(process_exit, verdict, GPU_MEMORY).filter("is_near_end")
+    if not unsettled.is_empty():
+        detail = "reported by PyTorch's allocator; no line shows whether the process ended with it"
+        yield exit_finding(unsettled, rank, "out of GPU memory on {processes}", detail, "likely")
 
 
 @rule(Category.OOM, Severity.ERROR, of=("cuda_error", "failure"), hang=True)
 def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """NCCL ran out of memory for its buffers.
+    """CUDA, or the host, had no memory left for NCCL's buffers.
 
-    Means: on the GPU, the framework had allocated all memory before; NCCL's buffers grow with channels and peers. On
-    the host, malloc failed.
-    Not when: the limit on locked memory was reached (`Cannot allocate memory` of a verbs call).
-    Do: leave some GiB to NCCL (vLLM: gpu_memory_utilization); fewer channels (NCCL_MAX_CTAS), smaller NCCL_BUFFSIZE.
-    Sources: openxla/xla#7201; nccl: src/include/alloc.h.
+    Means: mostly the framework had allocated all memory of the GPU before; NCCL's buffers grow with channels and peers.
+    CUDA says the same where pinned memory of the host ran out, which WSL2 and containers limit, while the GPU has
+    memory. On the host, malloc failed.
+    Not when: the limit on locked memory was reached (`Cannot allocate memory` of a verbs call); the process had an
+    error of the GPU itself before, from which this follows.
+    Do: compare with nvidia-smi: if the GPU is full, leave some GiB to NCCL (vLLM: gpu_memory_utilization), fewer
+    channels (NCCL_MAX_CTAS), smaller NCCL_BUFFSIZE; if it is not, raise the limit of locked memory (ulimit -l; in WSL2
+    that of .wslconfig), or try NCCL_SHM_DISABLE=1 once.
+    Sources: openxla/xla#7201; nccl: src/include/alloc.h; CUDA on WSL user guide, limitations (pinned memory).
     """
     errors = cuda_error.filter(kind=MEMORY)
     if not errors.is_empty():
-        yield error_finding(
+        for_whom = "for NCCL " if "NCCL" in set(errors["reporter"]) else ""
+        finding = error_finding(
             errors,
             rank,
-            f"no GPU memory left {'for NCCL ' if 'NCCL' in set(errors['reporter']) else ''}on {{processes}}",
-            "CUDA returned: out of memory",
+            f"CUDA had no memory left {for_whom}on {{processes}}",
+            "CUDA returned: out of memory; of the GPU, or of pinned host memory: the line does not show which",
             "certain",
         )
+        if (
+            not cuda_error.filter(kind=HARDWARE)
+            .join(errors, on=["host", "pid"], how="semi", nulls_equal=True)
+            .is_empty()
+        ):
+            finding.role = Role.CONSEQUENCE  # of a GPU that failed
+        yield finding
         return
     refused = failure.filter(form="out_of_memory")
     if not refused.is_empty():

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL
+from ncclforensics.analyses.job.ends.crashes import LIBNCCL
+from ncclforensics.analyses.job.ends.exit_reports import (
+    EXCEPTION,
+    EXIT,
+    HOST_MEMORY,
+    KERNEL,
+    NODE,
+    NOT_STARTED,
+    SIGNAL,
+)
 from ncclforensics.data.processes import ABORT, BUS_ERROR, HANG_UP, INTERRUPT, KILL, SIGNALS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -16,6 +25,7 @@ from ncclforensics.rules.shared.ended_processes import (
     first_exits,
     is_kernel_log_alone,
     kernel_log_finding,
+    unsettled_exits,
 )
 
 NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in lower case
@@ -28,13 +38,21 @@ def _shorten(message: str) -> str:
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
-def app_exception(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """The application ended with an uncaught exception.
+def app_exception(
+    process_exit: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    torch_error: pl.DataFrame,
+    call_error: pl.DataFrame,
+    rank: pl.DataFrame,
+    verdict: pl.DataFrame,
+) -> Iterator[Finding]:
+    """The application raised an exception, and ended with it as far as the logs show.
 
     Means: the cause is in the program, its data or its configuration; closed connections and time-outs of other ranks
     follow from it.
-    Not when: the exception only passes on an NCCL error or the end of another process (these are left out); it was
-    caught and the run continued; therefore an exception without a rank counts only if processes ended.
+    Not when: the exception only passes on an NCCL error or the end of another process (these are left out, unless
+    nothing else is known); it was caught and the run continued. An exception without a rank counts if processes ended,
+    or if its log ends soon after it; elsewhere it is told as a possibility (info), unless the job ended well.
     Do: read the traceback above the cited line, on the named rank.
     Sources: PyTorch's excepthook ([rank3]:); torch.distributed.elastic, errors.
     """
@@ -43,9 +61,33 @@ def app_exception(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
         detail = (
             "every rank raised it" if is_on_all_ranks else "errors of other ranks that come after it follow from it"
         )
+        if rows["place"][0]:
+            detail = f"in {rows['place'][0]}; {detail}"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         message = f": {_shorten(rows['message'][0])}" if rows["message"][0] else ""
         yield exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty)
+    unsettled = unsettled_exits(process_exit, verdict, EXCEPTION)
+    for (name, message, is_near_end), rows in unsettled.group_by("name", "message", "is_near_end", maintain_order=True):
+        where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
+        title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
+        if is_near_end:
+            yield exit_finding(rows, rank, title, f"{where}no line shows whether the process ended with it", "likely")
+            continue
+        detail = f"{where}the log goes on after it: the program may have caught it"
+        finding = exit_finding(rows, rank, title, detail, "possible")
+        finding.severity, finding.role = Severity.INFO, Role.CONTEXT
+        yield finding
+    ends = process_exit.filter(pl.col("is_first"))
+    passed_on = process_exit.filter((pl.col("how") == EXCEPTION) & pl.col("is_near_end")).sort("source", "line")
+    others = (failure_event, torch_error, call_error)
+    if ends.is_empty() and not any(frame.height for frame in others) and (verdict["verdict"] != "no-hang").all():
+        for (name, message), rows in passed_on.group_by("name", "message", maintain_order=True):
+            title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
+            detail = "it passes on what another process did, whose own lines are not in these files"
+            finding = exit_finding(rows, rank, title, detail, "likely")
+            finding.severity, finding.role = Severity.WARNING, Role.CONSEQUENCE
+            finding.remedy = "collect the output of all processes; the first traceback in time says what failed"
+            yield finding
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
@@ -59,10 +101,15 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     Do: on its host check dmesg -T (OOM killer, segfault, Xid), the core file, and the last lines it printed.
     Sources: srun(1), mpirun(1), torch.distributed.elastic; NCCL user guide, troubleshooting; nccl#795.
     """
+    for (message,), rows in first_exits(process_exit, NOT_STARTED).group_by("message", maintain_order=True):
+        title = f"{{processes}} did not start: {_shorten(str(message))}"
+        finding = exit_finding(rows, rank, title, f"reported by {rows['reporter'][0]}", "certain")
+        finding.remedy = "look at what an earlier job left on that host (processes, ports), or start without it"
+        yield finding
     ends = first_exits(process_exit, SIGNAL, EXIT, NODE)
     has_unnamed_oom = not first_exits(process_exit, HOST_MEMORY).filter(pl.col("rank_id").is_null()).is_empty()
     ends = ends.filter(
-        ~pl.col("where").str.contains("libnccl", literal=True)
+        ~pl.col("where").str.contains(LIBNCCL, literal=True)
         & (pl.col("signal").fill_null(0) != BUS_ERROR)
         & ~(has_unnamed_oom & (pl.col("signal").fill_null(0) == KILL))
     )
@@ -79,7 +126,7 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             finding.severity = Severity.WARNING
             yield finding
         else:
-            by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is damaged"
+            by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is not shown"
             is_unexplained = signal == ABORT and not any(rows["message"])
             verb = "was killed by" if signal == KILL else "ended by" if is_unexplained else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
@@ -91,7 +138,7 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
 def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A process crashed inside NCCL's library, according to the kernel.
+    """A process crashed inside NCCL's library, according to the kernel or the stack that its crash handler printed.
 
     Means: a fault of NCCL or of a plugin, memory that the application overwrote, or an unlimited stack on systems with
     many NVLink domains (before 2.28).
@@ -100,15 +147,16 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
     Do: try without plugins (NCCL_NET_PLUGIN=none, NCCL_TUNER_PLUGIN=none) and with ulimit -s 8192; keep the core file.
     Sources: gpud, nccl component; NCCL user guide, troubleshooting/runtime (stack size).
     """
-    is_in_nccl = pl.col("where").str.contains("libnccl", literal=True)
+    is_in_nccl = pl.col("where").str.contains(LIBNCCL, literal=True)
     if is_kernel_log_alone(rank, process_exit):
         for (program, where), rows in process_exit.filter(is_in_nccl).group_by("message", "where", maintain_order=True):
             yield kernel_log_finding(rows, f"{program} crashed inside {where}")
         return
     for (where,), rows in first_exits(process_exit, SIGNAL).filter(is_in_nccl).group_by("where", maintain_order=True):
-        yield exit_finding(
-            rows, rank, f"{{processes}} crashed inside {where}", "the kernel logged a segmentation fault", "likely"
-        )
+        signal = rows["signal"].drop_nulls().to_list()
+        by = f" with {signal_name(signal[0])}" if signal else ""
+        logger = "the kernel logged it" if KERNEL in set(rows["reporter"]) else "the stack below the line shows it"
+        yield exit_finding(rows, rank, f"{{processes}} crashed{by} inside {where}", logger, "likely")
 
 
 @rule(Category.APPLICATION_ERROR, Severity.INFO, of=("job_end",), hang=True)

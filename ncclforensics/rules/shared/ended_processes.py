@@ -9,7 +9,7 @@ from ncclforensics.analyses.job.ends.process_exits import strongest_of
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.rules.finding import Finding, Severity
-from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, evidence_lines, processes_text, titled
+from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, evidence_lines, printed_process, processes_text, titled
 
 LONGEST_LIST = 80  # characters of a list of tasks in a title
 
@@ -22,6 +22,14 @@ def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
         .filter(pl.col("how").is_in(kinds))
         .sort("rank", "child", "reporter", "message", nulls_last=True)
     )
+
+
+def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """Return errors of one kind that may have been caught, as no line shows an end; none of a job that ended well."""
+    if (verdict["verdict"] == "no-hang").any():
+        return process_exit.clear()
+    rows = process_exit.filter((pl.col("how") == kind) & pl.col("is_first") & ~pl.col("is_final"))
+    return rows.sort("source", "line")
 
 
 def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:
@@ -50,8 +58,12 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(f", {UNNAMED}")
     if not ranks and (local_ranks := sorted(rows["local_rank"].drop_nulls().unique().to_list())):
         processes = f"local {ranks_text(local_ranks)}, {processes}".removesuffix(f", {UNNAMED}")
-    elif hosts and not ranks and not tasks and NODE not in set(rows["how"]):
-        processes = f"{'a process' if len(hosts) == 1 else 'processes'} on {processes}"
+    elif not ranks and not tasks and NODE not in set(rows["how"]):
+        named = printed_process(rows, processes)
+        pids = rows["pid"].drop_nulls().n_unique()
+        several = f"{pids} processes" if pids > 1 else "processes" if len(hosts) > 1 else UNNAMED
+        of_hosts = f"{several} on {processes}" if hosts else several if pids > 1 else processes
+        processes = of_hosts if named == processes else named
     if certainty == "certain" and not rows["is_placed"].all():
         certainty = "likely"  # other hosts and days have the same process id
     return Finding(

@@ -60,10 +60,23 @@ def error_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: st
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
     hosts = printed_hosts(sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list()))
     processes = processes_text(ranks, hosts, rank)
-    pids = rows["pid"].drop_nulls().unique().to_list() if "pid" in rows else []
-    if hosts and not ranks and len(pids) == 1:
-        processes = f"process {pids[0]} on {processes}"
+    if not ranks:
+        processes = printed_process(rows, processes)
     return Finding(titled(title, processes), detail, certainty, ranks=ranks, hosts=hosts, evidence=evidence_lines(rows))
+
+
+def printed_process(rows: pl.DataFrame, processes: str) -> str:
+    """Name a process without a rank by its pid, and as an engine or Ray names it (column `worker`), if it is one.
+
+    `processes`: the text for its host, which is returned where several processes or none are named.
+    """
+    pids = rows["pid"].drop_nulls().unique().to_list() if "pid" in rows else []
+    workers = sorted(set(rows["worker"].drop_nulls()) - {""}) if "worker" in rows else []
+    if len(pids) > 1 or len(workers) > 1 or not (pids or workers):
+        return processes
+    number = f"process {pids[0]}" if pids else ""
+    name = f"({workers[0]})" if number and workers else "".join(workers)
+    return " ".join(filter(None, (number, name, "" if processes == UNNAMED else f"on {processes}")))
 
 
 def evidence_lines(rows: pl.DataFrame, label: str = "") -> list[Line]:

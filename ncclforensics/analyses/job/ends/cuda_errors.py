@@ -22,6 +22,8 @@ CUDA_ERROR = {
     "code": pl.Int64(),
     "error": pl.String(),
     "kind": pl.String(),
+    "place": pl.String(),  # in the application: the call that raised
+    "worker": pl.String(),  # as an engine or Ray names the process
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
@@ -61,7 +63,7 @@ def cuda_error(
         ),
         failed_tests.select(*place, error=_quoted("error"), host="node", reporter=pl.lit("nccl-tests")),
         process_exit.filter(how="gpu-error").select(
-            "job", "rank", "host", "pid", *place, error="message",
+            "job", "rank", "host", "pid", "place", "worker", *place, error="message",
             reporter=pl.when(pl.col("reporter") == ROCM).then("reporter").otherwise(pl.lit("the application")),
         ),
     ]  # fmt: skip

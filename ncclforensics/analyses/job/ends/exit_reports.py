@@ -14,8 +14,8 @@ import polars as pl
 
 from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
-    ABORT,
     BUS_ERROR,
+    CRASHES,
     GLOO,
     KILL,
     OF_CONTROL_GROUP,
@@ -24,7 +24,6 @@ from ncclforensics.data.processes import (
     SECOND_HAND_CLASSES,
     SECOND_HAND_MESSAGES,
     SECOND_HAND_PARTS,
-    SEGMENTATION_FAULT,
     SHELL,
     STORE,
 )
@@ -40,13 +39,15 @@ HOST_MEMORY = "host-memory"  # the host, the container or the job ran out of mem
 SIGNAL = "signal"  # killed or crashed
 EXIT = "exit"  # exited with an error code
 NODE = "node"  # its node failed
+NOT_STARTED = "not-started"  # its launcher could not start it
 RAISED = (EXCEPTION, GPU_MEMORY, GPU_ERROR)
 KERNEL = "the kernel"
 ROCM = "ROCm's runtime"
 BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
 CAPTURE = "capture"
 OF_HOST, OF_CONTAINER = "host", "container"  # whose memory ran out
-STRENGTH = (HOST_MEMORY, NODE, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the most specific first
+UNCAUGHT = "C++ exception"  # `what()` names no class
+STRENGTH = (HOST_MEMORY, NODE, NOT_STARTED, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the most specific first
 
 
 @dataclass(slots=True)
@@ -66,6 +67,8 @@ class ExitReport:
     name: str = ""
     message: str = ""
     where: str = ""
+    place: str = ""  # in the program: the call that raised
+    worker: str = ""  # as an engine or Ray names it
     memory_of: str = ""  # the host or its container, as the kernel says; other reporters do not know
     time: str = ""
     follows: bool = False
@@ -134,6 +137,12 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(row, "mpirun", code, child=previous["rank"])
             case "lightning":
                 yield exit_report(row, "Lightning", code, rank=row["rank"], pid=row["pid"])
+            case "sglang":
+                # Its numbers are those of Python's multiprocessing; an earlier release printed them without the sign.
+                signal = row["exit_code"] if row["exit_code"] in CRASHES else None
+                yield exit_report(row, "SGLang", row["exit_code"], signal, pid=row["pid"])
+            case "pals_launch":
+                yield ExitReport(NOT_STARTED, row, "the launcher (PALS)", node=node, message=row["not_launched"])
             case "mpi_abort":
                 yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
             case "mpich":
@@ -291,59 +300,52 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(EXIT, row, "Ray", message="an actor died unexpectedly")
 
 
-def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:
-    """Yield the last lines of crashed processes."""
-    for row in crash.to_dicts():
-        process_fields = {"node": row["node"], "pid": row["pid"], "rank": row["rank"]}
-        match row["form"]:
-            case "mpi_signal" | "ucx":
-                yield exit_report(row, "the process", None, row["signal"], **process_fields)
-            case "python":
-                reason = next((number for text, number in REASONS.items() if row["message"].startswith(text)), ABORT)
-                yield exit_report(row, "Python", None, reason, message=row["message"], **process_fields)
-            case "shell" if row["reason"] in REASONS:
-                yield exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
-            case "traced":
-                yield exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
-            case "gpu" | "gpu_access" | "gpu_queue":
-                message = f"memory access fault, {row['message']}" if row["form"] == "gpu_access" else row["message"]
-                yield ExitReport(GPU_ERROR, row, ROCM, message=message, **process_fields)
-            case "heap":
-                yield ExitReport(
-                    SIGNAL,
-                    row,
-                    "the C library",
-                    signal=ABORT,
-                    message=row["message"] or "corrupted heap",
-                    **process_fields,
-                )
-
-
-_DISTINCT = ["source", "rank", "launcher_rank", "local_rank"]
+_DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
 
 def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> Iterator[ExitReport]:
     """Yield uncaught exceptions of the application; one that names no process may have been caught.
 
-    Both frames with the `local_rank` of spawned processes.
+    Both frames with the `local_rank` of spawned processes, and what their tracebacks show.
     """
-    errors = exception.filter(pl.col("form") == "error").unique([*_DISTINCT, "exception", "message"], keep="first")
+    errors = exception.filter(pl.col("form").is_in(["error", "what"])).sort("pos")
+    errors = errors.unique([*_DISTINCT, "exception", "raised", "message"], keep="first", maintain_order=True)
+    above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on
     for row in errors.to_dicts():
-        yield _exception_report(row, row["rank"])
-    for row in gpu_exception.unique([*_DISTINCT, "form"], keep="first").to_dicts():
+        report = _exception_report(row, row["rank"])
+        printer = tuple(row[name] for name in _DISTINCT)
+        earlier = above.get(printer)
+        is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
+        report.follows |= is_near and (row["is_caused"] or _names_process(row))
+        if not report.follows:
+            above[printer] = report
+        yield report
+    for row in gpu_exception.sort("pos").unique([*_DISTINCT, "form"], keep="first", maintain_order=True).to_dicts():
         if row["form"] == "memory":
             how, message = GPU_MEMORY, "CUDA out of memory"
         else:
-            how, message = GPU_ERROR, row["message"] or row["quoted"] or ERROR_NUMBERS.get(row["code"], "")
+            how, message = (
+                GPU_ERROR,
+                row["message"] or row["quoted"] or row["early_message"] or ERROR_NUMBERS.get(row["code"], ""),
+            )
         yield ExitReport(
             how, row, "Python", rank=row["rank"], local_rank=row["local_rank"], message=message,
-            final=_names_process(row),
+            final=row["form"] == "uncaught" or _names_process(row), **_place(row),
         )  # fmt: skip
+
+
+def _place(row: Row) -> dict[str, Any]:
+    """Return the fields of a report that the traceback and the tag of an error show."""
+    worker = row["task"] or row["worker"] or ""
+    tagged_host = row["launcher_node"] if row["launcher_pid"] else None
+    pid, host = (row["task_pid"], row["task_host"]) if row["task_pid"] else (row["launcher_pid"], tagged_host)
+    return {"place": row["place"] or "", "worker": worker, "pid": pid, "node": host}
 
 
 def _exception_report(row: Row, rank: int | None) -> ExitReport:
     """Return the report of an uncaught exception; one that passes on an error of another process follows from it."""
-    name, message = row["exception"].rpartition(".")[2], row["message"]
+    name, message = (row["exception"] or "").rpartition(".")[2], row["message"] or ""
+    printed_name = f"{name}Error" if name else (row["raised"] or UNCAUGHT).rpartition(".")[2]
     is_second_hand = (
         name in SECOND_HAND_CLASSES
         or message.startswith(SECOND_HAND_MESSAGES)
@@ -352,8 +354,8 @@ def _exception_report(row: Row, rank: int | None) -> ExitReport:
         or (message.startswith("[") and GLOO in message)
     )
     return ExitReport(
-        EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=f"{name}Error", message=message,
-        follows=is_second_hand, final=rank is not None or _names_process(row),
+        EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
+        follows=is_second_hand, final=rank is not None or row["form"] == "what" or _names_process(row), **_place(row),
     )  # fmt: skip
 
 

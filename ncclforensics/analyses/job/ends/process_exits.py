@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.crashes import crash_reports
 from ncclforensics.analyses.job.ends.exit_reports import (
     EXCEPTION,
     EXIT,
@@ -30,7 +31,6 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     Owner,
     Row,
     capture_reports,
-    crash_reports,
     exception_reports,
     launcher_reports,
     system_reports,
@@ -41,6 +41,7 @@ from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
+from ncclforensics.analyses.job.ends.tracebacks import with_places
 from ncclforensics.analyses.job.identity import torch_ranks
 from ncclforensics.analyses.job.identity.lifetimes import finished_processes
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, signal_name
@@ -63,11 +64,14 @@ PROCESS_EXIT = {
     "name": pl.String(),  # class of the exception
     "message": pl.String(),
     "where": pl.String(),  # library of the crash
+    "place": pl.String(),  # in the program: the call that raised
+    "worker": pl.String(),  # as an engine or Ray names the process
     "memory_of": pl.String(),  # what ran out of memory: host, container; empty: no reporter knows
     "is_first": pl.Boolean(),  # it ended by itself; false if its end follows from that of another process
     "is_by_clock": pl.Boolean(),  # another process ended at about that time on another host, whose clock may differ
     "is_placed": pl.Boolean(),  # false: host or time do not join a line of the kernel, and nothing else reports this
     "is_final": pl.Boolean(),  # the process certainly ended; an exception without a rank may have been caught
+    "is_near_end": pl.Boolean(),  # its file ends within the lines of a traceback
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
@@ -99,6 +103,11 @@ def process_exit(
     crash: pl.DataFrame,
     exception: pl.DataFrame,
     gpu_exception: pl.DataFrame,
+    exception_chain: pl.DataFrame,
+    traceback_frame: pl.DataFrame,
+    traced_call: pl.DataFrame,
+    ray_task: pl.DataFrame,
+    native_frame: pl.DataFrame,
     journal_exit: pl.DataFrame,
     watchdog: pl.DataFrame,
     call_error: pl.DataFrame,
@@ -117,12 +126,15 @@ def process_exit(
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
     kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
     exception, gpu_exception = with_spawned_process(spawn_failure, exception, gpu_exception)
+    exception, gpu_exception = with_places(
+        (exception, gpu_exception), exception, exception_chain, traceback_frame, traced_call, ray_task
+    )
     reports = [
         *launcher_reports(process_end, job_end),
         *torchrun_reports(elastic_failure, exception),
         *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
         *system_reports(job_end, worker_end, kernel_kill),
-        *crash_reports(crash),
+        *crash_reports(crash, native_frame),
         *exception_reports(exception, gpu_exception),
         *capture_reports(journal_exit),
     ]
@@ -160,11 +172,12 @@ def process_exit(
     )
     lost = failure_event.filter(kind=LOST)
     _mark_final(reports, source, lost.to_dicts(), is_over=bool(has_errors or not lost.filter(at_exit=False).is_empty()))
-    rows = [_row(report, rank_id) for report in reports for rank_id in finder.rank_ids(report)]
+    lengths = dict(source.select("source", "lines").iter_rows())
+    rows = [_row(report, rank_id, lengths) for report in reports for rank_id in finder.rank_ids(report)]
     return frame_of_rows(rows, PROCESS_EXIT).sort("source", "line")
 
 
-def _row(report: ExitReport, rank_id: Row) -> Row:
+def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:
     place = {name: report.row[name] for name in ("source", "line", "pos")}
     host, pid = report.owner or (report.node, report.pid)
     return {
@@ -183,11 +196,14 @@ def _row(report: ExitReport, rank_id: Row) -> Row:
         "name": report.name,
         "message": report.message,
         "where": report.where,
+        "place": report.place,
+        "worker": report.worker,
         "memory_of": report.memory_of,
         "is_first": not report.follows,
         "is_by_clock": report.is_by_clock,
         "is_placed": report.is_placed,
         "is_final": report.final,
+        "is_near_end": _lines_behind(place["line"], lengths[place["source"]]) <= TRACEBACK_LINES,
         **place,
     }
 
@@ -208,9 +224,14 @@ def _mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row]
             report.final |= report.signal in signals and not has_final_kernel_report
         elif not report.final:
             line, number = report.row["line"], report.row["source"]
-            is_last = line >= -NEAR if line < 0 else line >= lengths[number] - NEAR
+            is_last = _lines_behind(line, lengths[number]) <= NEAR
             is_closed = _is_soon_before(closed[number,], report.row["pos"])
             report.final = is_over or bool(final_reports) or is_last or is_closed
+
+
+def _lines_behind(line: int, length: int) -> int:
+    """Return how many lines of its file follow a line; the numbers of a tail are negative, and count from the end."""
+    return -line if line < 0 else length - line
 
 
 def _positions(rows: Iterable[Row], *key: str) -> dict[tuple[Any, ...], list[int]]:
@@ -297,8 +318,12 @@ def end_text(row: Row) -> str:
             predicate = f"was ended by {cause} ({row['message'].rstrip('.')})"
         case "host-memory":
             predicate = f"was killed because {OUT_OF_MEMORY[row['memory_of']]}, as {row['reporter']} reports"
+        case "not-started":
+            predicate = f"did not start, as {row['reporter']} reports"
         case "node":
             predicate = "ended with its node"
+        case "signal" if row["signal"] is None:
+            predicate = f"received a signal, as {row['reporter']} reports"
         case "signal":
             predicate = f"ended by {signal_name(row['signal'])}, as {row['reporter']} reports"
         case _:
@@ -312,7 +337,7 @@ def strongest_of(process_exit: pl.DataFrame) -> pl.DataFrame:
     unknown = [pl.when(is_unknown).then(name).alias(f"_{name}") for name in ("source", "line", "child")]
     strength = pl.col("how").replace_strict(list(STRENGTH), range(len(STRENGTH)), return_dtype=pl.Int32)
     ordered = process_exit.with_columns(*unknown).sort(
-        strength, pl.col("where") == "", "reporter", "message", maintain_order=True
+        strength, pl.col("where") == "", "reporter", pl.col("line") < 0, "line", "message", maintain_order=True
     )
     key = ["rank_id", "_source", "_line", "_child"]
     return ordered.unique(key, keep="first", maintain_order=True).select(process_exit.columns)
@@ -328,6 +353,7 @@ def strongest_reports(rows: Iterable[Row]) -> list[Row]:
     return list(strongest.values())
 
 
-def _strength(row: Row) -> tuple[int, bool, str, str]:
+def _strength(row: Row) -> tuple[int, bool, str, bool, int, str]:
     """Sort key: the smaller, the more specific the reason; independent of the order of files."""
-    return STRENGTH.index(row["how"]), not row["where"], row["reporter"], row["message"]
+    line = row["line"]
+    return STRENGTH.index(row["how"]), not row["where"], row["reporter"], line < 0, line, row["message"]

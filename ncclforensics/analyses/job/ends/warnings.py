@@ -135,8 +135,10 @@ def nccl_warning(
     kind = pl.col("form").replace_strict(classes, default=None, return_dtype=pl.String)
     is_consequence = (pl.col("frame") == "failure") & kind.is_in([AFTER, LOST])
     is_consequence |= pl.col("form") == pl.col("frame").replace_strict(FOLLOWING, default=None, return_dtype=pl.String)
-    # What the classes of `failure` say of a line that was survived, or of one at the end of a run, is said already.
-    is_weighed = (pl.col("frame") == "failure") & (kind != CONTEXT) & (pl.col("went_on") | pl.col("at_end"))
+    # What the classes of `failure` say of a line that was survived, of one at the end of a run, or of one that is only
+    # quoted, is said already.
+    is_told = pl.col("went_on") | pl.col("at_end") | pl.col("site").is_null()
+    is_weighed = (pl.col("frame") == "failure") & (kind != CONTEXT) & is_told
     # NCCL looks for libraries of optional features in this way (libibverbs), and prints it where they are absent.
     is_probe = (pl.col("frame") == "library") & (pl.col("form") == "not_loaded") & pl.col("is_returned").not_()
     return (

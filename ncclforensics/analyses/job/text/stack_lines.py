@@ -75,6 +75,7 @@ STACK_EVENT = {
 LARGEST_PID = 1 << 22  # of Linux
 FARTHEST = 400  # lines from one frame of a stack to the next; with --locals variables stand between them
 # The outermost function of a main thread. Debuggers and faulthandler print that thread last.
+MAIN_THREAD = "MainThread"  # as Python names it; a process has one
 _MAIN_FUNCTIONS = ("<module>", "_start", "__libc_start_main", "__libc_start_call_main")
 
 
@@ -91,6 +92,7 @@ def stack_event(
     debugger_first: pl.DataFrame,
     debugger_frame: pl.DataFrame,
     debugger_python: pl.DataFrame,
+    traceback_frame: pl.DataFrame,
     stack_heading: pl.DataFrame,
     stack_watchdog: pl.DataFrame,
     output_heading: pl.DataFrame,
@@ -103,6 +105,8 @@ def stack_event(
     py_spy, handler = pl.lit("py-spy"), pl.lit("faulthandler")
     debugger = pl.when(form == "elfutils").then(pl.lit("eu-stack")).otherwise(pl.lit("gdb"))
     kind_of_pid = pl.when(form == "detached").then(pl.lit(_LATE_PROCESS)).otherwise(pl.lit(_PROCESS))
+    of_debugger = debugger_python.filter(form == "begin").select("source").unique()
+    python_function = {"function": text_of("frame_function")}
     heading_host = pl.coalesce(text_of("rank_host"), text_of("server"))
     parts = [
         _rows(pyspy_process.filter(pl.col("pid").is_not_null()), _PROCESS, tool=py_spy, pid="pid", rank="engine_rank"),
@@ -118,7 +122,7 @@ def stack_event(
         # Without a line of a thread above it, a first frame begins one.
         _rows(debugger_first, _BEGIN, tool=debugger, thread=pl.concat_str(pl.lit("line "), "line")),
         _rows(pl.concat([debugger_first, debugger_frame.select(debugger_first.columns)]), _FRAME, **code),
-        _rows(debugger_python.filter(form == ""), _FRAME, **code),
+        _rows(traceback_frame.join(of_debugger, on="source", how="semi"), _FRAME, **(code | python_function)),
         _rows(stack_heading, _HEADING, rank="rank", pid="pid", host=heading_host),
         _rows(stack_watchdog, _WATCHDOG, pid="pid"),
     ]
@@ -142,9 +146,21 @@ def stack_event(
 
 @analysis(STACK_FRAME, of=("stack_event",))
 def stack_frame(stack_event: pl.DataFrame) -> pl.DataFrame:
-    """One row per frame of a stack, the deepest first."""
+    """One row per frame of a stack, the deepest first.
+
+    Main threads whose heads stand one right below the other share the frames below: equal stacks were joined.
+    """
     frames = stack_event.filter(pl.col("kind") == _FRAME)
-    return frames.with_columns(depth=pl.int_range(pl.len()).over("stack")).select(*STACK_FRAME)
+    heads = stack_event.filter(pl.col("kind") == _HEAD).select(*PRINTED_BY, "pos", "name", "stack")
+    following = heads.select(pl.col("pos", "name").shift(-1).over(PRINTED_BY))
+    is_shared = (
+        (heads["name"] == MAIN_THREAD) & (following["name"] == MAIN_THREAD) & (following["pos"] - heads["pos"] == 1)
+    )
+    heads = heads.with_columns(is_shared=is_shared.fill_null(False))
+    shown_below = pl.when(~pl.col("is_shared")).then("stack").backward_fill().over(PRINTED_BY)
+    sharing = heads.select(shared="stack", stack=shown_below).filter(pl.col("shared") != pl.col("stack"))
+    copies = frames.join(sharing, on="stack").with_columns(stack="shared").select(frames.columns)
+    return pl.concat([frames, copies]).with_columns(depth=pl.int_range(pl.len()).over("stack")).select(*STACK_FRAME)
 
 
 @analysis(STACK_THREAD, of=("stack_event",))
@@ -184,6 +200,7 @@ def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Ro
     dump: Row = {}
     seen: set[str] = set()  # threads of the current dump
     is_over = False  # the last thread was the main one, which is printed last
+    has_main = False  # the current dump has its main thread
     for event in events:
         kind = event["kind"]
         if kind == _HEADING:
@@ -198,8 +215,10 @@ def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Ro
         elif kind == _LATE_PROCESS and dump:
             dump["pid"], pending = event["pid"], {}
         elif kind == _HEAD:
-            if pending is None and (event["tool"] != dump["tool"] or event["thread"] in seen or is_over):
-                pending = {}
+            is_main = event["name"] == MAIN_THREAD
+            is_other_tool = pending is None and event["tool"] != dump["tool"]
+            if is_other_tool or event["thread"] in seen or is_over or (is_main and has_main):
+                pending = pending or {}
             if pending is not None:
                 dump = {
                     "dump": len(dumps),
@@ -214,8 +233,9 @@ def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Ro
                     "line": event["line"],
                 }
                 dumps.append(dump)
-                pending, seen = None, set()
+                pending, seen, has_main = None, set(), False
             seen.add(event["thread"])
+            has_main |= is_main
             is_over = event["tool"] in ("faulthandler", "gdb") and outermost.get(event["stack"]) in _MAIN_FUNCTIONS
             threads.append({**{name: event.get(name) for name in STACK_THREAD}, "dump": dump["dump"], "is_main": False})
 
@@ -223,7 +243,7 @@ def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Ro
 def _mark_main_thread(dump: Row, threads: list[Row], outermost: dict[int, str]) -> None:
     """Mark the thread that runs the program, and take its number for the process where none is printed."""
     by_number = [row for row in threads if row["thread"] == str(dump["pid"])]
-    by_name = [row for row in threads if row["name"] == "MainThread"]
+    by_name = [row for row in threads if row["name"] == MAIN_THREAD]
     by_end = [row for row in threads if outermost.get(row["stack"]) in _MAIN_FUNCTIONS]
     last = threads[:1] if dump["tool"] == "eu-stack" else threads[-1:]
     main = (by_number or by_name or by_end or last)[-1]

@@ -1,0 +1,65 @@
+"""Read the last lines of processes that crashed, and the functions of NCCL in the stacks that their handlers print."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.exit_reports import GPU_ERROR, ROCM, SIGNAL, ExitReport, Row, exit_report
+from ncclforensics.data.processes import ABORT, REASONS, SEGMENTATION_FAULT, SIGNAL_NUMBERS
+
+STACK = 100  # most lines from a crash to a function of NCCL in its stack
+LIBNCCL = "libnccl"
+
+
+def crash_reports(crash: pl.DataFrame, native_frame: pl.DataFrame) -> Iterator[ExitReport]:
+    """Yield the last lines of crashed processes, with the innermost function of NCCL in the stack below them."""
+    frames = native_frame.sort("pos").to_dicts()
+    positions = [frame["pos"] for frame in frames]
+    has_signal = {(row["node"], row["pid"]) for row in crash.filter(form="mpi_signal").to_dicts()}
+    for row in crash.sort("pos").to_dicts():
+        process_fields = {
+            "node": row["node"],
+            "pid": row["pid"] or row["launcher_pid"],
+            "rank": row["rank"],
+            "where": _function_of_nccl(row, frames[bisect_right(positions, row["pos"]) :]),
+        }
+        match row["form"]:
+            case "mpi" if (row["node"], row["pid"]) not in has_signal:
+                yield ExitReport(SIGNAL, row, "the process", **process_fields)
+            case "mpi_signal" | "ucx":
+                yield exit_report(row, "the process", None, row["signal"], **process_fields)
+            case "handler":
+                number = SIGNAL_NUMBERS.get(row["signal_name"])
+                yield exit_report(row, "the process", None, number, **process_fields)
+            case "python":
+                reason = next((number for text, number in REASONS.items() if row["message"].startswith(text)), ABORT)
+                yield exit_report(row, "Python", None, reason, message=row["message"], **process_fields)
+            case "shell" if row["reason"] in REASONS:
+                yield exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
+            case "traced":
+                yield exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
+            case "gpu" | "gpu_access" | "gpu_queue":
+                message = f"memory access fault, {row['message']}" if row["form"] == "gpu_access" else row["message"]
+                yield ExitReport(GPU_ERROR, row, ROCM, message=message, **process_fields)
+            case "heap":
+                yield ExitReport(
+                    SIGNAL,
+                    row,
+                    "the C library",
+                    signal=ABORT,
+                    message=row["message"] or "corrupted heap",
+                    **process_fields,
+                )
+
+
+def _function_of_nccl(crash: Row, later: list[Row]) -> str:
+    """Return NCCL's library and its innermost function in the stack below a crash; empty if there is none."""
+    for frame in islice(later, 1):
+        if frame["source"] == crash["source"] and frame["pos"] - crash["pos"] <= STACK:
+            function = frame["function"] or frame["other_function"]
+            return f"{LIBNCCL} ({function})" if function else LIBNCCL
+    return ""

@@ -1,0 +1,80 @@
+"""Where an exception was raised: the calls of its traceback, the worker or task, and what it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from ncclforensics.data.stack_classes import is_library
+from ncclforensics.frames.columns import text_of
+
+PRINTER = ["source", "launcher_rank", "launcher_pid"]  # lines with equal values come from one program
+FAR = 40  # lines from the last call of a traceback to its error: the code, and what others print meanwhile
+LONGEST = 400  # lines of a traceback, from its heading to its error
+_CALL = ("pos", "line", "function", "file", "number")
+
+
+def with_places(
+    errors: Iterable[pl.DataFrame],
+    exception: pl.DataFrame,
+    exception_chain: pl.DataFrame,
+    traceback_frame: pl.DataFrame,
+    traced_call: pl.DataFrame,
+    ray_task: pl.DataFrame,
+) -> list[pl.DataFrame]:
+    """Add to frames of errors what their tracebacks show, each null where they do not.
+
+    `place`: the innermost call, and that of the user's own code: `_share_cuda_ (storage.py:1445), called from
+    send (actor.py:573)`. `worker`: of SGLang's heading. `task`, `task_pid`, `task_host`: of Ray's heading. `is_caused`:
+    the exception was raised from the one above it.
+    """
+    of_torch = traced_call.filter(form="").select(
+        *PRINTER, "pos", function=text_of("function"), file=pl.lit("torch/distributed/distributed_c10d.py"), number=None
+    )
+    frames = traceback_frame.select(
+        *PRINTER, "pos", function=text_of("frame_function"), file=text_of("file"), number="numbered"
+    )
+    calls = pl.concat([frames, of_torch.cast(frames.schema)])
+    own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
+    name = pl.col("file").str.split("/").list.last()
+    site = pl.concat_str(name, pl.lit(":"), pl.col("number").cast(pl.String), ignore_nulls=True)
+    called = calls.with_columns(call=pl.format("{} ({})", "function", site.str.strip_chars_end(":")))
+    own = called.filter(pl.col("file").is_in(own_files))
+    headings = exception.filter(form="traceback")
+    added = [
+        (called.select(*PRINTER, "pos", "call"), FAR),
+        (own.select(*PRINTER, "pos", own_call="call", own_pos="pos"), LONGEST),
+        (headings.select(*PRINTER, "pos", worker=text_of("raising_worker"), heading_pos="pos"), LONGEST),
+        (ray_task.select(*PRINTER, "pos", task=text_of("task"), task_pid="pid", task_host=text_of("address")), LONGEST),
+        (exception_chain.select(*PRINTER, "pos", chain_pos="pos", is_cause=text_of("form") == "cause"), LONGEST),
+    ]
+    is_of_traceback = (pl.col("own_pos") > pl.col("heading_pos").fill_null(-1)).fill_null(False)
+    own_call = pl.when(is_of_traceback & (pl.col("own_call") != pl.col("call"))).then("own_call")
+    is_above_heading = (pl.col("chain_pos") < pl.col("heading_pos")).fill_null(False)
+    placed = []
+    for frame in errors:
+        for lines, farthest in added:
+            frame = _with_last_above(frame, lines, farthest)
+        place = pl.concat_str("call", pl.format(", called from {}", own_call), ignore_nulls=True)
+        placed.append(
+            frame.with_columns(
+                place=pl.when(pl.col("call").is_not_null()).then(place),
+                is_caused=(pl.col("is_cause") & is_above_heading).fill_null(False),
+            ).drop("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause")
+        )
+    return placed
+
+
+def _with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:
+    """Join the last of these lines of the same program above each error, unless it is too far away."""
+    printer = pl.concat_str([pl.col(name).cast(pl.String).fill_null("") for name in PRINTER], separator=" ")
+    above = lines.with_columns(printer=printer).drop(PRINTER).sort("pos").with_columns(above="pos")
+    columns = [name for name in above.columns if name not in ("pos", "printer")]
+    joined = (
+        errors.with_columns(printer=printer)
+        .sort("pos")
+        .join_asof(above, on="pos", by="printer", strategy="backward", check_sortedness=False)
+    )
+    is_near = (pl.col("pos") - pl.col("above")) <= farthest
+    return joined.with_columns(pl.when(is_near).then(name).alias(name) for name in columns).drop("above", "printer")

@@ -1,0 +1,151 @@
+"""Exceptions and crashes whose lines name no rank: where they happened, in which process, and what repeats them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.rules.finding import Finding, Severity
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/app/train.py", line 88, in <module>
+    main()
+  File "/app/data.py", line 41, in load
+    return torch.load(path)
+  File "/usr/lib/python3.12/site-packages/torch/serialization.py", line 771, in load
+    raise
+"""
+BEHIND = "shutting down\n\nworkers: 0\n\nbye\n"
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+SECOND_HAND = "RuntimeError: Engine core initialization failed. See root cause above.\n"
+
+
+def findings_of(folder: Path, text: str) -> dict[str, Finding]:
+    (folder / "job.log").write_text(text)
+    return {finding.title: finding for finding in analyze([str(folder)]).findings}
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        ("KeyError: 'layers.7'", "a process raised KeyError: 'layers.7'"),
+        ("AssertionError", "a process raised AssertionError"),
+        ("OSError: [Errno 28] No space left on device", "a process raised OSError: [Errno 28] No space left on device"),
+        ("Exception: no batch is left", "a process raised Exception: no batch is left"),
+        ("subprocess.TimeoutExpired: 'make' timed out", "a process raised TimeoutExpired: 'make' timed out"),
+    ],
+)
+def test_an_exception_is_told_with_its_place_though_lines_follow(line: str, title: str, tmp_path: Path) -> None:
+    found = findings_of(tmp_path, f"step 3\n{TRACEBACK}{line}\n{BEHIND}")
+    assert found[title].severity is Severity.ERROR
+    assert "in load (serialization.py:771), called from load (data.py:41)" in found[title].detail
+
+
+def test_an_exception_in_the_middle_of_a_long_log_may_have_been_caught(tmp_path: Path) -> None:
+    steps = "".join(f"step {number}\n" for number in range(300))
+    found = findings_of(tmp_path, f"{TRACEBACK}KeyError: 'layers.7'\n{steps}")
+    assert found["a process raised KeyError: 'layers.7'"].severity is Severity.INFO
+
+
+def test_the_exception_that_another_was_raised_from_is_the_cause(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, f"{TRACEBACK}KeyError: 'x'\n{CAUSE}{TRACEBACK}RuntimeError: no model\n{BEHIND}")
+    assert [title for title in found if "raised" in title] == ["a process raised KeyError: 'x'"]
+
+
+def test_an_exception_that_repeats_another_one_is_told_only_where_nothing_else_is(tmp_path: Path) -> None:
+    for name, text in (("alone", ""), ("both", f"{TRACEBACK}KeyError: 'x'\n")):
+        (tmp_path / name).mkdir()
+        found = findings_of(tmp_path / name, f"{text}{TRACEBACK}{SECOND_HAND}{BEHIND}")
+        assert any("Engine core" in title for title in found) == (name == "alone")
+
+
+@pytest.mark.parametrize(
+    ("front", "process"),
+    [
+        ("(Worker_TP1 pid=3102) ERROR 02-11 10:00:09 [multiproc_executor.py:559] ", "process 3102"),
+        ("(Actor pid=3102, ip=10.8.0.21) ", "process 3102 on 10.8.0.21"),
+        ("(VllmWorker rank=3 pid=3102) ERROR 02-11 10:00:09 [worker.py:55] ", "process 3102"),
+    ],
+)
+def test_the_tag_of_an_engine_names_the_process(front: str, process: str, tmp_path: Path) -> None:
+    text = "".join(f"{front}{line}\n" for line in f"{TRACEBACK}ValueError: no batch".splitlines())
+    assert f"{process} raised ValueError: no batch" in findings_of(tmp_path, text + BEHIND)
+
+
+def test_headings_of_sglang_and_of_ray_name_the_worker(tmp_path: Path) -> None:
+    heading = "[2026-03-02 11:04:57 TP3] Scheduler hit an exception: "
+    found = findings_of(tmp_path, f"{heading}{TRACEBACK}ValueError: no batch\n{BEHIND}")
+    assert "TP3 raised ValueError: no batch" in found
+    ray = "ray.exceptions.RayTaskError(ValueError): ray::Actor.step() (pid=3102, ip=10.8.0.21, actor_id=7)\n"
+    calls = TRACEBACK.partition("\n")[2]
+    found = findings_of(tmp_path, f"{ray}{calls}ValueError: no batch\n{BEHIND}")
+    assert "process 3102 (Actor.step) on 10.8.0.21 raised ValueError: no batch" in found
+
+
+BY_ABSEIL = """\
+*** SIGSEGV received at time=1772449497 on cpu 19 ***
+PC: @     0x7f2a44005014  (unknown)  ncclProxyPost()
+"""
+BY_UCX = """\
+Caught signal 11 (Segmentation fault: address not mapped to object at address 0x3)
+ 0 0x0000000000042520 __sigaction()  ???:0
+ 1 0x0000000000049b8a ncclProxyPost<ncclProxyOp>()  /build/nccl/src/proxy.cc:180
+ 2 0x000000000004f5bd groupLaunch()  /build/nccl/src/group.cc:129
+"""
+BY_JAVA = """\
+#  SIGSEGV (0xb) at pc=0x00007f2a44000000, pid=41887, tid=42107
+# C  [libnccl.so.2+0x4b5a]  ncclProxyPost+0x5c
+"""
+BY_OPEN_MPI = """\
+[gpu-a012:41887] *** Process received signal ***
+[gpu-a012:41887] Signal: Segmentation fault (11)
+[gpu-a012:41887] [ 0] /lib/libpthread.so.0(+0x11390)[0x7f732e9c3390]
+[gpu-a012:41887] [ 1] /usr/lib/libnccl.so.2(ncclProxyPost+0x5c)[0x7f2a44005014]
+"""
+
+
+@pytest.mark.parametrize("crash", [BY_ABSEIL, BY_UCX, BY_JAVA, BY_OPEN_MPI])
+def test_a_crash_is_told_with_the_innermost_function_of_nccl(crash: str, tmp_path: Path) -> None:
+    (title,) = [title for title in findings_of(tmp_path, f"step 3\n{crash}{BEHIND}") if "crashed" in title]
+    assert title.endswith("crashed with SIGSEGV inside libnccl (ncclProxyPost)")
+
+
+def test_a_crash_outside_of_nccl_does_not_blame_it(tmp_path: Path) -> None:
+    text = "Caught signal 11 (Segmentation fault: invalid permissions)\n 0 0x0000000000042520 forward()  ???:0\n"
+    (title,) = [title for title in findings_of(tmp_path, text) if "crashed" in title]
+    assert title == "a process crashed with SIGSEGV"
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("operation not permitted when stream is capturing", "CUDA graph"),
+        ("no kernel image is available for execution on the device", "architectures"),
+        ("invalid argument", "named call"),
+    ],
+)
+def test_the_advice_on_an_error_of_cuda_is_that_of_its_kind(error: str, advice: str, tmp_path: Path) -> None:
+    found = findings_of(tmp_path, f"{TRACEBACK}RuntimeError: CUDA error: {error}\n{BEHIND}")
+    remedy = found[f"CUDA error: {error}"].remedy
+    assert advice in remedy
+    assert "NCCL_P2P_DISABLE" not in remedy
+
+
+def test_an_uncaught_error_of_cuda_in_a_thread_of_c_is_read(tmp_path: Path) -> None:
+    text = "terminate called after throwing an instance of 'c10::CUDAError'\n  what():  CUDA error: {}\nframe #0: x\n"
+    assert "GPU fault: uncorrectable ECC error encountered" in findings_of(
+        tmp_path, text.format("uncorrectable ECC error encountered") + BEHIND
+    )
+    assert "CUDA error: an illegal memory access was encountered" in findings_of(
+        tmp_path, text.format("an illegal memory access was encountered") + BEHIND
+    )
+
+
+def test_memory_that_ran_out_after_a_fault_of_the_gpu_follows_from_it(tmp_path: Path) -> None:
+    warning = "gpu-a012:41887:42107 [0] enqueue.cc:44 NCCL WARN Cuda failure '{}'\n"
+    texts = [warning.format(error) for error in ("uncorrectable ECC error encountered", "out of memory")]
+    found = findings_of(tmp_path, "".join(texts))
+    assert [finding.role.value for title, finding in found.items() if "no memory" in title] == ["consequence"]
