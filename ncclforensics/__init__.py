@@ -2,8 +2,8 @@
 
 >>> from ncclforensics import analyze
 >>> report = analyze("fixtures/incidents/one-rank-stops-before-an-allreduce/*.log")
->>> report.verdicts[0]["verdict"]
-'lagging-ranks'
+>>> print(report.verdicts[0].verdict)
+lagging-ranks
 >>> report.frames["wait"].filter(rank=0)["waits_for"].to_list()
 [[11]]
 """

@@ -7,13 +7,16 @@ leave the same logs cannot be told apart, whoever judges them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import permutations, product
 from pathlib import Path
 
+from ncclforensics import analyze
+
 LETTERS = "ab"
+OPEN = ("undecidable", "no-hang")
 NAMES = {"a": ("AllReduce", 1024, 7), "b": ("AllGather", 4096, 9)}
 Log = str | None
 Logs = tuple[Log, ...]
@@ -43,6 +46,26 @@ class World:
         One that names no rank, or all (calls differ without a majority), says only what kind of fault it is.
         """
         return verdict in self.verdicts and (len(culprits) in (0, self.ranks) or culprits in self.culprits)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the program says of some logs, and what may be true of them."""
+
+    logs: Logs
+    verdict: str
+    certainty: str
+    culprits: frozenset[int]
+    worlds: frozenset[World]
+
+    @property
+    def false_in(self) -> set[Loss]:
+        """What was lost in the worlds in which it is false."""
+        return {world.loss for world in self.worlds if not world.holds(self.verdict, self.culprits)}
+
+    @property
+    def true_in(self) -> set[Loss]:
+        return {world.loss for world in self.worlds if world.holds(self.verdict, self.culprits)}
 
 
 def worlds(ranks: int, calls: int) -> dict[Logs, set[World]]:
@@ -108,6 +131,21 @@ def write(groups: list[Logs], folder: Path) -> None:
     for rank in range(max(map(len, groups))):
         lines = [line for number, logs in enumerate(groups) for line in _lines(number, logs, rank)]
         (folder / f"rank{rank}.log").write_text("".join(lines), encoding="utf-8")
+
+
+def ask(groups: Mapping[Logs, set[World]], folder: Path) -> list[Answer]:
+    """Write all groups to a folder and return the answers that name a fault."""
+    every = sorted(groups, key=str)
+    write(every, folder)
+    report = analyze(str(folder), full=True)
+    hosts = dict(report.run["rank"].select("job", "host").iter_rows())
+    found = []
+    for answer in report.verdicts:
+        logs = every[int(str(hosts[answer.job])[1:])]
+        named = frozenset([*report.numbers(answer.culprits), *answer.missing])
+        if answer.verdict not in OPEN:
+            found.append(Answer(logs, answer.verdict, answer.certainty, named, frozenset(groups[logs])))
+    return found
 
 
 def _lines(number: int, logs: Logs, rank: int) -> Iterator[str]:

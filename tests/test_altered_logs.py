@@ -90,8 +90,8 @@ def test_windows_and_a_full_read_give_the_same_verdict(name: str, tmp_path: Path
 
     verdicts = [analyze([str(tmp_path)], full=full).verdicts[0] for full in (False, True)]
 
-    for column in ("verdict", "certainty", "culprits", "operation"):
-        assert verdicts[0].get(column) == verdicts[1].get(column)
+    for field in ("verdict", "certainty", "culprits", "operation"):
+        assert getattr(verdicts[0], field) == getattr(verdicts[1], field)
 
 
 def of_world(lines: list[bytes]) -> list[bytes]:

@@ -31,7 +31,7 @@ def test_attempts_with_equal_ids_of_communicators_are_two_jobs(
 
     report = analyze([str(tmp_path)])
 
-    found = sorted((row["verdict"], report.numbers(row["culprits"])) for row in report.verdicts)
+    found = sorted((row.verdict, report.numbers(row.culprits)) for row in report.verdicts)
     assert found == expected if expected else len(found) == 1
     if expected:
-        assert report.numbers(report.verdicts[0]["culprits"]) == [2]  # the later attempt
+        assert report.numbers(report.verdicts[0].culprits) == [2]  # the later attempt

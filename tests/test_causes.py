@@ -136,7 +136,7 @@ def test_the_limit_of_a_container_is_not_the_memory_of_the_host(line: str, words
     report = analyze([str(tmp_path)])
 
     (row,) = report.verdicts
-    assert (row["verdict"], words in row["reason"]) == ("rank-died", True)
+    assert (row.verdict, words in row.reason) == ("rank-died", True)
     found = cause_of_job(report)
     assert found is not None
     assert (found[0], words in found[1]) == ("certain", True)

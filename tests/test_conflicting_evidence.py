@@ -310,7 +310,7 @@ def test_the_cause_of_a_call_that_all_ranks_are_in_begins_the_chain(tmp_path: Pa
 
     (row,) = report.verdicts
     first, *then = chain(report, row)
-    assert (row["verdict"], first.role, first.kind) == ("stuck-together", Role.CAUSE, "nccl-log")
+    assert (row.verdict, first.role, first.kind) == ("stuck-together", Role.CAUSE, "nccl-log")
     assert "got no answer over InfiniBand" in first.text
     assert any(link.kind == "stacks" and link.role is Role.CONSEQUENCE for link in then)
 

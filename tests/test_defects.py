@@ -54,7 +54,7 @@ def test_a_rule_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPa
     report = analyze([str(HUNG)], everything=True)
 
     assert [defect.part for defect in report.defects] == ["the rule coll-lagging-ranks"]
-    assert report.verdicts[0]["verdict"] == "lagging-ranks"
+    assert report.verdicts[0].verdict == "lagging-ranks"
     assert len(report.rules) == len(all_rules)
     assert "coll-lagging-ranks" not in {finding.rule for finding in report.findings}
 
@@ -176,7 +176,7 @@ def test_an_input_that_cannot_be_read_costs_only_itself(
 
     report = analyze([str(tmp_path)])
 
-    assert report.verdicts[0]["verdict"] == "lagging-ranks"
+    assert report.verdicts[0].verdict == "lagging-ranks"
     problems = {Path(path).name: problem for path, problem in report.input_problems()}
     assert "the program failed (ValueError" in problems["extra.log"]
 
@@ -187,7 +187,7 @@ def test_a_saved_run_holds_nothing_that_a_broken_analysis_left(monkeypatch: pyte
         _break(patch, analyses._ANALYSES, "wait")
         assert cli.main(["save", str(HUNG), "-o", str(saved), "-q"]) == cli.Exit.DEFECT
 
-    assert analyze([str(saved)]).verdicts[0]["verdict"] == "lagging-ranks"
+    assert analyze([str(saved)]).verdicts[0].verdict == "lagging-ranks"
 
 
 def test_a_crash_of_the_program_has_its_own_exit_code(

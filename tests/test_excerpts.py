@@ -121,7 +121,7 @@ def test_a_log_in_one_line_of_a_collector_is_read(tmp_path: Path) -> None:
     log = tmp_path / "job.json"
     log.write_text(json.dumps({"log": "".join(texts), "stream": "stdout", "time": TIME}) + "\n", encoding="utf-8")
 
-    assert analyze([str(log)]).verdicts[0]["verdict"] == "lagging-ranks"
+    assert analyze([str(log)]).verdicts[0].verdict == "lagging-ranks"
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_a_time_out_without_its_status_line_counts_beside_those_of_an_equal_work
 
     (verdict,) = analyze([tmp_path]).verdicts
 
-    assert verdict["verdict"] == "stuck-together"
-    assert ("rank 2 timed out at work 9, too" in verdict["reason"]) is is_alike
+    assert verdict.verdict == "stuck-together"
+    assert ("rank 2 timed out at work 9, too" in verdict.reason) is is_alike
 
 
 @pytest.mark.parametrize(("thread", "is_failed_init"), [(" [Progress Thread]", False), (" [Async thread]", True)])
@@ -342,8 +342,8 @@ def test_torchrun_kills_a_process_that_does_not_heed_sigterm(
 
     (row,) = analyze([tmp_path]).verdicts
 
-    assert row["verdict"] == verdict
-    assert "rank 1" in row["reason"].lower() or verdict == "rank-died"
+    assert row.verdict == verdict
+    assert "rank 1" in row.reason.lower() or verdict == "rank-died"
 
 
 def test_the_warning_after_a_failed_socket_is_not_the_cause(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_the_warning_after_a_failed_socket_is_not_the_cause(tmp_path: Path) -> N
     )
     report = analyze([tmp_path])
 
-    assert "connections to 10.0.0.9<41468> failed" in report.verdicts[0]["reason"]
+    assert "connections to 10.0.0.9<41468> failed" in report.verdicts[0].reason
     assert not [finding for finding in report.findings if finding.severity == "error" and finding.role == "cause"]
 
 

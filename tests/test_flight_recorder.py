@@ -669,7 +669,7 @@ def test_a_dump_that_is_cut_off_accuses_no_rank(kept: float, tmp_path: Path) -> 
 
         report = analyze([str(tmp_path)])
 
-        assert set(report.numbers(report.verdicts[0]["culprits"])) <= set(truth), cut.name
+        assert set(report.numbers(report.verdicts[0].culprits)) <= set(truth), cut.name
 
 
 def test_a_rank_whose_last_calls_are_cut_off_is_asked_for(tmp_path: Path) -> None:
@@ -701,7 +701,7 @@ def test_one_json_file_may_hold_the_dumps_of_all_ranks(together: Any, tmp_path: 
     path = tmp_path / "all.json"
     path.write_text(json.dumps(together(dumps), indent=1))
     (verdict,) = analyze([str(path)]).verdicts
-    assert (verdict["verdict"], verdict["culprits"]) == ("lagging-ranks", [5])
+    assert (verdict.verdict, verdict.culprits) == ("lagging-ranks", (5,))
 
 
 def test_the_place_of_a_dump_in_an_array_is_not_its_rank(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_file_that_changes_after_it_was_found_costs_only_itself(change: str, l
 
     report = build_report(run)
     assert report.defects == []
-    assert 11 in report.numbers(report.verdicts[0]["culprits"])
+    assert 11 in report.numbers(report.verdicts[0].culprits)
 
 
 # Command line, exit code, and what stands on stderr. {hung}, {healthy} and {tmp} are folders.

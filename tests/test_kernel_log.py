@@ -106,7 +106,7 @@ def test_every_form_of_an_out_of_memory_kill_names_its_process(tmp_path: Path, k
     report = analyze([str(tmp_path)])
 
     row = report.verdicts[0]
-    assert (row["verdict"], report.numbers(row["culprits"])) == ("rank-died", [2])
+    assert (row.verdict, report.numbers(row.culprits)) == ("rank-died", [2])
     assert any(finding.category == Category.OOM for finding in report.findings)
 
 

@@ -50,7 +50,7 @@ def asked(logs: Logs, folder: Path) -> Json:
     write_logs(logs, folder)
     report = analyze([str(folder)])
     found: Json = json_report.as_object(report)["hang"]
-    return {**found, "rests_on_stall": any(row["rests_on_stall"] for row in report.verdicts[:1])}
+    return {**found, "rests_on_stall": any(row.rests_on_stall for row in report.verdicts[:1])}
 
 
 def accused(hang: Json) -> set[int]:

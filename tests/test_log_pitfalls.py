@@ -223,7 +223,7 @@ def test_read_one_run_is_weak() -> None:
     """Two runs in the same files are told apart and judged each for itself, never as one."""
     report = analyze([str(INCIDENTS / "two-runs-in-the-same-files" / "*.log")])
 
-    assert len({row["job"] for row in report.verdicts}) == 2
+    assert len({answer.job for answer in report.verdicts}) == 2
 
 
 def test_read_missing_log_is_evidence(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_rank_outside_of_its_communicator_is_damage(tmp_path: Path) -> None:
     report = analyze([str(tmp_path)])
 
     assert max(report.run["rank"]["rank"].drop_nulls()) < 16
-    assert report.verdicts[0]["verdict"] != "no-hang"
+    assert report.verdicts[0].verdict != "no-hang"
 
 
 def test_communicators_whose_pointers_were_left_out_are_known_by_their_size(tmp_path: Path) -> None:
@@ -260,5 +260,5 @@ def test_communicators_whose_pointers_were_left_out_are_known_by_their_size(tmp_
     report = read(tmp_path, *texts)
 
     assert as_object(report)["run"]["communicators"][0]["nranks"] == 2
-    assert report.verdicts[0]["verdict"] == "undecidable"
-    assert "left out" in report.verdicts[0]["reason"]
+    assert report.verdicts[0].verdict == "undecidable"
+    assert "left out" in report.verdicts[0].reason

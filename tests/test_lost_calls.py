@@ -171,5 +171,5 @@ def test_a_difference_above_the_window_of_a_log_that_many_ranks_share_is_found(t
     report = analyze(str(tmp_path))
 
     verdict = report.verdicts[0]
-    assert verdict["verdict"] == "collective-mismatch"
-    assert {report.run["rank"].filter(rank_id=rank_id)["rank"][0] for rank_id in verdict["culprits"]} <= {0, 1}
+    assert verdict.verdict == "collective-mismatch"
+    assert {report.run["rank"].filter(rank_id=rank_id)["rank"][0] for rank_id in verdict.culprits} <= {0, 1}

@@ -44,7 +44,7 @@ def test_logs_without_any_host_are_analysed(tmp_path: Path) -> None:
         text = re.sub(r"(?m)^\S+:\d+:\d+ \[\d+\] (?=NCCL )", "", log.read_text())
         (tmp_path / log.name).write_text(text)
     verdict = analyze([str(tmp_path)], everything=True).verdicts[0]
-    assert verdict["verdict"] in ("lagging-ranks", "undecidable")
+    assert verdict.verdict in ("lagging-ranks", "undecidable")
 
 
 def test_lines_without_process_are_told_apart_by_the_rank_in_front_of_them(tmp_path: Path) -> None:

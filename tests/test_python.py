@@ -16,7 +16,7 @@ LAGGING = INCIDENTS / "one-rank-stops-before-an-allreduce"
 
 @pytest.mark.parametrize("paths", [LAGGING, str(LAGGING), [LAGGING], (str(LAGGING / "*.log"),)], ids=lambda one: "")
 def test_paths_are_given_one_by_one_or_in_a_list(paths: str | Path) -> None:
-    assert analyze(paths).verdicts[0]["verdict"] == "lagging-ranks"
+    assert analyze(paths).verdicts[0].verdict == "lagging-ranks"
 
 
 def test_a_report_prints_its_verdict() -> None:

@@ -49,7 +49,7 @@ def test_every_table_that_has_rows_is_documented(tables: dict[str, pl.DataFrame]
 
 
 def test_a_saved_run_with_tables_gives_the_same_verdict(saved: Path) -> None:
-    assert analyze(saved).verdicts[0]["verdict"] == "lagging-ranks"
+    assert analyze(saved).verdicts[0].verdict == "lagging-ranks"
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -20,17 +20,17 @@ WITH_TIMES = str(INCIDENTS / "kernels-need-more-shared-memory-than-the-gpu-has")
 
 
 def test_a_selection_does_not_change_the_verdict() -> None:
-    (culprit,) = analyze([LAGGING]).verdicts[0]["culprits"]
+    (culprit,) = analyze([LAGGING]).verdicts[0].culprits
     other = analyze([LAGGING], selection=Selection(ranks=frozenset({0})))
 
-    assert other.verdicts[0]["culprits"] == [culprit]
+    assert other.verdicts[0].culprits == (culprit,)
 
 
 def test_only_the_selected_ranks_are_shown() -> None:
     whole = analyze([LAGGING])
     some = analyze([LAGGING], selection=Selection(ranks=frozenset({0, 1})))
 
-    assert {call["rank"] for call in some.last_calls(0)} == {0, 1} < {call["rank"] for call in whole.last_calls(0)}
+    assert {call.rank for call in some.job(0).last_calls} == {0, 1} < {call.rank for call in whole.job(0).last_calls}
 
 
 def test_a_finding_about_other_hosts_is_not_shown() -> None:

@@ -134,8 +134,8 @@ def test_a_skipped_receive_is_laid_to_its_rank_where_earlier_steps_show_it(
 
     verdict = analyze(tmp_path).verdicts[0]
 
-    assert (verdict["verdict"], verdict["certainty"]) == ("p2p-unmatched", certainty)
-    assert verdict["culprits"] == culprits
+    assert (verdict.verdict, verdict.certainty) == ("p2p-unmatched", certainty)
+    assert [*verdict.culprits] == culprits
 
 
 def test_the_command_writes_what_the_other_commands_find(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,5 +235,5 @@ def test_a_lost_line_of_a_pair_does_not_move_the_fault_to_its_rank(tmp_path: Pat
 
     verdict = analyze(tmp_path).verdicts[0]
 
-    assert set(verdict["culprits"]) <= {5}
-    assert verdict["verdict"] == "undecidable"
+    assert set(verdict.culprits) <= {5}
+    assert verdict.verdict == "undecidable"

@@ -6,38 +6,15 @@ lost line undoes; of four, three are not. A fault and a loss concern one call ea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import pytest
 
-from ncclforensics import analyze
 from tests.budget import IS_FULL
-from tests.small_worlds import Logs, Loss, World, worlds, write
+from tests.small_worlds import Answer, Logs, Loss, World, ask, worlds
 
 CALLS = {3: 3, 4: 3 if IS_FULL else 2}
-OPEN = ("undecidable", "no-hang")
 pytestmark = pytest.mark.xdist_group("small worlds")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the program says of some logs, and what may be true of them."""
-
-    logs: Logs
-    verdict: str
-    certainty: str
-    culprits: frozenset[int]
-    worlds: frozenset[World]
-
-    @property
-    def false_in(self) -> set[Loss]:
-        """What was lost in the worlds in which it is false."""
-        return {world.loss for world in self.worlds if not world.holds(self.verdict, self.culprits)}
-
-    @property
-    def true_in(self) -> set[Loss]:
-        return {world.loss for world in self.worlds if world.holds(self.verdict, self.culprits)}
 
 
 @cache
@@ -48,17 +25,7 @@ def groups() -> dict[Logs, set[World]]:
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     """The answers to all groups; each names ranks."""
-    folder = tmp_path_factory.mktemp("worlds")
-    every = sorted(groups(), key=str)
-    write(every, folder)
-    report = analyze(str(folder), full=True)
-    hosts = dict(report.run["rank"].select("job", "host").iter_rows())
-    found = []
-    for row in report.verdicts:
-        logs = every[int(str(hosts[row["job"]])[1:])]
-        named = frozenset([*report.numbers(row["culprits"]), *row["missing"]])
-        found.append(Answer(logs, row["verdict"], row["certainty"], named, frozenset(groups()[logs])))
-    return [answer for answer in found if answer.verdict not in OPEN]
+    return ask(groups(), tmp_path_factory.mktemp("worlds"))
 
 
 def test_every_kind_of_fault_is_answered(answers: list[Answer]) -> None:

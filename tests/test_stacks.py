@@ -41,8 +41,8 @@ def report_on(folder: Path, **files: str) -> Report:
 
 def culprits(report: Report) -> list[int]:
     (row,) = report.verdicts
-    assert row["verdict"] == "lagging-ranks", row["reason"]
-    return report.numbers(row["culprits"])
+    assert row.verdict == "lagging-ranks", row.reason
+    return report.numbers(row.culprits)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_rank_that_computes_is_named_only_if_it_stays_there(
             text = pyspy(10 + rank, frames, state if rank == 1 else "idle")
             (tmp_path / f"look{look}.rank{rank}.txt").write_text(text)
 
-    assert [row["verdict"] for row in analyze([str(tmp_path)]).verdicts] == [verdict]
+    assert [row.verdict for row in analyze([str(tmp_path)]).verdicts] == [verdict]
 
 
 def test_equal_pids_in_the_folders_of_several_pods_are_several_processes(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_server_without_requests_is_not_stuck(tmp_path: Path) -> None:
         frames = polling if rank == 0 else ("broadcast_pyobj (sglang/srt/utils/common.py:1300)",)
         (tmp_path / f"rank{rank}.txt").write_text(pyspy(10 + rank, frames))
 
-    assert [row["verdict"] for row in analyze([str(tmp_path)]).verdicts] == ["undecidable"]
+    assert [row.verdict for row in analyze([str(tmp_path)]).verdicts] == ["undecidable"]
 
 
 def test_ranks_that_moved_between_two_dumps_are_not_stuck(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_ranks_that_moved_between_two_dumps_are_not_stuck(tmp_path: Path) -> Non
             (tmp_path / f"look{look}.rank{rank}.txt").write_text(pyspy(10 + rank, frames))
 
     (row,) = analyze([str(tmp_path)]).verdicts
-    assert (row["verdict"], "moved on" in row["reason"]) == ("undecidable", True)
+    assert (row.verdict, "moved on" in row.reason) == ("undecidable", True)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_stacks_are_held_against_the_calls_in_the_logs(outside: int, certainty: 
     report = analyze([str(incident / name.name) for name in incident.glob("*.log")] + [str(tmp_path)])
 
     (row,) = report.verdicts
-    assert (report.numbers(row["culprits"]), row["certainty"]) == ([11], certainty)
-    assert word in row["reason"]
+    assert (report.numbers(row.culprits), row.certainty) == ([11], certainty)
+    assert word in row.reason
     assert {link.kind for link in chain(report, row)} == {"nccl-log", "stacks"}
 
 
@@ -258,8 +258,8 @@ def test_a_rank_that_waits_for_its_gpu_may_have_made_a_call_that_its_log_lacks(
     report = analyze([str(incident / name.name) for name in incident.glob("*.log")] + [str(tmp_path)])
 
     (row,) = report.verdicts
-    assert (report.numbers(row["culprits"]), row["certainty"]) == ([11], certainty)
-    assert ("waits for its GPU" in row["reason"]) is is_doubted
+    assert (report.numbers(row.culprits), row.certainty) == ([11], certainty)
+    assert ("waits for its GPU" in row.reason) is is_doubted
 
 
 def test_paths_of_the_program_are_redacted(tmp_path: Path) -> None:

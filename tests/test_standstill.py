@@ -113,7 +113,7 @@ def test_a_log_that_ends_while_nccl_connects_names_no_culprit(tmp_path: Path) ->
     log = tmp_path / "nccl_rank2.log"
     lines = log.read_text().splitlines(keepends=True)
     last = max(number for number, line in enumerate(lines) if "Connected all rings" in line)
-    assert analyze(tmp_path).verdicts[0]["verdict"] == "lagging-ranks"
+    assert analyze(tmp_path).verdicts[0].verdict == "lagging-ranks"
     log.write_text("".join(lines[: last - 1]))
 
     verdict = analyze(tmp_path).verdicts[0]

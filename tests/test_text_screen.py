@@ -76,12 +76,12 @@ def test_the_last_screen_shows_the_verdict_and_what_to_run_now(incident: Inciden
         assert all(map(is_advice, steps_of(report)))
         for row in report.verdicts[:1]:
             finding = report.finding_of(row)
-            reason = squeezed((finding.detail if finding else "") or row["reason"])
-            if "UNDECIDABLE" not in shown and row["verdict"] == "undecidable":
+            reason = squeezed((finding.detail if finding else "") or row.reason)
+            if "UNDECIDABLE" not in shown and row.verdict == "undecidable":
                 assert reason[1:] in shown  # below a finding that is sure, which the verdict would seem to contradict
                 continue
-            assert row["verdict"].upper() in shown
-            assert squeezed(finding.title if finding else row["reason"]) in shown
+            assert row.verdict.upper() in shown
+            assert squeezed(finding.title if finding else row.reason) in shown
             assert all(squeezed(command.line) in shown for command in report.run_now(row)[:1])
 
 
@@ -263,7 +263,7 @@ def test_where_stacks_show_the_rank_its_stack_is_taken_again() -> None:
     report = of("a-rank-waits-for-its-data-loader")
     steps = report.other_steps(report.verdicts[0])
 
-    assert report.verdicts[0]["basis"] == "stacks"
+    assert report.verdicts[0].basis == "stacks"
     assert any("take its stack again" in step for step in steps)
     assert not any("if no log has grown" in step for step in steps)
 
@@ -308,7 +308,7 @@ def test_a_silent_rank_is_asked_for_where_the_others_lost_it(tmp_path: Path) -> 
     report = analyze([tmp_path])
     shown = screen(report, width=WIDTH)
 
-    assert report.verdicts[0]["verdict"] == "undecidable"
+    assert report.verdicts[0].verdict == "undecidable"
     assert steps_of(report)[0] == "collect the exit code and the end of the output of rank 2"
     assert "suspect rank 2" in shown
     assert "rank 0: RuntimeError: … Connection closed by peer …" in shown
@@ -405,7 +405,7 @@ def test_the_verdict_of_every_job_is_shown_at_any_height(width: int, everything:
 def test_the_worst_of_many_jobs_are_listed_and_the_others_counted_by_verdict(tmp_path: Path) -> None:
     lagging = [small(seed, Fault(FaultKind.LAGGING, (1,))) for seed in range(3)]
     report = jobs_in(tmp_path, *lagging, *(small(seed) for seed in range(3, 9)))
-    verdicts = [row["verdict"] for row in report.verdicts]
+    verdicts = [row.verdict for row in report.verdicts]
     assert verdicts == ["lagging-ranks"] * 3 + ["no-hang"] * 6
 
     short, full = (screen(report, width=100, height=height) for height in (HEIGHT, math.inf))

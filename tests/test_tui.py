@@ -212,7 +212,7 @@ def test_the_cursor_starts_on_the_culprit_which_leads_to_its_last_call() -> None
 def test_the_victims_of_the_verdict_wait(name: str) -> None:
     report = of(name)
     waiting = {row.rank_id for row in list_ranks(report, Citer(report)) if row.state is State.WAITING}
-    assert waiting == set(report.verdicts[0]["victims"])
+    assert waiting == set(report.verdicts[0].victims)
 
 
 def test_ranks_are_grouped_and_filtered() -> None:

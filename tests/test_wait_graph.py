@@ -44,7 +44,7 @@ def test_a_rank_that_all_own_inits_lack_is_the_one_that_lags(tmp_path: Path) -> 
     report = analyze([str(tmp_path)])
 
     assert all(ranks - 1 in waits_for for waits_for in report.run["wait"]["waits_for"])
-    assert report.verdicts[0]["culprits"] == [ranks - 1]
+    assert report.verdicts[0].culprits == (ranks - 1,)
 
 
 @pytest.mark.parametrize("ranks", [4, 64])
@@ -57,9 +57,9 @@ def test_ranks_that_wait_in_one_call_share_the_ranks_they_wait_for(tmp_path: Pat
     assert report.run["wait"]["waiter"].sort().to_list() == waiting
     assert report.run["wait"]["waits_for"].to_list() == [lagging] * len(waiting)
     verdict = report.verdicts[0]
-    assert (verdict["verdict"], verdict["culprits"], verdict["victims"]) == ("lagging-ranks", lagging, waiting)
-    assert [wait["for_ranks"] for wait in report.waits(0)] == [lagging] * len(waiting)
-    assert len({id(wait["waits_for"]) for wait in report.waits(0)}) == 1
+    assert (verdict.verdict, [*verdict.culprits], [*verdict.victims]) == ("lagging-ranks", lagging, waiting)
+    assert [wait.for_ranks for wait in report.job(0).waits] == [lagging] * len(waiting)
+    assert len({id(wait.waits_for) for wait in report.job(0).waits}) == 1
 
 
 def test_the_error_in_the_middle_of_a_flood_decides_the_cause(tmp_path: Path) -> None:
@@ -67,5 +67,5 @@ def test_the_error_in_the_middle_of_a_flood_decides_the_cause(tmp_path: Path) ->
 
     report = analyze([str(tmp_path)], everything=False)
 
-    assert report.verdicts[0]["culprits"] == [0]
+    assert report.verdicts[0].culprits == (0,)
     assert {"cuda-sticky-error", "line-repeated-without-end"} <= {finding.rule for finding in report.findings}

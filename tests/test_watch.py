@@ -94,7 +94,7 @@ class Replay:
     def verdict(self) -> tuple[str, list[int]]:
         assert self.ending is not None
         row = self.row
-        return row["verdict"], self.ending.report.numbers(row["culprits"])
+        return row.verdict, self.ending.report.numbers(row.culprits)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def test_a_rank_that_stops_is_named_when_the_rhythm_is_broken(replay: Replay, st
     assert replay.verdict == ("lagging-ranks", [2])
     assert replay.watch.rhythm is not None
     assert stopped <= replay.watch.rhythm.allowed + 5
-    assert "two-looks" in replay.row["stall_evidence"]
+    assert "two-looks" in replay.row.stall_evidence
     assert len(replay.told) == 1
 
 
@@ -178,7 +178,7 @@ def test_a_rank_that_stays_behind_while_others_go_on_is_named(replay: Replay) ->
     assert replay.ending is not None
     assert replay.ending.is_hang
     assert replay.verdict == ("lagging-ranks", [2])
-    assert replay.row["certainty"] == "possible"
+    assert replay.row.certainty == "possible"
     assert replay.watch.logs_behind() == [str(replay.folder / "rank2.log")]
 
 
@@ -500,4 +500,4 @@ def test_the_monitor_of_nccl_is_asked_at_each_look(
 
     assert len(asked) == 2
     assert replay.verdict == ("lagging-ranks", [2])
-    assert ("ras" in replay.row["stall_evidence"]) == is_of_this_job
+    assert ("ras" in replay.row.stall_evidence) == is_of_this_job

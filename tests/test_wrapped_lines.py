@@ -30,8 +30,8 @@ def _wrapped(folder: Path, width: int, *, once: bool = False, prefix: str = "", 
 def test_wrapped_lines_give_the_same_verdict(tmp_path: Path, width: int, once: bool, prefix: str, end: str) -> None:
     _wrapped(tmp_path, width, once=once, prefix=prefix, end=end)
     plain, wrapped = analyze([str(HANG)], everything=True), analyze([str(tmp_path)], everything=True)
-    assert wrapped.verdicts[0]["verdict"] == plain.verdicts[0]["verdict"]
-    assert wrapped.verdicts[0]["culprits"] == plain.verdicts[0]["culprits"]
+    assert wrapped.verdicts[0].verdict == plain.verdicts[0].verdict
+    assert wrapped.verdicts[0].culprits == plain.verdicts[0].culprits
 
 
 def test_the_last_line_of_a_screen_that_is_filled_with_blanks_is_whole(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_the_last_line_of_a_screen_that_is_filled_with_blanks_is_whole(tmp_path:
         parts = [line[start : start + 80] for line in lines for start in range(0, max(len(line), 1), 80)]
         (tmp_path / log.name).write_text("".join(part.ljust(80) + "\n" for part in parts))
     report = analyze([str(tmp_path)], everything=True)
-    assert (report.verdicts[0]["verdict"], report.verdicts[0]["certainty"]) == ("no-hang", "certain")
+    assert (report.verdicts[0].verdict, report.verdicts[0].certainty) == ("no-hang", "certain")
 
 
 def test_calls_of_equal_length_are_no_wrapped_lines(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_calls_of_equal_length_are_no_wrapped_lines(tmp_path: Path) -> None:
         lines = log.read_text().splitlines()
         (tmp_path / log.name).write_text("".join(f"{line}\nstep 7: loss 1.93\n" for line in lines))
     plain, mixed = analyze([str(HANG)], everything=True), analyze([str(tmp_path)], everything=True)
-    assert mixed.verdicts[0]["verdict"] == plain.verdicts[0]["verdict"]
+    assert mixed.verdicts[0].verdict == plain.verdicts[0].verdict
     assert mixed.run["operation"].height == plain.run["operation"].height
 
 

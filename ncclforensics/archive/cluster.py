@@ -125,7 +125,7 @@ def _read_part(paths: Sequence[str], rule_folders: Sequence[Path]) -> bytes | st
             load_folder(rule_folder)
         sources = [_named(source, host) for source in find(paths)]
         run = open_run(sources, ReadPolicy(full=True))
-        report = Report(run, [], {}, Selection(), [])
+        report = Report(run, {}, Selection(), [], [])
         report.hash_inputs()
         with TemporaryDirectory(prefix="ncclforensics-") as folder:
             file = Path(folder, "part.ncclf")

@@ -257,9 +257,9 @@ def _named_ranks(report: Report) -> dict[int, str]:
     from ncclforensics.rules.finding import Role, Severity
 
     named = {
-        rank: str(row["verdict"])
-        for row in report.verdicts
-        for rank in {*report.numbers(row["culprits"]), *row["missing"]}
+        rank: str(answer.verdict)
+        for answer in report.verdicts
+        for rank in {*report.numbers(answer.culprits), *answer.missing}
     }
     size = report.run["rank"]["rank"].n_unique()
     for finding in report.findings:
@@ -273,8 +273,8 @@ def _fault_result(fault: InjectedFault, report: Report) -> str:
     """Say whether the analysis reports the injected fault."""
     if (expected := fault.expected) is None:
         return f"Injected fault {fault.text}: the report shows whether it had an effect."
-    rows = [row for row in report.verdicts if row["verdict"] == expected["finding"]]
-    reported = [sorted({*report.numbers(row["culprits"]), *row["missing"]}) for row in rows]
+    found = [answer for answer in report.verdicts if answer.verdict == expected["finding"]]
+    reported = [sorted({*report.numbers(answer.culprits), *answer.missing}) for answer in found]
     reported += [finding.ranks for finding in report.findings if finding.category == expected["finding"]]
     is_reported = any(set(expected["ranks"]) <= set(ranks) for ranks in reported)  # several faults of a kind are one
     result = "the analysis reports it" if is_reported else "the analysis does not report it"

@@ -136,7 +136,7 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
     """
     from ncclforensics.rules.finding import Category
 
-    verdicts = {row["verdict"] for row in report.verdicts}
+    verdicts = {answer.verdict for answer in report.verdicts}
     if report.defects:
         report_defects(report.defects)
     findings = report.findings + report.not_selected
@@ -147,5 +147,5 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
     if has_benchmark and verdicts <= {"undecidable"}:  # whether a job hangs is no question of a test that ended
         is_judged = not any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in findings)
         return Exit.OK if is_judged and report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
-    is_open = asks_for_hang and any(row["certainty"] == "possible" for row in report.verdicts)
+    is_open = asks_for_hang and any(answer.certainty == "possible" for answer in report.verdicts)
     return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts or is_open else Exit.OK

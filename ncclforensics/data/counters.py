@@ -92,7 +92,6 @@ SIGNALLED = {
 
 # Prefixes of the second word in node descriptions of the form `host device`.
 ADAPTERS = ("mlx", "HCA-", "hfi1", "qib", "ibp", "roce", "rdma", "irdma", "bnxt", "cxgb", "hns", "efa")
-AGGREGATION = "Mellanox Technologies Aggregation Node"  # of SHARP, inside a switch: not a host
 
 # Words in file names that show which dump is the earlier one.
 BEFORE = ("before", "baseline", "pre", "start", "begin", "first", "old", "t0")

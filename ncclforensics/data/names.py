@@ -180,11 +180,6 @@ def at_least(number: int) -> str:
     return f"{number // unit * unit:,}"
 
 
-def waiting_text(wait: dict[str, Any], group: str) -> str:
-    """Format where a rank waits: `AllReduce (8 x float32) of ranks 0-3`, or the init of a communicator."""
-    return f"{operation_text(wait['call'])} of {group}" if wait["call"] else f"the init of {group}"
-
-
 def argument_text(call: dict[str, Any], name: str) -> str:
     """Format one argument of a call: count, datatype, op or root, or a dash for one that such a call has not.
 
@@ -202,6 +197,14 @@ def argument_text(call: dict[str, Any], name: str) -> str:
     if call["name"] not in WITH_ROOT:
         return "-"
     return known(call["root"]) if call.get("root_rank") is None else f"rank {call['root_rank']}"
+
+
+def short_ranks(numbers: list[int], most: int = 48) -> str:
+    """Return ranks as text of at most about this many characters, led by their number where some are left out."""
+    text = ranks_text(numbers)
+    if len(text) <= most:
+        return text
+    return f"{len(numbers)} ranks: {text[: text.rindex(',', 0, most)].removeprefix('ranks ')}, …"
 
 
 def operation_text(call: dict[str, Any]) -> str:

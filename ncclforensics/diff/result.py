@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import ranks_text
 from ncclforensics.diff import Difference, Kind, NotCompared, Side
 from ncclforensics.frames.protocol import Frames
-from ncclforensics.report.build import Report, Row
+from ncclforensics.report.build import Report
 from ncclforensics.report.questions import QUESTIONS
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 
@@ -26,26 +27,26 @@ def verdict_differences(good: Report, bad: Report) -> Iterator[Difference | NotC
         absent = "good" if good_row is None else "bad"
         if (present := good_row or bad_row) is not None:
             needs = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL on every rank"
-            yield NotCompared("verdict", absent, needs, [present["verdict"]])
-    elif good_row["verdict"] != bad_row["verdict"]:
+            yield NotCompared("verdict", absent, needs, [present.verdict])
+    elif good_row.verdict != bad_row.verdict:
         sides = [_verdict_side(report, row) for report, row in ((good, good_row), (bad, bad_row))]
         means = "One run hangs or failed; the other differences may be causes or consequences."
-        yield Difference("verdict", "verdict", Kind.SYMPTOM, sides[0], sides[1], "job", means, bad_row["certainty"])
+        yield Difference("verdict", "verdict", Kind.SYMPTOM, sides[0], sides[1], "job", means, bad_row.certainty)
     elif (good_ranks := _culprits(good, good_row)) != (bad_ranks := _culprits(bad, bad_row)):
         sides = [
             Side([(ranks, 1)], _verdict_side(report, row).evidence)
             for report, row, ranks in ((good, good_row, good_ranks), (bad, bad_row, bad_ranks))
         ]
-        means = f"Both runs end with {good_row['verdict']}, and at other ranks: what these differ in may explain it."
-        yield Difference("verdict", "culprits", Kind.SYMPTOM, sides[0], sides[1], "job", means, bad_row["certainty"])
+        means = f"Both runs end with {good_row.verdict}, and at other ranks: what these differ in may explain it."
+        yield Difference("verdict", "culprits", Kind.SYMPTOM, sides[0], sides[1], "job", means, bad_row.certainty)
 
 
-def _culprits(report: Report, row: Row) -> str:
-    return ranks_text(report.numbers(row["culprits"])) or "no rank"
+def _culprits(report: Report, answer: Answer) -> str:
+    return ranks_text(report.numbers(answer.culprits)) or "no rank"
 
 
-def _worst(report: Report) -> Row | None:
-    return next((row for row in report.verdicts if row["verdict"] != _UNKNOWN), None)
+def _worst(report: Report) -> Answer | None:
+    return next((answer for answer in report.verdicts if answer.verdict != _UNKNOWN), None)
 
 
 def is_decided(report: Report) -> bool:
@@ -53,9 +54,9 @@ def is_decided(report: Report) -> bool:
     return _worst(report) is not None
 
 
-def _verdict_side(report: Report, row: Row) -> Side:
-    finding = next((finding for finding in report.findings if finding.job == row["job"]), None)
-    return Side([(row["verdict"], 1)], finding.evidence[:SHOWN] if finding else [])
+def _verdict_side(report: Report, answer: Answer) -> Side:
+    finding = next((finding for finding in report.findings if finding.job == answer.job), None)
+    return Side([(answer.verdict, 1)], finding.evidence[:SHOWN] if finding else [])
 
 
 def finding_differences(good: Report, bad: Report) -> Iterator[Difference]:

@@ -41,8 +41,6 @@ KINDS = {
     "warning": "nccl-log",
     "speaker": "nccl-log",
 }
-# Inputs whose lines reports count as NCCL lines.
-LOG_KINDS = ("nccl-log", "pytorch-log", "ras-report", "inspector")
 # In the order they are tried: calls come first, for they are nearly all there is in a long log.
 GRAMMARS = (
     "operation",

@@ -98,7 +98,7 @@ def _names_a_cause(finding: Finding) -> bool:
 
 def _culprits(report: Report, job: int) -> list[int]:
     """Return the culprits of the verdict on a job; a finding on it also names those that were affected."""
-    return next((report.numbers(row["culprits"]) for row in report.verdicts if row["job"] == job), [])
+    return next((report.numbers(answer.culprits) for answer in report.verdicts if answer.job == job), [])
 
 
 def _rank_places(run: Frames) -> dict[int, set[Key]]:

@@ -66,12 +66,12 @@ def record_of(report: Report, path: str, *, at: datetime | None = None) -> Recor
 
 def _starts(report: Report) -> Iterator[dict[str, object]]:
     """Yield every job of the run: each is one start of a program, and several may lie in one folder."""
-    for row in report.verdicts:
-        known = report.count_reporting(row["job"])
+    for answer in report.verdicts:
+        known = report.job(answer.job).reporting
         yield {
-            "job": row["job"],
-            "verdict": row["verdict"],
-            "certainty": row["certainty"],
+            "job": answer.job,
+            "verdict": answer.verdict,
+            "certainty": answer.certainty,
             "ranks": known["of"] or known["ranks"],
         }
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import polars as pl
-
-from ncclforensics.analyses.hang.wait_graph import RECORDED, rows_of
-from ncclforensics.data.names import VERDICTS, datatype, ranks_text, reduction
+from ncclforensics.analyses.verdict.answer import Answer, answers
+from ncclforensics.data.names import VERDICTS, ranks_text
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.values import parse_value
 from ncclforensics.report.causes import Cause, Relations
 from ncclforensics.report.earlier_look import Comparison, EarlierLook, with_looks
-from ncclforensics.report.groups import Groups
+from ncclforensics.report.job_parts import JobParts
 from ncclforensics.report.next_steps import Command, commands, other_steps
+from ncclforensics.report.run_view import RunView
 from ncclforensics.report.selection import Selection
 from ncclforensics.report.site_names import add_site_names
-from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Line, Role, Severity
+from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Role, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
@@ -31,13 +30,10 @@ TAKEN = "that the job stands still is taken from you, for no line shows it"
 
 
 @dataclass
-class Report:
-    """Everything that views show. `quotes` holds the text of cited lines: (source, line) -> (true line, text)."""
+class Report(RunView):
+    """Everything that views show."""
 
-    run: Frames
     findings: list[Finding]
-    quotes: dict[tuple[int, int], tuple[int, str]]
-    selection: Selection
     rules: list[Rule]  # the rules that were run
     looks: Mapping[int, Comparison] = field(default_factory=dict)  # job -> what an earlier look shows as well
     not_selected: list[Finding] = field(default_factory=list)  # count for the exit code, and are not shown
@@ -56,36 +52,24 @@ class Report:
                 except OSError as error:
                     reading.problems.append(f"its SHA-256 is unknown: {error.strerror or error}")
 
-    def of_job(self, name: str, job: int) -> pl.DataFrame:
-        """Return the rows of a frame that concern one job. A frame is divided once: there may be thousands of jobs."""
-        if name not in self._divided:
-            self._divided[name] = self.run[name].partition_by("job", as_dict=True)
-        rows = self._divided[name].get((job,))
-        return self.run[name].clear() if rows is None else rows
-
-    @cached_property
-    def _divided(self) -> dict[str, dict[tuple[object, ...], pl.DataFrame]]:
-        return {}
-
     @property
     def is_about_hang(self) -> bool:
         """Whether the question was why a job hangs, as of the command `hang`: then it stands still."""
         return all(rule.hang for rule in self.rules)
 
     @cached_property
-    def verdicts(self) -> list[Row]:
-        """Return a row of `verdict` per job, whatever is selected: worst first, then by number of ranks.
+    def verdicts(self) -> list[Answer]:
+        """Return the answer on each job, whatever is selected: worst first, then by number of ranks.
 
         A run that was followed by another one on the same GPUs comes behind all others, unless nothing can be said of
         the later one.
         """
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
-        rows = with_looks(self.run["verdict"], self.looks).to_dicts()
         earlier = self.earlier_runs
         return sorted(
-            rows,
-            key=lambda row: (
-                row["job"] in earlier, VERDICTS.index(row["verdict"]), -sizes.get(row["job"], 0), row["job"],
+            with_looks(answers(self.run["job_diagnosis"]), self.looks),
+            key=lambda answer: (
+                answer.job in earlier, VERDICTS.index(answer.verdict), -sizes.get(answer.job, 0), answer.job,
             ),
         )  # fmt: skip
 
@@ -98,17 +82,6 @@ class Report:
     def evidence(self, finding: Finding) -> list[Row]:
         """Return path, line, text and label of the lines that a finding cites."""
         return [self.cited(line.source, line.line) | {"what": line.what} for line in finding.evidence]
-
-    def cited(self, source: int, line: int) -> Row:
-        """Return path, line and text of one line; the text is empty unless the line was cited."""
-        reader = self.run.inputs[source]
-        known = line if line > 0 else line + reader.lines_read + 1 if reader.is_read_through else None
-        true_line, text = self.quotes.get((source, line), (known, ""))
-        return {"path": self.run.inputs[source].source.path, "line": true_line, "text": text}
-
-    def cite(self, lines: Iterable[Line]) -> None:
-        """Read the text of further lines."""
-        self.quotes |= self.run.quote({(line.source, line.line) for line in lines} - set(self.quotes))
 
     def path_of(self, source: int) -> str:
         """Return the path of a source, as the user gave it."""
@@ -148,24 +121,24 @@ class Report:
 
     def detail(self, finding: Finding) -> str:
         """Return the detail of a finding where it stands alone: with what a verdict takes from whoever asked."""
-        rests = any(row["job"] == finding.job and row["rests_on_stall"] for row in self.verdicts)
+        rests = any(answer.job == finding.job and answer.rests_on_stall for answer in self.verdicts)
         return "; ".join([finding.detail, *[TAKEN] * (rests and finding.job is not None)])
 
-    def finding_of(self, row: Row) -> Finding | None:
+    def finding_of(self, answer: Answer) -> Finding | None:
         """Return the finding that describes the verdict of a job."""
-        return self._finding_of_job.get(row["job"])
+        return self._finding_of_job.get(answer.job)
 
     @cached_property
     def _finding_of_job(self) -> dict[int, Finding]:
         return {finding.job: finding for finding in reversed(self.findings) if finding.job is not None}
 
-    def causes_of(self, row: Row) -> list[Cause]:
+    def causes_of(self, answer: Answer) -> list[Cause]:
         """Return what explains the failure of a job, the cause that views show first."""
-        return self._relations.causes(self.findings, row)
+        return self._relations.causes(self.findings, answer)
 
-    def cause_of(self, row: Row) -> Cause | None:
+    def cause_of(self, answer: Answer) -> Cause | None:
         """Return what is likely or certain to have caused the failure of a job."""
-        return next(iter(self.causes_of(row)), None)
+        return next(iter(self.causes_of(answer)), None)
 
     def is_of_job(self, finding: Finding, job: int) -> bool:
         """Whether the lines of a finding are of a job, or of no process where there is no other job."""
@@ -180,151 +153,45 @@ class Report:
         """Return the errors and warnings that concern no job: of other hosts, or of another time."""
         return [finding for finding in self.findings if finding.is_elsewhere]
 
-    def title_of(self, row: Row) -> str:
+    def title_of(self, answer: Answer) -> str:
         """Return the verdict of a job in one line; by its reason where the rule that states it was not selected."""
-        if finding := self.finding_of(row):
+        if finding := self.finding_of(answer):
             return finding.title
-        named = row["verdict"] not in WITHOUT_SUBJECT
+        named = answer.verdict not in WITHOUT_SUBJECT
         return (
-            f"{ranks_text([*self.numbers(row['culprits']), *row['missing']]) if named else ''} {row['reason']}".strip()
+            f"{ranks_text([*self.numbers(answer.culprits), *answer.missing]) if named else ''} {answer.reason}".strip()
         )
 
-    def severity_of(self, row: Row) -> str:
+    def severity_of(self, answer: Answer) -> str:
         """Return the severity of the finding that describes a verdict; `no-hang` is one of its own, if likely."""
-        if row["verdict"] == "no-hang" and row["certainty"] != "possible":
+        if answer.verdict == "no-hang" and answer.certainty != "possible":
             return "no-hang"
-        finding = self.finding_of(row)
+        finding = self.finding_of(answer)
         return str(finding.severity) if finding else "info"
 
-    def numbers(self, rank_ids: Iterable[int]) -> list[int]:
-        """Return the sorted rank numbers of these rank_ids, without unknown ones."""
-        found = map(self.number_of_rank.get, rank_ids)
-        return sorted({number for number in found if number is not None})
+    def job(self, number: int) -> JobParts:
+        """Return what is shown of a job beside its answer; the same object each time."""
+        if number not in self._jobs:
+            answer = next(answer for answer in self.verdicts if answer.job == number)
+            self._jobs[number] = JobParts(self, answer)
+        return self._jobs[number]
 
     @cached_property
-    def number_of_rank(self) -> dict[int, int | None]:
-        """Rank id -> the rank's number."""
-        return dict(self.run["rank"].select("rank_id", "rank").iter_rows())
+    def _jobs(self) -> dict[int, JobParts]:
+        return {}
 
-    def count_reporting(self, job: int) -> Row:
-        """Return how many ranks of a job have evidence, and of how many.
-
-        The second is None where no line states the size of the job, and where more ranks show than its largest known
-        communicator has: then that is not the world's.
-        """
-        ranks = self.of_job("rank", job).height
-        size = max(self.of_job("member", job)["nranks"].drop_nulls(), default=None)
-        return {"ranks": ranks, "of": None if size is None or size < ranks else size}
-
-    def explanations(self, job: int) -> list[Row]:
-        """Return what was considered for a job, the answer first: rows of `explanation`, `numbers`, `hosts`, `quoted`.
-
-        `numbers`: of all ranks that it would be on; `quoted`: path, line and text of the lines that contradict it.
-        """
-        rows = self.of_job("explanation", job).to_dicts()
-        self.cite(Line(line["source"], line["line"]) for row in rows for line in row["lines"])
-        ranks = self.of_job("rank", job).select("rank_id", pl.col("host").cast(pl.String))
-        host_of = dict(ranks.iter_rows())
-        return [
-            {
-                **row,
-                "numbers": sorted({*self.numbers(row["culprits"]), *row["missing"]}),
-                "hosts": sorted({host_of.get(rank_id) for rank_id in row["culprits"]} - {None}),
-                "quoted": [self.cited(line["source"], line["line"]) for line in row["lines"]],
-            }
-            for row in rows
-        ]
-
-    def unexplained(self, job: int) -> list[Row]:
-        """Return the failures of a job that its verdict does not explain: `number`, `text`, `path`, `line`."""
-        rows = self.of_job("unexplained_failure", job).to_dicts()
-        self.cite(Line(row["source"], row["line"]) for row in rows)
-        return [
-            {
-                **self.cited(row["source"], row["line"]),
-                "number": self.number_of_rank.get(row["rank_id"]),
-                "text": row["text"],
-            }
-            for row in rows
-        ]
-
-    def last_calls(self, job: int) -> list[Row]:
-        """Return the last call of every selected rank of a job, in the order of ranks."""
-        last = self.of_job("shown_call", job)
-        if last.is_empty():
-            return []
-        last = last.filter("is_last")
-        ranks = self.of_job("rank", job).select("rank_id", "rank", "host", "pid", "cudadev")
-        return self._selected(last.join(ranks, on="rank_id", how="left").sort("rank", nulls_last=True))
-
-    def _selected(self, rows: pl.DataFrame) -> list[Row]:
-        """Return the rows (with `rank`, `host` and `key`) that the selection shows."""
-        shows = self.selection.shows
-        return [
-            row
-            for row in rows.to_dicts()
-            if shows([] if row["rank"] is None else [row["rank"]], [row["host"]], row["key"])
-        ]
-
-    def waits(self, job: int) -> list[Row]:
-        """Return the first wait of every selected rank of a job: columns of `wait`, numbers `for_ranks`, and `call`.
-
-        NCCL's lines come before Flight Recorder dumps. `call` is empty where a rank waits in an init. Ranks that wait
-        in the same call share the tuple `waits_for` and the list `for_ranks`.
-        """
-        edges, recorded = self.of_job("wait", job), self.of_job("recorded_wait", job)
-        if edges.is_empty() and recorded.is_empty():
-            return []
-        edges = edges.sort("pos")
-        is_message = pl.col("kind").is_in(["send", "recv"])
-        first_place = [name for name in edges.columns if name in ("source", "line", "pos")]
-        messages = (
-            edges.filter(is_message)
-            .explode("waits_for")
-            .group_by([name for name in edges.columns if name not in ("waits_for", *first_place)], maintain_order=True)
-            .agg(pl.col("waits_for"), pl.col(first_place).first())
-        )
-        waits = pl.concat([edges.filter(~is_message), messages.select(edges.columns)]).sort("pos")
-        of_rank = self.of_job("rank", job).select("rank_id", "rank", "host").to_dicts()
-        locations = {row["rank_id"]: row for row in of_rank}
-        numbers: dict[int, list[int]] = {}
-        selected = []
-        calls = {(call["source"], call["line"]): call for call in self._shown_calls(waits)}
-        recorded = recorded.join(waits, on="waiter", how="anti")
-        rows = rows_of(waits.unique("waiter", keep="first", maintain_order=True))
-        for row in [*rows, *rows_of(recorded)]:
-            location = locations[row["waiter"]]
-            ranks = [] if location["rank"] is None else [location["rank"]]
-            if self.selection.shows(ranks, [location["host"]], row["key"]):
-                if id(row["waits_for"]) not in numbers:
-                    numbers[id(row["waits_for"])] = self.numbers(row["waits_for"])
-                call = {**row, "op": None} if row["kind"] == RECORDED else calls.get((row["source"], row["line"]), {})
-                awaited = numbers[id(row["waits_for"])]
-                if location["rank"] in awaited:  # two processes that took themselves for the same rank
-                    awaited = [number for number in awaited if number != location["rank"]]
-                selected.append({**row, **location, "for_ranks": awaited, "call": call})
-        return selected
-
-    def _shown_calls(self, waits: pl.DataFrame) -> list[Row]:
-        places = waits.select("source", "line").unique()
-        return self.run["shown_call"].join(places, on=["source", "line"], how="semi").to_dicts()
-
-    @cached_property
-    def groups(self) -> Groups:
-        """Names of the communicators by their ranks."""
-        return Groups(self.run)
-
-    def run_now(self, row: Row) -> list[Command]:
+    def run_now(self, answer: Answer) -> list[Command]:
         """Return the commands to run now, each with its host."""
-        return commands(self.run, row, {host: kind for cause in self.causes_of(row) for host, kind in cause.parts})
+        parts = {host: kind for cause in self.causes_of(answer) for host, kind in cause.parts}
+        return commands(self.run, answer, parts)
 
-    def other_steps(self, row: Row) -> list[str]:
+    def other_steps(self, answer: Answer) -> list[str]:
         """Return what else would help: logs and files to collect, and a second look."""
-        return [*row["collect"], *other_steps(self.run, row)]
+        return [*answer.collect, *other_steps(self.run, answer)]
 
-    def collect_next(self, row: Row) -> list[str]:
+    def collect_next(self, answer: Answer) -> list[str]:
         """Return what to run now on the hosts of the culprits, and what to collect."""
-        return [*row["collect"], *map(str, self.run_now(row)), *other_steps(self.run, row)]
+        return [*answer.collect, *map(str, self.run_now(answer)), *other_steps(self.run, answer)]
 
 
 def build_report(
@@ -341,14 +208,14 @@ def build_report(
     rules = select_rules(everything=False) if rules is None else rules
     findings = run_rules(run, rules)
     looks = earlier_look.compare_all(run) if earlier_look else {}
-    verdicts = {row["job"]: row for row in with_looks(run["verdict"], looks).to_dicts()}
+    verdicts = {answer.job: answer for answer in with_looks(answers(run["job_diagnosis"]), looks)}
     for finding in findings:
         if finding.job is not None:
-            row = verdicts[finding.job]
-            finding.certainty = row["certainty"]
+            answer = verdicts[finding.job]
+            finding.certainty = answer.certainty
             if look := looks.get(finding.job):
                 finding.detail += f"; {look.text}"
-            if row["rests_on_stall"] and finding.certainty == "possible" and finding.severity is Severity.ERROR:
+            if answer.rests_on_stall and finding.certainty == "possible" and finding.severity is Severity.ERROR:
                 finding.severity = Severity.WARNING
     findings = _with_relations(findings, run)
     add_site_names(findings, run)
@@ -360,7 +227,7 @@ def build_report(
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
     quotes = run.quote(cited)
     _quote_warnings(shown, quotes)
-    return Report(run, shown, quotes, selection, rules, looks, not_selected)
+    return Report(run, quotes, selection, shown, rules, looks, not_selected)
 
 
 def _with_relations(findings: list[Finding], run: Frames) -> list[Finding]:
@@ -382,15 +249,3 @@ def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple
             warning = parse_value("".join(quoted), "warning_line")
             sentence = str(warning["sentence"]) if warning else "its text was not kept"
             finding.title = finding.title.replace(QUOTED_WARNING, sentence)
-
-
-def operation(row: Row) -> Row:
-    """Return a call as the JSON contract describes it."""
-    return {
-        "name": row["name"],
-        "ordinal": row["ordinal"],
-        "count": row["count"],
-        "datatype": datatype(row["datatype"]),
-        "op": reduction(row["name"], row["op"]),
-        "root": row["root"],
-    }

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import CERTAINTIES
 from ncclforensics.frames.columns import OWNER, printed_hosts, short_name
 from ncclforensics.frames.protocol import Frames
@@ -49,13 +50,13 @@ class Relations:
     def __init__(self, run: Frames) -> None:
         self._run = run
 
-    def causes(self, findings: Iterable[Finding], row: Row) -> list[Cause]:
-        """Return what explains the failure of a job (a row of `verdict`), conditions of machines first."""
+    def causes(self, findings: Iterable[Finding], answer: Answer) -> list[Cause]:
+        """Return what explains the failure of a job, conditions of machines first."""
         found = [
             cause
             for finding in findings
             if finding.job is None and finding.role is Role.CAUSE and finding.severity is Severity.ERROR
-            for cause in self._explaining(finding, row)
+            for cause in self._explaining(finding, answer)
             if cause.certainty != POSSIBLE
         ]
         return sorted(found, key=lambda cause: not cause.is_condition)
@@ -76,24 +77,24 @@ class Relations:
         jobs = self._jobs(finding)
         return job in jobs if jobs else self._run["verdict"].height == 1
 
-    def _explaining(self, finding: Finding, row: Row) -> list[Cause]:
+    def _explaining(self, finding: Finding, answer: Answer) -> list[Cause]:
         """Return the finding as a cause of the failure of a job; nothing if it does not explain it."""
         if cited := self._cited(finding):
-            rows = _rows(self._of_job.get(row["job"], {}), cited)
+            rows = _rows(self._of_job.get(answer.job, {}), cited)
             at_ends = [place for place in rows if place["is_at_end"] and place["is_in_time"] is not False]
             # A line that names the process was printed while it ran, whatever the clocks say.
             is_sure = any(place["host"] and (place["is_in_time"] or place["shared"] == "pid") for place in at_ends)
             certainty = finding.certainty if is_sure else max(finding.certainty, LIKELY, key=CERTAINTIES.index)
             parts = sorted({(place["host"], place["kind"]) for place in at_ends if place["host"]})
             return [Cause(finding, certainty, parts)] if at_ends else []
-        is_explaining = self.is_of_job(finding, row["job"]) and self._is_at_end(finding, row)
+        is_explaining = self.is_of_job(finding, answer.job) and self._is_at_end(finding, answer)
         return [Cause(finding, finding.certainty, [])] if is_explaining else []
 
-    def _is_at_end(self, finding: Finding, row: Row) -> bool:
+    def _is_at_end(self, finding: Finding, answer: Answer) -> bool:
         """Whether a finding is about a rank or a host at which a job failed; about any where none is known."""
-        numbers, hosts = self._ends.get(row["job"], (set(), set()))
+        numbers, hosts = self._ends.get(answer.job, (set(), set()))
         if finding.ranks:
-            at_fault = {*numbers, *row["missing"]}
+            at_fault = {*numbers, *answer.missing}
             return not at_fault or not at_fault.isdisjoint(finding.ranks)
         named = {short_name(host) for host in finding.hosts}
         return not (hosts and named) or not hosts.isdisjoint(named)

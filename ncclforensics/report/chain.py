@@ -12,9 +12,10 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.stacks import describe_stacks
 from ncclforensics.analyses.verdict.vocabulary import Basis
-from ncclforensics.data.names import NO_KIND, operation_text
+from ncclforensics.data.names import NO_KIND
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import condensed, cut
 from ncclforensics.rules.finding import Finding, Line, Role
@@ -36,24 +37,24 @@ class Link:
     line: Line
 
 
-def chain(report: Report, row: Row) -> list[Link]:
+def chain(report: Report, answer: Answer) -> list[Link]:
     """Return the links of a job's verdict in causal order; none where one kind of input says everything."""
-    verdict = report.finding_of(row)
-    if verdict is None or not verdict.evidence or row["verdict"] in ("undecidable", "no-hang"):
+    verdict = report.finding_of(answer)
+    if verdict is None or not verdict.evidence or answer.verdict in ("undecidable", "no-hang"):
         return []
     others = [finding for finding in report.findings if finding is not verdict and finding.evidence]
-    causes = report.causes_of(row)
+    causes = report.causes_of(answer)
     conditions = [cause for cause in causes if cause.is_condition] or causes  # errors of NCCL follow from these
     links = [
         *(
             _link(report, cause.title, Role.CAUSE if cause in conditions else Role.CONSEQUENCE, cause.finding)
             for cause in causes
         ),
-        *_of_verdict(report, row, verdict),
+        *_of_verdict(report, answer, verdict),
         *(
             _link(report, finding.title, finding.role, finding)
             for finding in others
-            if finding.role is Role.CONSEQUENCE and report.is_of_job(finding, row["job"])
+            if finding.role is Role.CONSEQUENCE and report.is_of_job(finding, answer.job)
         ),
     ]
     by_place: dict[tuple[Role, int, int], Link] = {}
@@ -66,25 +67,25 @@ def chain(report: Report, row: Row) -> list[Link]:
     return links
 
 
-def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:
+def _of_verdict(report: Report, answer: Answer, verdict: Finding) -> Iterator[Link]:
     """Yield where culprits and victims stand by their stacks, and what other lines show of the culprits."""
-    stacks = report.of_job("rank_stack", row["job"])
-    is_culprit = stacks["rank_id"].is_in(row["culprits"])
+    stacks = report.of_job("rank_stack", answer.job)
+    is_culprit = stacks["rank_id"].is_in(answer.culprits)
     of_culprits, others = stacks.filter(is_culprit), stacks.filter(~is_culprit)
     if stacks.is_empty() and len(report.verdicts) == 1:  # which process is which rank is not known
         stacks = report.run["unranked_stack"]
         of_culprits, others = stacks.filter(~pl.col("is_waiting")), stacks.filter("is_waiting")
     in_stacks = {(place["source"], place["line"]) for place in stacks.to_dicts()}
     in_logs = [line for line in verdict.evidence if (line.source, line.line) not in in_stacks]
-    of_cause = [line for line in in_logs if line.what in _OF_CAUSE and row["basis"] != Basis.STACKS]
+    of_cause = [line for line in in_logs if line.what in _OF_CAUSE and answer.basis != Basis.STACKS]
     if of_cause:
         yield Link(verdict.title, Role.CAUSE, _kind(report, of_cause[0]), of_cause[0])
     for role, rows in ((Role.CAUSE, of_culprits), (Role.CONSEQUENCE, others)):
         for text, place in describe_stacks(rows.to_dicts(), report.number_of_rank):
             yield Link(text, role, "stacks", Line(place["source"], place["line"]))
     waiting = [line for line in in_logs if line.what in _OF_OTHERS]
-    if waiting and row["name"]:
-        yield Link(f"others are in {operation_text(row)}", Role.CONSEQUENCE, _kind(report, waiting[0]), waiting[0])
+    if waiting and answer.operation.name:
+        yield Link(f"others are in {answer.operation.text}", Role.CONSEQUENCE, _kind(report, waiting[0]), waiting[0])
     report.cite(in_logs)
     besides = [line for line in in_logs if line.what not in (*_OF_CAUSE, *_OF_OTHERS)]
     # The first line of a document, such as a dump, says nothing by itself.

@@ -7,15 +7,17 @@ if its log is the file that the job writes to. A copy of a log stands still whil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 import polars as pl
 
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import certainty_of
 from ncclforensics.analyses.verdict.lines.stall import FROM_ENDS
+from ncclforensics.analyses.verdict.vocabulary import Sign
 from ncclforensics.archive import parquet
 from ncclforensics.archive.manifest import Saved, is_saved
 from ncclforensics.errors import UsageError
@@ -26,7 +28,6 @@ from ncclforensics.inputs.sources import Source
 from ncclforensics.report.live_files import doubt_of_files, was_ended
 
 OF_RUNNING_JOB = (Doubt.RUNS_ON, Doubt.COPIED_WHILE_RUNNING)  # what two looks remove
-BY_LOOKS = "two-looks"  # in the contract's `standstill.by`
 SHORTEST = 60.0  # seconds between two looks; a step of a training may take that long
 POSITIONS = {"pos": pl.Int64()}
 
@@ -55,22 +56,26 @@ class EarlierLook(ABC):
         return {job: self.compare(run, job) for job in verdicts["job"]}
 
 
-def with_looks(verdicts: pl.DataFrame, looks: Mapping[int, Comparison]) -> pl.DataFrame:
-    """Return the verdicts with what two looks show of their jobs."""
-    rows = verdicts.to_dicts()
-    for row in rows:
-        look = looks.get(row["job"])
-        if look is None:
-            continue
-        row["reason"] = f"{row['reason']}; {look.text}"
-        doubts = [Doubt[name] for name in row["doubts"]]
-        if look.has_moved:
-            row["certainty"] = certainty_of([*doubts, Doubt.COPIED_WHILE_RUNNING])
-        elif look.has_moved is False:
-            row["stall_evidence"] = [*row["stall_evidence"], BY_LOOKS]
-            row["rests_on_stall"] = False
-            row["certainty"] = certainty_of(doubt for doubt in doubts if doubt not in OF_RUNNING_JOB)
-    return pl.DataFrame(rows, schema=verdicts.schema)
+def with_looks(answers: Iterable[Answer], looks: Mapping[int, Comparison]) -> list[Answer]:
+    """Return the answers with what two looks show of their jobs."""
+    return [_with_look(answer, looks[answer.job]) if answer.job in looks else answer for answer in answers]
+
+
+def _with_look(answer: Answer, look: Comparison) -> Answer:
+    doubts, shown_by = answer.doubts, answer.stall_evidence
+    if look.has_moved:
+        doubts = (*doubts, Doubt.COPIED_WHILE_RUNNING)
+    elif look.has_moved is False:
+        doubts = tuple(doubt for doubt in doubts if doubt not in OF_RUNNING_JOB)
+        shown_by = (*shown_by, Sign.LOOKS)
+    return replace(
+        answer,
+        reason=f"{answer.reason}; {look.text}",
+        doubts=doubts,
+        certainty=answer.certainty if look.has_moved is None else certainty_of(doubts),
+        stall_evidence=shown_by,
+        rests_on_stall=answer.rests_on_stall and look.has_moved is not False,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Part
 from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
@@ -67,16 +68,16 @@ def by_place(steps: Iterable[Command]) -> dict[str, list[str]]:
     return dict(lines)
 
 
-def commands(run: Frames, row: Row, failed_parts: Mapping[str, str] | None = None) -> list[Command]:
+def commands(run: Frames, answer: Answer, failed_parts: Mapping[str, str] | None = None) -> list[Command]:
     """Return the commands to run now, first those on hosts whose conditions explain the failure of the job.
 
     `failed_parts`: host without its domain -> kind of its condition. Processes that have ended need no command.
     """
     parts = failed_parts or {}
     looks = {host: look for host in printed_hosts(parts) for look in _of_part(run, host, parts[host])}
-    steps = _commands(run, row, looks)
+    steps = _commands(run, answer, looks)
     seen = {short_name(step.where) for step in steps}
-    if row["verdict"] != "rank-died":
+    if answer.verdict != "rank-died":
         steps = [*(look for host, look in looks.items() if host not in seen), *steps]
     order = {host: place for place, host in enumerate(looks)}
     return sorted(steps, key=lambda step: order.get(short_name(step.where), len(order)))
@@ -89,78 +90,79 @@ def _of_part(run: Frames, host: str, kind: str) -> list[Command]:
     return [] if kind in (Part.HOST_MEMORY, Part.MEMORY_LIMIT) else [_of_machine(run, host)]
 
 
-def _commands(run: Frames, row: Row, failed_hosts: Collection[str]) -> list[Command]:
-    if row["verdict"] == "rank-missing":
-        return _of_missing_ranks(row)
-    if _has_fault_in_init(row) or row["how"] == How.COMPARED:  # comparisons raise an exception, which ends the process
+def _commands(run: Frames, answer: Answer, failed_hosts: Collection[str]) -> list[Command]:
+    if answer.verdict == "rank-missing":
+        return _of_missing_ranks(answer)
+    # Comparisons raise an exception, which ends the process.
+    if _has_fault_in_init(answer) or answer.how is How.COMPARED:
         return []
-    if row["verdict"] == "stuck-together":
-        return _of_hosts(run, row, failed_hosts)
-    places = _culprits_by_place(run, row)
-    ended = _ended_ranks(run, row) if places else set()
+    if answer.verdict == "stuck-together":
+        return _of_hosts(run, answer, failed_hosts)
+    places = _culprits_by_place(run, answer)
+    ended = _ended_ranks(run, answer) if places else set()
     steps: list[Command] = []
     for where, processes in list(places.items())[:MOST_PLACES]:
-        steps += _of_ended([process for process in processes if process["rank"] in ended], where, row, run)
-        steps += _of_running([process for process in processes if process["rank"] not in ended], where, row, run)
+        steps += _of_ended([process for process in processes if process["rank"] in ended], where, answer, run)
+        steps += _of_running([process for process in processes if process["rank"] not in ended], where, answer, run)
     ordered = sorted(dict.fromkeys(steps), key=lambda step: _OF_ONE_PROCESS not in step.line)
     return [step for step in ordered if len(places) == 1 or _DEBUGGER not in step.line]
 
 
-def _of_missing_ranks(row: Row) -> list[Command]:
+def _of_missing_ranks(answer: Answer) -> list[Command]:
     """Look for the processes of ranks that did not come, and for the one that they should have come to."""
-    missing = row["missing"]
+    missing = answer.missing
     hosts = f"the host{'s' * (len(missing) > 1)} of {ranks_text(missing)}" if missing else "the hosts of these ranks"
     return [Command(hosts, "ps aux | grep python"), Command("the host of rank 0", "ss -ltnp | grep python")]
 
 
-def other_steps(run: Frames, row: Row) -> list[str]:
+def other_steps(run: Frames, answer: Answer) -> list[str]:
     """Return what else would help beside what the verdict itself asks for (`collect`)."""
     steps: list[str] = []
-    places = list(_culprits_by_place(run, row).values())
+    places = list(_culprits_by_place(run, answer).values())
     left = [*places[MOST_PLACES:], *(processes[MOST_PROCESSES:] for processes in places[:MOST_PLACES])]
     if number := sum(map(len, left)):
         steps.append(f"run the same for the other {count_of(number, 'rank')}")
-    if row["verdict"] == "rank-missing":
+    if answer.verdict == "rank-missing":
         steps.append("read the output of the launcher, which may say why these ranks did not start")
-    elif row["verdict"] == "rank-died" and run["process_exit"].filter("is_first").is_empty():
+    elif answer.verdict == "rank-died" and run["process_exit"].filter("is_first").is_empty():
         steps.append("collect the exit code of the process that ended, and its stderr")
-    elif row["detail"] in (Detail.SAME_GPU, Detail.SAME_NUMBER, Detail.OTHER_SIZE):
+    elif answer.detail in (Detail.SAME_GPU, Detail.SAME_NUMBER, Detail.OTHER_SIZE):
         steps.append(PRINT_PLACEMENT)
-    elif row["verdict"] in _OF_STANDING_RANKS and row["culprits"] and not commands(run, row):
+    elif answer.verdict in _OF_STANDING_RANKS and answer.culprits and not commands(run, answer):
         steps.append(
             f"on the next run, while it stands still, take the stacks on the hosts of these ranks: `{STACKS_OF_HOST}`"
         )
-    elif row["verdict"] == "init-incomplete" and row["rests_on_stall"] and not row["missing"]:
+    elif answer.verdict == "init-incomplete" and answer.rests_on_stall and not answer.missing:
         steps += COLLECT_STUCK_HOSTS
-    steps += [*_traceback(run, row), *_second_stack(run, row)]
-    if _is_open(row) and may_grow(run, row["job"]):
+    steps += [*_traceback(run, answer), *_second_stack(run, answer)]
+    if _is_open(answer) and may_grow(run, answer.job):
         steps.append(LOOK_AGAIN)
     return steps
 
 
-def _is_open(row: Row) -> bool:
+def _is_open(answer: Answer) -> bool:
     """Whether the logs do not show if the job stands still, and a second look at them may."""
-    if row["basis"] == Basis.STACKS or row["stall_evidence"]:
+    if answer.basis == Basis.STACKS or answer.stall_evidence:
         return False
-    is_undecided = row["verdict"] == "undecidable" or (row["verdict"], row["certainty"]) == ("no-hang", "possible")
-    return bool(row["rests_on_stall"]) or is_undecided
+    is_undecided = answer.verdict == "undecidable" or (answer.verdict, answer.certainty) == ("no-hang", "possible")
+    return answer.rests_on_stall or is_undecided
 
 
-def _second_stack(run: Frames, row: Row) -> list[str]:
+def _second_stack(run: Frames, answer: Answer) -> list[str]:
     """Read the code where the only culprit stands, and take its stack again, where the verdict rests on stacks."""
-    pids = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"]))["pid"].drop_nulls()
-    if row["basis"] != Basis.STACKS or len(pids) != 1:
+    pids = run["rank"].filter(pl.col("rank_id").is_in(answer.culprits))["pid"].drop_nulls()
+    if answer.basis != Basis.STACKS or len(pids) != 1:
         return []
     if was_ended(run):
         return [READ_CODE]
     return [f"{READ_CODE}, and take its stack again to see whether it moved: `py-spy dump --native --pid {pids[0]}`"]
 
 
-def _traceback(run: Frames, row: Row) -> list[str]:
+def _traceback(run: Frames, answer: Answer) -> list[str]:
     """Print the lines above the one that reports an exception: its traceback names the line of the training code."""
-    cited = run["verdict_evidence"].filter((pl.col("job") == row["job"]) & pl.col("what").is_in(_OF_CULPRITS))
+    cited = run["verdict_evidence"].filter((pl.col("job") == answer.job) & pl.col("what").is_in(_OF_CULPRITS))
     raised = run["process_exit"].filter(pl.col("how") == EXCEPTION).select("source", "line")
-    if row["how"] != How.COMPARED:
+    if answer.how != How.COMPARED:
         cited = cited.join(raised, on=["source", "line"], how="semi")
     for source, line in cited.select("source", "line").iter_rows():
         file = run.inputs[source].source
@@ -171,23 +173,23 @@ def _traceback(run: Frames, row: Row) -> list[str]:
     return []
 
 
-def _has_fault_in_init(row: Row) -> bool:
+def _has_fault_in_init(answer: Answer) -> bool:
     """Whether a process failed in init, and NCCL did not refuse its arguments: what helps depends on the fault."""
-    return row["detail"] in (Detail.FAULT_IN_INIT, Detail.UNNAMED_FAULT)
+    return answer.detail in (Detail.FAULT_IN_INIT, Detail.UNNAMED_FAULT)
 
 
-def _ended_ranks(run: Frames, row: Row) -> set[int | None]:
+def _ended_ranks(run: Frames, answer: Answer) -> set[int | None]:
     """Numbers of ranks whose process has certainly ended: all of them where a launcher says that the job has."""
-    if run["job_end"].height or row["verdict"] == "rank-died":
-        culprits = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"]))
-        return {*culprits["rank"], *row["missing"]}
+    if run["job_end"].height or answer.verdict == "rank-died":
+        culprits = run["rank"].filter(pl.col("rank_id").is_in(answer.culprits))
+        return {*culprits["rank"], *answer.missing}
     return set(run["process_exit"].filter("is_final")["rank"].drop_nulls())
 
 
-def _of_hosts(run: Frames, row: Row, failed_hosts: Collection[str]) -> list[Command]:
+def _of_hosts(run: Frames, answer: Answer, failed_hosts: Collection[str]) -> list[Command]:
     """Look at the hosts whose lines show the failure; at all where none does."""
-    cited = run["verdict_evidence"].filter(pl.col("job") == row["job"]).select("rank_id").drop_nulls()
-    failed = run["failure_event"].filter(~pl.col("at_exit") & pl.col("rank_id").is_in(row["victims"]))
+    cited = run["verdict_evidence"].filter(pl.col("job") == answer.job).select("rank_id").drop_nulls()
+    failed = run["failure_event"].filter(~pl.col("at_exit") & pl.col("rank_id").is_in(answer.victims))
     cited = pl.concat([cited, failed.select("rank_id")]).unique()
     hosts = run["rank"].join(cited, on="rank_id", how="semi")["host"].drop_nulls().cast(pl.String).unique().sort()
     others = [host for host in hosts if short_name(host) not in failed_hosts]
@@ -211,11 +213,11 @@ def _hosts_of_exits(run: Frames) -> dict[int, str]:
     return dict(exits.drop_nulls().iter_rows())
 
 
-def _culprits_by_place(run: Frames, row: Row) -> dict[str, list[Row]]:
+def _culprits_by_place(run: Frames, answer: Answer) -> dict[str, list[Row]]:
     """Return the culprits' processes by the place where to look at them: a host, or the host of a rank."""
-    processes = _processes_of(run, row["culprits"]) if row["culprits"] else []
+    processes = _processes_of(run, answer.culprits) if answer.culprits else []
     unseen = {"rank_id": None, "host": None, "pid": None}
-    processes += [{**unseen, "rank": number} for number in row["missing"]]
+    processes += [{**unseen, "rank": number} for number in answer.missing]
     hosts = _hosts_of_exits(run) if any(process["host"] is None for process in processes) else {}
     places: dict[str, list[Row]] = defaultdict(list)
     for process in processes:
@@ -228,7 +230,7 @@ def _culprits_by_place(run: Frames, row: Row) -> dict[str, list[Row]]:
     return dict(places)
 
 
-def _processes_of(run: Frames, rank_ids: list[int]) -> list[Row]:
+def _processes_of(run: Frames, rank_ids: Collection[int]) -> list[Row]:
     """Return a row of `rank` for each process of these ranks; a rank without a known process is one of its own."""
     ranks = run["rank"].filter(pl.col("rank_id").is_in(rank_ids)).sort("rank")
     ranks = ranks.with_columns(unplaced=pl.when(pl.col("host").is_null()).then("rank"))
@@ -240,32 +242,32 @@ def _host_of(process: Row) -> str:
     return f"the host of {owner}"
 
 
-def _of_ended(processes: list[Row], where: str, row: Row, run: Frames) -> list[Command]:
+def _of_ended(processes: list[Row], where: str, answer: Answer, run: Frames) -> list[Command]:
     """Search the kernel's log for why processes ended, unless they say themselves why, or a launcher ended them."""
     exits = run["process_exit"].filter(pl.col("is_first") & pl.col("rank").is_in([p["rank"] for p in processes]))
-    if not processes or row["verdict"] != "rank-died" or not set(exits["how"]).isdisjoint(_EXPLAINED):
+    if not processes or answer.verdict != "rank-died" or not set(exits["how"]).isdisjoint(_EXPLAINED):
         return []
     pids = [process["pid"] for process in processes if process["pid"]] or exits["pid"].drop_nulls().to_list()
     names = "|".join(["oom", "xid", "segfault", *map(str, pids[:MOST_PROCESSES])])
     return [Command(where, f"dmesg -T | grep -iE '{names}'")]
 
 
-def _of_running(processes: list[Row], where: str, row: Row, run: Frames) -> list[Command]:
+def _of_running(processes: list[Row], where: str, answer: Answer, run: Frames) -> list[Command]:
     """Look at processes that may still run: their stacks, unless these were taken already, then GPUs and kernel."""
     if not processes:
         return []
-    if row["verdict"] == "init-failed":
+    if answer.verdict == "init-failed":
         # These processes mostly ended with the error.
-        return [Command(where, "nvidia-smi -L")] if row["detail"] == Detail.SAME_GPU else []
+        return [Command(where, "nvidia-smi -L")] if answer.detail == Detail.SAME_GPU else []
     has_stacks = not run["unranked_stack"].is_empty()  # those of which nothing says the rank
     dumped = set(run["rank_stack"]["rank_id"])
     unseen = [process for process in processes if not has_stacks and process["rank_id"] not in dumped]
     pids = [process["pid"] for process in unseen if process["pid"] is not None][:MOST_PROCESSES]
     of_machine = Command(where, LOOK_AT_HOST)
-    if row["verdict"] == "undecidable" and "failure" in row["stall_evidence"]:  # they ended with an error
+    if answer.verdict == "undecidable" and "failure" in answer.stall_evidence:  # they ended with an error
         return [of_machine]
     if not unseen:
-        return [of_machine] if row["verdict"] in _OF_STANDING_RANKS else []
+        return [of_machine] if answer.verdict in _OF_STANDING_RANKS else []
     if len(pids) == len(unseen) == 1:
         return [
             Command(where, f"py-spy dump --native --pid {pids[0]}"),

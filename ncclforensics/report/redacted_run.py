@@ -165,9 +165,9 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
 
     return Report(
         RedactedRun(report.run, pseudonyms),
-        [redacted(finding) for finding in report.findings],
         redact_quotes(report.run, report.quotes, pseudonyms),
         Selection(report.selection.ranks, pseudonyms.host(host) if host else None, report.selection.communicator),
+        [redacted(finding) for finding in report.findings],
         report.rules,
         {job: replace(look, text=pseudonyms.text(look.text)) for job, look in report.looks.items()},
         [redacted(finding) for finding in report.not_selected],

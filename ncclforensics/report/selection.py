@@ -25,7 +25,7 @@ class Selection:
     host: str | None = None
     communicator: str | None = None
 
-    def shows(self, ranks: Iterable[int], hosts: Iterable[str], communicator: str | None) -> bool:
+    def shows(self, ranks: Iterable[int], hosts: Iterable[str | None], communicator: str | None) -> bool:
         """Whether an item with these ranks, hosts and communicator is shown; one without ranks concerns all ranks."""
         conditions = (
             (self.ranks, set(ranks)),

@@ -13,8 +13,9 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ncclforensics import __version__
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import INVISIBLE, certainty_text, known, printable
-from ncclforensics.report.build import Report, Row
+from ncclforensics.report.build import Report
 from ncclforensics.views.author_note import Cover
 from ncclforensics.views.headline import cause, shown_verdicts
 from ncclforensics.views.rank_map import HostRanks, Part, RankMap, rank_map
@@ -68,8 +69,8 @@ def _content(report: Report, cover: Cover) -> dict[str, Any]:
     return {
         "width": WIDTH,
         "height": HEIGHT,
-        "verdict": rows[0]["verdict"] if rows else "no verdict",
-        "certainty": certainty_text(rows[0]["verdict"], rows[0]["certainty"]).strip(" ()") if rows else "",
+        "verdict": rows[0].verdict if rows else "no verdict",
+        "certainty": certainty_text(rows[0].verdict, rows[0].certainty).strip(" ()") if rows else "",
         "severity": report.severity_of(rows[0]) if rows else "info",
         "title": _lines(cover.title, TITLE_WIDTH, TITLE_LINES),
         "cause": _lines(f"Cause ({first.certainty}): {first.title}", CAUSE_WIDTH, CAUSE_LINES) if first else [],
@@ -96,8 +97,8 @@ def _lines(text: str, width: int, most: int) -> list[str]:
     return wrap(text, width, max_lines=most, placeholder=" …", break_on_hyphens=False) or [""]
 
 
-def _waiting(row: Row) -> str:
-    count = len(row["victims"])
+def _waiting(answer: Answer) -> str:
+    count = len(answer.victims)
     return f"{count} rank{'s' * (count != 1)} wait" + "s" * (count == 1) if count else ""
 
 

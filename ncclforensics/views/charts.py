@@ -15,9 +15,9 @@ import polars as pl
 import vl_convert
 
 from ncclforensics.analyses.job.calls.shown_calls import LAST
-from ncclforensics.data.names import bytes_text, operation_text, printable
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.data.names import bytes_text, printable, short_ranks
 from ncclforensics.report.build import Report, Row
-from ncclforensics.views.headline import short_ranks
 from ncclforensics.views.rank_map import Part
 
 WIDTH = 600  # pixels; narrow pages shrink charts
@@ -56,9 +56,9 @@ def svg(chart: alt.TopLevelMixin) -> str:
     return str(vl_convert.vegalite_to_svg(styled.to_dict()))
 
 
-def waiting(report: Report, row: Row) -> str:
+def waiting(report: Report, answer: Answer) -> str:
     """Draw the waiting graph: groups of ranks with arrows to the ranks for which they wait."""
-    nodes, edges = _groups(report, row)
+    nodes, edges = _groups(report, answer)
     if not edges or len(nodes) > MOST_NODES:
         return ""
     places = _columns(nodes, edges)
@@ -68,7 +68,7 @@ def waiting(report: Report, row: Row) -> str:
             "y": y,
             "label": _cut(short_ranks(report.numbers(list(node)), LONGEST) or f"{len(node)} ranks"),
             "what": _cut(nodes[node]),
-            "role": CULPRIT if set(node) & set(row["culprits"]) else WAITS,
+            "role": CULPRIT if set(node) & set(answer.culprits) else WAITS,
         }
         for node, (x, y) in places.items()
     ]
@@ -110,17 +110,17 @@ def waiting(report: Report, row: Row) -> str:
     )
 
 
-def _groups(report: Report, row: Row) -> tuple[dict[Node, str], list[tuple[Node, Node]]]:
+def _groups(report: Report, answer: Answer) -> tuple[dict[Node, str], list[tuple[Node, Node]]]:
     """Group ranks that wait in the same call for the same ranks; return (node -> call, edges)."""
-    waits = {wait["waiter"]: wait for wait in report.waits(row["job"])}
-    awaited = {wait["waits_for"]: number for number, wait in enumerate(waits.values())}  # set of ranks -> its number
+    waits = {wait.waiter: wait for wait in report.job(answer.job).waits}
+    awaited = {wait.waits_for: number for number, wait in enumerate(waits.values())}  # set of ranks -> its number
     alike: dict[tuple[Any, ...], list[int]] = {}
     for rank_id in sorted({*waits, *(target for ranks in awaited for target in ranks)}):
         wait = waits.get(rank_id)
         awaited_in = () if wait else tuple(number for ranks, number in awaited.items() if rank_id in ranks)
-        what = operation_text(wait["call"]) if wait else ""
-        targets = wait["waits_for"] if wait else ()
-        alike.setdefault((what, wait["key"] if wait else "", targets, awaited_in), []).append(rank_id)
+        what = wait.call_text if wait else ""
+        targets = wait.waits_for if wait else ()
+        alike.setdefault((what, wait.key if wait else "", targets, awaited_in), []).append(rank_id)
     nodes = {tuple(members): str(key[0]) for key, members in alike.items()}
     targets_of = {tuple(members): set(key[2]) for key, members in alike.items()}
     edges = [(a, b) for a in nodes for b in nodes if a != b and not targets_of[a].isdisjoint(b)]
@@ -156,14 +156,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def times(report: Report, row: Row) -> str:
+def times(report: Report, answer: Answer) -> str:
     """Draw the times of last calls and failures of each rank, by the clock of its host."""
-    events = report.run["timeline"].filter(pl.col("job") == row["job"])
+    events = report.run["timeline"].filter(pl.col("job") == answer.job)
     ranks = report.run["rank"].select("rank_id", "rank")
     shown = events.join(ranks, on="rank_id").filter(pl.col("rank").is_not_null())
     if shown["time"].n_unique() < 2:
         return ""
-    role = pl.when(pl.col("rank_id").is_in(row["culprits"])).then(pl.lit(CULPRIT)).otherwise(pl.lit("others"))
+    role = pl.when(pl.col("rank_id").is_in(answer.culprits)).then(pl.lit(CULPRIT)).otherwise(pl.lit("others"))
     shown = shown.with_columns(
         role=role, kind=pl.when(pl.col("what") == LAST).then(pl.lit(LAST)).otherwise(pl.lit("failure"))
     ).unique(["rank", "time", "kind"], maintain_order=True)

@@ -6,8 +6,9 @@ from datetime import datetime
 
 import polars as pl
 
-from ncclforensics.data.names import certainty_text, ranks_text, sentence
-from ncclforensics.report.build import Report, Row
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.data.names import certainty_text, sentence
+from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.rules.finding import Severity
 
@@ -15,10 +16,10 @@ ASSUMED_YEAR = 2000  # of clocks that print none
 MOST_HOSTS = 3  # named in a title
 
 
-def shown_verdicts(report: Report) -> list[Row]:
+def shown_verdicts(report: Report) -> list[Answer]:
     """Return the verdicts, without undecidable ones if the run is a benchmark."""
     is_measured = report.run["benchmark"].height > 0
-    return [row for row in report.verdicts if not (is_measured and row["verdict"] == "undecidable")]
+    return [job for job in report.verdicts if not (is_measured and job.verdict == "undecidable")]
 
 
 def headline(report: Report) -> str:
@@ -29,7 +30,7 @@ def headline(report: Report) -> str:
 def _event(report: Report) -> str:
     """Return the title of the worst job's verdict; where it names no rank, behind the condition that explains it."""
     found, title = cause(report), _title(report)
-    if found is None or not found.is_condition or shown_verdicts(report)[0]["culprits"]:
+    if found is None or not found.is_condition or shown_verdicts(report)[0].culprits:
         return title
     return f"{found.title}: {title}"
 
@@ -38,12 +39,12 @@ def _title(report: Report) -> str:
     """Return the title of the worst job's verdict or of the first finding."""
     rows = shown_verdicts(report)
     titles = [finding.title for finding in report.findings if finding.severity is not Severity.INFO]
-    if titles and {row["verdict"] for row in rows} <= {"no-hang", "undecidable"}:
+    if titles and {row.verdict for row in rows} <= {"no-hang", "undecidable"}:
         return titles[0]
     if not rows:
         return "no findings"
     finding = report.finding_of(rows[0])
-    title = finding.title if finding else rows[0]["reason"]
+    title = finding.title if finding else rows[0].reason
     return f"{title}, the worst of {len(rows)} jobs" if len(rows) > 1 else str(title)
 
 
@@ -52,8 +53,8 @@ def place(report: Report) -> str:
     rows = shown_verdicts(report)
     if not rows:
         return ""
-    ranks = report.run["rank"].filter(pl.col("job") == rows[0]["job"])
-    at_fault = ranks.filter(pl.col("rank_id").is_in(rows[0]["culprits"]))
+    ranks = report.run["rank"].filter(pl.col("job") == rows[0].job)
+    at_fault = ranks.filter(pl.col("rank_id").is_in(rows[0].culprits))
     hosts = at_fault.sort("rank")["host"].drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()
     event = _event(report)
     known = ranks["host"].drop_nulls().cast(pl.String).unique()
@@ -71,7 +72,7 @@ def moment(report: Report) -> str:
     rows = shown_verdicts(report)
     if not rows:
         return ""
-    called = report.run["last_time"].filter(pl.col("job") == rows[0]["job"])["called"].max()
+    called = report.run["last_time"].filter(pl.col("job") == rows[0].job)["called"].max()
     if not isinstance(called, datetime):
         return ""
     return called.strftime("%H:%M:%S" if called.year == ASSUMED_YEAR else "%Y-%m-%d %H:%M")
@@ -90,14 +91,15 @@ def summary(report: Report) -> list[str]:
     others = [finding for finding in report.findings if finding.job is None and finding.severity is not Severity.INFO]
     besides = f"{len(others)} more finding{'s' * (len(others) != 1)}" if others else "nothing else was found"
     if jobs:
-        row, finding = jobs[0], report.finding_of(jobs[0])
-        title, detail = report.title_of(row), finding.detail if finding else ""
-        waiting = f"{len(row['victims'])} rank{'s' * (len(row['victims']) != 1)} waited, " if row["victims"] else ""
+        answer, finding = jobs[0], report.finding_of(jobs[0])
+        title, detail = report.title_of(answer), finding.detail if finding else ""
+        waited = len(answer.victims)
+        waiting = f"{waited} rank{'s' * (waited != 1)} waited, " if waited else ""
         more = f"this is the worst of {len(jobs)} jobs, " if len(jobs) > 1 else ""
-        sure = certainty_text(row["verdict"], row["certainty"])
-        last = f"The verdict is {row['verdict']}{sure}: {more}{waiting}{besides}"
-        steps = report.collect_next(row)
-        means = detail or (others[0].title if others else f"To decide it: {steps[0]}" if steps else row["reason"])
+        sure = certainty_text(answer.verdict, answer.certainty)
+        last = f"The verdict is {answer.verdict}{sure}: {more}{waiting}{besides}"
+        steps = report.collect_next(answer)
+        means = detail or (others[0].title if others else f"To decide it: {steps[0]}" if steps else answer.reason)
         return [sentence(title), sentence(means), sentence(last)]
     if not others:
         return [
@@ -107,11 +109,3 @@ def summary(report: Report) -> list[str]:
         ]
     last = f"This is {others[0].certainty}, and {len(others) - 1} more like it are listed below"
     return [sentence(others[0].title), sentence(others[0].detail), sentence(last)]
-
-
-def short_ranks(numbers: list[int], most: int = 48) -> str:
-    """Return ranks as text of at most about this many characters, led by their number where some are left out."""
-    text = ranks_text(numbers)
-    if len(text) <= most:
-        return text
-    return f"{len(numbers)} ranks: {text[: text.rindex(',', 0, most)].removeprefix('ranks ')}, …"

@@ -12,10 +12,12 @@ import polars as pl
 from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT, dump_of
 from ncclforensics.analyses.slow.answer import SlowAnswer
-from ncclforensics.data.names import INVISIBLE, NO_KIND
+from ncclforensics.analyses.verdict.answer import Answer, Operation
+from ncclforensics.data.names import INVISIBLE, NO_KIND, datatype, reduction
 from ncclforensics.parsing.parser import COUNTS
-from ncclforensics.report.build import Report, Row, operation
+from ncclforensics.report.build import Report, Row
 from ncclforensics.report.chain import Link, chain
+from ncclforensics.report.job_parts import LastCall, Rival
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown, summary
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
@@ -252,29 +254,29 @@ def _finding(report: Report, finding: Finding) -> Row:
     }
 
 
-def _hang(report: Report, row: Row) -> Row:
-    culprits = {*report.numbers(row["culprits"]), *row["missing"]}
+def _hang(report: Report, answer: Answer) -> Row:
+    culprits = {*report.numbers(answer.culprits), *answer.missing}
     return {
-        "verdict": row["verdict"],
-        "certainty": row["certainty"],
-        "reason": row["reason"],
-        "standstill": {"shown": bool(row["stall_evidence"]), "by": row["stall_evidence"]},
-        "heard": report.count_reporting(row["job"]),
+        "verdict": answer.verdict,
+        "certainty": answer.certainty,
+        "reason": answer.reason,
+        "standstill": {"shown": bool(answer.stall_evidence), "by": [*answer.stall_evidence]},
+        "heard": report.job(answer.job).reporting,
         "culprits": sorted(culprits),
-        "suspects": row["suspects"],
-        "victims": [number for number in report.numbers(row["victims"]) if number not in culprits],
-        "communicator": row["key"],
-        "operation": operation(row) if row["name"] is not None else None,
-        "mismatch": {"how": row["how"], "fields": row["fields"]} if row["how"] else None,
-        "last_operations": [_last(report, call) for call in report.last_calls(row["job"])],
-        "waits_for": _waits(report, row["job"]),
-        "explanations": [_explanation(rival) for rival in report.explanations(row["job"])],
+        "suspects": [*answer.suspects],
+        "victims": [number for number in report.numbers(answer.victims) if number not in culprits],
+        "communicator": answer.key,
+        "operation": _operation(answer.operation) if answer.operation.name is not None else None,
+        "mismatch": {"how": answer.how, "fields": [*answer.fields]} if answer.how else None,
+        "last_operations": [_last(report, call) for call in report.job(answer.job).last_calls],
+        "waits_for": _waits(report, answer.job),
+        "explanations": [_explanation(rival) for rival in report.job(answer.job).considered],
         "unexplained": [
-            {"rank": failure["number"], **{name: failure[name] for name in ("text", "path", "line")}}
-            for failure in report.unexplained(row["job"])
+            {"rank": failure.rank, "text": failure.text, "path": failure.place["path"], "line": failure.place["line"]}
+            for failure in report.job(answer.job).unexplained
         ],
-        "collect_next": report.collect_next(row),
-        "chain": [_chain_link(report, link) for link in chain(report, row)],
+        "collect_next": report.collect_next(answer),
+        "chain": [_chain_link(report, link) for link in chain(report, answer)],
     }
 
 
@@ -307,17 +309,28 @@ def _slow(report: Report, answer: SlowAnswer) -> Row:
     }
 
 
-def _explanation(row: Row) -> Row:
+def _explanation(rival: Rival) -> Row:
     """One explanation that was considered; the answer is one of them."""
     return {
-        "fault": row["fault"],
-        "ranks": row["numbers"],
-        "hosts": row["hosts"],
-        "cost": row["cost"] or None,
-        "assumes": row["assumes"],
-        "against": None if row["is_answer"] else row["against"] or None,
-        "contradicted_by": [] if row["is_answer"] else row["quoted"],
-        "is_answer": row["is_answer"],
+        "fault": rival.fault,
+        "ranks": rival.ranks,
+        "hosts": rival.hosts,
+        "cost": rival.cost or None,
+        "assumes": rival.assumes,
+        "against": None if rival.is_answer else rival.against or None,
+        "contradicted_by": [] if rival.is_answer else rival.quoted,
+        "is_answer": rival.is_answer,
+    }
+
+
+def _operation(call: Operation) -> Row:
+    return {
+        "name": call.name,
+        "ordinal": call.ordinal,
+        "count": call.count,
+        "datatype": datatype(call.datatype),
+        "op": reduction(call.name, call.op),
+        "root": call.root,
     }
 
 
@@ -326,12 +339,12 @@ def _chain_link(report: Report, link: Link) -> Row:
     return {"text": link.text, "role": link.role, "kind": link.kind, "path": place["path"], "line": place["line"]}
 
 
-def _last(report: Report, call: Row) -> Row:
-    place = report.cited(call["source"], call["line"])
+def _last(report: Report, call: LastCall) -> Row:
+    place = report.cited(call.source, call.line)
     return {
-        "rank": call["rank"],
-        "communicator": call["key"],
-        **operation(call),
+        "rank": call.rank,
+        "communicator": call.key,
+        **_operation(call.operation),
         "path": place["path"],
         "line": place["line"],
     }
@@ -340,10 +353,10 @@ def _last(report: Report, call: Row) -> Row:
 def _waits(report: Report, job: int) -> list[Row]:
     return [
         {
-            "rank": report.number_of_rank[wait["waiter"]],
-            "communicator": wait["key"],
-            "ordinal": wait["call"].get("ordinal"),
-            "for_ranks": wait["for_ranks"],
+            "rank": wait.rank,
+            "communicator": wait.key,
+            "ordinal": wait.operation.ordinal if wait.operation else None,
+            "for_ranks": wait.for_ranks,
         }
-        for wait in report.waits(job)
+        for wait in report.job(job).waits
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ncclforensics import __version__
-from ncclforensics.data.names import certainty_text, count_of, known, printable, ranks_text, sentence
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.data.names import certainty_text, count_of, known, printable, ranks_text, sentence, short_ranks
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.summary import not_shown, summary
@@ -13,7 +14,7 @@ from ncclforensics.report.without_job import reason_without_job, steps_without_j
 from ncclforensics.rules.finding import Finding
 from ncclforensics.views import json_report, postmortem_parts, text_report
 from ncclforensics.views.author_note import Cover
-from ncclforensics.views.headline import cause, headline, short_ranks, shown_verdicts
+from ncclforensics.views.headline import cause, headline, shown_verdicts
 from ncclforensics.views.markdown_syntax import code, details, fenced, inline, table
 from ncclforensics.views.rank_map import HostRanks, Part, RankMap
 from ncclforensics.views.text_coverage import coverage
@@ -81,7 +82,7 @@ def _body(report: Report, title: str, most: int, *, everything: bool) -> Iterato
         yield _steps(steps_without_job(report.run))
     yield f"{inline(coverage(report).plain)}\n"
     if jobs[len(shown) :]:
-        rest = [f"**{row['verdict']}** ({row['certainty']}): {inline(row['reason'])}" for row in jobs[len(shown) :]]
+        rest = [f"**{row.verdict}** ({row.certainty}): {inline(row.reason)}" for row in jobs[len(shown) :]]
         yield details(count_of(len(rest), "more job"), _items(rest[:most]) + _left_out(len(rest) - most))
     problems, notes = postmortem_parts.other_findings(report)
     if problems:
@@ -106,15 +107,15 @@ def _body(report: Report, title: str, most: int, *, everything: bool) -> Iterato
         yield _items([inline(str(defect)) for defect in defects])
 
 
-def _job(report: Report, row: Row, title: str, most: int, *, is_worst: bool, everything: bool) -> Iterator[str]:
+def _job(report: Report, answer: Answer, title: str, most: int, *, is_worst: bool, everything: bool) -> Iterator[str]:
     """Return one verdict: what happened, what to run now, the ranks, the calls, the evidence."""
-    job = postmortem_parts.job_parts(report, row)
+    job = postmortem_parts.job_parts(report, answer)
     finding = job["finding"]
     texts = [job["title"]] if job["title"] not in title else []
     texts += [job["detail"]] if job["detail"] else []
-    texts += [stopped] if (stopped := hang_text(report, row)) else []
-    sure = certainty_text(row["verdict"], row["certainty"])
-    yield f"**{row['verdict']}**{sure}. {inline(' '.join(sentence(text) for text in texts))}\n"
+    texts += [stopped] if (stopped := hang_text(report, answer)) else []
+    sure = certainty_text(answer.verdict, answer.certainty)
+    yield f"**{answer.verdict}**{sure}. {inline(' '.join(sentence(text) for text in texts))}\n"
     if is_worst and (first := cause(report)):
         yield f"**Cause** ({first.certainty}): {inline(sentence(first.title))}\n"
     if job["chain"]:
@@ -128,8 +129,8 @@ def _job(report: Report, row: Row, title: str, most: int, *, is_worst: bool, eve
         yield fenced("".join(f"{printable(line)}\n" for line in lines))
     if job["steps"]:
         yield f"{'Then' if job['commands'] else 'What to do'}:\n"
-        yield _steps(report.other_steps(row))
-    if row["culprits"] or row["missing"]:
+        yield _steps(report.other_steps(answer))
+    if answer.culprits or answer.missing:
         yield _ranks(job["map"], most)
     if job["beside"]:
         yield _beside(job["beside"])
@@ -146,8 +147,9 @@ def _job(report: Report, row: Row, title: str, most: int, *, is_worst: bool, eve
         yield _long_table("Also considered", ("explanation, and what speaks against it", "at"), rivals, most)
     if everything and job["last"]:
         last = [
-            (known(call["rank"]), code(known(call["host"])), inline(call["what"]), code(call["key"]), code(call["at"]))
-            for call in job["last"][:most]
+            (known(call.rank), code(known(call.host)), inline(last["what"]), code(str(call.key)), code(last["at"]))
+            for last in job["last"][:most]
+            for call in [last["call"]]
         ]
         shown = table(("rank", "host", "call", "communicator", "at"), last) + _left_out(len(job["last"]) - most)
         yield details("The last call of every rank", shown)

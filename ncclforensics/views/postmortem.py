@@ -14,12 +14,13 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from ncclforensics import __version__
-from ncclforensics.data.names import printable, ranks_text, sentence
-from ncclforensics.report.build import Report, Row
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.data.names import printable, ranks_text, sentence, short_ranks
+from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Finding
 from ncclforensics.views import charts, json_report, postmortem_parts
 from ncclforensics.views.author_note import Cover
-from ncclforensics.views.headline import cause, short_ranks, shown_verdicts, summary
+from ncclforensics.views.headline import cause, shown_verdicts, summary
 from ncclforensics.views.text_benchmarks import expected
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_times import hang_text
@@ -93,13 +94,13 @@ def _worst(report: Report) -> str:
     return next((severity for severity in ("error", "warning") if severity in severities), "info")
 
 
-def _job(report: Report, row: Row) -> dict[str, Any]:
-    matrix, unit = charts.connections(report, row["job"])
+def _job(report: Report, answer: Answer) -> dict[str, Any]:
+    matrix, unit = charts.connections(report, answer.job)
     return {
-        **postmortem_parts.job_parts(report, row),
-        "stopped": hang_text(report, row),
-        "waiting": Markup(charts.waiting(report, row)),
-        "times": Markup(charts.times(report, row)),
+        **postmortem_parts.job_parts(report, answer),
+        "stopped": hang_text(report, answer),
+        "waiting": Markup(charts.waiting(report, answer)),
+        "times": Markup(charts.times(report, answer)),
         "matrix": Markup(matrix),
         "unit": unit,
     }

@@ -7,7 +7,8 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import PORT
-from ncclforensics.data.names import operation_text, waiting_text
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.data.names import operation_text
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.chain import chain
 from ncclforensics.report.next_steps import by_place, split_step
@@ -26,27 +27,28 @@ OPEN_ROWS, OPEN_LINES = 12, 6  # longer tables and lists of evidence are folded
 SIDES = 2  # ranks per side in the comparison of calls
 
 
-def job_parts(report: Report, row: Row) -> dict[str, Any]:
+def job_parts(report: Report, answer: Answer) -> dict[str, Any]:
     """Return what is shown of one job: verdict, culprits, commands, ranks, calls side by side, waits, evidence."""
-    finding = report.finding_of(row)
+    finding = report.finding_of(answer)
     return {
-        "row": row,
+        "answer": answer,
         "finding": finding,
-        "title": report.title_of(row),
+        "title": report.title_of(answer),
         "detail": finding.detail if finding else "",
-        "severity": report.severity_of(row),
-        "chain": _chain(report, row),
-        "considered": considered(report, row),
-        "unexplained": unexplained(report, row),
-        "culprits": culprits(report, row),
-        "commands": by_place(report.run_now(row)),
-        "steps": [split_step(step) for step in report.other_steps(row)],
-        "map": rank_map(report, row),
-        "beside": _beside(report, row),
-        "waits": waits(report, row),
+        "severity": report.severity_of(answer),
+        "chain": _chain(report, answer),
+        "considered": considered(report, answer),
+        "unexplained": unexplained(report, answer),
+        "culprits": culprits(report, answer),
+        "commands": by_place(report.run_now(answer)),
+        "steps": [split_step(step) for step in report.other_steps(answer)],
+        "map": rank_map(report, answer),
+        "beside": _beside(report, answer),
+        "waits": report.job(answer.job).waiting_groups,
         "lines": lines_of(report, finding) if finding else [],
         "last": [
-            {**call, "what": operation_text(call), "at": _at(report, call)} for call in report.last_calls(row["job"])
+            {"call": call, "what": call.operation.text, "at": _at(report, call.source, call.line)}
+            for call in report.job(answer.job).last_calls
         ],
     }
 
@@ -64,52 +66,52 @@ def lines_of(report: Report, finding: Finding) -> list[Row]:
     return [{**line, "at": place_of(report, line)} for line in report.evidence(finding)]
 
 
-def _at(report: Report, call: Row | None) -> str:
-    return place_of(report, report.cited(call["source"], call["line"])) if call else ""
+def _at(report: Report, source: int, line: int) -> str:
+    return place_of(report, report.cited(source, line))
 
 
-def _chain(report: Report, row: Row) -> list[tuple[str, str, str]]:
+def _chain(report: Report, answer: Answer) -> list[tuple[str, str, str]]:
     """Return (first, then or besides; what happened; file and line) for each link of the chain of events."""
-    links = [(link, report.cited(link.line.source, link.line.line)) for link in chain(report, row)]
+    links = [(link, report.cited(link.line.source, link.line.line)) for link in chain(report, answer)]
     return [(WORDS[link.role], link.text, place_of(report, line)) for link, line in links]
 
 
-def culprits(report: Report, row: Row) -> list[Row]:
+def culprits(report: Report, answer: Answer) -> list[Row]:
     """Return the ranks at fault with host, GPU, pid and last call; those without a log have none of these."""
-    last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
-    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
+    last = {call.rank_id: call for call in report.job(answer.job).last_calls}
+    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(answer.culprits)).sort("rank").to_dicts()
     seen = [
         {
             **rank,
-            "what": f"{operation_text(call)} on {group_text(report, call['key'])}" if call else "none seen",
-            "at": _at(report, call),
+            "what": f"{call.operation.text} on {group_text(report, call.key)}" if call else "none seen",
+            "at": _at(report, call.source, call.line) if call else "",
         }
         for rank in ranks
         for call in [last.get(rank["rank_id"])]
     ]
     unseen = {"host": None, "cudadev": None, "pid": None, "what": "no log", "at": ""}
-    return seen + [{**unseen, "rank": number} for number in row["missing"]]
+    return seen + [{**unseen, "rank": number} for number in answer.missing]
 
 
-def group_text(report: Report, key: str) -> str:
+def group_text(report: Report, key: str | None) -> str:
     """Return the ranks of a communicator with its id."""
     text = report.groups.text(key)
     return text if str(key) in text else f"{text} ({key})"
 
 
-def _beside(report: Report, row: Row) -> dict[str, Any] | None:
+def _beside(report: Report, answer: Answer) -> dict[str, Any] | None:
     """Return the calls of culprits and other ranks around the difference, by ordinal."""
     run = report.run
-    calls = run["shown_call"].filter((pl.col("job") == row["job"]) & pl.col("is_beside"))
+    calls = run["shown_call"].filter((pl.col("job") == answer.job) & pl.col("is_beside"))
     if calls.is_empty():  # no call, or its place is not known
         return None
     shown = (
-        run["verdict_evidence"].filter(pl.col("job") == row["job"])["rank_id"].drop_nulls().unique(maintain_order=True)
+        run["verdict_evidence"].filter(pl.col("job") == answer.job)["rank_id"].drop_nulls().unique(maintain_order=True)
     )
-    members = set(run["member"].filter(pl.col("key").cast(pl.String) == row["key"])["rank_id"])
+    members = set(run["member"].filter(pl.col("key").cast(pl.String) == answer.key)["rank_id"])
     rank_ids = [rank_id for rank_id in shown if rank_id in members]
-    at_fault = [rank_id for rank_id in rank_ids if rank_id in row["culprits"]][:SIDES]
-    others = [rank_id for rank_id in rank_ids if rank_id not in row["culprits"]][:SIDES]
+    at_fault = [rank_id for rank_id in rank_ids if rank_id in answer.culprits][:SIDES]
+    others = [rank_id for rank_id in rank_ids if rank_id not in answer.culprits][:SIDES]
     if not at_fault or not others:
         return None
     call_at = {(call["rank_id"], call["ordinal"]): call for call in calls.to_dicts()}
@@ -123,26 +125,14 @@ def _beside(report: Report, row: Row) -> dict[str, Any] | None:
             call = call_at.get((rank_id, ordinal))
             is_other = rank_id in at_fault and (call or {}).get("signature") != (model or {}).get("signature")
             what = operation_text({**call, "ordinal": None}) if call else ""
-            cells.append({"what": what, "at": _at(report, call), "differs": is_other})
-        rows.append((ordinal, ordinal == row["ordinal"], cells))
+            cells.append(
+                {"what": what, "at": _at(report, call["source"], call["line"]) if call else "", "differs": is_other}
+            )
+        rows.append((ordinal, ordinal == answer.operation.ordinal, cells))
     heads = [
         f"rank {number[rank_id]} ({'culprit' if rank_id in at_fault else 'other'})" for rank_id in at_fault + others
     ]
-    return {"group": group_text(report, row["key"]), "heads": heads, "rows": rows}
-
-
-def waits(report: Report, row: Row) -> list[tuple[list[int], str, list[int]]]:
-    """Return (waiting ranks, call, ranks they wait for), one row per group, the largest first."""
-    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-    targets: dict[int, tuple[int, ...]] = {}  # of the lists of ranks, which waits share
-    for wait in report.waits(row["job"]):
-        what = waiting_text(wait, report.groups.text(wait["key"]))
-        awaited = wait["for_ranks"]
-        if id(awaited) not in targets:
-            targets[id(awaited)] = tuple(awaited)
-        groups.setdefault((what, targets[id(awaited)]), []).append(wait["waiter"])
-    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    return [(report.numbers(waiters), what, list(awaited)) for (what, awaited), waiters in ordered]
+    return {"group": group_text(report, answer.key), "heads": heads, "rows": rows}
 
 
 def increased(report: Report) -> list[Row]:

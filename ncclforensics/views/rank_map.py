@@ -7,8 +7,9 @@ from enum import StrEnum
 
 import polars as pl
 
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import ranks_text
-from ncclforensics.report.build import Report, Row
+from ncclforensics.report.build import Report
 
 MOST_ROWS = 16  # hosts that are shown as rows of ranks
 MOST_CELLS = 64  # ranks in such a row
@@ -74,14 +75,16 @@ class RankMap:
         return "; ".join([f"{len(hosts)} hosts: {', '.join(shown)}", *without_log])
 
 
-def rank_map(report: Report, row: Row) -> RankMap:
+def rank_map(report: Report, answer: Answer) -> RankMap:
     """Return the hosts of a job with their ranks; ranks without a log come last, as a host of their own."""
-    part = {**dict.fromkeys(row["victims"], Part.WAITS), **dict.fromkeys(row["culprits"], Part.CULPRIT)}
-    ranks = report.run["rank"].filter(pl.col("job") == row["job"]).sort("rank", nulls_last=True)
+    part = {**dict.fromkeys(answer.victims, Part.WAITS), **dict.fromkeys(answer.culprits, Part.CULPRIT)}
+    ranks = report.run["rank"].filter(pl.col("job") == answer.job).sort("rank", nulls_last=True)
     by_host: dict[str, list[tuple[int | None, Part]]] = {}
     for host, rank, rank_id in ranks.select(pl.col("host").cast(pl.String), "rank", "rank_id").iter_rows():
         by_host.setdefault(host or "?", []).append((rank, part.get(rank_id, Part.NEITHER)))
-    missing = set(row["missing"])
-    absent = [(rank, Part.CULPRIT if rank in missing else Part.NEITHER) for rank in row["absent"]]
+    missing = set(answer.missing)
+    absent: list[tuple[int | None, Part]] = [
+        (rank, Part.CULPRIT if rank in missing else Part.NEITHER) for rank in answer.absent
+    ]
     hosts = [HostRanks(name, members) for name, members in by_host.items()]
     return RankMap([*hosts, HostRanks(NO_LOG, absent)] if absent else hosts)

@@ -6,8 +6,9 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import ranks_text, waiting_text
-from ncclforensics.report.build import Report, Row
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.data.names import ranks_text
+from ncclforensics.report.build import Report
 from ncclforensics.views.text_layout import indented, one_row
 
 MOST_PLACES = 3
@@ -15,10 +16,10 @@ FATAL = {"failure", "lost-connection"}  # what shows that the job stood still, w
 WITHOUT_LOG = "read-missing-log-is-evidence"
 
 
-def culprits_by_host(report: Report, row: Row) -> list[RenderableType]:
+def culprits_by_host(report: Report, answer: Answer) -> list[RenderableType]:
     """Name the culprits of each host in one line."""
     ranks = (
-        report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).drop_nulls(["rank", "host"]).sort("rank")
+        report.run["rank"].filter(pl.col("rank_id").is_in(answer.culprits)).drop_nulls(["rank", "host"]).sort("rank")
     )
     hosts = ranks.group_by(pl.col("host").cast(pl.String), maintain_order=True).agg("rank")
     named = [f"{ranks_text(numbers)} on {host}" for host, numbers in hosts.iter_rows()]
@@ -26,13 +27,13 @@ def culprits_by_host(report: Report, row: Row) -> list[RenderableType]:
     return [indented(one_row(Text(f"culprits: {'; '.join([*named[:MOST_PLACES], *more])}")))] if named else []
 
 
-def waiting(report: Report, row: Row) -> list[RenderableType]:
+def waiting(report: Report, answer: Answer) -> list[RenderableType]:
     """Say which ranks wait and which reported an error, then which are behind, too, and which have no log."""
-    if not row["victims"] or not row["culprits"]:
+    if not answer.victims or not answer.culprits:
         return []
-    failed = _ranks_with_error(report, row)
-    still = [rank_id for rank_id in row["victims"] if rank_id not in failed]
-    total = report.run["rank"].filter(pl.col("job") == row["job"]).height
+    failed = _ranks_with_error(report, answer)
+    still = [rank_id for rank_id in answer.victims if rank_id not in failed]
+    total = report.run["rank"].filter(pl.col("job") == answer.job).height
 
     def counted(rank_ids: list[int]) -> str:
         share, numbers = f"{len(rank_ids)} of {total}", ranks_text(report.numbers(rank_ids))
@@ -40,7 +41,7 @@ def waiting(report: Report, row: Row) -> list[RenderableType]:
 
     states = (("waiting", still), ("stopped with an error", failed))
     parts = [f"{state}: {counted(rank_ids)}" for state, rank_ids in states if rank_ids]
-    lagging = _other_lagging_ranks(report, row)
+    lagging = _other_lagging_ranks(report, answer)
     places = [f"{ranks_text(report.numbers(rank_ids))} at {where}" for rank_ids, where in lagging[:MOST_PLACES]]
     places += [f"{len(lagging) - MOST_PLACES} more places"] if len(lagging) > MOST_PLACES else []
     also = [f"also behind: {'; '.join(places)}"] if places else []
@@ -48,30 +49,30 @@ def waiting(report: Report, row: Row) -> list[RenderableType]:
     return [indented(Text("; ".join(parts))), *(indented(one_row(Text(line))) for line in also)]
 
 
-def _ranks_with_error(report: Report, row: Row) -> list[int]:
+def _ranks_with_error(report: Report, answer: Answer) -> list[int]:
     """Return the victims of which a line reports an error, a time-out or their end: they do not wait any more."""
     run = report.run
     failed = set(run["process_exit"]["rank_id"])
-    if FATAL & set(row["stall_evidence"]):
+    if FATAL & set(answer.stall_evidence):
         failed |= set(run["failure_event"].filter(~pl.col("at_exit"))["rank_id"])
     if len(report.verdicts) == 1:  # PyTorch's lines name no job
         numbers = {*run["torch_error"]["rank"], *run["work"].filter("has_timed_out")["rank"]} - {None}
         failed |= set(run["rank"].filter(pl.col("rank").is_in(numbers))["rank_id"])
-    return [rank_id for rank_id in row["victims"] if rank_id in failed]
+    return [rank_id for rank_id in answer.victims if rank_id in failed]
 
 
-def _other_lagging_ranks(report: Report, row: Row) -> list[tuple[list[int], str]]:
+def _other_lagging_ranks(report: Report, answer: Answer) -> list[tuple[list[int], str]]:
     """Rank ids that wait for nothing, for which others wait, and where: as far as the verdict is not about them.
 
     A job may have a second fault, which the first one does not explain.
     """
-    waits = report.waits(row["job"])
-    concerned = set(report.run["member"].filter(pl.col("key") == pl.lit(row["key"], pl.String))["rank_id"])
-    concerned |= {wait["waiter"] for wait in waits} | set(row["culprits"])
+    waits = report.job(answer.job).waits
+    concerned = set(report.run["member"].filter(pl.col("key") == pl.lit(answer.key, pl.String))["rank_id"])
+    concerned |= {wait.waiter for wait in waits} | set(answer.culprits)
     lagging: list[tuple[list[int], str]] = []
-    distinct = {id(wait["waits_for"]): wait for wait in waits}  # ranks that wait in one call share the tuple
-    for wait in sorted(distinct.values(), key=lambda wait: len(wait["waits_for"])):
-        if lacking := set(wait["waits_for"]) - concerned:
+    distinct = {id(wait.waits_for): wait for wait in waits}  # ranks that wait in one call share the tuple
+    for wait in sorted(distinct.values(), key=lambda wait: len(wait.waits_for)):
+        if lacking := set(wait.waits_for) - concerned:
             concerned |= lacking
-            lagging.append((sorted(lacking), waiting_text(wait, report.groups.text(wait["key"]))))
+            lagging.append((sorted(lacking), wait.text(report.groups.text(wait.key))))
     return lagging

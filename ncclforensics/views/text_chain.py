@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.report.build import Report, Row
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.report.build import Report
 from ncclforensics.report.chain import chain
 from ncclforensics.rules.finding import Role
 from ncclforensics.views.text_layout import heading, indented, place_of, table_without_header
@@ -13,9 +14,9 @@ from ncclforensics.views.text_layout import heading, indented, place_of, table_w
 WORDS = {Role.CAUSE: "first", Role.CONSEQUENCE: "then", Role.CONTEXT: "besides"}
 
 
-def chain_text(report: Report, row: Row) -> list[RenderableType]:
+def chain_text(report: Report, answer: Answer) -> list[RenderableType]:
     """Return the chain of a job's verdict; nothing where one kind of input says everything."""
-    links = chain(report, row)
+    links = chain(report, answer)
     if not links:
         return []
     table = table_without_header()

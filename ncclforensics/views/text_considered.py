@@ -5,34 +5,25 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.analyses.verdict.wording import fault_text
-from ncclforensics.data.names import ranks_text
-from ncclforensics.report.build import Report, Row
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.report.build import Report
 from ncclforensics.views.text_layout import heading, indented, place_of, table_without_header
 
 FEW = 3  # shown on a screen
 
 
-def considered(report: Report, row: Row) -> list[tuple[str, str]]:
+def considered(report: Report, answer: Answer) -> list[tuple[str, str]]:
     """Return each rival of a job's verdict as a sentence, and the place of the first line that contradicts it."""
     return [
-        (_sentence(rival), next((place_of(report, line) for line in rival["quoted"] if line["line"]), ""))
-        for rival in report.explanations(row["job"])
-        if not rival["is_answer"]
+        (rival.text, next((place_of(report, line) for line in rival.quoted if line["line"]), ""))
+        for rival in report.job(answer.job).considered
+        if not rival.is_answer
     ]
 
 
-def _sentence(rival: Row) -> str:
-    fault = fault_text(Kind(rival["fault"]), ranks_text(rival["numbers"]))
-    if rival["assumes"]:
-        return f"{fault}, if {' and '.join(rival['assumes'])} ({rival['cost']})"
-    return f"{fault} {rival['against']}"
-
-
-def considered_table(report: Report, row: Row, most: int | None = FEW) -> list[RenderableType]:
+def considered_table(report: Report, answer: Answer, most: int | None = FEW) -> list[RenderableType]:
     """Return the rivals of a verdict below a heading, at most so many."""
-    rivals = considered(report, row)
+    rivals = considered(report, answer)
     table = table_without_header()
     table.add_column(overflow="fold", ratio=1)
     table.add_column(style="cyan", overflow="fold")
@@ -43,11 +34,11 @@ def considered_table(report: Report, row: Row, most: int | None = FEW) -> list[R
     return [heading("ALSO CONSIDERED"), indented(table), *rest] if rivals else []
 
 
-def unexplained(report: Report, row: Row) -> list[tuple[str, str]]:
+def unexplained(report: Report, answer: Answer) -> list[tuple[str, str]]:
     """Return each failure that a job's verdict does not explain as a sentence, and its place."""
     return [
-        (f"{known_rank(failure['number'])} {failure['text']}", place_of(report, failure))
-        for failure in report.unexplained(row["job"])
+        (f"{known_rank(failure.rank)} {failure.text}", place_of(report, failure.place))
+        for failure in report.job(answer.job).unexplained
     ]
 
 
@@ -56,11 +47,11 @@ def known_rank(number: int | None) -> str:
     return "a process" if number is None else f"rank {number}"
 
 
-def unexplained_table(report: Report, row: Row) -> list[RenderableType]:
+def unexplained_table(report: Report, answer: Answer) -> list[RenderableType]:
     """Return the failures that a verdict does not explain below a heading."""
     table = table_without_header()
     table.add_column(overflow="fold", ratio=1)
     table.add_column(style="cyan", overflow="fold")
-    for sentence, place in unexplained(report, row):
+    for sentence, place in unexplained(report, answer):
         table.add_row(Text(sentence), place)
     return [heading("ALSO FAILED, NOT EXPLAINED BY THIS"), indented(table)] if table.row_count else []

@@ -10,16 +10,16 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.stacks import place_text
 from ncclforensics.data.names import (
     argument_text,
     certainty_text,
     known,
-    operation_text,
     printable,
     ranks_text,
     sentence,
-    waiting_text,
+    short_ranks,
 )  # fmt: skip
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.report.build import Report
@@ -53,7 +53,6 @@ MOST_CULPRITS = 8
 MOST_GROUPS = 6
 MOST_LINES = 6
 MOST_HOSTS = 6
-LONGEST_LIST = 48  # characters
 MIN_WIDTH, DEFAULT_WIDTH = 40, 100  # columns
 
 
@@ -73,11 +72,11 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     first = leading_findings(jobs, others)[:1]
     parts += [part for finding in first for part in _finding(report, finding)]
     for index, row in enumerate(jobs[:MOST_JOBS]):
-        if index and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
+        if index and row.verdict == "no-hang" and not verbose and len(jobs) > 3:
             continue
         if len(jobs) > 1:
-            size = report.of_job("rank", row["job"]).height
-            earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
+            size = report.of_job("rank", row.job).height
+            earlier = ", an earlier run on the same GPUs" if row.job in report.earlier_runs else ""
             parts.append(Text(f"\nJob {index + 1} of {len(jobs)}: {size} ranks{earlier}", style="bold underline"))
         parts += _job(report, row, verbose, None if first else report.cause_of(row))
     if len(jobs) > MOST_JOBS:
@@ -103,16 +102,16 @@ def _elsewhere(report: Report) -> list[RenderableType]:
     return [heading(ELSEWHERE), *found] if found else []
 
 
-def leading_findings(jobs: list[Row], findings: list[Finding]) -> list[Finding]:
+def leading_findings(jobs: list[Answer], findings: list[Finding]) -> list[Finding]:
     """Return the findings that stand above a verdict that decides nothing, the surest cause first.
 
     Below the causes stand errors that are certain, such as a time-out: they happened, whatever began them.
     """
-    if jobs and jobs[0]["verdict"] not in ("undecidable", "no-hang"):
+    if jobs and jobs[0].verdict not in ("undecidable", "no-hang"):
         return []
     errors = [finding for finding in findings if finding.severity is Severity.ERROR and not finding.is_elsewhere]
     causes = [error for error in errors if error.role is Role.CAUSE and error.certainty != "possible"]
-    if jobs and jobs[0]["verdict"] == "no-hang":
+    if jobs and jobs[0].verdict == "no-hang":
         return causes
     return [*causes, *(error for error in errors if error.certainty == "certain" and error not in causes)]
 
@@ -167,57 +166,57 @@ def _not_shown(report: Report) -> list[RenderableType]:
     return [heading("WHAT THESE LOGS CANNOT SHOW"), indented(table)]
 
 
-def _job(report: Report, row: Row, verbose: bool, cause: Cause | None) -> list[RenderableType]:
+def _job(report: Report, answer: Answer, verbose: bool, cause: Cause | None) -> list[RenderableType]:
     """Show one verdict: what happened, why, and what to run now; then the ranks and the evidence."""
-    finding = report.finding_of(row)
+    finding = report.finding_of(answer)
     head = Text.assemble(
         ("\n", ""),
-        (row["verdict"].upper(), STYLE[report.severity_of(row)]),
-        (f"{certainty_text(row['verdict'], row['certainty']).replace(' ', '  ')}  ", "dim"),
+        (answer.verdict.upper(), STYLE[report.severity_of(answer)]),
+        (f"{certainty_text(answer.verdict, answer.certainty).replace(' ', '  ')}  ", "dim"),
     )
-    parts: list[RenderableType] = [head.append(report.title_of(row), "bold")]
+    parts: list[RenderableType] = [head.append(report.title_of(answer), "bold")]
     if finding and finding.detail:
         parts.append(indented(Text(sentence(finding.detail))))
     if cause is not None:
         parts.append(indented(Text(f"Cause ({cause.certainty}): {cause.title}.", "bold")))
-    parts += chain_text(report, row) + culprits(report, row)
-    now, steps = report.run_now(row), report.other_steps(row)
+    parts += chain_text(report, answer) + culprits(report, answer)
+    now, steps = report.run_now(answer), report.other_steps(answer)
     parts += run_now(now, len(now) if verbose else MOST_LINES)
     parts += other_steps("THEN" if now else "WHAT TO DO", steps if verbose else steps[:MOST_LINES])
-    parts += _grid(report, row)
-    parts += mismatch(report, row)
-    parts += _waits(report, row, verbose)
+    parts += _grid(report, answer)
+    parts += mismatch(report, answer)
+    parts += _waits(report, answer, verbose)
     if finding:
         parts += _evidence(report, finding)
-    parts += unexplained_table(report, row) + considered_table(report, row, None if verbose else FEW)
+    parts += unexplained_table(report, answer) + considered_table(report, answer, None if verbose else FEW)
     if verbose:
-        parts += _all_last(report, row)
+        parts += _all_last(report, answer)
     return parts
 
 
-def culprits(report: Report, row: Row, most: int = MOST_CULPRITS) -> list[RenderableType]:
+def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[RenderableType]:
     """Show the culprits of a verdict with their last call, at most this many."""
-    last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
-    of_verdict = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
+    last = {call.rank_id: call for call in report.job(answer.job).last_calls}
+    of_verdict = report.run["rank"].filter(pl.col("rank_id").is_in(answer.culprits)).sort("rank")
     ranks = [_as_printed(rank) for rank in of_verdict.to_dicts()]
     stacks = {stack["rank_id"]: stack for stack in report.run["rank_stack"].to_dicts()}
     columns = ("host", "cudadev", "pid")
     known_columns = [name for name in columns if any(rank[name] is not None for rank in ranks[:most])]
-    has_place = row["missing"] or any({rank["rank_id"]} & {*last, *stacks} for rank in ranks[:most])
+    has_place = answer.missing or any({rank["rank_id"]} & {*last, *stacks} for rank in ranks[:most])
     headers = ["rank", *("GPU" if name == "cudadev" else name for name in known_columns)]
     headers += ["last call", "at"] * bool(has_place)
     table = table_with_header(*headers)
     for rank in ranks[:most]:
         call, stack = last.get(rank["rank_id"]), stacks.get(rank["rank_id"])
-        shown = call or stack
+        place = (call.source, call.line) if call else (stack["source"], stack["line"]) if stack else None
         stands = f"stands in {place_text(stack)}" if stack else "none seen"
         cells = [
             known(rank["rank"]), *(known(rank[name]) for name in known_columns),
-            f"{operation_text(call)} on {report.groups.text(call['key'])}" if call else stands,
-            place_of(report, report.cited(shown["source"], shown["line"])) if shown else "",
+            f"{call.operation.text} on {report.groups.text(call.key)}" if call else stands,
+            place_of(report, report.cited(*place)) if place else "",
         ]  # fmt: skip
         table.add_row(*cells[: len(headers)])
-    for number in row["missing"][:most]:
+    for number in answer.missing[:most]:
         table.add_row(str(number), *("?" for _ in known_columns), "no log", "")
     if not table.row_count:
         return []
@@ -226,7 +225,7 @@ def culprits(report: Report, row: Row, most: int = MOST_CULPRITS) -> list[Render
         return []  # the verdict has said their numbers
     more = len(ranks) - most
     rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
-    return [heading("CULPRIT" if len(ranks) + len(row["missing"]) == 1 else "CULPRITS"), indented(table), *rest]
+    return [heading("CULPRIT" if len(ranks) + len(answer.missing) == 1 else "CULPRITS"), indented(table), *rest]
 
 
 def _as_printed(rank: Row) -> Row:
@@ -235,19 +234,19 @@ def _as_printed(rank: Row) -> Row:
     return rank if is_named else {**rank, "host": None, "pid": None}
 
 
-def _grid(report: Report, row: Row) -> list[RenderableType]:
+def _grid(report: Report, answer: Answer) -> list[RenderableType]:
     """Show the ranks of each host in a line, with a symbol for each rank."""
-    ranks = report.of_job("rank", row["job"])
-    if not row["culprits"] or ranks.height < 2:
+    ranks = report.of_job("rank", answer.job)
+    if not answer.culprits or ranks.height < 2:
         return []
     ranks = ranks.sort("rank")
     symbols = {
-        **dict.fromkeys(row["victims"], ("·", "yellow")),
-        **dict.fromkeys(row["culprits"], ("X", STYLE["error"])),
+        **dict.fromkeys(answer.victims, ("·", "yellow")),
+        **dict.fromkeys(answer.culprits, ("X", STYLE["error"])),
     }
     table = table_without_header()
     hosts = [(known(name[0]), rows) for name, rows in ranks.group_by("host", maintain_order=True)]
-    culprit_hosts = {known(ranks.filter(pl.col("rank_id") == rank_id)["host"][0]) for rank_id in row["culprits"]}
+    culprit_hosts = {known(ranks.filter(pl.col("rank_id") == rank_id)["host"][0]) for rank_id in answer.culprits}
     hosts = sorted(hosts, key=lambda item: item[0] not in culprit_hosts)
     for host, rows in hosts[:MOST_HOSTS]:
         line = Text()
@@ -258,12 +257,12 @@ def _grid(report: Report, row: Row) -> list[RenderableType]:
     return [heading("RANKS (X culprit, · waits, - neither)"), indented(table), *more]
 
 
-def mismatch(report: Report, row: Row) -> list[RenderableType]:
+def mismatch(report: Report, answer: Answer) -> list[RenderableType]:
     """Show both calls side by side, with the differing fields marked."""
-    if not row["how"]:
+    if not answer.how:
         return []
     sides = report.run["verdict_evidence"].filter(
-        (pl.col("job") == row["job"]) & pl.col("what").is_in(["minority", "majority"])
+        (pl.col("job") == answer.job) & pl.col("what").is_in(["minority", "majority"])
     )
     calls = sides.join(report.run["shown_call"], on=["source", "line"], how="inner").unique(
         "what", keep="first", maintain_order=True
@@ -280,7 +279,7 @@ def mismatch(report: Report, row: Row) -> list[RenderableType]:
         differs = minority != majority
         if differs or minority != "-":  # neither call has such an argument
             table.add_row(f"{'≠' if differs else ' '} {name}", minority, majority, style="bold red" if differs else "")
-    how = {"arguments": "same call, other arguments", "another": "another call"}.get(row["how"], f"{row['how']} call")
+    how = {"arguments": "same call, other arguments", "another": "another call"}.get(answer.how, f"{answer.how} call")
     return [heading(f"THE CALL ({how})"), indented(table)]
 
 
@@ -294,30 +293,12 @@ _FIELDS: dict[str, Callable[[Row, Report], str]] = {
 }
 
 
-def _waits(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
-    groups: dict[tuple[str, str], list[int]] = {}
-    texts: dict[int, str] = {}  # of the lists of ranks, which waits share
-    for wait in report.waits(row["job"]):
-        what = waiting_text(wait, report.groups.text(wait["key"]))
-        awaited = wait["for_ranks"]
-        if id(awaited) not in texts:
-            texts[id(awaited)] = _ranks(awaited, verbose)
-        groups.setdefault((what, texts[id(awaited)]), []).append(wait["waiter"])
-    if not groups:
-        return []
+def _waits(report: Report, answer: Answer, verbose: bool) -> list[RenderableType]:
+    groups, ranks = report.job(answer.job).waiting_groups, ranks_text if verbose else short_ranks
     table = table_with_header("ranks", "waits in", "for")
-    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    for (what, targets), waiters in ordered if verbose else ordered[:MOST_GROUPS]:
-        table.add_row(_ranks(report.numbers(waiters), verbose), what, targets)
-    return [heading("WAITING RANKS"), indented(table)]
-
-
-def _ranks(numbers: list[int], verbose: bool) -> str:
-    """Return ranks as text, shortened unless `verbose`."""
-    text = ranks_text(numbers)
-    if verbose or len(text) <= LONGEST_LIST:
-        return text
-    return f"{len(numbers)} ranks: {text[: text.rindex(',', 0, LONGEST_LIST)].removeprefix('ranks ')}, …"
+    for waiters, what, targets in groups if verbose else groups[:MOST_GROUPS]:
+        table.add_row(ranks(waiters), what, ranks(targets))
+    return [heading("WAITING RANKS"), indented(table)] if groups else []
 
 
 def _evidence(report: Report, finding: Finding) -> list[RenderableType]:
@@ -337,12 +318,12 @@ def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
     return [indented(table)] if lines else []
 
 
-def _all_last(report: Report, row: Row) -> list[RenderableType]:
+def _all_last(report: Report, answer: Answer) -> list[RenderableType]:
     table = table_with_header("rank", "host", "last call", "at")
-    for call in report.last_calls(row["job"]):
-        where = place_of(report, report.cited(call["source"], call["line"]))
-        operation = f"{operation_text(call)} on {report.groups.text(call['key'])}"
-        table.add_row(known(call["rank"]), known(call["host"]), operation, where)
+    for call in report.job(answer.job).last_calls:
+        where = place_of(report, report.cited(call.source, call.line))
+        operation = f"{call.operation.text} on {report.groups.text(call.key)}"
+        table.add_row(known(call.rank), known(call.host), operation, where)
     return [heading("LAST CALL OF EVERY RANK"), indented(table)] if table.row_count else []
 
 

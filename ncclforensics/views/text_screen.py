@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
@@ -117,7 +118,7 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     Where no line of NCCL was read, there is no verdict, and whatever was found says more.
     """
     jobs = report.verdicts
-    if jobs and jobs[0]["verdict"] not in ("undecidable", "no-hang"):
+    if jobs and jobs[0].verdict not in ("undecidable", "no-hang"):
         return None
     findings = _others(report)
     if not jobs and not everything:  # then also what is no fault, such as the end that a launcher was told
@@ -127,11 +128,11 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     return next(iter(leading_findings(jobs, findings) or (findings if everything or shows_nothing else [])), None)
 
 
-def _rests_on_nothing(report: Report, row: Row) -> bool:
+def _rests_on_nothing(report: Report, answer: Answer) -> bool:
     """Whether an undecided verdict says only that the logs show no communicator and no call."""
-    finding = report.finding_of(row)
+    finding = report.finding_of(answer)
     has_lines = finding is not None and bool(finding.evidence)
-    return row["verdict"] == "undecidable" and not (has_lines or row["suspects"] or row["victims"])
+    return answer.verdict == "undecidable" and not (has_lines or answer.suspects or answer.victims)
 
 
 def _others(report: Report) -> list[Finding]:
@@ -162,7 +163,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     elif shown is None:
         sections += [_Section(0, [[Text("\nno findings", style=STYLE["no-hang"])]])]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
-    if not others and (not jobs or jobs[0]["verdict"] == "undecidable") and shown is None:
+    if not others and (not jobs or jobs[0].verdict == "undecidable") and shown is None:
         # Nothing worse is known; that nothing was read stands in the verdict already.
         others = [note for note in notes if note.title != reason_without_job(report.run)]
     rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
@@ -196,12 +197,12 @@ def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
         return {(line.source, line.line) for line in finding.evidence} <= {
             (line.source, line.line) for line in stated.evidence
         }
-    has_died = bool(jobs) and jobs[0]["verdict"] == "rank-died" and finding.role is Role.CAUSE
+    has_died = bool(jobs) and jobs[0].verdict == "rank-died" and finding.role is Role.CAUSE
     verdict = report.finding_of(jobs[0]) if has_died else None
     return verdict is not None and bool(finding.ranks) and set(finding.ranks) <= set(verdict.ranks)
 
 
-def _behind_option(report: Report, jobs: list[Row]) -> str:
+def _behind_option(report: Report, jobs: list[Answer]) -> str:
     """Say what the option -v adds."""
     count = sum(finding.severity is Severity.INFO and finding.rule != GAP for finding in report.findings)
     notes = [f"{count} note{'s' * (count != 1)}"] if count else []
@@ -212,7 +213,7 @@ def _of_finding(report: Report, finding: Finding, width: int) -> list[_Section]:
     severity = str(finding.severity)
     head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
     row = report.verdicts[0] if report.verdicts else None
-    suspect = f"; suspect {ranks_text(row['suspects'])}" if row and is_suspected(report, row) else ""
+    suspect = f"; suspect {ranks_text(row.suspects)}" if row and is_suspected(report, row) else ""
     parts: list[RenderableType] = [head.append(finding.title + suspect, "bold")]
     parts += [indented(Text(sentence(line))) for line in (finding.detail,) if line]
     is_advice = finding.role is not Role.CONSEQUENCE or not report.verdicts  # else what to collect says it
@@ -224,13 +225,13 @@ def _letters(text: str) -> str:
     return "".join(letter for letter in text.casefold() if letter.isalnum())
 
 
-def _of_job(report: Report, row: Row, cause: Cause | None, shown: Finding | None, width: int) -> list[_Section]:
+def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding | None, width: int) -> list[_Section]:
     """Return the parts on a job: first its verdict, or below a finding `shown` above it what is not decided."""
-    finding, began = report.finding_of(row), cause.finding if cause else None
-    state = [indented(Text(text))] if (text := hang_text(report, row)) else []
-    if shown is not None and row["verdict"] == "undecidable":
-        return [_Section(0, [[Text(""), indented(Text(open_question(report, row, shown))), *state]])]
-    head = Text.assemble(("\n", ""), *_verdict_text(report, row), ("  ", ""), (report.title_of(row), "bold"))
+    finding, began = report.finding_of(answer), cause.finding if cause else None
+    state = [indented(Text(text))] if (text := hang_text(report, answer)) else []
+    if shown is not None and answer.verdict == "undecidable":
+        return [_Section(0, [[Text(""), indented(Text(open_question(report, answer, shown))), *state]])]
+    head = Text.assemble(("\n", ""), *_verdict_text(report, answer), ("  ", ""), (report.title_of(answer), "bold"))
     reason: list[RenderableType] = []
     if finding and finding.detail and not _says_the_same(finding, began):
         reason = [indented(Text(sentence(finding.detail)))]
@@ -240,28 +241,28 @@ def _of_job(report: Report, row: Row, cause: Cause | None, shown: Finding | None
     if cause is not None:
         causes = [indented(Text(f"Cause ({cause.certainty}): {cause.title.removesuffix('.')}.", "bold"))]
     verdict = _Section(0, [[head, *reason, *causes, *state], [head, *causes]])
-    waits = waiting(report, row)
-    tables = [table for most in (MOST_CULPRITS, MOST_LINES, 1) if (table := culprits(report, row, most))]
-    has_several = len(row["culprits"]) > 1
-    by_host = [*culprits_by_host(report, row), *waits] if has_several else waits  # the title names a single one
-    lines = evidence(report, width, finding, began, report.numbers(row["culprits"]))
-    incident = [chained] if (chained := chain_text(report, row)) else []
+    waits = waiting(report, answer)
+    tables = [table for most in (MOST_CULPRITS, MOST_LINES, 1) if (table := culprits(report, answer, most))]
+    has_several = len(answer.culprits) > 1
+    by_host = [*culprits_by_host(report, answer), *waits] if has_several else waits  # the title names a single one
+    lines = evidence(report, width, finding, began, report.numbers(answer.culprits))
+    incident = [chained] if (chained := chain_text(report, answer)) else []
     return [
         verdict,
         _Section(2, [*([*table, *waits] for table in tables), by_host, []]),
         _Section(4, [*incident, *lines]),
         _Section(6, [legend(report, finding), []]),
-        _Section(6, [mismatch(report, row), []]),
-        _Section(5, [host_versions(report, row), []]),
-        _Section(3, [unexplained_table(report, row), []]),
-        _Section(6, [considered_table(report, row), []]),
+        _Section(6, [mismatch(report, answer), []]),
+        _Section(5, [host_versions(report, answer), []]),
+        _Section(3, [unexplained_table(report, answer), []]),
+        _Section(6, [considered_table(report, answer), []]),
     ]
 
 
-def _verdict_text(report: Report, row: Row) -> list[tuple[str, str]]:
+def _verdict_text(report: Report, answer: Answer) -> list[tuple[str, str]]:
     """Return a verdict and how sure it is."""
-    sure = certainty_text(row["verdict"], row["certainty"])
-    return [(row["verdict"].upper(), STYLE[report.severity_of(row)]), (sure.replace(" ", "  "), "dim")]
+    sure = certainty_text(answer.verdict, answer.certainty)
+    return [(answer.verdict.upper(), STYLE[report.severity_of(answer)]), (sure.replace(" ", "  "), "dim")]
 
 
 def _says_the_same(verdict: Finding, cause: Finding | None) -> bool:
@@ -272,19 +273,19 @@ def _says_the_same(verdict: Finding, cause: Finding | None) -> bool:
     return cause is not None and not lines[0].isdisjoint(lines[-1])
 
 
-def _other_jobs(report: Report, jobs: list[Row], most: int) -> list[RenderableType]:
+def _other_jobs(report: Report, jobs: list[Answer], most: int) -> list[RenderableType]:
     """Tell the verdicts of the jobs below the worst one: a line for each, and a count of those beyond `most`."""
     others = list(enumerate(jobs[1:], 2))
     listed = others if len(others) == most + 1 else others[:most]
     lines: list[RenderableType] = []
     for number, row in listed:
-        earlier = "earlier run on the same GPUs: " if row["job"] in report.earlier_runs else ""
+        earlier = "earlier run on the same GPUs: " if row.job in report.earlier_runs else ""
         verdict = _verdict_text(report, row)
         lines.append(
             one_row(Text.assemble(f"job {number} of {len(jobs)}: ", *verdict, f"  {earlier}{report.title_of(row)}"))
         )
     beyond = [row for _, row in others[len(listed) :]]
-    rest = Counter(row["verdict"] + certainty_text(row["verdict"], row["certainty"]) for row in beyond)
+    rest = Counter(row.verdict + certainty_text(row.verdict, row.certainty) for row in beyond)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in rest.items())
     more = [Text(f"{rest.total()} more jobs: {counts}")] if rest else []
     return [Text(""), *lines, *more, Text("")] if lines else []  # what follows is about the worst job again
@@ -310,7 +311,7 @@ def _place_shown(report: Report, finding: Finding) -> list[tuple[str, str]]:
     return [(f"  {place_of(report, line)}", "cyan") for line in cited]
 
 
-def _steps(report: Report, jobs: list[Row], advised: Finding | None) -> list[_Section]:
+def _steps(report: Report, jobs: list[Answer], advised: Finding | None) -> list[_Section]:
     """List the commands to run now, then what else would help; without any, what the rule of a finding advises."""
     now, then = (report.run_now(jobs[0]), report.other_steps(jobs[0])) if jobs else ([], steps_without_job(report.run))
     if now:

@@ -8,11 +8,11 @@ from typing import Any
 import polars as pl
 from rich.console import RenderableType
 
-from ncclforensics.analyses.verdict.vocabulary import How
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.analyses.verdict.vocabulary import How, Sign
 from ncclforensics.data.names import ranks_text, sentence
 from ncclforensics.frames.time_range import as_time
 from ncclforensics.report.build import Report
-from ncclforensics.report.earlier_look import BY_LOOKS
 from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.shared.verdict_finding import ranks_with_output
 from ncclforensics.views.text_layout import heading, indented, table_without_header
@@ -24,7 +24,7 @@ HANGS = {
     "timeout": "a call of PyTorch timed out",
     "ras": "two RAS reports show it",
     "stacks": "stacks show ranks that stand still",
-    BY_LOOKS: "no rank made a call between the two looks",
+    Sign.LOOKS: "no rank made a call between the two looks",
 }
 FAILURES = {
     "failure": "NCCL reported an error that ends a job",
@@ -46,54 +46,54 @@ ASSUMED_YEAR = 2000  # of clocks that print none
 SHOWN_HOSTS = 4
 
 
-def hang_text(report: Report, row: Row) -> str:
+def hang_text(report: Report, answer: Answer) -> str:
     """Say whether it is shown that the job hung or failed, and when its calls and its logs end if lines have times."""
-    is_over = row["verdict"] == "no-hang" and row["certainty"] != "possible"
-    return "" if is_over else " ".join(filter(None, (_state_text(report, row), _times_text(report, row))))
+    is_over = answer.verdict == "no-hang" and answer.certainty != "possible"
+    return "" if is_over else " ".join(filter(None, (_state_text(report, answer), _times_text(report, answer))))
 
 
-def is_suspected(report: Report, row: Row) -> bool:
+def is_suspected(report: Report, answer: Answer) -> bool:
     """Whether the suspects of a job are ranks with output, or with a file of their own: of others the log is absent."""
-    with_output = ranks_with_output(row, report.run["rank"], report.run["source"])
-    return bool(row["suspects"]) and set(row["suspects"]) <= with_output
+    with_output = ranks_with_output(answer, report.run["rank"], report.run["source"])
+    return bool(answer.suspects) and set(answer.suspects) <= with_output
 
 
-def open_question(report: Report, row: Row, shown: Finding) -> str:
+def open_question(report: Report, answer: Answer, shown: Finding) -> str:
     """Say what is known and what is not of an undecided job, below a finding that is shown above it."""
-    is_hang = bool(HANGS.keys() & set(row["stall_evidence"]))
-    finding = report.finding_of(row)
-    reason = (finding.detail if finding else "") or row["reason"]
-    is_over = is_suspected(report, row) or FAILURES.keys() & set(row["stall_evidence"])
+    is_hang = bool(HANGS.keys() & set(answer.stall_evidence))
+    finding = report.finding_of(answer)
+    reason = (finding.detail if finding else "") or answer.reason
+    is_over = is_suspected(report, answer) or FAILURES.keys() & set(answer.stall_evidence)
     if is_over and not is_hang:  # the reason says what is not known, and that ranks still wait is not the question
         return sentence(reason)
     known = f"{'that the job hung, and ' * is_hang}the {shown.severity} above"
-    suspected = f"; suspect {ranks_text(row['suspects'])}" if is_suspected(report, row) else ""
+    suspected = f"; suspect {ranks_text(answer.suspects)}" if is_suspected(report, answer) else ""
     open_part = f"which rank stopped first{suspected}" if is_hang else "whether ranks still wait, and in which call"
     return f"Known: {known}. Not known: {open_part}. {sentence(reason)}"
 
 
-def _state_text(report: Report, row: Row) -> str:
+def _state_text(report: Report, answer: Answer) -> str:
     """Say what shows that the job hung or failed; nothing where the verdict says all of it."""
-    shown_by = row["stall_evidence"]
+    shown_by = answer.stall_evidence
     for state, texts in (("Hung: yes", HANGS), ("Failed: yes", FAILURES), ("Hung: likely", WEAK_SIGNS)):
         if words := [text for kind, text in texts.items() if kind in shown_by]:
             return f"{state}; {' and '.join(words)}."
-    if row["how"] == How.COMPARED:
+    if answer.how == How.COMPARED:
         return "Failed: yes; PyTorch compared the calls and raised an error."
-    if row["verdict"] in ENDED_BY_ERROR:
-        return f"Failed: {SURE[row['certainty']]}; {ENDED_BY_ERROR[row['verdict']]}."
-    if row["verdict"] in ("no-hang", "undecidable"):
+    if answer.verdict in ENDED_BY_ERROR:
+        return f"Failed: {SURE[answer.certainty]}; {ENDED_BY_ERROR[answer.verdict]}."
+    if answer.verdict in ("no-hang", "undecidable"):
         return ""
-    look = report.looks.get(row["job"])
+    look = report.looks.get(answer.job)
     if look is not None and look.has_moved:
         return f"Hung: no; {look.text}."
-    if row["rests_on_stall"]:
+    if answer.rests_on_stall:
         return "Taken from you: the job stands still; no line of these logs shows it."
     return "Not shown: that the job stands still; the verdict holds either way."
 
 
-def _times_text(report: Report, row: Row) -> str:
-    times = report.run["last_time"].filter(pl.col("job") == row["job"])
+def _times_text(report: Report, answer: Answer) -> str:
+    times = report.run["last_time"].filter(pl.col("job") == answer.job)
     if times.is_empty():
         last = _last_line(report) if len(report.verdicts) == 1 else None
         return f"Last line with a time at {_clock(last)}." if last else ""
@@ -126,9 +126,9 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def host_versions(report: Report, row: Row) -> list[RenderableType]:
+def host_versions(report: Report, answer: Answer) -> list[RenderableType]:
     """Return a table of NCCL's versions and their hosts, if they differ within a job."""
-    owners = report.run["rank"].filter(pl.col("job") == row["job"]).select("host", "source").unique()
+    owners = report.run["rank"].filter(pl.col("job") == answer.job).select("host", "source").unique()
     columns = [pl.col("source"), pl.col("version").cast(pl.String)]
     printed = report.run["version"].select(*columns).unique().join(owners, on="source").drop_nulls("host")
     if printed["version"].n_unique() < 2:

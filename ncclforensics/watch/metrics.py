@@ -40,7 +40,7 @@ class WatchCollector:
         yield stragglers
         verdict = GaugeMetricFamily(f"{PREFIX}_verdict", "The latest verdict.", labels=["verdict", "certainty"])
         if (look := watch.look) is not None:
-            verdict.add_metric([look.row["verdict"], look.row["certainty"]], 1)
+            verdict.add_metric([look.answer.verdict, look.answer.certainty], 1)
         yield verdict
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ncclforensics import analyze
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.lines.stall import FROM_ENDS
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.settings import Settings
@@ -25,7 +26,7 @@ from ncclforensics.watch.rhythm import LOOKS, Rhythm
 from ncclforensics.watch.stragglers import Straggler, Stragglers
 
 if TYPE_CHECKING:
-    from ncclforensics.report.build import Report, Row
+    from ncclforensics.report.build import Report
 
 WITHOUT_CULPRITS = ("no-hang", "undecidable")
 FLOOD = 100  # lines of warnings that one log got between two reads, and
@@ -47,14 +48,14 @@ class Look:
     """The verdict on the job that is watched, from one analysis of the logs."""
 
     time: float
-    row: Row  # of the frame `verdict`
+    answer: Answer
     culprits: tuple[int, ...]  # rank numbers
     logs: frozenset[str]  # of the culprits
 
     @property
     def accusation(self) -> tuple[object, ...]:
         """What two looks must have in common."""
-        return self.row["verdict"], self.culprits, self.row["key"], self.row["ordinal"]
+        return self.answer.verdict, self.culprits, self.answer.key, self.answer.operation.ordinal
 
 
 @dataclass(slots=True)
@@ -196,23 +197,23 @@ class Watch:
             return None
         if earlier is not None and self._is_confirmed(look, earlier, now, rhythm):
             return Ending(report, is_hang=True)
-        has_ended = (look.row["verdict"], look.row["certainty"]) == ("no-hang", "certain")
+        has_ended = (look.answer.verdict, look.answer.certainty) == ("no-hang", "certain")
         if has_ended or rhythm.looks == LOOKS:
             return Ending(report, is_hang=False)
         lagging = f"{count_of(len(self.logs_behind()), 'log')} without calls while others go on"
         stopped = f"no call for {rhythm.silence(now):.0f} s, of {rhythm.allowed:.0f} s that the rhythm allows"
-        so_far = f"{look.row['verdict']} ({look.row['certainty']})"
+        so_far = f"{look.answer.verdict} ({look.answer.certainty})"
         self.notify(f"{lagging if goes_on else stopped}; the logs show {so_far} so far")
         return None
 
     def _look_of(self, report: Report, now: float) -> Look | None:
         """The verdict on the first job that made calls since it is watched; on the first job if none did."""
-        for row in report.verdicts:
-            logs = logs_of(paths_of(report.run, ranks_of(report.run, row["job"])))
+        for answer in report.verdicts:
+            logs = logs_of(paths_of(report.run, ranks_of(report.run, answer.job)))
             if not logs or not self._logs or not logs.isdisjoint(self._logs):
-                culprits = tuple(sorted({*report.numbers(row["culprits"]), *row["missing"]}))
-                paths = paths_of(report.run, pl.Series(row["culprits"], dtype=pl.Int32()))
-                return Look(now, row, culprits, logs_of(paths))
+                culprits = tuple(sorted({*report.numbers(answer.culprits), *answer.missing}))
+                paths = paths_of(report.run, pl.Series(answer.culprits, dtype=pl.Int32()))
+                return Look(now, answer, culprits, logs_of(paths))
         return None
 
     def _with_calls_since(self, moment: float) -> frozenset[str]:
@@ -222,11 +223,11 @@ class Watch:
 
     def _is_confirmed(self, look: Look, earlier: Look, now: float, rhythm: Rhythm) -> bool:
         """Whether two looks accuse the same ranks, and calls have stopped for as long as such a verdict needs."""
-        if look.row["verdict"] in WITHOUT_CULPRITS or look.accusation != earlier.accusation:
+        if look.answer.verdict in WITHOUT_CULPRITS or look.accusation != earlier.accusation:
             return False
         if rhythm.is_silent(now):
             return True
-        if self._looks_after_warning == LOOKS_AFTER_WARNING and look.row["verdict"] not in FROM_ENDS:
+        if self._looks_after_warning == LOOKS_AFTER_WARNING and look.answer.verdict not in FROM_ENDS:
             return True
         learnt = self._learnt()
         return bool(look.logs) and all(name in learnt and learnt[name].is_silent(rhythm.last) for name in look.logs)

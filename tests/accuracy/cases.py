@@ -51,6 +51,12 @@ class Case:
     expected: frozenset[str] = frozenset()  # categories to be found
     forbidden: frozenset[str] = frozenset()  # categories not to be reported
     asks_check: bool = False  # nobody asks who is stuck
+    named: frozenset[str] = frozenset()  # categories that may be named, beside those to be found
+
+    @property
+    def causes(self) -> frozenset[str]:
+        """Categories of which the line of the cause may name one."""
+        return self.expected | self.named
 
     @property
     def is_simulated(self) -> bool:
@@ -174,8 +180,10 @@ def _gloo(folder: Path) -> Case:
     verdict = facts["verdict"]
     verdicts = {verdict, "undecidable"} if verdict == "no-hang" else {verdict}
     truth = Truth(frozenset(verdicts), (frozenset(facts["culprits"]),), facts["decidable"])
-    forbidden = _categories(facts["never"])
-    return Case(folder.name, GLOO, verdict, "", truth, folder, _files(folder), forbidden=forbidden)
+    return Case(
+        folder.name, GLOO, verdict, "", truth, folder, _files(folder), forbidden=_categories(facts["never"]),
+        named=_categories(facts["names"]),
+    )  # fmt: skip
 
 
 def _public(folder: Path) -> Case:

@@ -47,6 +47,9 @@ class Judgement:
     outcome: Outcome
     innocent: tuple[int, ...] = ()  # the innocent ranks that are called culprits, however sure
     answer: str = ""
+    verdict: str = OPEN
+    certainty: str = ""
+    is_true: bool = False  # the verdict is true and names no innocent rank, however sure it is
 
 
 def judge(hang: Json, truth: Truth) -> Judgement:
@@ -55,11 +58,17 @@ def judge(hang: Json, truth: Truth) -> Judgement:
     named = frozenset(hang["culprits"])
     innocent = tuple(sorted(named - truth.guilty))
     answer = f"{verdict} {sorted(named)} ({certainty})"
-    return Judgement(_outcome(verdict, named, certainty != "possible", bool(innocent), truth), innocent, answer)
+    outcome = _outcome(verdict, named, certainty != "possible", bool(innocent), truth)
+    is_true = verdict in _true(truth) and not innocent
+    return Judgement(outcome, innocent, answer, verdict, certainty, is_true)
+
+
+def _true(truth: Truth) -> frozenset[str]:
+    return truth.verdicts.union(*(ALSO_TRUE.get(name, set()) for name in truth.verdicts))
 
 
 def _outcome(verdict: str, named: frozenset[int], is_sure: bool, names_innocent: bool, truth: Truth) -> Outcome:
-    true = truth.verdicts.union(*(ALSO_TRUE.get(name, set()) for name in truth.verdicts))
+    true = _true(truth)
     if verdict in true and (named in truth.culprits or OPEN in truth.verdicts):
         return Outcome.WRONG if names_innocent and is_sure else Outcome.RIGHT
     if verdict == OPEN and not truth.is_visible:

@@ -6,15 +6,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ncclforensics.data.names import CERTAINTIES
 from tests.accuracy.intervals import wilson
 from tests.accuracy.judge import Outcome
 from tests.accuracy.run import LOSING, Result
 from tests.handlings import KEPT
+from tests.small_worlds import Answer, Loss
 
 PLOT = "accuracy.svg"
 WIDTH, HEIGHT, MARGIN = 640, 320, 60
 COLOURS = {Outcome.RIGHT: "#2e8b57", Outcome.WEAKER: "#b0b0b0", Outcome.WRONG: "#c0392b"}
 MOST_NAMED = 60  # trials in one list
+FAMILIES = {
+    **dict.fromkeys(("collective-mismatch", "cross-communicator-deadlock"), "calls that differ"),
+    **dict.fromkeys(("lagging-ranks", "p2p-unmatched"), "calls that are missing"),
+    **dict.fromkeys(("rank-died", "rank-missing"), "processes that ended or never came"),
+    **dict.fromkeys(("init-failed", "init-incomplete"), "init"),
+    "stuck-together": "all in one call",
+}
+CAUSES = ("expected", "known to be false", "not labelled", "none, although one is expected")
+OUTSIDE = {"application-error", "oom", "cuda-error", "link-error", "shm"}  # faults outside of NCCL
 HEAD = """\
 # How often it is right
 
@@ -54,9 +65,9 @@ class Measured:
         return [*self.plain, *self.handled, *self.missing]
 
 
-def page(shipped: Measured, beside: Measured | None) -> str:
+def page(shipped: Measured, beside: Measured | None, small: str) -> str:
     """The page: what ships and what is simulated, then the logs beside the repository, where they are."""
-    parts = [HEAD, "## What ships, and simulated jobs", *_sections(shipped), "## Logs beside the repository"]
+    parts = [HEAD, "## What ships, and simulated jobs", *_sections(shipped), small, "## Logs beside the repository"]
     if beside is None:
         parts.append("Skipped at the last run: there is no `../shared/corpus` beside the repository.")
     else:
@@ -85,6 +96,18 @@ def _sections(measured: Measured) -> Iterable[str]:
     lost = [result for result in measured.handled if result.trial.handling not in KEPT]
     for title, results in (("nothing is lost", kept), ("lost", lost)):
         yield _verdicts(results, title, lambda result: result.trial.handling)
+    yield "### What the certainties are worth"
+    yield (
+        "How often an answer was true: its verdict, and every rank that it names. Answers that name no fault are left "
+        "out. *Likely* and *possible* say what would have to be true instead, so some of these have to be false."
+    )
+    yield _certainties(measured.everything)
+    yield "### The line of the cause"
+    yield (
+        "Of the logs as they are: what the line `Cause` names, by the categories that are expected or known to be "
+        "false there; and how often there is none although a fault outside of NCCL is expected."
+    )
+    yield _causes(measured.plain)
     yield "### By kind of incident"
     yield _verdicts(plain, "fault or verdict", lambda result: result.trial.case.kind)
     yield "### By version of NCCL"
@@ -135,6 +158,55 @@ def _verdicts(results: Sequence[Result], title: str, group: Callable[[Result], s
         cells += [_share(counts[outcome], total) for outcome in (Outcome.RIGHT, Outcome.WRONG)]
         lines.append(f"| {' | '.join(cells)} | {len(innocent) - sure} + {sure} |")
     return "\n".join(lines)
+
+
+def _certainties(results: Sequence[Result]) -> str:
+    """A table: how many answers of each family are true, by how sure they are."""
+    counts: dict[str, Counter[tuple[str, bool]]] = {}
+    for result in results:
+        if (judged := result.judgement) and judged.verdict in FAMILIES:
+            for family in (FAMILIES[judged.verdict], "all"):
+                counts.setdefault(family, Counter())[judged.certainty, judged.is_true] += 1
+    lines = ["| verdicts | certain | likely | possible |", "|---|---|---|---|"]
+    for family, of in sorted(counts.items(), key=lambda item: [*FAMILIES.values(), "all"].index(item[0])):
+        cells = [
+            f"{of[sure, True]} of {total}: {_share(of[sure, True], total)}" if total else "-"
+            for sure in CERTAINTIES
+            for total in (of[sure, True] + of[sure, False],)
+        ]
+        lines.append(f"| {family} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _causes(results: Sequence[Result]) -> str:
+    counts: Counter[str] = Counter()
+    for result in results:
+        case = result.trial.case
+        if result.cause:
+            is_known = {result.cause in case.causes: "expected", result.cause in case.forbidden: "known to be false"}
+            counts[is_known.get(True, "not labelled")] += 1
+        elif case.causes & OUTSIDE:
+            counts["none, although one is expected"] += 1
+    total = counts.total()
+    rows = [f"| {name} | {counts[name]} of {total} | {_share(counts[name], total)} |" for name in CAUSES]
+    return "\n".join(["| the cause is | | share |", "|---|---|---|", *rows])
+
+
+def of_small_worlds(worlds: int, answers: Sequence[Answer], groups: int) -> str:
+    """A paragraph and a table on the small worlds: how many, and how often answers are true in them."""
+    lines = ["| | groups | true in all worlds | false where something was lost | false where nothing was lost |"]
+    lines.append("|---" * 5 + "|")
+    for sure in CERTAINTIES:
+        of = [answer for answer in answers if answer.certainty == sure]
+        lost = [answer for answer in of if answer.false_in and Loss.NOTHING not in answer.false_in]
+        nothing = [answer for answer in of if Loss.NOTHING in answer.false_in]
+        lines.append(f"| {sure} | {len(of)} | {len(of) - len(lost) - len(nothing)} | {len(lost)} | {len(nothing)} |")
+    text = (
+        "All programs of three and four ranks with up to three calls, every fault at every place and every loss of a "
+        f"line, an end or a log: {worlds:,} worlds, which leave {groups:,} different sets of logs. Of the answers that "
+        "name a fault, how many are true in all worlds that leave these logs, and what was lost in the others:"
+    )
+    return "\n\n".join(["## Small worlds", text, "\n".join(lines)])
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

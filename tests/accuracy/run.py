@@ -53,6 +53,7 @@ class Result:
     judgement: Judgement | None  # None: no verdict is known to be true
     missed: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
+    cause: str = ""  # category of what the cause line names; empty without one
 
     @property
     def outcome(self) -> Outcome | None:
@@ -69,13 +70,15 @@ def run(trial: Trial) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         write_logs(logs, Path(folder))
         try:
-            report = json_report.as_object(analyze([folder], everything=case.asks_check or not case.is_simulated))
+            found = analyze([folder], everything=case.asks_check or not case.is_simulated)
+            report = json_report.as_object(found)
+            cause = found.cause_of(found.verdicts[0]) if found.verdicts else None
         except Exception as error:
             return Result(trial, Judgement(Outcome.WRONG, (), f"no answer: {error!r}"))
     judgement = judge(report["hang"], case.truth) if case.truth else None
     if handle is not None:
         return Result(trial, judgement)
-    return Result(trial, judgement, *_findings(report, case))
+    return Result(trial, judgement, *_findings(report, case), cause.finding.category if cause else "")
 
 
 def _findings(report: Json, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:

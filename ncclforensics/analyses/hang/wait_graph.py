@@ -6,7 +6,7 @@ to all these members: thousands of ranks may wait for thousands.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -203,14 +203,39 @@ def _awaited(
 _INIT_COLUMNS = ["job", "key", "rank_id", "waits_for", "source", "line", "created_pos"]
 
 
-def rows_of(wait: pl.DataFrame) -> list[dict[str, Any]]:
-    """The edges as rows; those of one call share the tuple of the ranks that they wait for."""
-    shared: dict[tuple[Any, ...], tuple[int, ...]] = {}
-    rows = wait.drop("waits_for").to_dicts()
-    for number, row in enumerate(rows):
-        is_own = row["kind"] in ("send", "recv", RECORDED)
-        call = (row["kind"], row["key"], row["nth"], row["waiter"] if is_own else None)
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A rank that waits in a call for the ranks that did not make it: a row of WAIT."""
+
+    kind: str
+    key: str
+    nth: int  # -1 for init
+    waiter: int
+    waits_for: tuple[int, ...]  # edges of one call share it
+    source: int
+    line: int
+    pos: int
+
+    @property
+    def call(self) -> tuple[str, str, int]:
+        """The call in which it waits; a message of the same place may be of another pair."""
+        return self.key, self.kind, self.nth
+
+    @property
+    def place(self) -> dict[str, int]:
+        """The line of the call, as a row with the rank that waits."""
+        return {"rank_id": self.waiter, "source": self.source, "line": self.line}
+
+
+def edges_of(wait: pl.DataFrame) -> list[Edge]:
+    """The edges; those of one call share the tuple of the ranks that they wait for."""
+    shared: dict[tuple[str, str, int, int | None], tuple[int, ...]] = {}
+    edges = []
+    places = wait.select("source", "line", "pos").rows()
+    columns = wait.select("kind", pl.col("key").cast(pl.String), pl.col("nth").fill_null(-1), "waiter")
+    for number, (kind, key, nth, waiter) in enumerate(columns.iter_rows()):
+        call = (kind, key, nth, waiter if kind in ("send", "recv", RECORDED) else None)
         if call not in shared:
             shared[call] = tuple(wait["waits_for"][number])
-        row["waits_for"] = shared[call]
-    return rows
+        edges.append(Edge(kind, key, nth, waiter, shared[call], *places[number]))
+    return edges

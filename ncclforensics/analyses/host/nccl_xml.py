@@ -11,7 +11,6 @@ import polars as pl
 from ncclforensics.grammar.values import find_values
 
 ROOTS = ("system", "graphs")
-BRIDGE = "0x0604"
 GPUS = ("0x03", "0x12")  # PCI classes: display controllers, accelerators
 NICS = ("0x02",)
 ROWS = 10_000  # of lines, looked at together

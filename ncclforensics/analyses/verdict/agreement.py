@@ -152,7 +152,7 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
         return found  # it names the call and its line
     if job.numbers_blamed(found) == named and testimony.source in LOOKS and testimony.is_of_stalled_job:
         explanation.confirm()
-    explanation.add_evidence("context", found.evidence_lines[:2])
+    explanation.cite(found.evidence_lines[:2])
     return explanation
 
 
@@ -168,7 +168,7 @@ def _beside_reports(job: Job, explanation: Explanation, testimonies: list[Testim
         if found and named and other and is_shown and other.isdisjoint(named) and not follows:
             doubt = Doubt.SOURCES_CONTRADICT if explanation.verdict in FROM_ENDS else Doubt.SOURCES_DISAGREE
             explanation.doubt(doubt, f"but RAS names {ranks_text(other)}, which {found.reason}")
-            explanation.add_evidence("context", found.evidence_lines[:2])
+            explanation.cite(found.evidence_lines[:2])
     return explanation
 
 
@@ -226,7 +226,7 @@ def _show_waiting(testimonies: list[Testimony], numbers: frozenset[int]) -> bool
 def _cited(explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
     for testimony in testimonies:
         if testimony.explanation is not None:
-            explanation.add_evidence("context", testimony.explanation.evidence_lines[:2])
+            explanation.cite(testimony.explanation.evidence_lines[:2])
     return explanation
 
 
@@ -243,7 +243,7 @@ def _of_rivals(job: Job, rivals: list[Testimony], supporting: list[Testimony], f
     if supporting:
         return _contested(answer, supporting, Doubt.SOURCES_CONTRADICT)
     answer.doubt(Doubt.SOURCES_CONTRADICT, f"but {ranks_text(job.numbers_blamed(former))} {former.reason}")
-    answer.add_evidence("context", former.evidence_lines[:2])
+    answer.cite(former.evidence_lines[:2])
     return answer
 
 
@@ -254,5 +254,5 @@ def _open(job: Job, explanation: Explanation, reason: str, cited: list[Row]) -> 
     named = ranks_text(job.numbers_blamed(explanation))
     answer.collect = [f"collect the whole log of {named}", f"take the stacks on each host: `{STACKS_OF_HOST}`"]
     answer.add_evidence("context", cited[:2])
-    answer.evidence_lines += [{**line, "what": "context"} for line in explanation.evidence_lines]
+    answer.cite(explanation.evidence_lines)
     return answer

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import polars as pl
-
+from ncclforensics.analyses.verdict.answer import EvidenceLine
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Sign
 
 Row = dict[str, Any]
-
-EVIDENCE_LINE = {
-    "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
-    "rank_id": pl.Int32(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-}
 
 
 def certainty_of(doubts: Iterable[Doubt], confirmations: int = 0) -> Certainty:
@@ -63,7 +55,7 @@ class Explanation:
     fault: str = ""  # what failed in init, in words
     fields: list[str] = field(default_factory=list)
     collect: list[str] = field(default_factory=list)
-    evidence_lines: list[Row] = field(default_factory=list)
+    evidence_lines: list[EvidenceLine] = field(default_factory=list)
     stall_evidence: list[Sign] = field(default_factory=list)  # what shows that the job stood still
     rests_on_stall: bool = False  # it holds only if the job stood still, which nothing in the logs shows
     confirmations: int = 0  # sources of another kind that show the same
@@ -97,31 +89,20 @@ class Explanation:
         """Note that a source of another kind shows the same."""
         self.confirmations += 1
 
-    def row(self, job_number: int) -> Row:
-        """Return the explanation as a row of the frame `job_diagnosis`."""
-        call = self.call or {}
-        operation = {
-            name: call.get(name) for name in ("ordinal", "name", "count", "datatype", "op", "root", "root_rank")
-        }
-        same = ("verdict", "certainty", "key", "how", "basis", "detail", "fault", "fields", "claim", "reason")
-        lists = ("culprits", "victims", "missing", "suspects", "collect", "evidence_lines", "stall_evidence")
-        return {
-            "job": job_number,
-            **operation,
-            **{name: getattr(self, name) for name in (*same, *lists, "rests_on_stall")},
-            "doubts": [doubt.name for doubt in self.doubts],
-        }
-
     def add_evidence(self, what: str, rows: Iterable[Row]) -> None:
         """Cite the lines of these rows, each line once; rows without a line number are skipped."""
-        cited = {(row["rank_id"], row["source"], row["line"]) for row in self.evidence_lines}
+        cited = {(line.rank_id, line.source, line.line) for line in self.evidence_lines}
         for row in rows:
             place = (row.get("rank_id"), row["source"], row["line"]) if row.get("line") is not None else None
             if place is not None and place not in cited:
                 cited.add(place)
-                self.evidence_lines.append(
-                    {"what": what, **dict(zip(("rank_id", "source", "line"), place, strict=True))}
-                )
+                self.evidence_lines.append(EvidenceLine(what, *place))
+
+    def cite(self, lines: Iterable[EvidenceLine]) -> None:
+        """Cite lines of another explanation as context, each line once."""
+        cited = {(line.rank_id, line.source, line.line) for line in self.evidence_lines}
+        new = (line for line in lines if (line.rank_id, line.source, line.line) not in cited)
+        self.evidence_lines += [replace(line, what="context") for line in new]
 
 
 def undecided(
@@ -142,6 +123,6 @@ def undecided(
         answer.victims = sorted({*of.victims, *of.culprits})
         answer.stall_evidence = of.stall_evidence
         answer.evidence_lines = [
-            {**line, "what": "context" if line["what"] == "culprit" else line["what"]} for line in of.evidence_lines
+            replace(line, what="context") if line.what == "culprit" else line for line in of.evidence_lines
         ]
     return answer

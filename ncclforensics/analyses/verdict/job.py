@@ -12,9 +12,10 @@ import polars as pl
 
 from ncclforensics.analyses.hang.ras_reports import may_be_of
 from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
+from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows
+from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows, Member
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import place_of
 
@@ -32,16 +33,16 @@ class Job:
         self.number = number
         self._rows = rows
         self.rank_ids: dict[int, Row] = {row["rank_id"]: row for row in rows_of_job("rank")}
-        self.members: dict[str, list[Row]] = defaultdict(list)
-        for row in rows_of_job("member"):
-            self.members[row["key"]].append(row)
+        self.members: dict[str, list[Member]] = defaultdict(list)
+        for member in rows.members_by_job.get(number, []):
+            self.members[member.key].append(member)
         self.waits = rows.waits(number)
         self.failure_events = rows_of_job("failure_event")
         self.completion_errors = rows_of_job("completion_error")
         self.process_exits = rows_of_job("process_exit")
         self.all_exits = rows.of("process_exit")  # also of processes that no other line shows
         # Work and reports of PyTorch, stacks without a rank, dumps and RAS reports name no job.
-        self.timeouts, self.desyncs = rows.of_only_job("work"), rows.desyncs
+        self.timeouts, self.desyncs = rows.timeouts, rows.desyncs
         self.joined_works = rows.joined_works
         self.pytorch = {name: rows.of_only_job(name) for name in PYTORCH_FRAMES}
         self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
@@ -104,10 +105,10 @@ class Job:
         """(Rank id, communicator key) -> position among the rank's communicators, from 0 in the order of creation."""
         index: dict[tuple[int, str], int] = {}
         created: dict[int, int] = defaultdict(int)
-        for row in self._rows.where("member", job=self.number):
-            if (row["rank_id"], row["key"]) not in index:
-                index[row["rank_id"], row["key"]] = created[row["rank_id"]]
-                created[row["rank_id"]] += 1
+        for row in self._rows.members_by_job.get(self.number, []):
+            if (row.rank_id, row.key) not in index:
+                index[row.rank_id, row.key] = created[row.rank_id]
+                created[row.rank_id] += 1
         return index
 
     @property
@@ -126,24 +127,24 @@ class Job:
         return find_roots(self.recordings) if self.recordings else Roots()
 
     @cached_property
-    def awaited_calls(self) -> list[Row]:
-        """One edge of `waits`, the first, for every call and set of ranks that are waited for; with its `waiters`."""
-        calls: dict[int, Row] = {}
+    def awaited_calls(self) -> list[Edge]:
+        """One edge of `waits`, the first, for every call and set of ranks that are waited for."""
+        calls: dict[int, Edge] = {}
         for edge in self.waits:
-            calls.setdefault(id(edge["waits_for"]), {**edge, "waiters": 0})["waiters"] += 1
+            calls.setdefault(id(edge.waits_for), edge)
         return list(calls.values())
 
     @cached_property
     def awaited_ranks(self) -> set[int]:
         """The ranks that others wait for."""
-        return {rank_id for edge in self.awaited_calls for rank_id in edge["waits_for"]}
+        return {rank_id for edge in self.awaited_calls for rank_id in edge.waits_for}
 
     @cached_property
     def sets_awaited_by(self) -> dict[int, list[tuple[int, ...]]]:
         """Rank id -> the sets of ranks it waits for, one for each of its calls."""
         awaited: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         for edge in self.waits:
-            awaited[edge["waiter"]].append(edge["waits_for"])
+            awaited[edge.waiter].append(edge.waits_for)
         return awaited
 
     @cached_property
@@ -152,39 +153,39 @@ class Job:
         most = dict(made.iter_rows())
         lags: dict[int, int] = defaultdict(int)
         for edge in self.awaited_calls:
-            if edge["kind"] == "collective":
-                for rank_id in edge["waits_for"]:
-                    lags[rank_id] = max(lags[rank_id], most[edge["key"]] - edge["nth"])
+            if edge.kind == "collective":
+                for rank_id in edge.waits_for:
+                    lags[rank_id] = max(lags[rank_id], most[edge.key] - edge.nth)
         return lags
 
     @cached_property
-    def memberships(self) -> list[Row]:
+    def memberships(self) -> list[Member]:
         """Every membership of a rank in a communicator."""
         return [row for rows in self.members.values() for row in rows]
 
     @cached_property
     def is_finished(self) -> bool:
         """Whether every rank in the logs destroyed all its communicators."""
-        return bool(self.memberships) and all(row["end"] == "Destroy" for row in self.memberships)
+        return bool(self.memberships) and all(row.end == "Destroy" for row in self.memberships)
 
     @cached_property
     def is_ended(self) -> bool:
         """Whether every rank in the logs destroyed or aborted a communicator after its last call."""
         ends: dict[int, int] = defaultdict(lambda: -1)
         for row in self.memberships:
-            ends[row["rank_id"]] = max(ends[row["rank_id"]], row["end_pos"] or -1)
+            ends[row.rank_id] = max(ends[row.rank_id], row.end_pos or -1)
         return bool(ends) and all(pos > self._last_pos.get(rank_id, 0) for rank_id, pos in ends.items())
 
     @cached_property
     def is_partly_aborted(self) -> bool:
         """Whether some ranks aborted a communicator and others did not; PyTorch aborts them at an orderly end, too."""
-        aborted = {row["rank_id"] for row in self.memberships if row["end"] in ("Abort", "Revoke")}
-        return bool(aborted) and aborted != {row["rank_id"] for row in self.memberships}
+        aborted = {row.rank_id for row in self.memberships if row.end in ("Abort", "Revoke")}
+        return bool(aborted) and aborted != {row.rank_id for row in self.memberships}
 
     @cached_property
     def nranks(self) -> int | None:
         """Size of the largest communicator, as the log states it."""
-        return max((row["nranks"] for row in self.memberships if row["nranks"]), default=None)
+        return max((row.nranks for row in self.memberships if row.nranks), default=None)
 
     @property
     def is_size_stated(self) -> bool:
@@ -299,20 +300,20 @@ class Job:
 
     def describe(self, calls: pl.DataFrame) -> list[Row]:
         """Join a few calls with their lines, memberships and the rank of the job that is their root."""
-        members, lines = self._rows.of("member"), self._rows.call_lines[calls["call_line"]].to_dicts()
+        members, lines = self._rows.members, self._rows.call_lines[calls["call_line"]].to_dicts()
         return [
             self._described(call, line, members[call["member"]])
             for call, line in zip(calls.to_dicts(), lines, strict=True)
         ]
 
-    def _described(self, call: Row, line: Row, member: Row) -> Row:
+    def _described(self, call: Row, line: Row, member: Member) -> Row:
         """Join one call as `describe_calls` does many; a join of frames takes a hundred times as long."""
         root_id = self._rows.rank_id_of.get((call["key"], line["root"]))
         root_rank = None if root_id is None else self.rank_ids.get(root_id, {}).get("rank")
         source, number = place_of(call["pos"])
         return {
-            **call, **line, "job": member["job"], "place": member["rank"], "source": source, "line": number,
-            "nranks": member["nranks"] if line["stated"] is None else line["stated"],
+            **call, **line, "job": member.job, "place": member.rank, "source": source, "line": number,
+            "nranks": member.nranks if line["stated"] is None else line["stated"],
             "root_rank_id": root_id, "root_rank": root_rank,
         }  # fmt: skip
 
@@ -322,23 +323,23 @@ class Job:
 
     def seen_members(self, key: str | None) -> list[int]:
         """Return the members of a communicator that have a log; none where the key is None."""
-        return [row["rank_id"] for row in self.members.get(str(key), [])]
+        return [row.rank_id for row in self.members.get(str(key), [])]
 
     def has_guessed_members(self, key: str) -> bool:
         """Whether these processes may belong to several communicators: no Init line, a part of the job's ranks."""
         rows, size = self.members[key], self.nranks or 0
-        is_guessed = all(row["is_inferred"] for row in rows) and rows[0]["nranks"] < size
+        is_guessed = all(row.is_inferred for row in rows) and rows[0].nranks < size
         return is_guessed and len(self.rank_ids) < size
 
     def holds_several(self, key: str) -> bool:
         """Whether several communicators stand under one key, and nothing tells them apart."""
-        return len(self.members[key]) > int(self.members[key][0]["nranks"])
+        return len(self.members[key]) > self.members[key][0].nranks
 
     def count_unseen_members(self, key: str) -> int:
         """Count the members of a communicator that have no log."""
         rows = self.members[key]
-        ranks = {row["rank"] for row in rows}
-        return max(0, int(rows[0]["nranks"]) - (len(rows) if None in ranks else len(ranks)))
+        ranks = {row.rank for row in rows}
+        return max(0, rows[0].nranks - (len(rows) if None in ranks else len(ranks)))
 
     def count_dropped_lines(self, rank_id: int) -> int:
         """Count the lines that a collector dropped from the files of this rank."""

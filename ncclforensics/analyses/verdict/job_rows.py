@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -11,18 +12,13 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
-from ncclforensics.analyses.hang.wait_graph import rows_of
+from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
 from ncclforensics.data.names import ranks_text
 from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
 MANY_ROWS = 10_000
-# Columns that no verdict rests on. There may be a million rows, and a dictionary of few columns takes half the memory.
-LEFT_OUT = {
-    "member": ("comm", "incarnation", "cudadev", "busid", "commid", "parent", "child", "color", "creator", "parent_key",
-               "child_number"),
-}  # fmt: skip
 
 # Forms of a PyTorch desync report that name lagging ranks.
 LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()
@@ -32,6 +28,64 @@ PYTORCH_FRAMES = (
     "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
     "elastic_failure", "announced_position",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """What the watchdog of a rank reports of one process group: a row of `work`."""
+
+    rank: int
+    guid: str  # the group's name; empty where none is printed
+    sequence: int | None  # of the work that timed out
+    enqueued: int | None
+    completed: int | None
+    operation: str | None
+    numel: int | None  # input elements
+    has_timed_out: bool  # this rank reports the time-out itself
+    source: int
+    line: int
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the rank had completed all that it had enqueued."""
+        return self.completed is not None and self.enqueued is not None and self.completed >= self.enqueued
+
+    def place(self, rank_id: int | None) -> Row:
+        """Return its line as a row, with the rank that it is about."""
+        return {"rank_id": rank_id, "source": self.source, "line": self.line}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The membership of a rank in a communicator: a row of `member`."""
+
+    job: int
+    key: str
+    rank_id: int
+    rank: int | None  # in the communicator
+    nranks: int
+    is_inferred: bool
+    is_complete: bool
+    end: str | None
+    end_pos: int | None
+    created_pos: int
+    host: str
+    pid: int
+    has_met: bool  # its lines show that its ranks exchanged data
+    source: int
+    line: int | None
+    end_source: int | None
+    end_line: int | None
+
+    @property
+    def place(self) -> Row:
+        """The line of its creation, as a row with the rank."""
+        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
+
+    @property
+    def place_of_end(self) -> Row:
+        """The line of its end."""
+        return {"rank_id": self.rank_id, "source": self.end_source, "line": self.end_line}
 
 
 class JobRows:
@@ -48,7 +102,7 @@ class JobRows:
     def of(self, name: str) -> list[Row]:
         """All rows of a frame."""
         if name not in self._rows:
-            self._rows[name] = _dictionaries(self.frames[name].drop(LEFT_OUT.get(name, ())))
+            self._rows[name] = _dictionaries(self.frames[name])
         return self._rows[name]
 
     def where(self, name: str, **values: Any) -> list[Row]:
@@ -70,10 +124,10 @@ class JobRows:
             self._divided[name, "job of rank"] = divided
         return self._divided[name, "job of rank"].get((job,), [])
 
-    def waits(self, job: int) -> list[Row]:
-        """The edges of a job's wait graph; those of the same call share their list of ranks."""
+    def waits(self, job: int) -> list[Edge]:
+        """The edges of a job's wait graph; those of the same call share their tuple of ranks."""
         rows = self._waits_by_job.get((job,))
-        return [] if rows is None else rows_of(rows)
+        return [] if rows is None else edges_of(rows)
 
     @cached_property
     def _waits_by_job(self) -> dict[tuple[object, ...], pl.DataFrame]:
@@ -87,6 +141,26 @@ class JobRows:
     def of_only_job(self, name: str) -> list[Row]:
         """All rows of a frame that names no job; none where there are several."""
         return self.of(name) if self.is_only_job else []
+
+    @cached_property
+    def members(self) -> list[Member]:
+        """The memberships of all jobs, as the rows of `member` stand."""
+        shown = self.frames["member"].select(field.name for field in fields(Member))
+        return [Member(*values) for values in _values(shown)]
+
+    @cached_property
+    def members_by_job(self) -> dict[int, list[Member]]:
+        """Job -> the memberships of its ranks."""
+        divided: dict[int, list[Member]] = defaultdict(list)
+        for member in self.members:
+            divided[member.job].append(member)
+        return divided
+
+    @cached_property
+    def timeouts(self) -> list[Timeout]:
+        """What watchdogs of the only job report of work."""
+        shown = [field.name for field in fields(Timeout)]
+        return [Timeout(**{name: row[name] for name in shown}) for row in self.of_only_job("work")]
 
     @cached_property
     def desyncs(self) -> list[Row]:
@@ -187,7 +261,7 @@ class JobRows:
     @cached_property
     def rank_id_of(self) -> dict[tuple[str, int | None], int]:
         """Communicator and rank in it -> rank id; of several, the first."""
-        return {(row["key"], row["rank"]): row["rank_id"] for row in reversed(self.of("member"))}
+        return {(member.key, member.rank): member.rank_id for member in reversed(self.members)}
 
     @cached_property
     def line_faults(self) -> dict[tuple[str, int], set[str]]:
@@ -234,15 +308,20 @@ def _dictionaries(rows: pl.DataFrame) -> list[Row]:
     """The rows as dictionaries, which share equal texts of Categorical columns."""
     if len(rows) < MANY_ROWS:
         return rows.to_dicts()
-    names, texts = rows.columns, {column.name: _texts(column) for column in rows if column.dtype == pl.Categorical}
+    return [dict(zip(rows.columns, row, strict=True)) for row in _values(rows)]
+
+
+def _values(rows: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """The values of the rows, which share equal texts of Categorical columns."""
+    texts = {column.name: _texts(column) for column in rows if column.dtype == pl.Categorical}
 
     def values(column: pl.Series) -> list[Any]:
         known = texts.get(column.name)
         return column.to_list() if known is None else [known[code] for code in column.to_physical()]
 
     # A part at a time: the values of all columns of all rows would be in memory beside the dictionaries.
-    parts = rows.iter_slices(MANY_ROWS)
-    return [dict(zip(names, row, strict=True)) for part in parts for row in zip(*map(values, part), strict=True)]
+    for part in rows.iter_slices(MANY_ROWS):
+        yield from zip(*map(values, part), strict=True)
 
 
 def _texts(column: pl.Series) -> dict[int | None, str | None]:

@@ -72,8 +72,8 @@ def _by_lines(job: Job) -> Testimony:
     lines = mismatch.find_by_lines(job)
     # A log that ends inside a line lacks what came next, so that no rank is shown to wait for this one.
     is_cut = {rank_id for rank_id in job.awaited_ranks if job.process(rank_id)["is_cut"]}
-    edges = [edge for edge in job.waits if edge["kind"] != "init" and not is_cut.issuperset(edge["waits_for"])]
-    return _testimony(job, Source.LINES, lines, job.rank_numbers({edge["waiter"] for edge in edges}))
+    edges = [edge for edge in job.waits if edge.kind != "init" and not is_cut.issuperset(edge.waits_for)]
+    return _testimony(job, Source.LINES, lines, job.rank_numbers({edge.waiter for edge in edges}))
 
 
 def _by_dumps(job: Job) -> Testimony:

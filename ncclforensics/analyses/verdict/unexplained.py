@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import polars as pl
-
 from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, GPU_ERROR, GPU_MEMORY, HOST_MEMORY, NODE
 from ncclforensics.analyses.job.ends.failure_events import HARD
 from ncclforensics.analyses.job.ends.process_exits import end_text, strongest_reports
+from ncclforensics.analyses.verdict.answer import Unexplained
 from ncclforensics.analyses.verdict.explanation import Explanation, Row
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 
-UNEXPLAINED = {
-    "rank_id": pl.Int32(),
-    "text": pl.String(),  # a predicate of the rank
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-}
 # Ends that do not follow from a rank that stands still, a call that differs or a connection that is lost.
 OF_ITSELF = (HOST_MEMORY, NODE, GPU_MEMORY, GPU_ERROR, EXCEPTION)
 MOST = 16  # of each kind; the findings name the others
@@ -26,36 +19,36 @@ RAISED_ON_ALL = (Kind.INIT_FAILED, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
 OPEN = (Kind.UNDECIDABLE, Kind.NO_HANG)
 
 
-def unexplained(answer: Explanation, exits: Iterable[Row], fatal: Iterable[Row]) -> list[Row]:
+def unexplained(answer: Explanation, exits: Iterable[Row], fatal: Iterable[Row]) -> tuple[Unexplained, ...]:
     """Return the failures of ranks that are no culprits and that nothing of the answer brings about.
 
     `exits`: rows of `process_exit`; `fatal`: those of `failure_event` after which the rank made no call.
     """
     if answer.verdict in OPEN:
-        return []
+        return ()
     found = [*_exits(answer, exits), *_faults(answer, fatal)]
-    of_ranks = {row["rank_id"]: row for row in reversed(found)}
-    return sorted(of_ranks.values(), key=lambda row: (row["source"], row["line"]))
+    of_ranks = {failure.rank_id: failure for failure in reversed(found)}
+    return tuple(sorted(of_ranks.values(), key=lambda failure: (failure.source, failure.line)))
 
 
-def _exits(answer: Explanation, exits: Iterable[Row]) -> Iterator[Row]:
+def _exits(answer: Explanation, exits: Iterable[Row]) -> Iterator[Unexplained]:
     is_raised_on_all = answer.verdict in RAISED_ON_ALL or answer.how is How.COMPARED
     own = (HOST_MEMORY, NODE) if is_raised_on_all else OF_ITSELF
     first = [row for row in exits if row["is_first"] and row["is_final"] and row["rank_id"] is not None]
     for row in strongest_reports(first)[:MOST]:
         if row["how"] in own and row["rank_id"] not in answer.culprits and row["rank"] not in answer.missing:
-            yield _row(row, end_text(row))
+            yield _failure(row, end_text(row))
 
 
-def _faults(answer: Explanation, fatal: Iterable[Row]) -> Iterator[Row]:
+def _faults(answer: Explanation, fatal: Iterable[Row]) -> Iterator[Unexplained]:
     """Yield faults of GPUs and memory; where the transport or an init failed, they are its explanation."""
     if answer.verdict in (Kind.STUCK_TOGETHER, *RAISED_ON_ALL):
         return
     hard = [row for row in fatal if row["kind"] == HARD and row["rank_id"] is not None]
     for row in hard[:MOST]:
         if row["rank_id"] not in answer.culprits:
-            yield _row(row, "reports a fault of its own (a CUDA call, memory or a device failed)")
+            yield _failure(row, "reports a fault of its own (a CUDA call, memory or a device failed)")
 
 
-def _row(row: Row, text: str) -> Row:
-    return {"rank_id": row["rank_id"], "text": text, "source": row["source"], "line": row["line"]}
+def _failure(row: Row, text: str) -> Unexplained:
+    return Unexplained(row["rank_id"], text, row["source"], row["line"])

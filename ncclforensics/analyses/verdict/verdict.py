@@ -6,55 +6,33 @@ that one (`agreement`), and what the lines lack makes it less sure (`stall`, `om
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import polars as pl
 
 from ncclforensics.analyses.verdict.agreement import settle
-from ncclforensics.analyses.verdict.considered import CONSIDERED, considered
+from ncclforensics.analyses.verdict.answer import (
+    EVIDENCE_LINE,
+    JOB_DIAGNOSIS,
+    UNEXPLAINED,
+    VERDICT,
+    Answer,
+    Operation,
+)
+from ncclforensics.analyses.verdict.considered import considered
 from ncclforensics.analyses.verdict.explain import explain
-from ncclforensics.analyses.verdict.explanation import EVIDENCE_LINE, Explanation, Row
+from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, all_jobs
 from ncclforensics.analyses.verdict.lines import omissions, stall
 from ncclforensics.analyses.verdict.sources import counts, recorder, stacks
-from ncclforensics.analyses.verdict.unexplained import UNEXPLAINED, unexplained
+from ncclforensics.analyses.verdict.unexplained import unexplained
 from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.registry import analysis
 
-VERDICT = {
-    "job": pl.Int32(),
-    "verdict": pl.String(),
-    "certainty": pl.String(),
-    "culprits": pl.List(pl.Int32()),  # rank ids
-    "victims": pl.List(pl.Int32()),
-    "missing": pl.List(pl.Int32()),  # rank numbers of culprits without a log
-    "suspects": pl.List(pl.Int32()),  # rank numbers without a log, or without an error, of which one may be the culprit
-    "absent": pl.List(pl.Int32()),  # all rank numbers without a log
-    "key": pl.String(),
-    "ordinal": pl.Int32(),
-    "name": pl.String(),
-    "count": pl.Int64(),
-    "datatype": pl.Int32(),
-    "op": pl.Int32(),
-    "root": pl.Int32(),  # a number within the communicator
-    "root_rank": pl.Int32(),  # the same as a rank of the job
-    "caller": pl.Int32(),  # rank number of the process that made this Send or Recv
-    "call_ranks": pl.List(pl.Int32()),  # rank numbers of its communicator; null if unknown, or if it has all ranks
-    "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
-    "basis": pl.String(),  # what it rests on, if not on calls in logs: stacks, dumps, counters
-    "detail": pl.String(),  # what was refused or failed in init
-    "fault": pl.String(),  # what failed in init, in words
-    "doubts": pl.List(pl.String()),  # names of the doubts that lower its certainty
-    "fields": pl.List(pl.String()),  # of the call that differ
-    "claim": pl.String(),  # what happened
-    "reason": pl.String(),  # the same, with all that is known beside it
-    "stall_evidence": pl.List(pl.String()),  # what shows that the job stood still
-    "rests_on_stall": pl.Boolean(),  # the verdict holds only if the job stood still, which nothing in the logs shows
-    "collect": pl.List(pl.String()),  # further inputs that would decide an open question
-}
 
-
-def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Explanation, Row]]:
-    """Return every job with the cheapest explanation, held against all sources, and what else is to be told."""
-    diagnoses = []
+def _answers(frames: dict[str, pl.DataFrame]) -> Iterator[Answer]:
+    """Yield the cheapest explanation of every job, held against all sources, with what else is to be told."""
     for job in all_jobs(frames):
         counts.compare_counts(job)
         suggestions = explain(job)
@@ -65,13 +43,39 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Explanati
         recorder.name_dumps(job, diagnosis)
         diagnosis = omissions.doubt_omissions(job, stall.doubt_stall(job, diagnosis))
         diagnosis.suggested_by = min(diagnosis.suggested_by, suggestions[0].suggested_by)
-        fatal = [event for event in job.failure_events if job.is_fatal(event)]
-        beside = {
-            "considered": considered(diagnosis, suggestions, job.rank_numbers(diagnosis.culprits)),
-            "unexplained": unexplained(diagnosis, job.process_exits, fatal),
-        }
-        diagnoses.append((job, diagnosis, beside))
-    return diagnoses
+        yield _answer(job, diagnosis, suggestions, frames["recorded_wait"])
+
+
+def _answer(job: Job, diagnosis: Explanation, suggestions: list[Explanation], recorded_wait: pl.DataFrame) -> Answer:
+    call = Operation.of(diagnosis.call or {})
+    fatal = [event for event in job.failure_events if job.is_fatal(event)]
+    return Answer(
+        job=job.number,
+        verdict=diagnosis.verdict,
+        certainty=diagnosis.certainty,
+        culprits=tuple(diagnosis.culprits),
+        victims=tuple(_victims(job, diagnosis, recorded_wait)),
+        missing=tuple(diagnosis.missing),
+        suspects=tuple(diagnosis.suspects),
+        absent=tuple(sorted({*job.absent, *diagnosis.missing})),
+        key=diagnosis.key,
+        operation=replace(call, caller=_caller(job, diagnosis)),
+        call_ranks=_ranks_of_part(job, diagnosis.key),
+        how=diagnosis.how,
+        basis=diagnosis.basis,
+        detail=diagnosis.detail,
+        fault=diagnosis.fault,
+        doubts=tuple(diagnosis.doubts),
+        fields=tuple(diagnosis.fields),
+        claim=diagnosis.claim,
+        reason=diagnosis.reason,
+        stall_evidence=tuple(diagnosis.stall_evidence),
+        rests_on_stall=diagnosis.rests_on_stall,
+        collect=tuple(diagnosis.collect),
+        evidence_lines=tuple(diagnosis.evidence_lines),
+        considered=considered(diagnosis, suggestions, job.rank_numbers(diagnosis.culprits)),
+        unexplained=unexplained(diagnosis, job.process_exits, fatal),
+    )
 
 
 def _victims(job: Job, diagnosis: Explanation, recorded_wait: pl.DataFrame) -> list[int]:
@@ -81,10 +85,10 @@ def _victims(job: Job, diagnosis: Explanation, recorded_wait: pl.DataFrame) -> l
     """
     if not (diagnosis.culprits or diagnosis.missing):
         return diagnosis.victims
-    waiters = {edge["waiter"] for edge in job.waits}
+    waiters = {edge.waiter for edge in job.waits}
     recorded = recorded_wait.filter(job=job.number).filter(~pl.col("waiter").is_in(list(waiters)))
     awaited = job.awaited_ranks.union(*recorded["waits_for"].to_list())
-    explained = {*waiters, *recorded["waiter"], *(row["rank_id"] for row in job.members.get(str(diagnosis.key), []))}
+    explained = {*waiters, *recorded["waiter"], *(row.rank_id for row in job.members.get(str(diagnosis.key), []))}
     return [rank_id for rank_id in diagnosis.victims if rank_id not in awaited - explained]
 
 
@@ -95,20 +99,12 @@ def _caller(job: Job, diagnosis: Explanation) -> int | None:
     return job.rank_number(call["rank_id"]) if is_known else None
 
 
-def _ranks_of_part(job: Job, key: str | None) -> list[int] | None:
+def _ranks_of_part(job: Job, key: str | None) -> tuple[int, ...] | None:
     """Return the rank numbers of a communicator that has some of the job's ranks; None unless all are known."""
     members = job.members.get(str(key), [])
-    numbers = job.rank_numbers({row["rank_id"] for row in members})
-    is_part = bool(members) and len(members) == len(numbers) == members[0]["nranks"] < (job.nranks or 0)
-    return sorted(numbers) if is_part and not job.has_guessed_members(str(key)) else None
-
-
-JOB_DIAGNOSIS = {
-    **VERDICT,
-    "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE)),
-    "considered": pl.List(pl.Struct(CONSIDERED)),
-    "unexplained": pl.List(pl.Struct(UNEXPLAINED)),
-}
+    numbers = job.rank_numbers({row.rank_id for row in members})
+    is_part = bool(members) and len(members) == len(numbers) == members[0].nranks < (job.nranks or 0)
+    return tuple(sorted(numbers)) if is_part and not job.has_guessed_members(str(key)) else None
 
 
 @analysis(JOB_DIAGNOSIS, of=("rank",))
@@ -167,18 +163,7 @@ def job_diagnosis(
     recorded_wait: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
-    rows = [
-        {
-            **diagnosis.row(job.number),
-            "victims": _victims(job, diagnosis, recorded_wait),
-            "caller": _caller(job, diagnosis),
-            "call_ranks": _ranks_of_part(job, diagnosis.key),
-            "absent": sorted({*job.absent, *diagnosis.missing}),
-            **beside,
-        }
-        for job, diagnosis, beside in _diagnose_jobs(locals())
-    ]
-    return pl.DataFrame(rows, schema=JOB_DIAGNOSIS)
+    return pl.DataFrame([answer.row() for answer in _answers(locals())], schema=JOB_DIAGNOSIS)
 
 
 @analysis(VERDICT, of=("job_diagnosis",))
@@ -191,12 +176,6 @@ def verdict(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
 def verdict_evidence(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """The lines that prove each verdict, the strongest first."""
     return job_diagnosis.select("job", "evidence_lines").explode("evidence_lines").drop_nulls().unnest("evidence_lines")
-
-
-@analysis({"job": pl.Int32(), **CONSIDERED}, of=("job_diagnosis",))
-def explanation(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
-    """What was considered for each job: the answer first, then its rivals, the cheapest first."""
-    return job_diagnosis.select("job", "considered").explode("considered").drop_nulls().unnest("considered")
 
 
 @analysis({"job": pl.Int32(), **UNEXPLAINED}, of=("job_diagnosis",))

@@ -75,6 +75,7 @@ class Sign(StrEnum):
     FAILURE = "failure"
     LOST_CONNECTION = "lost-connection"
     CAPTURE = "capture"
+    LOOKS = "two-looks"  # no rank made a call between them
 
 
 class Source(StrEnum):

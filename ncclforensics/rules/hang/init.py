@@ -14,7 +14,7 @@ from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import RETURNED, rule
 from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
-from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
+from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
 AFTER_FAULT = (
     "Read the first warning of each of these ranks, and search for its sentence in NCCL's issues; where none is "
@@ -26,8 +26,7 @@ UNEXPLAINED = {True: "a failure before it may be the reason", False: "these rank
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True, verdict="init-failed")
 def boot_init_refused(
-    verdict: pl.DataFrame,
-    verdict_evidence: pl.DataFrame,
+    job_diagnosis: pl.DataFrame,
     rank: pl.DataFrame,
     failure_event: pl.DataFrame,
     nccl_warning: pl.DataFrame,
@@ -41,27 +40,27 @@ def boot_init_refused(
     Sources: nccl: src/bootstrap.cc, src/init.cc; nccl#418, nccl#1176, nccl#1273.
     """
     jobs_with_shared_gpu = failure_event.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
-    for row in verdicts_of(verdict, "init-failed"):
-        finding = verdict_finding(row, verdict_evidence, rank, "init was refused: ")
-        finding.title += row["reason"]
-        if row["detail"] in (Detail.FAULT_IN_INIT, Detail.UNNAMED_FAULT):  # the fault has its own finding
-            failed = rank.filter(pl.col("rank_id").is_in(row["culprits"] or row["victims"]))
+    for answer in answers_on(job_diagnosis, "init-failed"):
+        finding = verdict_finding(answer, rank, "init was refused: ")
+        finding.title += answer.reason
+        if answer.detail in (Detail.FAULT_IN_INIT, Detail.UNNAMED_FAULT):  # the fault has its own finding
+            failed = rank.filter(pl.col("rank_id").is_in(answer.culprits or answer.victims))
             hosts = printed_hosts(failed["host"].cast(pl.String).drop_nulls().unique().sort())
             where = ranks_text(failed["rank"].drop_nulls().sort().to_list()) or ", ".join(hosts) or "a process"
-            finding.title = f"init failed on {where}: {row['fault']}"
+            finding.title = f"init failed on {where}: {answer.fault}"
             warned = _returned_warnings(nccl_warning, failed)
             cited = {(line.source, line.line) for line in finding.evidence}
             finding.evidence = [line for line in warned if (line.source, line.line) not in cited] + finding.evidence
-            has_reason = bool(warned) or row["detail"] != Detail.UNNAMED_FAULT
+            has_reason = bool(warned) or answer.detail != Detail.UNNAMED_FAULT
             has_failures = (
                 failure_event.filter(pl.col("form") != "unwinding").join(failed, on="rank_id", how="semi").height
             )
             finding.detail = "the warning before it gives the reason" if has_reason else UNEXPLAINED[has_failures > 0]
-            if row["certainty"] == "possible":
+            if answer.certainty == "possible":
                 finding.detail += "; or the log ends among the lines about an error that NCCL survived"
             finding.remedy = AFTER_FAULT
             finding.role = Role.CONSEQUENCE
-        if row["job"] in jobs_with_shared_gpu:
+        if answer.job in jobs_with_shared_gpu:
             finding.category = Category.DUPLICATE_GPU
         yield finding
 
@@ -80,7 +79,7 @@ def _returned_warnings(nccl_warning: pl.DataFrame, failed: pl.DataFrame) -> list
 
 
 @rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True, verdict="rank-missing")
-def boot_rank_missing(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def boot_rank_missing(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Ranks that the others wait for in init have no log: they never joined.
 
     Means: their processes were not started, ended before NCCL's init, or cannot reach the others.
@@ -88,16 +87,14 @@ def boot_rank_missing(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ran
     Do: check on their hosts whether the processes exist and what they print before NCCL; check the launcher's output.
     Sources: nccl#857, nccl#429, nccl#719.
     """
-    for row in verdicts_of(verdict, "rank-missing"):
-        has_culprits = bool(row["culprits"] or row["missing"])
+    for answer in answers_on(job_diagnosis, "rank-missing"):
+        has_culprits = bool(answer.culprits or answer.missing)
         title = "{ranks} never joined init" if has_culprits else "ranks never joined init"
-        yield verdict_finding(row, verdict_evidence, rank, title)
+        yield verdict_finding(answer, rank, title)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True, verdict="init-incomplete")
-def boot_init_incomplete(
-    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
-) -> Iterator[Finding]:
+def boot_init_incomplete(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks began to create a communicator and did not complete it.
 
     Means: creating a communicator is a collective call; a rank has not made it, or the network set-up does not
@@ -106,13 +103,12 @@ def boot_init_incomplete(
     Do: take the stack of the ranks that did not begin it; if all began it, check interface, firewall and plugin.
     Sources: nccl#857, nccl#429, nccl#634; NCCL user guide, usage/communicators.
     """
-    for row in verdicts_of(verdict, "init-incomplete"):
+    for answer in answers_on(job_diagnosis, "init-incomplete"):
         culprits = "{ranks} did not join a communicator's init that the others are in"
         yield verdict_finding(
-            row,
-            verdict_evidence,
+            answer,
             rank,
-            culprits if row["culprits"] else "init of a communicator does not complete",
+            culprits if answer.culprits else "init of a communicator does not complete",
         )
 
 

@@ -12,11 +12,11 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import group_finding
-from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
+from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("verdict",), hang=True, verdict="collective-mismatch")
-def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def coll_order_mismatch(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The ranks of one communicator differ on the nth call: function, count, datatype, op or root.
 
     Means: the program made different collectives. The first difference is the finding; later ones follow from it.
@@ -24,13 +24,13 @@ def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, r
     Do: compare both calls with the program: rank-dependent branches, uneven data, parameter lists of unequal length.
     Sources: nccl#147, nccl#296, pytorch#117883.
     """
-    for row in verdicts_of(verdict, "collective-mismatch"):
-        if row["how"] == How.COMPARED:  # by PyTorch, with a finding of its own
+    for answer in answers_on(job_diagnosis, "collective-mismatch"):
+        if answer.how == How.COMPARED:  # by PyTorch, with a finding of its own
             continue
-        has_culprits = bool(row["culprits"] or row["missing"])
-        others = " from the others" if row["victims"] else ""
+        has_culprits = bool(answer.culprits or answer.missing)
+        others = " from the others" if answer.victims else ""
         title = f"{{ranks}} differs{others} at {{call}}" if has_culprits else "ranks do not make the same call"
-        finding = verdict_finding(row, verdict_evidence, rank, title)
+        finding = verdict_finding(answer, rank, title)
         verb = "differ" if len(finding.ranks) > 1 else "differs"
         finding.title = finding.title.replace("differs", verb, 1)
         yield finding

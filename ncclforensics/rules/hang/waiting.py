@@ -6,18 +6,19 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.lines.stall import WEAK
 from ncclforensics.analyses.verdict.vocabulary import Basis, How
-from ncclforensics.data.names import operation_text, ranks_text
+from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.verdict_finding import Row, ranks_with_output, verdict_finding, verdicts_of
+from ncclforensics.rules.shared.verdict_finding import answers_on, ranks_with_output, verdict_finding
 
 AFTER_STACKS = "find out what the cited line of the culprit waits for; take the stacks again to see whether it moved"
 
 
 @rule(Category.LAGGING_RANK, Severity.ERROR, of=("verdict",), hang=True, verdict="lagging-ranks")
-def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def coll_lagging_ranks(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks did not make the call that the others are in, and wait for no other rank.
 
     Means: the ranks that did not make the call are the culprits; the ranks in it are victims. The culprits are stuck
@@ -29,28 +30,25 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
     Do: on the culprit's host take the stack of the process (py-spy dump --pid, gdb -p) before restarting anything.
     Sources: nccl#1911, DeepSpark#132, NCCL documentation troubleshooting/ras.rst.
     """
-    for row in verdicts_of(verdict, "lagging-ranks"):
+    for answer in answers_on(job_diagnosis, "lagging-ranks"):
         title = "{ranks} never called {call}"
-        if row["basis"] == Basis.STACKS:
-            place = row["claim"].replace("{", "{{").replace("}", "}}")
-            title = (
-                f"{{ranks}} {place}, and the others wait in {operation_text(row) if row['name'] else 'a collective'}"
-            )
-        elif row["how"] == How.UNFINISHED:  # the Flight Recorder shows that it made the call
+        if answer.basis == Basis.STACKS:
+            place = answer.claim.replace("{", "{{").replace("}", "}}")
+            call = answer.operation.text if answer.operation.name else "a collective"
+            title = f"{{ranks}} {place}, and the others wait in {call}"
+        elif answer.how == How.UNFINISHED:  # the Flight Recorder shows that it made the call
             title = "{ranks} did not complete {call}, which others completed"
-        elif row["how"] == How.NOT_BEGUN:
+        elif answer.how == How.NOT_BEGUN:
             title = "the GPU of {ranks} did not begin {call}, which those of the others did"
-        elif _may_be_running(row):
+        elif _may_be_running(answer):
             title = "{ranks} had not called {call} where the logs end"
-        finding = verdict_finding(row, verdict_evidence, rank, title)
-        finding.remedy = AFTER_STACKS if row["basis"] == Basis.STACKS else ""
+        finding = verdict_finding(answer, rank, title)
+        finding.remedy = AFTER_STACKS if answer.basis == Basis.STACKS else ""
         yield finding
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True, verdict="p2p-unmatched")
-def p2p_unmatched_send_recv(
-    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
-) -> Iterator[Finding]:
+def p2p_unmatched_send_recv(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A Send has no matching Recv on the other rank, or the reverse.
 
     Means: sends and receives of each pair of ranks are matched in order; one of them was never posted.
@@ -58,18 +56,16 @@ def p2p_unmatched_send_recv(
     Do: take the stack of the rank that did not post it; group Send and Recv that depend on each other.
     Sources: nccl#783, FlagScale#1256; NCCL user guide, point-to-point communication.
     """
-    for row in verdicts_of(verdict, "p2p-unmatched"):
-        is_open = row["root"] is not None and row["root_rank"] is None
-        where = f" (its number on {row['key']})" if is_open else ""
-        posted, end = ("had not posted", " where the logs end") if _may_be_running(row) else ("did not post", "")
+    for answer in answers_on(job_diagnosis, "p2p-unmatched"):
+        is_open = answer.operation.root is not None and answer.operation.root_rank is None
+        where = f" (its number on {answer.key})" if is_open else ""
+        posted, end = ("had not posted", " where the logs end") if _may_be_running(answer) else ("did not post", "")
         title = f"{{ranks}} {posted} the call that matches {{call}}{where}{end}"
-        yield verdict_finding(row, verdict_evidence, rank, title)
+        yield verdict_finding(answer, rank, title)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True, verdict="cross-communicator-deadlock")
-def coll_cross_comm_order(
-    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
-) -> Iterator[Finding]:
+def coll_cross_comm_order(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Ranks use two communicators in different orders and wait for each other.
 
     Means: each side is in a call that the other makes only after its own; neither call can complete.
@@ -77,17 +73,13 @@ def coll_cross_comm_order(
     Do: use the communicators in the same order on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26 and later) may help.
     Sources: nccl#195, nccl#208, nccl#522, nccl#574, nccl#783; NCCL user guide, usage/communicators.
     """
-    for row in verdicts_of(verdict, "cross-communicator-deadlock"):
-        where = "at {call}" if row["name"] else "in their init"
-        yield verdict_finding(
-            row, verdict_evidence, rank, "{ranks} made calls in another order than the others: deadlock " + where
-        )
+    for answer in answers_on(job_diagnosis, "cross-communicator-deadlock"):
+        where = "at {call}" if answer.operation.name else "in their init"
+        yield verdict_finding(answer, rank, "{ranks} made calls in another order than the others: deadlock " + where)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True, verdict="stuck-together")
-def coll_all_ranks_same_op_stuck(
-    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
-) -> Iterator[Finding]:
+def coll_all_ranks_same_op_stuck(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Every rank made the same calls, but failures show that the last call did not complete.
 
     Means: the order of calls is correct: the transport failed, or a GPU stopped.
@@ -95,22 +87,21 @@ def coll_all_ranks_same_op_stuck(
     Do: read the first network or CUDA warning; check link counters, Xid messages in dmesg and nvidia-smi on its host.
     Sources: nccl#1730, nccl#1063, rccl#2191.
     """
-    for row in verdicts_of(verdict, "stuck-together"):
-        ranks = "all reporting ranks" if row["certainty"] == "possible" else "all ranks"
+    for answer in answers_on(job_diagnosis, "stuck-together"):
+        ranks = "all reporting ranks" if answer.certainty == "possible" else "all ranks"
         title = f"{ranks} are in the same call, {{call}}, and it does not complete"
-        if row["basis"] == Basis.DUMPS:  # the ranks of other process groups wait elsewhere
+        if answer.basis == Basis.DUMPS:  # the ranks of other process groups wait elsewhere
             title = "all ranks of one call, {call}, are in it, and it does not complete"
-        elif row["basis"] == Basis.COUNTERS:
+        elif answer.basis == Basis.COUNTERS:
             title = "{call} does not complete on some of the ranks"
-        yield verdict_finding(
-            row, verdict_evidence, rank, title if row["name"] else "communication failed, and no rank makes progress"
-        )
+        if not answer.operation.name:
+            title = "communication failed, and no rank makes progress"
+        yield verdict_finding(answer, rank, title)
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("verdict",), hang=True, verdict="undecidable")
 def read_subsystem_gap(
-    verdict: pl.DataFrame,
-    verdict_evidence: pl.DataFrame,
+    job_diagnosis: pl.DataFrame,
     rank: pl.DataFrame,
     source: pl.DataFrame,
     benchmark: pl.DataFrame,
@@ -124,21 +115,21 @@ def read_subsystem_gap(
     """
     if benchmark.height and benchmark["is_complete"].all():
         return
-    for row in verdicts_of(verdict, "undecidable"):
-        kind = "Flight Recorder dumps" if row["basis"] == Basis.DUMPS else "log"
+    for answer in answers_on(job_diagnosis, "undecidable"):
+        kind = "Flight Recorder dumps" if answer.basis == Basis.DUMPS else "log"
         title = "these logs do not show whether the job hangs"
-        if set(row["suspects"]) & ranks_with_output(row, rank, source):
-            title = f"these logs do not show which rank stopped first; suspect {ranks_text(row['suspects'])}"
-        elif row["suspects"]:
-            title = f"not decidable without the {kind} of {ranks_text(row['suspects'])}"
-        elif not WEAK.issuperset(row["stall_evidence"]):
+        if set(answer.suspects) & ranks_with_output(answer, rank, source):
+            title = f"these logs do not show which rank stopped first; suspect {ranks_text(answer.suspects)}"
+        elif answer.suspects:
+            title = f"not decidable without the {kind} of {ranks_text(answer.suspects)}"
+        elif not WEAK.issuperset(answer.stall_evidence):
             title = "these logs do not show which rank stopped first"
-        finding = verdict_finding(row, verdict_evidence, rank, title)
+        finding = verdict_finding(answer, rank, title)
         finding.role = Role.CONTEXT
-        finding.remedy = "; ".join(row["collect"])
+        finding.remedy = "; ".join(answer.collect)
         yield finding
 
 
-def _may_be_running(row: Row) -> bool:
+def _may_be_running(answer: Answer) -> bool:
     """Whether nothing shows that the job stood still, and it may as well go on."""
-    return bool(row["rests_on_stall"]) and row["certainty"] == "possible"
+    return answer.rests_on_stall and answer.certainty == "possible"

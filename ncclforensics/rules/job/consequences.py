@@ -11,12 +11,12 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, group_finding
-from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
+from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("verdict",), hang=True, verdict="rank-died")
 def remote_closed_follow_the_pointer(
-    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
+    job_diagnosis: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
 ) -> Iterator[Finding]:
     """A process ended before the run was over; the other ranks report lost connections.
 
@@ -26,9 +26,9 @@ def remote_closed_follow_the_pointer(
     Do: on the culprit's host look for the OOM killer, Xid and segfaults (dmesg -T), and at the launcher's exit codes.
     Sources: nccl#1232, nccl#795, LlamaFactory#6849.
     """
-    for row in verdicts_of(verdict, "rank-died"):
-        finding = verdict_finding(row, verdict_evidence, rank, "{ranks} ended before the run was over")
-        if not process_exit.filter(pl.col("is_first") & pl.col("rank_id").is_in(row["culprits"])).is_empty():
+    for answer in answers_on(job_diagnosis, "rank-died"):
+        finding = verdict_finding(answer, rank, "{ranks} ended before the run was over")
+        if not process_exit.filter(pl.col("is_first") & pl.col("rank_id").is_in(answer.culprits)).is_empty():
             finding.role = Role.CONSEQUENCE  # of the cause of its end, which has its own finding
         yield finding
 

@@ -14,7 +14,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
+from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
 MAX_MESSAGE = 120  # characters of a message in a title
 
@@ -45,7 +45,7 @@ def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("model_difference",), hang=True)
 def torch_models_differ(
-    model_difference: pl.DataFrame, verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
+    model_difference: pl.DataFrame, job_diagnosis: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """DistributedDataParallel found that the ranks do not have the same model.
 
@@ -57,7 +57,7 @@ def torch_models_differ(
     Sources: torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes; torch 1.9 to 2.15.
     """
     counted = model_difference.filter(form="counts").sort("source", "line")
-    if verdict.is_empty() and counted.height:  # a pasted line that shows no rank of the job
+    if job_diagnosis.is_empty() and counted.height:  # a pasted line that shows no rank of the job
         row = counted.row(0, named=True)
         yield Finding(
             "the models of ranks of a process group differ",
@@ -66,13 +66,13 @@ def torch_models_differ(
             "certain",
             evidence=_lines(counted),
         )
-    for row in verdicts_of(verdict, "collective-mismatch"):
-        if row["how"] == How.COMPARED and not model_difference.is_empty():
-            has_culprits = row["culprits"] or row["missing"]
+    for answer in answers_on(job_diagnosis, "collective-mismatch"):
+        if answer.how is How.COMPARED and not model_difference.is_empty():
+            has_culprits = answer.culprits or answer.missing
             title = (
                 "the model of {ranks} differs from that of the others" if has_culprits else "the models of ranks differ"
             )
-            yield verdict_finding(row, verdict_evidence, rank, title)
+            yield verdict_finding(answer, rank, title)
 
 
 @rule(Category.PEER_LOST, Severity.WARNING, of=("torch_error",), hang=True)

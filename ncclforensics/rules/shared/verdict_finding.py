@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
 
-from ncclforensics.data.names import operation_text, ranks_text
+from ncclforensics.analyses.verdict.answer import Answer, answers
+from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Finding, Line
 
 Row = dict[str, Any]
@@ -15,41 +15,41 @@ LONGEST_GROUP = 40  # characters of the ranks of a communicator in a title
 WITHOUT_SUBJECT = ("init-failed", "undecidable", "stuck-together")  # verdicts whose reason is no predicate of ranks
 
 
-def verdicts_of(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
-    """Yield the rows of `verdict` with one of these verdicts."""
-    yield from verdict.filter(pl.col("verdict").is_in(names)).to_dicts()
+def answers_on(job_diagnosis: pl.DataFrame, *verdicts: str) -> list[Answer]:
+    """Return the answers with one of these verdicts."""
+    return answers(job_diagnosis.filter(pl.col("verdict").is_in(verdicts)))
 
 
-def ranks_with_output(row: Row, rank: pl.DataFrame, source: pl.DataFrame) -> set[int]:
+def ranks_with_output(answer: Answer, rank: pl.DataFrame, source: pl.DataFrame) -> set[int]:
     """Return the ranks that lines name, or the name of a file; not those that the verdict finds without a log."""
-    return {*rank["rank"], *source["hint"]} - {*row["absent"]}
+    return {*rank["rank"], *source["hint"]} - {*answer.absent}
 
 
-def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
+def verdict_finding(answer: Answer, rank: pl.DataFrame, title: str) -> Finding:
     """Return the finding on one job; `{ranks}` and `{call}` in the title become the culprits and the call."""
-    culprits = rank.filter(pl.col("rank_id").is_in(row["culprits"]))
-    numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *row["missing"]})
+    culprits = rank.filter(pl.col("rank_id").is_in(answer.culprits))
+    numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *answer.missing})
     hosts = sorted(culprits["host"].cast(pl.String).drop_nulls().unique().to_list())
     places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
     processes = ", ".join(_process_text(host, pid) for host, pid in places)
     culprits_text = ranks_text(numbers) or processes or "no rank in particular"
     where = f" on {hosts[0]}" if len(hosts) == 1 and numbers else ""
-    lines = verdict_evidence.filter(pl.col("job") == row["job"])
-    evidence = [Line(line["source"], line["line"], line["what"]) for line in lines.to_dicts()]
-    is_of_ranks = row["verdict"] not in WITHOUT_SUBJECT
+    evidence = [Line(line.source, line.line, line.what) for line in answer.evidence_lines]
+    is_of_ranks = answer.verdict not in WITHOUT_SUBJECT
     subject = (ranks_text(numbers) or processes) if is_of_ranks else ""
-    members = row["call_ranks"] or []  # culprits may lack calls of several communicators, of which the row names one
+    members = answer.call_ranks or ()  # culprits may lack calls of several communicators, of which the answer names one
     group = ranks_text(members) if set(numbers) <= set(members) else ""
-    of_group = f" of {group}" if row["name"] and row["caller"] is None and 0 < len(group) <= LONGEST_GROUP else ""
+    call = answer.operation
+    is_shown = call.name and call.caller is None and 0 < len(group) <= LONGEST_GROUP
     return Finding(
-        title=title.format(ranks=culprits_text + where, call=operation_text(row) + of_group),
-        detail=f"{subject} {row['reason']}".strip(),
-        certainty=row["certainty"],
+        title=title.format(ranks=culprits_text + where, call=call.text + (f" of {group}" if is_shown else "")),
+        detail=f"{subject} {answer.reason}".strip(),
+        certainty=answer.certainty,
         ranks=numbers,
         hosts=hosts,
-        communicator=row["key"],
+        communicator=answer.key,
         evidence=evidence,
-        job=row["job"],
+        job=answer.job,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.calls.calls import describe_calls
+from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import (
     ROOTED,
     argument_text,
@@ -219,7 +220,7 @@ def build_calls(report: Report, citer: Citer) -> Calls:
     last_of_member = call.group_by("member").agg(pl.col("key", "rank_id").first(), pl.col("nth", "ordinal").max())
     last_of_rank = last_of_member.group_by("key", "rank_id").agg(pl.col("nth", "ordinal").max())
     number = dict(run["rank"].select("rank_id", "rank").iter_rows())
-    verdict = {row["key"]: row for row in reversed(report.verdicts) if row["key"] is not None}
+    verdict = {answer.key: answer for answer in reversed(report.verdicts) if answer.key is not None}
     differs = dict(run["divergence"].select(pl.col("key").cast(pl.String), "nth").iter_rows())
     members: dict[str, dict[int, str]] = defaultdict(dict)
     for row in run["member"].sort("rank", nulls_last=True).select("key", "rank_id").to_dicts():
@@ -263,10 +264,10 @@ def build_calls(report: Report, citer: Citer) -> Calls:
     return Calls(run, communicators, citer)
 
 
-def _stop_position(call: pl.DataFrame, verdict: Row | None, position_column: str) -> int | None:
+def _stop_position(call: pl.DataFrame, answer: Answer | None, position_column: str) -> int | None:
     """Return the position of the verdict's call, which the verdict names by its ordinal."""
-    if verdict is None or verdict["ordinal"] is None:
+    if answer is None or answer.operation.ordinal is None:
         return None
-    is_verdict_call = (pl.col("ordinal") == verdict["ordinal"]) & (pl.col("key") == verdict["key"])
+    is_verdict_call = (pl.col("ordinal") == answer.operation.ordinal) & (pl.col("key") == answer.key)
     positions = call.filter(is_verdict_call)[position_column].drop_nulls()
     return int(positions[0]) if positions.len() else None

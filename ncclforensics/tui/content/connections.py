@@ -62,7 +62,7 @@ def build_connections(report: Report, _: Citer) -> Connections:
     run = report.run
     connected, rank = run["rank_connection"], run["rank"]
     matrices: list[Matrix] = []
-    jobs = [row["job"] for row in report.verdicts]
+    jobs = [answer.job for answer in report.verdicts]
     for number, job in enumerate(jobs, 1):
         pairs = connected.filter(pl.col("job") == job)
         if pairs.is_empty():

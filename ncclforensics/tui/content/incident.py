@@ -8,8 +8,9 @@ from itertools import groupby
 
 import polars as pl
 
-from ncclforensics.data.names import known, operation_text, printable, ranks_text, sentence
-from ncclforensics.report.build import Report, Row
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.data.names import known, printable, ranks_text, sentence
+from ncclforensics.report.build import Report
 from ncclforensics.report.chain import chain
 from ncclforensics.report.next_steps import Command
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
@@ -105,40 +106,42 @@ def build_incident(report: Report, citer: Citer) -> Incident:
     return Incident(nodes, problems)
 
 
-def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], Node], consequences: list[Node]) -> Node:
-    finding = report.finding_of(row)
+def _verdict(
+    report: Report, citer: Citer, answer: Answer, node: Callable[[Finding], Node], consequences: list[Node]
+) -> Node:
+    finding = report.finding_of(answer)
     base = node(finding) if finding else None
-    sections = base.sections if base else _sections([("", row["reason"])])
-    culprits = _culprits(report, citer, row)
-    steps = [printable(step) for step in report.other_steps(row)]
+    sections = base.sections if base else _sections([("", answer.reason)])
+    culprits = _culprits(report, citer, answer)
+    steps = [printable(step) for step in report.other_steps(answer)]
     before = [Section("Culprits", culprits)] if culprits else []
     links = [
         printable(f"{sentence(link.text)} {citer.cite(link.line.source, link.line.line).location}")
-        for link in chain(report, row)
+        for link in chain(report, answer)
     ]
     before = [Section("What happened", links), *before] if links else before
-    if cause := report.cause_of(row):
+    if cause := report.cause_of(answer):
         before = [Section("Cause", [printable(sentence(f"({cause.certainty}) {cause.title}"))]), *before]
-    rivals = [printable(f"{sentence(text)} {at}".strip()) for text, at in considered(report, row)]
+    rivals = [printable(f"{sentence(text)} {at}".strip()) for text, at in considered(report, answer)]
     children = [
         Node(printable(f"run now on {where}"), "", children=[_command(command) for command in group])
-        for where, group in groupby(report.run_now(row), key=lambda command: command.where)
+        for where, group in groupby(report.run_now(answer), key=lambda command: command.where)
     ]
     after = [Section("Then" if children else "What to do", steps)] if steps else []
-    failed = [printable(f"{sentence(text)} {at}".strip()) for text, at in unexplained(report, row)]
+    failed = [printable(f"{sentence(text)} {at}".strip()) for text, at in unexplained(report, answer)]
     after += [Section("Also failed, not explained by this", failed)] if failed else []
     after += [Section("Also considered", rivals)] if rivals else []
     children += [Node(GROUPS[Role.CONSEQUENCE], "", children=consequences)] if consequences else []
     return Node(
-        printable(report.title_of(row)),
-        row["verdict"].upper(),
-        "" if row["verdict"] == "undecidable" else row["certainty"],
+        printable(report.title_of(answer)),
+        answer.verdict.upper(),
+        "" if answer.verdict == "undecidable" else answer.certainty,
         [*before, *sections, *after],
         base.evidence if base else [],
         children,
-        "" if row["verdict"] == "no-hang" else base.severity if base else "info",
+        "" if answer.verdict == "no-hang" else base.severity if base else "info",
         finding,
-        list(row["culprits"]),
+        list(answer.culprits),
     )
 
 
@@ -155,21 +158,21 @@ def _command(command: Command) -> Node:
     return Node(printable(command.line), "", sections=[where], is_command=True)
 
 
-def _culprits(report: Report, citer: Citer, row: Row) -> list[str]:
+def _culprits(report: Report, citer: Citer, answer: Answer) -> list[str]:
     """Describe each culprit in a line: where it runs, and its last call."""
-    last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
-    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
+    last = {call.rank_id: call for call in report.job(answer.job).last_calls}
+    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(answer.culprits)).sort("rank").to_dicts()
     lines = []
     for rank in ranks[:MOST_CULPRITS]:
         call = last.get(rank["rank_id"])
         parts = ((" on ", rank["host"]), (", GPU ", rank["cudadev"]), (", pid ", rank["pid"]))
         where = f"rank {known(rank['rank'])}" + "".join(f"{text}{part}" for text, part in parts if part is not None)
-        call_text = f"last call {operation_text(call)} on {report.groups.text(call['key'])}" if call else "no call seen"
-        location = f", {citer.cite(call['source'], call['line']).location}" if call else ""
+        call_text = f"last call {call.operation.text} on {report.groups.text(call.key)}" if call else "no call seen"
+        location = f", {citer.cite(call.source, call.line).location}" if call else ""
         lines.append(printable(f"{where}: {call_text}{location}"))
     if len(ranks) > MOST_CULPRITS:
         lines.append(f"and {len(ranks) - MOST_CULPRITS} more")
-    return lines + ([f"no log: {ranks_text(row['missing'])}"] if row["missing"] else [])
+    return lines + ([f"no log: {ranks_text(answer.missing)}"] if answer.missing else [])
 
 
 def _sections(parts: list[tuple[str, str]], footer: str = "") -> list[Section]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 import polars as pl
 
 from ncclforensics.analyses.verdict.sources.stacks import place_text
-from ncclforensics.data.names import operation_text, printable
+from ncclforensics.data.names import printable
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report, Row
 from ncclforensics.tui.content.evidence import CitedLine, Citer
@@ -75,8 +75,8 @@ STYLES = {
 def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
     """List all ranks by job and number, including those without a log."""
     run = report.run
-    verdicts = {row["job"]: row for row in report.verdicts}
-    last = {call["rank_id"]: call for job in verdicts for call in report.last_calls(job)}
+    verdicts = {answer.job: answer for answer in report.verdicts}
+    last = {call.rank_id: call for job in verdicts for call in report.job(job).last_calls}
     waiters = {*run["wait"]["waiter"], *run["recorded_wait"]["waiter"]}
     ended = run["member"].group_by("rank_id").agg(is_done=(pl.col("end") == "Destroy").fill_null(False).all())
     done = set(ended.filter("is_done")["rank_id"].to_list())
@@ -89,29 +89,30 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
     rank_rows = []
     for row in run["rank"].sort("job", "rank", nulls_last=True).to_dicts():
         rank_id, call, stack = row["rank_id"], last.get(row["rank_id"]), stacks.get(row["rank_id"])
-        verdict = verdicts.get(row["job"], {})
-        is_culprit = rank_id in verdict.get("culprits", ())
-        is_dead = rank_id in process_exits or (is_culprit and verdict["verdict"] == "rank-died")
-        is_victim = rank_id in verdict.get("victims", ()) and rank_id not in done
-        has_waiting_stack = bool(verdict.get("culprits") and stack and stack["is_waiting"])
+        answer = verdicts.get(row["job"])
+        culprits, victims = (answer.culprits, answer.victims) if answer else ((), ())
+        is_culprit = rank_id in culprits
+        is_dead = rank_id in process_exits or (answer is not None and is_culprit and answer.verdict == "rank-died")
+        is_victim = rank_id in victims and rank_id not in done
+        has_waiting_stack = bool(culprits and stack and stack["is_waiting"])
         is_waiting = rank_id in waiters or is_victim or has_waiting_stack
         state = _state(is_culprit, is_dead, is_waiting, rank_id in done)
-        texts = [f"{operation_text(call)} on {report.groups.text(call['key'])}"] if call else []
+        texts = [f"{call.operation.text} on {report.groups.text(call.key)}"] if call else []
         texts += [f"stands in {place_text(stack)}"] if stack else []
-        shown = call or stack
+        place = (call.source, call.line) if call else (stack["source"], stack["line"]) if stack else None
         rank_rows.append(
             RankRow(
                 row["job"], row["rank"], printable(row["host"] or "?"), row["cudadev"], row["pid"], state, rank_id,
                 printable("; ".join(texts)),
-                citer.cite(shown["source"], shown["line"]) if shown else begins.get(rank_id),
+                citer.cite(*place) if place else begins.get(rank_id),
                 _exit_text(process_exits[rank_id]) if rank_id in process_exits else "",
                 missing_calls.get(rank_id), lags.get(rank_id), warnings.get((row["host"], row["pid"]), 0),
             )
         )  # fmt: skip
     absent = [
         RankRow(job, number, NO_HOST, None, None, State.MISSING)
-        for job, row in verdicts.items()
-        for number in sorted({*row["absent"], *row["missing"]})
+        for job, answer in verdicts.items()
+        for number in sorted({*answer.absent, *answer.missing})
     ]
     return rank_rows + absent
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ncclforensics.data.names import printable, ranks_text, waiting_text
+from ncclforensics.data.names import printable, ranks_text, short_ranks
 from ncclforensics.report.build import Report
+from ncclforensics.report.job_parts import Wait
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 
 LONGEST = 32  # characters of a shortened list of ranks
@@ -40,10 +41,10 @@ def build_waiting_trees(report: Report, citer: Citer) -> list[Waiters]:
     names = _Names(report)
     trees: list[Waiters] = []
     for verdict in report.verdicts:
-        job = _Job(_groups(report, citer, verdict["job"]), names, set(verdict["culprits"]))
+        job = _Job(_groups(report, citer, verdict.job), names, set(verdict.culprits))
         trees += job.trees()
-        if verdict["missing"]:
-            title = f"{ranks_text(verdict['missing'])}: culprit; there is no log of it"
+        if verdict.missing:
+            title = f"{ranks_text(verdict.missing)}: culprit; there is no log of it"
             trees.append(Waiters((), title, title, is_culprit=True))
     return trees
 
@@ -121,22 +122,18 @@ class _Names:
         numbers = [self._rows[rank_id]["rank"] for rank_id in rank_ids if self._rows[rank_id]["rank"] is not None]
         hosts = sorted({str(self._rows[rank_id]["host"]) for rank_id in rank_ids})
         where = f" on {hosts[0]}" if len(hosts) == 1 else f" on {len(hosts)} hosts"
-        text = ranks_text(numbers) or f"{len(rank_ids)} ranks"
-        if len(text) > LONGEST and not in_full:
-            text = f"{len(numbers)} ranks: {text[: text.rindex(',', 0, LONGEST)].removeprefix('ranks ')}, …"
-        return printable(text + where)
+        text = ranks_text(numbers) if in_full else short_ranks(numbers, LONGEST)
+        return printable((text or f"{len(rank_ids)} ranks") + where)
 
 
 def _groups(report: Report, citer: Citer, job: int) -> list[_Group]:
-    groups: dict[tuple[str, frozenset[int]], list[dict[str, object]]] = {}
-    for wait in report.waits(job):
-        groups.setdefault(
-            (printable(waiting_text(wait, report.groups.text(str(wait["key"])))), frozenset(wait["waits_for"])), []
-        ).append(wait)
+    groups: dict[tuple[str, frozenset[int]], list[Wait]] = {}
+    for wait in report.job(job).waits:
+        call_text = printable(wait.text(report.groups.text(wait.key)))
+        groups.setdefault((call_text, frozenset(wait.waits_for)), []).append(wait)
     return [
         _Group(
-            tuple(int(str(wait["waiter"])) for wait in waits), call_text, waits_for,
-            citer.cite(int(str(waits[0]["source"])), int(str(waits[0]["line"]))),
+            tuple(wait.waiter for wait in waits), call_text, waits_for, citer.cite(waits[0].source, waits[0].line),
         )
         for (call_text, waits_for), waits in groups.items()
     ]  # fmt: skip

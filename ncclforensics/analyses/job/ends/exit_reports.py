@@ -209,40 +209,22 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
             is_same_entry = rank_row is not None and _is_next_line(rank_row, row)
             is_later = (row["exit_code"] or 0) > 0 and not below_root_cause.get(row["source"], True)
-            yield exit_report(
-                row,
-                "torchrun",
-                row["exit_code"],
-                rank=rank_row["rank"] if rank_row and is_same_entry else None,
-                node=host["node"] if host and is_same_entry else None,
-                pid=row["pid"],
-                time=time["time"] if time and is_same_entry else "",
-                follows=row["pid"] in ended_pids or is_later,
-            )
-            block["exit_code"] = row
+            entry: Row = {
+                "rank": rank_row["rank"] if rank_row and is_same_entry else None,
+                "node": host["node"] if host and is_same_entry else None,
+                "time": time["time"] if time and is_same_entry else "",
+                "follows": row["pid"] in ended_pids or is_later,
+            }
+            yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
         elif row["form"] == "first_entry":
-            yield exit_report(
-                row,
-                "torchrun",
-                row["exit_code"],
-                rank=row["rank"],
-                node=row["node"],
-                pid=row["pid"],
-                time=row["time"],
-                follows=row["pid"] in ended_pids,
-            )
+            entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": row["pid"] in ended_pids}
+            yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
         elif row["form"] == "recorded" and "rank" in block:
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
             yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
-            yield exit_report(
-                row,
-                "torchrun",
-                row["exit_code"],
-                local_rank=row["local_rank"],
-                pid=row["pid"],
-                follows=row["pid"] in ended_pids,
-            )
+            entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
+            yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
 
 
 def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], rank: int) -> Iterator[ExitReport]:

@@ -20,8 +20,8 @@ UNREACHABLE = ("missing", "dead")  # states of a process in a RAS report
 
 def find_first_exit(job: Job) -> Explanation | None:
     """Find the process that ended first, as its launcher, the kernel or its own last lines report."""
-    active = {row["rank_id"] for row in job.memberships if row["end"] is None}
-    finished = {row["rank_id"] for row in job.memberships} - active
+    active = {row.rank_id for row in job.memberships if row.end is None}
+    finished = {row.rank_id for row in job.memberships} - active
     exits = [row for row in job.process_exits if row["is_first"] and row["is_final"] and row["rank_id"] is not None]
     # A rank that raised ends its communicators in its teardown, while the others wait in theirs.
     has_raised = [row["rank_id"] for row in exits if active and row["how"] in RAISED]

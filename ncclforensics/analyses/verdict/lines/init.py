@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job_rows import Member
 from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_cut_logs, judge_unseen_members
 from ncclforensics.analyses.verdict.lines.stall import find_stall_evidence, ranks_that_moved_data
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
@@ -33,13 +35,13 @@ MAJORITY = 0.5
 
 def find_refused_init(job: Job) -> Explanation | None:
     """Find a refusal: NCCL states why it cannot create a communicator."""
-    unfinished = [row for row in job.memberships if not row["is_complete"]]
+    unfinished = [row for row in job.memberships if not row.is_complete]
     lines = [event for event in job.failure_events if event["kind"] == REFUSED]
     if not lines:
         return None
     first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event["form"], len(_REFUSAL_ORDER)))
     culprits, reason, detail = _explain_refusal(job, first, lines)
-    key = next((row["key"] for row in unfinished), None)
+    key = next((row.key for row in unfinished), None)
     victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     diagnosis = Explanation(Kind.INIT_FAILED, reason, culprits=culprits, victims=victims, key=key, detail=detail)
     if first["form"] == "rank_twice":  # the second process should have had the rank number that is absent
@@ -48,7 +50,7 @@ def find_refused_init(job: Job) -> Explanation | None:
     elif first["form"] == "gpu_twice":
         diagnosis.missing = [number for number in (first["rank"], first["other"]) if number in job.absent]
     diagnosis.add_evidence("failure", [event for event in lines if event["form"] == first["form"]][:4])
-    diagnosis.add_evidence("culprit", [row for row in unfinished if row["rank_id"] in culprits][:4])
+    diagnosis.add_evidence("culprit", [row.place for row in unfinished if row.rank_id in culprits][:4])
     is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first["form"])
     if not culprits or is_partly_known or first["form"] in ("message_truncated", "root_info"):
         diagnosis.doubt(Doubt.REASON_OF_ANOTHER)
@@ -57,12 +59,12 @@ def find_refused_init(job: Job) -> Explanation | None:
 
 def find_failed_init(job: Job) -> Explanation | None:
     """Find ranks with a fault of their own (CUDA, memory, verbs) while they created a communicator."""
-    inside: dict[int, list[Row]] = defaultdict(list)
+    inside: dict[int, list[Member]] = defaultdict(list)
     for row in job.memberships:
-        if not row["is_complete"]:
-            inside[row["rank_id"]].append(row)
+        if not row.is_complete:
+            inside[row.rank_id].append(row)
     started_processes = {(row["host"], row["pid"]) for row in job.milestones}
-    members_seen = {row["rank_id"] for row in job.memberships} | ranks_that_moved_data(job)
+    members_seen = {row.rank_id for row in job.memberships} | ranks_that_moved_data(job)
     never_joined = {
         rank_id
         for rank_id, row in job.rank_ids.items()
@@ -73,7 +75,7 @@ def find_failed_init(job: Job) -> Explanation | None:
 
     def is_inside(event: Row) -> bool:
         return event["rank_id"] in never_joined or any(
-            event["pos"] > row["created_pos"] for row in inside.get(event["rank_id"], [])
+            event["pos"] > row.created_pos for row in inside.get(event["rank_id"], [])
         )
 
     faults = [
@@ -102,7 +104,7 @@ def find_failed_init(job: Job) -> Explanation | None:
     if diagnosis.detail is Detail.UNNAMED_FAULT and not has_left:
         diagnosis.doubt(Doubt.FAULT_SURVIVED)
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
-    diagnosis.key = next((row["key"] for rank_id in culprits for row in inside.get(rank_id, [])), None)
+    diagnosis.key = next((row.key for rank_id in culprits for row in inside.get(rank_id, [])), None)
     diagnosis.add_evidence(
         "failure", [next(event for event in faults if event["rank_id"] == rank_id) for rank_id in culprits[:4]]
     )
@@ -200,7 +202,7 @@ def _outliers_in_size(job: Job) -> list[int]:
     for row in job.members.values():
         sizes: dict[int, list[int]] = defaultdict(list)
         for membership in row:
-            sizes[membership["nranks"]].append(membership["rank_id"])
+            sizes[membership.nranks].append(membership.rank_id)
         if len(sizes) > 1:
             most = max(sizes.values(), key=len)
             others = sorted(rank_id for rank_ids in sizes.values() if rank_ids is not most for rank_id in rank_ids)
@@ -210,15 +212,15 @@ def _outliers_in_size(job: Job) -> list[int]:
 
 def _has_unseen_majority(job: Job) -> bool:
     """Whether a communicator was begun with more ranks than were seen: those may outnumber the majority."""
-    return any(max(row["nranks"] for row in rows) > len(rows) for rows in job.members.values())
+    return any(max(row.nranks for row in rows) > len(rows) for rows in job.members.values())
 
 
 def find_unfinished_init(job: Job) -> Explanation | None:
     """Find an init that some ranks began and that others did not join, or that NCCL left with an error."""
-    inside: dict[str, list[Row]] = defaultdict(list)
-    unended = [row for row in job.memberships if not row["is_complete"] and row["end"] is None]
-    for row in (row for row in unended if row["key"] not in job.counted_keys):
-        inside[row["key"]].append(row)
+    inside: dict[str, list[Member]] = defaultdict(list)
+    unended = [row for row in job.memberships if not row.is_complete and row.end is None]
+    for row in (row for row in unended if row.key not in job.counted_keys):
+        inside[row.key].append(row)
     if unended and not inside:
         return None
     if diagnosis := _judge_returned_init(job, [row for rows in inside.values() for row in rows]):
@@ -228,12 +230,12 @@ def find_unfinished_init(job: Job) -> Explanation | None:
     return _find_unbegun_init(job) or _judge_bootstrap(job)
 
 
-def _judge_returned_init(job: Job, inside: list[Row]) -> Explanation | None:
+def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     """Judge an init that some ranks left with an error: they do not wait, whatever the others do.
 
     Which rank is at fault is left open: an error may be passed on from another process.
     """
-    began = {row["rank_id"]: row["created_pos"] for row in inside}
+    began = {row.rank_id: row.created_pos for row in inside}
     if not began and not job.members:
         # Versions that print the communicator only after the bootstrap.
         began = dict.fromkeys(job.rank_ids.keys() - ranks_that_moved_data(job), -1)
@@ -246,43 +248,42 @@ def _judge_returned_init(job: Job, inside: list[Row]) -> Explanation | None:
     if not returned:
         return None
     diagnosis = _fault_in_init(UNNAMED_FAULT)
-    diagnosis.key = next((row["key"] for row in inside if row["rank_id"] == returned[0]["rank_id"]), None)
+    diagnosis.key = next((row.key for row in inside if row.rank_id == returned[0]["rank_id"]), None)
     first_of_rank = {event["rank_id"]: event for event in reversed(returned)}
     diagnosis.victims = sorted(first_of_rank)
     diagnosis.add_evidence("failure", [first_of_rank[rank_id] for rank_id in sorted(first_of_rank)][:4])
     return diagnosis
 
 
-def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Explanation | None:
-    edges = [edge for edge in job.waits if edge["kind"] == "init"]
-    waiting = {edge["waiter"] for edge in edges}
-    key = max(inside, key=lambda candidate: (inside[candidate][0]["nranks"], len(inside[candidate])))
+def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explanation | None:
+    edges = [edge for edge in job.waits if edge.kind == "init"]
+    waiting = {edge.waiter for edge in edges}
+    key = max(inside, key=lambda candidate: (inside[candidate][0].nranks, len(inside[candidate])))
     rows = inside[key]
-    awaited = {rank_id for edge in job.awaited_calls if edge["kind"] == "init" for rank_id in edge["waits_for"]}
+    awaited = {rank_id for edge in job.awaited_calls if edge.kind == "init" for rank_id in edge.waits_for}
     not_begun = sorted(awaited - waiting)
     complete = [rank_id for rank_id in not_begun if not job.may_lack_lines(rank_id)]
     if edges and not not_begun:
         return _judge_creation_order(inside, edges)
-    victims, unseen_members = sorted({row["rank_id"] for row in rows}), job.count_unseen_members(key)
-    if any(row["is_complete"] for row in job.members[key]):
+    victims, unseen_members = sorted({row.rank_id for row in rows}), job.count_unseen_members(key)
+    if any(row.is_complete for row in job.members[key]):
         return None  # an init that ended on one rank ended on all: a log lacks the line, or ends before it
     if any(_application_continues(job, rank_id) for rank_id in victims):
         return None  # the application printed more lines: the end of init is missing from this log
-    have_met = any(row["has_met"] for row in rows) or _begins_after_bootstrap(job)
+    have_met = any(row.has_met for row in rows) or _begins_after_bootstrap(job)
     if (not_begun or unseen_members) and have_met:
         return None  # all its ranks exchanged data: the others have lost lines, or their logs were not given
     if not_begun and not (complete or unseen_members):
         return judge_cut_logs(job, not_begun)
     if complete:
-        diagnosis = Explanation(
-            Kind.INIT_INCOMPLETE, "never began the init that the other ranks wait in", culprits=complete
-        )
+        reason = "never began the init that the other ranks wait in"
+        diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, culprits=complete)
         diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in complete[:4]])
     elif unseen_members and any(row["rank"] is None for row in job.rank_ids.values()):
         return None  # processes that were heard may be these members
     elif unseen_members:
-        seen = {row["rank"] for row in job.members[key]}
-        diagnosis = judge_unseen_members(job, key, missing_numbers(rows[0]["nranks"], seen))
+        seen = {row.rank for row in job.members[key]}
+        diagnosis = judge_unseen_members(job, key, missing_numbers(rows[0].nranks, seen))
     else:
         diagnosis = Explanation(
             Kind.INIT_INCOMPLETE,
@@ -292,7 +293,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Explanatio
         if not find_stall_evidence(job):
             diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.key, diagnosis.victims = key, victims
-    diagnosis.add_evidence("waiting", rows[:3])
+    diagnosis.add_evidence("waiting", [row.place for row in rows[:3]])
     return diagnosis
 
 
@@ -306,9 +307,9 @@ def _application_continues(job: Job, rank_id: int) -> bool:
     return job.application_lines_after(rank_id) > LAUNCHER_LINES
 
 
-def _judge_creation_order(inside: dict[str, list[Row]], edges: list[Row]) -> Explanation:
+def _judge_creation_order(inside: dict[str, list[Member]], edges: list[Edge]) -> Explanation:
     """Judge ranks that wait for each other in the init of different communicators."""
-    involved = {edge["key"] for edge in edges}
+    involved = {edge.key for edge in edges}
     groups = sorted((rows for key, rows in inside.items() if key in involved), key=len)
     is_minority = len(groups[0]) < len(groups[-1])
     minority = groups[0] if is_minority else [row for rows in groups for row in rows]
@@ -316,12 +317,12 @@ def _judge_creation_order(inside: dict[str, list[Row]], edges: list[Row]) -> Exp
         "began a communicator with another unique id than the others: it is stale, or was not shared with all ranks, "
         "or the ranks create communicators in different order"
     )
-    culprits = sorted({row["rank_id"] for row in minority})
+    culprits = sorted({row.rank_id for row in minority})
     diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits)
-    diagnosis.key = str(minority[0]["key"])
-    diagnosis.victims = sorted({row["rank_id"] for rows in groups for row in rows} - set(culprits))
-    diagnosis.add_evidence("minority", minority[:4])
-    diagnosis.add_evidence("majority", groups[-1][:2])
+    diagnosis.key = minority[0].key
+    diagnosis.victims = sorted({row.rank_id for rows in groups for row in rows} - set(culprits))
+    diagnosis.add_evidence("minority", [row.place for row in minority[:4]])
+    diagnosis.add_evidence("majority", [row.place for row in groups[-1][:2]])
     return diagnosis
 
 
@@ -337,8 +338,8 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
             begun_by[row["host"], row["pid"]] += 1
             last[row["host"], row["pid"]] = row
     created_by: dict[tuple[str, int], int] = defaultdict(int)
-    for row in job.memberships:
-        created_by[row["host"], row["pid"]] += 1
+    for member in job.memberships:
+        created_by[member.host, member.pid] += 1
     process_of = {rank_id: (row["host"], row["pid"]) for rank_id, row in job.rank_ids.items()}
     pending = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] > created_by[owner] > 0]
     idle = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] == created_by[owner] > 0]

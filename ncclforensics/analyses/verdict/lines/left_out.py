@@ -19,7 +19,7 @@ from ncclforensics.data.variables import STACKS_OF_HOST
 
 def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Doubt a diagnosis of ranks behind by the calls that logs lack; return an undecided answer if it is open."""
-    keys = {row["key"] for row in job.memberships if row["rank_id"] in diagnosis.culprits}
+    keys = {row.key for row in job.memberships if row.rank_id in diagnosis.culprits}
     gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["missing"] > 0 and gap["key"] in keys]
     others = sorted({gap["rank_id"] for gap in gaps} - set(diagnosis.culprits))
     if others and _stand_in_a_communicator_of(job, diagnosis.culprits, gaps, others):
@@ -42,11 +42,11 @@ def _ranks_past_their_call(job: Job, culprits: list[int]) -> list[int]:
 
     The others may have made it on communicators of their own: these are of the same index among those of their rank.
     """
-    collectives = [edge for edge in reversed(job.awaited_calls) if edge["kind"] == "collective"]
-    lacking = {rank_id: edge for edge in collectives for rank_id in edge["waits_for"]}
+    collectives = [edge for edge in reversed(job.awaited_calls) if edge.kind == "collective"]
+    lacking = {rank_id: edge for edge in collectives for rank_id in edge.waits_for}
     calls = {rank_id: job.last_call(rank_id) for rank_id in culprits if rank_id in lacking}
     last = {rank_id: call for rank_id, call in calls.items() if call is not None and call["nth"] is not None}
-    nths = {place["nth"] for rank_id in last for place in (lacking[rank_id], last[rank_id])}
+    nths = {nth for rank_id, call in last.items() for nth in (lacking[rank_id].nth, call["nth"])}
     made: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)  # (index, nth) -> rank id -> position
     near = job.calls.filter(pl.col("nth").is_in(sorted(nths)) & ~pl.col("rank_id").is_in(culprits))
     for rank_id, key, nth, position in near.select("rank_id", "key", "nth", "pos").iter_rows():
@@ -54,8 +54,8 @@ def _ranks_past_their_call(job: Job, culprits: list[int]) -> list[int]:
     passed = []
     for rank_id, call in last.items():
         before, after = (
-            made[job.communicator_index.get((rank_id, place["key"]), -1), place["nth"]]
-            for place in (lacking[rank_id], call)
+            made[job.communicator_index.get((rank_id, key), -1), nth]
+            for key, nth in ((lacking[rank_id].key, lacking[rank_id].nth), (call["key"], call["nth"]))
         )
         orders = [before[other] < after[other] for other in before.keys() & after.keys()]
         if sum(orders) * 2 > len(orders):

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 
 import polars as pl
 
+from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.job.calls.calls import count_every_call
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD, RUN_AHEAD, SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -52,7 +53,7 @@ def find_divergent_calls(job: Job) -> Explanation | None:
             earliest.claim = f"of {names}, one {earliest.claim}"
             earliest.remark("no log of another member shows which is right")
             earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
-    if any(row["is_inferred"] for row in job.members[key]):  # without a majority, they may be several
+    if any(row.is_inferred for row in job.members[key]):  # without a majority, they may be several
         is_open = has_no_majority or job.has_guessed_members(key)
         earliest.doubt(Doubt.MEMBERS_GUESSED if is_open else Doubt.MEMBERS_INFERRED)
     is_damaged = any(gap["missing"] < 0 or gap["rank_id"] not in earliest.culprits for gap in job.gaps if gap["nth"])
@@ -91,10 +92,10 @@ def _differences(job: Job) -> list[Explanation]:
 def _judge_differences(job: Job) -> list[Explanation]:
     if job.divergence:
         return [_judge_divergence(job, key, nth) for key, nth in job.divergence.items() if not _went_on(job, key, nth)]
-    collectives: dict[str, list[Row]] = {}
+    collectives: dict[str, list[Edge]] = {}
     for edge in job.awaited_calls:
-        if edge["kind"] == "collective":
-            collectives.setdefault(edge["key"], []).append(edge)
+        if edge.kind == "collective":
+            collectives.setdefault(edge.key, []).append(edge)
     judged = [_judge_skipped_call(job, key, edges) for key, edges in sorted(collectives.items())]
     return [diagnosis for diagnosis in judged if diagnosis is not None]
 
@@ -156,8 +157,8 @@ def _went_on(job: Job, key: str, nth: int, calls: int = RUN_AHEAD) -> bool:
 
 def _minority_line(diagnosis: Explanation) -> int:
     """Return the line of the first minority call: of several diverging communicators the earliest is the cause."""
-    lines = [cited["line"] for cited in diagnosis.evidence_lines if cited["what"] == "minority"]
-    return int(min(lines, default=0))
+    lines = [cited.line for cited in diagnosis.evidence_lines if cited.what == "minority"]
+    return min(lines, default=0)
 
 
 def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
@@ -212,7 +213,7 @@ def explain_by_skipped_call(job: Job, found: Explanation | None) -> Explanation 
     open_gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= SELDOM_AHEAD]
     for key, rows in job.members.items():
         gaps = [gap for gap in open_gaps if gap["key"] == key]
-        if gaps and {row["rank_id"] for row in rows} == set(found.culprits):
+        if gaps and {row.rank_id for row in rows} == set(found.culprits):
             skipped = _skipped_or_lost(job, gaps)
             if skipped and len(skipped.culprits) * 2 <= len(found.culprits):
                 names = job.names(found.culprits)
@@ -253,22 +254,22 @@ def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Row
     sister_keys = [
         sister
         for sister, rows in job.members.items()
-        if sister != key and rows[0]["nranks"] == nranks and job.communicator_index[rows[0]["rank_id"], sister] == index
+        if sister != key and rows[0].nranks == nranks and job.communicator_index[rows[0].rank_id, sister] == index
     ]
     expected = set(job.signatures(sister_keys).filter(pl.col("nth") == nth)["signature"])
     agreed_signatures = expected & set(groups)
     return agreed_signatures.pop() if len(expected) == 1 and agreed_signatures else None
 
 
-def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Explanation | None:
+def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | None:
     """Judge a call that some members lack although they made later ones: skipped by them, or extra on the others.
 
     `edges`: the awaited collectives of the communicator.
     """
-    nth = min(edge["nth"] for edge in edges)
+    nth = min(edge.nth for edge in edges)
     calls = job.collectives_at(key, nth)
     callers = {row["rank_id"] for row in calls}
-    passed_by = sorted({rank_id for edge in edges if edge["nth"] == nth for rank_id in edge["waits_for"]})
+    passed_by = sorted({rank_id for edge in edges if edge.nth == nth for rank_id in edge.waits_for})
     if any(_has_last_collective_on(job, rank_id, key) for rank_id in passed_by):
         return None  # a lacking rank has only not reached this call
     made_by_callers = [call_sequences.call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
@@ -279,9 +280,7 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Explanation | N
     if len(passed_by) == len(callers):
         return None  # a tie: either side may be right
     is_skipped, skipping = len(passed_by) < len(callers), set(passed_by)
-    if is_skipped and any(
-        edge["waiter"] in skipping and not skipping.issuperset(edge["waits_for"]) for edge in job.waits
-    ):
+    if is_skipped and any(edge.waiter in skipping and not skipping.issuperset(edge.waits_for) for edge in job.waits):
         return None  # its line may be lost, and a rank that it waits for explains the hang without that
     text = call_sequences.call_text(calls[0])
     last_calls = [row for rank_id in passed_by[:4] if (row := job.last_call(rank_id)) is not None]
@@ -355,7 +354,7 @@ def _answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanati
     ]
     answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
     for difference in differences[:2]:
-        answer.add_evidence("context", difference.evidence_lines[:2])
+        answer.cite(difference.evidence_lines[:2])
     return answer
 
 
@@ -372,5 +371,5 @@ def find_by_lines(job: Job) -> Explanation | None:
     if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
         return waited_for
     members, stopped = set(job.seen_members(skipped.key)), set(waited_for.culprits)
-    is_one = members == stopped or (stopped < members and len(stopped) == job.members[str(skipped.key)][0]["nranks"])
+    is_one = members == stopped or (stopped < members and len(stopped) == job.members[str(skipped.key)][0].nranks)
     return skipped if is_one and stopped.issuperset(skipped.culprits) else waited_for

@@ -60,7 +60,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     which = (
         f"the logs of only {number} of {len(job.rank_ids)} ranks show calls" if number else "no rank's log shows calls"
     )
-    is_initialised = any(row["is_complete"] for row in job.memberships)
+    is_initialised = any(row.is_complete for row in job.memberships)
     init = "init completed, but" if is_initialised else "no line shows the end of an init, and"
     diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: the logs do not show what happened after init")
     diagnosis.collect = [
@@ -81,7 +81,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
 
 def _has_single_ranks(job: Job) -> bool:
     """Whether every communicator has one rank, which waits for no other."""
-    return bool(job.memberships) and all(row["nranks"] == 1 for row in job.memberships)
+    return bool(job.memberships) and all(row.nranks == 1 for row in job.memberships)
 
 
 def _damaged_lines(job: Job) -> str:
@@ -117,8 +117,8 @@ def find_returned_error(job: Job) -> Explanation | None:
 
 def conclude_no_hang(job: Job) -> Explanation:
     """Conclude that the job did not hang: all ranks made the same calls and none failed."""
-    unfinished = {row["rank_id"] for row in job.memberships if row["end"] != "Destroy"}
-    finished = {row["rank_id"] for row in job.memberships} - unfinished
+    unfinished = {row.rank_id for row in job.memberships if row.end != "Destroy"}
+    finished = {row.rank_id for row in job.memberships} - unfinished
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
     if len(cut_logs) > MAJORITY * len(job.rank_ids) and not finished:
         reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"

@@ -280,9 +280,9 @@ def _doubt_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], 
 
 def _shows_one_kind_of_call(job: Job, diagnosis: Explanation) -> bool:
     """Whether `grep` may have selected these lines: no Init line, several communicators, calls of a single name."""
-    if not diagnosis.culprits or any(row["line"] is not None for row in job.memberships):
+    if not diagnosis.culprits or any(row.line is not None for row in job.memberships):
         return False
-    communicators = Counter(row["rank_id"] for row in job.memberships)
+    communicators = Counter(row.rank_id for row in job.memberships)
     are_several = all(communicators[rank_id] > 1 for rank_id in diagnosis.culprits)
     return are_several and _names_called(job).n_unique() == 1
 
@@ -298,7 +298,7 @@ def _idle_communicator_of(job: Job, diagnosis: Explanation) -> str:
     idle = [
         set(job.seen_members(key))
         for key, rows in job.members.items()
-        if key not in called and rows[0]["nranks"] > 1 and any(row["is_complete"] for row in rows)
+        if key not in called and rows[0].nranks > 1 and any(row.is_complete for row in rows)
     ]
     concerned = max(idle, key=lambda ranks: len(ranks & culprits), default=set())
     if concerned.isdisjoint(culprits) or (job.releases and _names_called(job).is_in(["AllReduce"]).any()):

@@ -21,7 +21,7 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Explanation:
 
     One of these did not come, or all; a single one, and all ranks of a host, are more likely missing than lost.
     """
-    size, ranks = job.members[key][0]["nranks"], ranks_text(unseen)
+    size, ranks = job.members[key][0].nranks, ranks_text(unseen)
     init = f"the init of the communicator of {size} ranks"
     waits, collect = f"the ranks in these logs wait in {init}", [f"collect the logs of {ranks}, from their beginning"]
     if with_files := sorted(set(unseen) & set(job.rank_numbers(job.rank_ids))):
@@ -62,7 +62,7 @@ def judge_cut_logs(job: Job, rank_ids: list[int]) -> Explanation:
 
 def _are_whole_hosts(job: Job, key: str, unseen: list[int]) -> bool:
     """Whether these are the ranks of one host or several, if all have as many consecutive ranks as those heard."""
-    sizes = Counter(Counter(job.rank_ids[row["rank_id"]]["host"] for row in job.members[key]).values())
+    sizes = Counter(Counter(job.rank_ids[row.rank_id]["host"] for row in job.members[key]).values())
     (local, _), *others = sizes.most_common()
     runs = [unseen[start : start + local] for start in range(0, len(unseen), local)]
     are_aligned = all(run == list(range(run[0], run[0] + local)) and run[0] % local == 0 for run in runs)
@@ -71,7 +71,7 @@ def _are_whole_hosts(job: Job, key: str, unseen: list[int]) -> bool:
 
 def find_missing_logs(job: Job) -> Explanation | None:
     """Find ranks without a log where the other ranks agree and none finished: these may wait for them."""
-    if any(row["end"] == "Destroy" for row in job.memberships):
+    if any(row.end == "Destroy" for row in job.memberships):
         return None
     if job.absent:
         absent, collect = f"a rank without a log: {ranks_text(job.absent)}", ranks_text(job.absent)

@@ -16,7 +16,7 @@ MOST_PEERS = 3  # named in a reason
 def find_transport_failure(job: Job) -> Explanation | None:
     """Find failures of the transport or a GPU where all ranks made the same calls."""
     failures = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and job.is_fatal(event)]
-    aborted = [row for row in job.memberships if row["end"] in ("Abort", "Revoke")]
+    aborted = [row for row in job.memberships if row.end in ("Abort", "Revoke")]
     if not failures:
         return None
     local_faults = [event for event in failures if event["kind"] == HARD]
@@ -35,8 +35,7 @@ def find_transport_failure(job: Job) -> Explanation | None:
         reason = f"all ranks in these logs made the same calls, then connections failed; no log of {absent} was given"
         diagnosis = undecided(reason, [f"collect the log of {absent}"], suspects=job.absent)
     elif silent and not local_faults:
-        event = "connections failed" if failures else "ranks aborted their communicators"
-        reason = f"{event}, and the lines of {job.names(silent)} show no calls"
+        reason = f"connections failed, and the lines of {job.names(silent)} show no calls"
         diagnosis = undecided(reason, COLLECT_CALLS, suspects=job.rank_numbers(silent))
     else:
         reason = "all ranks made the same calls, and then the transport or a GPU failed"
@@ -50,7 +49,5 @@ def find_transport_failure(job: Job) -> Explanation | None:
     last = max(job.describe(job.calls.tail(1)), key=lambda row: row["pos"], default=None)
     diagnosis.key, diagnosis.call = (last["key"], last) if last else (None, None)
     diagnosis.add_evidence("failure", cited[:4])
-    diagnosis.add_evidence(
-        "context", [{**row, "source": row["end_source"], "line": row["end_line"]} for row in aborted[:2]]
-    )
+    diagnosis.add_evidence("context", [member.place_of_end for member in aborted[:2]])
     return diagnosis

@@ -53,7 +53,7 @@ def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
 
 
 def _ranks_with_an_end(job: Job) -> set[int]:
-    return {row["rank_id"] for row in job.memberships if row["end"] is not None}
+    return {row.rank_id for row in job.memberships if row.end is not None}
 
 
 def _ranks_with_a_failure(job: Job) -> set[int]:
@@ -64,7 +64,7 @@ def _calls_made(job: Job, rank_ids: list[int]) -> dict[int, dict[tuple[int, int]
     """Return how many collectives ranks made on each communicator: of this index among their own, and size."""
     made: dict[int, dict[tuple[int, int], int]] = {rank_id: {} for rank_id in rank_ids}
     for row in job.last_calls.filter(pl.col("rank_id").is_in(rank_ids)).to_dicts():
-        communicator = job.communicator_index[row["rank_id"], row["key"]], int(job.members[row["key"]][0]["nranks"])
+        communicator = job.communicator_index[row["rank_id"], row["key"]], job.members[row["key"]][0].nranks
         made[row["rank_id"]][communicator] = int(row["calls"])
     return made
 
@@ -83,11 +83,11 @@ def _ending_between(job: Job, diagnosis: Explanation) -> set[int]:
     culprits = set(diagnosis.culprits)
     if diagnosis.verdict not in (Kind.LAGGING, Kind.RANK_DIED) or not culprits:
         return set()
-    edges = [edge for edge in job.waits if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"])]
-    positions = pl.Series([edge["pos"] for edge in edges], dtype=pl.Int64)
+    edges = [edge for edge in job.waits if edge.kind == "collective" and not culprits.isdisjoint(edge.waits_for)]
+    positions = pl.Series([edge.pos for edge in edges], dtype=pl.Int64)
     first: dict[int, int] = {}  # of these calls, by rank: only what stands behind it is counted, of long logs little
     for edge in edges:
-        first[edge["waiter"]] = min(edge["pos"], first.get(edge["waiter"], edge["pos"]))
+        first[edge.waiter] = min(edge.pos, first.get(edge.waiter, edge.pos))
     earliest = pl.Series([first.get(rank_id) for rank_id in range(1 + max(job.rank_ids))], dtype=pl.Int64)
     later_calls = job.calls.select("rank_id", "pos").filter(job.calls["pos"] >= earliest.gather(job.calls["rank_id"]))
     place_from_end = (pl.len() - 1 - pl.int_range(pl.len())).over("rank_id")
@@ -95,7 +95,7 @@ def _ending_between(job: Job, diagnosis: Explanation) -> set[int]:
     calls_behind = {(rank_id, pos): calls for rank_id, pos, calls in numbered.iter_rows()}
     later: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)  # call -> rank id -> calls behind it
     for edge in edges:
-        later[edge["key"], edge["nth"]][edge["waiter"]] = calls_behind.get((edge["waiter"], edge["pos"]), 0)
+        later[edge.key, edge.nth][edge.waiter] = calls_behind.get((edge.waiter, edge.pos), 0)
     found: set[int] = set()
     for made in later.values():
         most = max(made.values())
@@ -151,7 +151,7 @@ def find_others_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None
     Connecting takes seconds on a large job, and only the neighbours of a rank that does not come have to wait in it.
     """
     culprits = set(diagnosis.culprits)
-    waiters = {edge["waiter"] for edge in job.waits if not culprits.isdisjoint(edge["waits_for"])}
+    waiters = {edge.waiter for edge in job.waits if not culprits.isdisjoint(edge.waits_for)}
     connecting = sorted(waiters & job.unfinished_setups.keys())
     slower = job.names(culprits)
     reason = (

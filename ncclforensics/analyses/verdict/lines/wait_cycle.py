@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 import polars as pl
 
+from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
@@ -32,11 +34,11 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
     """Judge ranks that wait for each other, on different communicators or as senders and receivers."""
     cycle = _terminal_cycle(waits_for_of)
     first_edges = _first_edges(job.waits, cycle)
-    if any(job.holds_several(edge["key"]) for edge in first_edges.values()):
+    if any(job.holds_several(edge.key) for edge in first_edges.values()):
         return _between_unknown_communicators(job, first_edges)
-    index_of = {rank_id: job.communicator_index.get((rank_id, edge["key"])) for rank_id, edge in first_edges.items()}
+    index_of = {rank_id: job.communicator_index.get((rank_id, edge.key)) for rank_id, edge in first_edges.items()}
     irregular = _ranks_that_left_their_own_order(job, first_edges)
-    awaiting = {rank_id: edge for rank_id, edge in first_edges.items() if edge["waits_for"] in irregular}
+    awaiting = {rank_id: edge for rank_id, edge in first_edges.items() if edge.waits_for[0] in irregular}
     has_others = len(cycle) < len(job.rank_ids)  # which wait for a rank of the cycle, whichever this is
     if irregular and has_others and all(_has_one_waiter(job, edge) for edge in awaiting.values()):
         return skipped_or_lost(job, irregular, list(awaiting))
@@ -69,23 +71,27 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
             diagnosis.doubt(Doubt.LINE_LOST)
     minority = [first_edges[rank_id] for rank_id in sorted(diagnosis.culprits, key=job.order_of)]
     majority = [first_edges[rank_id] for rank_id in cycle if rank_id not in diagnosis.culprits] or minority[1:]
-    majority.sort(key=lambda edge: edge["waits_for"] not in diagnosis.culprits)
-    diagnosis.key = (majority or minority)[0]["key"]
-    rows = job.describe(job.calls.filter(pl.col("pos") == (majority or minority)[0]["pos"]))
-    diagnosis.call = rows[0] if rows else None
-    diagnosis.add_evidence("minority", [{**edge, "rank_id": edge["waiter"]} for edge in minority[:4]])
-    diagnosis.add_evidence("majority", [{**edge, "rank_id": edge["waiter"]} for edge in majority[:2]])
+    majority.sort(key=lambda edge: edge.waits_for[0] not in diagnosis.culprits)
+    diagnosis.key = (majority or minority)[0].key
+    diagnosis.call = _call_at(job, (majority or minority)[0].pos)
+    diagnosis.add_evidence("minority", [edge.place for edge in minority[:4]])
+    diagnosis.add_evidence("majority", [edge.place for edge in majority[:2]])
     return diagnosis
 
 
-def _first_edges(waits: list[Row], cycle: set[int]) -> dict[int, Row]:
-    """Of each rank of a cycle, the edge to the first rank of it that this one waits for."""
-    first_edges: dict[int, Row] = {}
-    for edge in sorted(waits, key=lambda edge: edge["pos"]):
-        if edge["waiter"] in cycle and edge["waiter"] not in first_edges:
-            target = next((rank_id for rank_id in edge["waits_for"] if rank_id in cycle), None)
+def _call_at(job: Job, pos: int) -> Row | None:
+    """Return the call in the line of this position."""
+    return next(iter(job.describe(job.calls.filter(pl.col("pos") == pos))), None)
+
+
+def _first_edges(waits: list[Edge], cycle: set[int]) -> dict[int, Edge]:
+    """Of each rank of a cycle, the edge to the first rank of it that this one waits for, and to no other."""
+    first_edges: dict[int, Edge] = {}
+    for edge in sorted(waits, key=lambda edge: edge.pos):
+        if edge.waiter in cycle and edge.waiter not in first_edges:
+            target = next((rank_id for rank_id in edge.waits_for if rank_id in cycle), None)
             if target is not None:
-                first_edges[edge["waiter"]] = {**edge, "waits_for": target}
+                first_edges[edge.waiter] = replace(edge, waits_for=(target,))
     return first_edges
 
 
@@ -97,9 +103,9 @@ def ranks_in_cycles_without(job: Job, left_out: set[int]) -> set[int]:
     awaited: dict[int, tuple[int, ...]] = {}  # edges of one call share the tuple of their ranks
     numbers_of: dict[int, set[int]] = defaultdict(set)  # of each rank, which of these it waits for
     for edge in job.waits:
-        if edge["kind"] == "collective" and edge["waiter"] not in left_out:
-            awaited[id(edge["waits_for"])] = edge["waits_for"]
-            numbers_of[edge["waiter"]].add(id(edge["waits_for"]))
+        if edge.kind == "collective" and edge.waiter not in left_out:
+            awaited[id(edge.waits_for)] = edge.waits_for
+            numbers_of[edge.waiter].add(id(edge.waits_for))
     remaining, before = set(numbers_of), 0
     while len(remaining) != before:
         before = len(remaining)
@@ -108,7 +114,7 @@ def ranks_in_cycles_without(job: Job, left_out: set[int]) -> set[int]:
     return remaining
 
 
-def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Explanation:
+def _between_unknown_communicators(job: Job, first_edges: dict[int, Edge]) -> Explanation:
     """Answer where ranks wait for each other, but it is not known on which communicators."""
     reason = (
         f"{job.names(first_edges)} may wait for each other on several communicators, but the lines that name the "
@@ -116,7 +122,7 @@ def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Exp
     )
     between = [Alternative(Kind.DEADLOCK, [rank_id], "it left the order of the program") for rank_id in first_edges]
     answer = undecided(reason, COLLECT_INIT, between=between)
-    answer.add_evidence("context", [{**edge, "rank_id": rank_id} for rank_id, edge in list(first_edges.items())[:4]])
+    answer.add_evidence("context", [edge.place for edge in list(first_edges.values())[:4]])
     return answer
 
 
@@ -136,40 +142,36 @@ def skipped_or_lost(job: Job, skipping: list[int], waiting: list[int], of: Expla
     return answer
 
 
-def _has_one_waiter(job: Job, edge: Row) -> bool:
+def _has_one_waiter(job: Job, edge: Edge) -> bool:
     """Whether one rank alone waits in the collective of an edge."""
-    waiters = {other["waiter"] for other in job.waits if (other["key"], other["nth"]) == (edge["key"], edge["nth"])}
-    return edge["kind"] == "collective" and len(waiters) == 1
+    waiters = {other.waiter for other in job.waits if other.call == edge.call}
+    return edge.kind == "collective" and len(waiters) == 1
 
 
-def _count_waiters(job: Job, first_edges: dict[int, Row], ranks: list[int]) -> int:
+def _count_waiters(job: Job, first_edges: dict[int, Edge], ranks: list[int]) -> int:
     """Count all ranks that stand in the calls in which some ranks of a cycle stand."""
-    calls = {
-        (edge["key"], edge["kind"], edge["nth"]) for rank in ranks if (edge := first_edges[rank])["nth"] is not None
-    }
-    others = {edge["waiter"] for edge in job.waits if (edge["key"], edge["kind"], edge["nth"]) in calls}
+    calls = {first_edges[rank].call for rank in ranks if first_edges[rank].kind != "init"}
+    others = {edge.waiter for edge in job.waits if edge.call in calls}
     return len(others.union(ranks))
 
 
-def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
+def _ranks_awaited_first(job: Job, edges: list[Edge]) -> list[int]:
     """The ranks that a cycle waits for at its earliest place: what stands behind follows from it.
 
     Places are comparable on one communicator: by the collectives made before, a message before the next collective.
     """
-    if len({edge["key"] for edge in edges}) > 1:
-        return sorted({edge["waiter"] for edge in edges})
+    if len({edge.key for edge in edges}) > 1:
+        return sorted({edge.waiter for edge in edges})
 
-    def place(edge: Row) -> tuple[int, bool]:
-        if edge["kind"] == "collective":
-            return int(edge["nth"]), True
-        own = job.calls_of(edge["waiter"])
-        before = own.filter(
-            (pl.col("key") == edge["key"]) & (pl.col("pos") < edge["pos"]) & pl.col("nth").is_not_null()
-        )
+    def place(edge: Edge) -> tuple[int, bool]:
+        if edge.kind == "collective":
+            return edge.nth, True
+        own = job.calls_of(edge.waiter)
+        before = own.filter((pl.col("key") == edge.key) & (pl.col("pos") < edge.pos) & pl.col("nth").is_not_null())
         return before.select(pl.col("nth").max().fill_null(-1) + 1).item(), False
 
     first = min(place(edge) for edge in edges)
-    return sorted({edge["waits_for"] for edge in edges if place(edge) == first})
+    return sorted({edge.waits_for[0] for edge in edges if place(edge) == first})
 
 
 def _terminal_cycle(waits_for_of: dict[int, list[tuple[int, ...]]]) -> set[int]:
@@ -190,39 +192,39 @@ def _terminal_cycle(waits_for_of: dict[int, list[tuple[int, ...]]]) -> set[int]:
     return {rank_id for rank_id in smallest_set if reachable[rank_id] == smallest_set} or smallest_set
 
 
-def _ranks_that_left_their_own_order(job: Job, first_edges: dict[int, Row]) -> list[int]:
+def _ranks_that_left_their_own_order(job: Job, first_edges: dict[int, Edge]) -> list[int]:
     """Return the ranks of a cycle that made the missing call each time before they made the call they stand in.
 
     If all ranks of the cycle did, the history of none explains it, and none is returned.
     """
     found = set()
     for edge in list(first_edges.values())[:MOST_EXAMINED]:
-        target = edge["waits_for"]
+        target = edge.waits_for[0]
         if target in first_edges and left_own_order(job, edge, first_edges[target]):
             found.add(target)
     return sorted(found) if len(found) < len(first_edges) else []
 
 
-def left_own_order(job: Job, edge: Row, standing: Row) -> bool:
+def left_own_order(job: Job, edge: Edge, standing: Edge) -> bool:
     """Whether a rank made the call of `edge` between any two of its calls like `standing`, but not before the last."""
-    target = edge["waits_for"]
-    own = job.calls_of(target).filter(pl.col("key").is_in([edge["key"], standing["key"]])).tail(MOST_CALLS)
+    target = edge.waits_for[0]
+    own = job.calls_of(target).filter(pl.col("key").is_in([edge.key, standing.key])).tail(MOST_CALLS)
     if own["in_tail"].any():  # what stands between the windows is not shown
         own = own.filter("in_tail")
     calls = job.describe(own)
-    last = next((call for call in calls if call["pos"] == standing["pos"]), None)
-    awaited = next(iter(job.describe(job.calls.filter(pl.col("pos") == edge["pos"]))), None)
+    last = next((call for call in calls if call["pos"] == standing.pos), None)
+    awaited = _call_at(job, edge.pos)
     if last is None or awaited is None:
         return False
     name = COUNTERPART.get(awaited["name"], awaited["name"])
-    place_of = {row["rank_id"]: row["rank"] for row in job.members[edge["key"]]}
-    peer = place_of.get(edge["waiter"]) if name != awaited["name"] else awaited["root"]
+    place_of = {row.rank_id: row.rank for row in job.members[edge.key]}
+    peer = place_of.get(edge.waiter) if name != awaited["name"] else awaited["root"]
 
     def is_like_last(call: Row) -> bool:
         return all(call[field] == last[field] for field in ("key", "name", "root", "count", "datatype"))
 
     def is_awaited(call: Row) -> bool:
-        return (call["key"], call["name"], call["root"]) == (edge["key"], name, peer)
+        return (call["key"], call["name"], call["root"]) == (edge.key, name, peer)
 
     occurrences = [number for number, call in enumerate(calls) if is_like_last(call) and call["pos"] <= last["pos"]]
     is_from_start = calls[0]["ordinal"] == 0 and occurrences[:1] != [0]
@@ -239,36 +241,37 @@ def judge_messages_in_order(job: Job, diagnosis: Explanation) -> Explanation | N
     other, the partner's second message has not begun, and the two wait for each other. The log shows no groups.
     """
     for edge in job.awaited_calls:
-        culprit = next((rank_id for rank_id in edge["waits_for"] if rank_id in diagnosis.culprits), None)
-        if edge["kind"] not in ("send", "recv") or culprit is None:
+        culprit = next((rank_id for rank_id in edge.waits_for if rank_id in diagnosis.culprits), None)
+        if edge.kind not in ("send", "recv") or culprit is None:
             continue
         message = _matched_behind(job, edge, culprit)
         if message is None:
             continue
-        crossing = {**edge, "waiter": culprit, "waits_for": edge["waiter"], "pos": message["pos"]}
-        has_left_out = left_own_order(job, {**edge, "waits_for": culprit}, {**crossing, "key": edge["key"]})
-        partner_has = left_own_order(job, crossing, edge)
+        waits = replace(edge, waits_for=(culprit,))
+        crossing = replace(edge, waiter=culprit, waits_for=(edge.waiter,), pos=message["pos"])
+        has_left_out = left_own_order(job, waits, crossing)
+        partner_has = left_own_order(job, crossing, waits)
         if has_left_out != partner_has:
-            left_out_by, waiting = (culprit, edge) if has_left_out else (edge["waiter"], crossing)
+            left_out_by, waiting = (culprit, waits) if has_left_out else (edge.waiter, crossing)
             found = Explanation(Kind.UNMATCHED, LEFT_OUT, [Doubt.ONLY_LINE_LOST], culprits=[left_out_by])
         else:
-            found = Explanation(Kind.UNMATCHED, "", [Doubt.POSTED_TOGETHER], culprits=sorted({culprit, edge["waiter"]}))
+            found = Explanation(Kind.UNMATCHED, "", [Doubt.POSTED_TOGETHER], culprits=sorted({culprit, edge.waiter}))
             found.claim = "wait for each other in Send and Recv, unless each of them posts both in one group"
-            waiting = edge
-        found.key = edge["key"]
-        found.call = next(iter(job.describe(job.calls.filter(pl.col("pos") == waiting["pos"]))), None)
-        found.add_evidence("waiting", [{**(found.call or {}), "rank_id": waiting["waiter"]}])
+            waiting = waits
+        found.key = edge.key
+        found.call = _call_at(job, waiting.pos)
+        found.add_evidence("waiting", [{**(found.call or {}), "rank_id": waiting.waiter}])
         found.add_evidence("culprit", [row for rank_id in found.culprits if (row := job.last_call(rank_id))])
         return found
     return None
 
 
-def _matched_behind(job: Job, edge: Row, culprit: int) -> Row | None:
+def _matched_behind(job: Job, edge: Edge, culprit: int) -> Row | None:
     """Return a message of the culprit that only a call matches which the waiter made behind the one it waits in."""
-    answer = COUNTERPART[edge["kind"].capitalize()]  # by the waiter, to a message of the culprit
-    posted = job.messages(edge["key"], culprit, edge["waiter"], COUNTERPART[answer])
-    answers = job.messages(edge["key"], edge["waiter"], culprit, answer)
+    answer = COUNTERPART[edge.kind.capitalize()]  # by the waiter, to a message of the culprit
+    posted = job.messages(edge.key, culprit, edge.waiter, COUNTERPART[answer])
+    answers = job.messages(edge.key, edge.waiter, culprit, answer)
     if not posted or not answers or posted[-1]["turn"] > answers[-1]["turn"]:
         return None
-    answered = next((row["turn"] for row in answers if row["pos"] >= edge["pos"]), None)
+    answered = next((row["turn"] for row in answers if row["pos"] >= edge.pos), None)
     return next((row for row in posted if row["turn"] == answered), None)

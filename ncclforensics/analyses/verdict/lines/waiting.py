@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.ends.failure_events import LOST, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -32,12 +33,12 @@ FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
 def find_lost_process(job: Job) -> Explanation | None:
     """Find a process that vanished without an error of its own while others lost their connection to it."""
     connection_losses = [event for event in job.failure_events if event["kind"] == LOST and not event["at_exit"]]
-    never_complete = [key for key, rows in job.members.items() if not any(row["is_complete"] for row in rows)]
+    never_complete = [key for key, rows in job.members.items() if not any(row.is_complete for row in rows)]
     if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
         return None  # a rank never joined init: the launcher ended the other processes
     awaited, waits_for_of = job.awaited_ranks, job.sets_awaited_by
     reporting = {event["rank_id"] for event in job.failure_events}
-    finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
+    finished = {row.rank_id for row in job.memberships if row.end is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
     on_named_hosts = _on_named_hosts(job, connection_losses)
     lost_ranks = [rank_id for rank_id in silent_ranks if rank_id in on_named_hosts and not finished & on_named_hosts]
@@ -185,7 +186,7 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         return None
     waits_for_of = job.sets_awaited_by
     culprits = sorted(job.awaited_ranks - waits_for_of.keys())
-    if culprits and all(edge["kind"] == "init" for edge in job.awaited_calls):
+    if culprits and all(edge.kind == "init" for edge in job.awaited_calls):
         return None  # no rank made a call; find_unfinished_init judges what the logs show of init
     if culprits and (in_cycle := ranks_in_cycles_without(job, set(culprits))):
         return _behind_or_in_a_cycle(job, culprits, in_cycle)
@@ -201,10 +202,10 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         return answer
     # What stands behind a cut end is not known.
     diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if not job.process(rank_id)["is_cut"]]
-    keys = {edge["key"] for edge in job.awaited_calls if not {*diagnosis.culprits}.isdisjoint(edge["waits_for"])}
+    keys = {edge.key for edge in job.awaited_calls if not {*diagnosis.culprits}.isdisjoint(edge.waits_for)}
     if any(job.count_unseen_members(key) for key in keys):
         diagnosis.doubt(Doubt.MEMBER_UNSEEN)
-    if any(row["is_inferred"] for key in keys for row in job.members[key]):
+    if any(row.is_inferred for key in keys for row in job.members[key]):
         diagnosis.doubt(Doubt.MEMBERS_INFERRED)
     if keys and all(job.holds_several(key) or job.has_guessed_members(key) for key in keys):
         diagnosis.doubt(Doubt.MEMBERS_GUESSED)
@@ -279,10 +280,10 @@ def _was_interrupted(job: Job) -> bool:
 def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:
     diagnosis = Explanation(Kind.LAGGING, "", culprits=culprits)
     edge = cite_first_missing_call(job, diagnosis)
-    if edge is not None and edge["kind"] in ("send", "recv"):
-        counterpart = "Recv" if edge["kind"] == "send" else "Send"
+    if edge is not None and edge.kind in ("send", "recv"):
+        counterpart = "Recv" if edge.kind == "send" else "Send"
         diagnosis.verdict = Kind.UNMATCHED
-        diagnosis.claim = f"never called the {counterpart} that matches this {edge['kind'].capitalize()}"
+        diagnosis.claim = f"never called the {counterpart} that matches this {edge.kind.capitalize()}"
     else:
         diagnosis.claim = "did not make the call that the others are in, and waited for no other rank"
     diagnosis.add_evidence(
@@ -291,59 +292,51 @@ def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:
     return diagnosis
 
 
-def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Row | None:
+def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Edge | None:
     """Set the diagnosis' call to the first one in program order that a culprit lacks; cite the waiting ranks."""
     culprits = set(diagnosis.culprits)
     # Of every call that a culprit lacks: the first edge to one of them.
     edges = [
-        {**edge, "waits_for": first}
+        (first, edge)
         for edge in job.awaited_calls
-        if (first := min(culprits.intersection(edge["waits_for"]), key=job.order_of, default=None)) is not None
+        if (first := min(culprits.intersection(edge.waits_for), key=job.order_of, default=None)) is not None
     ]
-    edges.sort(key=lambda edge: (job.order_of(edge["waits_for"]), job.order_of(edge["waiter"]), edge["pos"]))
+    edges.sort(key=lambda item: (job.order_of(item[0]), job.order_of(item[1].waiter), item[1].pos))
     if not edges:
         return None
     missing_calls = {
-        (job.communicator_index.get((rank_id, edge["key"])), edge["nth"])
+        (job.communicator_index.get((rank_id, edge.key)), edge.nth)
         for edge in job.awaited_calls
-        if edge["kind"] == "collective"
-        for rank_id in culprits.intersection(edge["waits_for"])
+        if edge.kind == "collective"
+        for rank_id in culprits.intersection(edge.waits_for)
     }
-    unique_edges: dict[tuple[str, str, int], Row] = {}
-    for edge in edges:
-        unique_edges.setdefault((edge["kind"], edge["key"], edge["nth"]), edge)
+    unique_edges: dict[tuple[str, str, int], Edge] = {}
+    for _, edge in edges:
+        unique_edges.setdefault(edge.call, edge)
     first_edge = min(
         unique_edges.values(),
-        key=lambda edge: (
-            edge["kind"] == "init",
-            _count_earlier_calls(job, edge, missing_calls),
-            edge["nth"] or 0,
-            edge["key"],
-        ),
+        key=lambda edge: (edge.kind == "init", _count_earlier_calls(job, edge, missing_calls), edge.nth, edge.key),
     )
-    diagnosis.key = first_edge["key"]
+    diagnosis.key = first_edge.key
     cited_edges = [
-        edge
-        for edge in job.waits
-        if (edge["key"], edge["nth"], edge["kind"]) == (first_edge["key"], first_edge["nth"], first_edge["kind"])
-        and not culprits.isdisjoint(edge["waits_for"])
+        edge for edge in job.waits if edge.call == first_edge.call and not culprits.isdisjoint(edge.waits_for)
     ]
-    diagnosis.add_evidence("waiting", [{**edge, "rank_id": edge["waiter"]} for edge in cited_edges[:3]])
-    rows = job.describe(job.calls.filter(pl.col("pos") == first_edge["pos"]))
+    diagnosis.add_evidence("waiting", [edge.place for edge in cited_edges[:3]])
+    rows = job.describe(job.calls.filter(pl.col("pos") == first_edge.pos))
     diagnosis.call = rows[0] if rows else None
     return first_edge
 
 
-def _count_earlier_calls(job: Job, edge: Row, missing_calls: set[tuple[int | None, int]]) -> int:
+def _count_earlier_calls(job: Job, edge: Edge, missing_calls: set[tuple[int | None, int]]) -> int:
     """Count the missing calls that the waiter made before this one, on its communicators of the same index.
 
     A rank of another tensor-parallel group made its own group's call before the one that it waits in.
     """
-    earlier_calls = job.calls_of(edge["waiter"]).filter(
-        (pl.col("pos") < edge["pos"]) & pl.col("nth").is_in(sorted({nth for _, nth in missing_calls}))
+    earlier_calls = job.calls_of(edge.waiter).filter(
+        (pl.col("pos") < edge.pos) & pl.col("nth").is_in(sorted({nth for _, nth in missing_calls}))
     )
     calls_made = {
-        (job.communicator_index.get((edge["waiter"], key)), nth)
+        (job.communicator_index.get((edge.waiter, key)), nth)
         for key, nth in earlier_calls.select("key", "nth").iter_rows()
     }
     return len(missing_calls & calls_made)

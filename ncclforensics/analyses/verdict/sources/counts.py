@@ -103,7 +103,7 @@ def mention_later_calls(job: Job, diagnosis: Explanation | None) -> Explanation 
 
 def _size_of_unknown_communicator(job: Job) -> int | None:
     """Return the number of all ranks by the dumps that show calls of NCCL on them, if no log has so large a one."""
-    if job.recordings is None or any(row["line"] is None for row in job.memberships):
+    if job.recordings is None or any(row.line is None for row in job.memberships):
         return None
     size = len(job.recordings.members.get(WORLD, ()))
     is_of_nccl = job.recordings.calls.filter((pl.col("group") == WORLD) & (pl.col("library") == "nccl")).height > 0
@@ -121,8 +121,8 @@ def _communicators_of_groups(job: Job) -> dict[str, str]:
             groups_of[rank, len(ranks)].append(group)
     keys: dict[str, list[str]] = defaultdict(list)
     for key, rows in job.members.items():
-        numbers = job.rank_numbers(row["rank_id"] for row in rows)
-        candidates = groups_of[numbers[0], rows[0]["nranks"]] if numbers else []
+        numbers = job.rank_numbers(row.rank_id for row in rows)
+        candidates = groups_of[numbers[0], rows[0].nranks] if numbers else []
         alike = [group for group in candidates if members[group].issuperset(numbers)]
         for group in alike:
             keys[group].append(key if len(alike) == 1 else "")
@@ -138,12 +138,12 @@ def counts_of(job: Job, source: Source) -> list[Count]:
     logged = {(rank_id, key): number for rank_id, key, number in calls.iter_rows() if key in counted}
     unplaced = {(rank_id, key) for rank_id, key, _ in job.unplaced}
     return [
-        Count(rank_id, key, logged.get((rank_id, key), None if row["is_complete"] else 0), of_ranks[rank_id])
+        Count(rank_id, key, logged.get((rank_id, key), None if row.is_complete else 0), of_ranks[rank_id])
         for key, of_ranks in counted.items()
         for row in job.members[key]
-        for rank_id in [row["rank_id"]]
+        for rank_id in [row.rank_id]
         if of_ranks.get(rank_id, 0) > 0 and (rank_id, key) not in unplaced
-        if row["line"] is not None and not row["is_inferred"]
+        if row.line is not None and not row.is_inferred
     ]
 
 
@@ -164,17 +164,15 @@ def _counts_of_time_outs(job: Job) -> list[tuple[int | None, int, int]]:
     """Return each rank with what its time-out and its dump count."""
     if job.recordings is None:
         return []
-    reported = [row for row in job.timeouts if row["enqueued"] and row["guid"] in job.recordings.positions]
-    dumped = [row for row in reported if row["rank"] in job.recordings.positions[row["guid"]]]
-    return [(row["rank"], row["enqueued"], job.recordings.enqueued(row["guid"], row["rank"])) for row in dumped]
+    reported = [row for row in job.timeouts if row.enqueued and row.guid in job.recordings.positions]
+    dumped = [row for row in reported if row.rank in job.recordings.positions[row.guid]]
+    return [(row.rank, row.enqueued or 0, job.recordings.enqueued(row.guid, row.rank)) for row in dumped]
 
 
 def _counted_by_watchdogs(job: Job) -> Counted:
     """Count in the group of all ranks."""
-    keys = [key for key, rows in job.members.items() if rows[0]["nranks"] == job.nranks]
-    enqueued = {
-        row["rank"]: row["enqueued"] for row in job.timeouts if row["guid"] in GUIDS_OF_WORLD and row["enqueued"]
-    }
+    keys = [key for key, rows in job.members.items() if rows[0].nranks == job.nranks]
+    enqueued = {row.rank: row.enqueued for row in job.timeouts if row.guid in GUIDS_OF_WORLD and row.enqueued}
     return {keys[0]: _by_rank_id(job, keys[0], enqueued)} if len(keys) == 1 else {}
 
 
@@ -218,8 +216,8 @@ def find_made(job: Job, source: Source) -> list[Count]:
         return []
     awaited: dict[str, set[int]] = defaultdict(set)
     for edge in job.awaited_calls:
-        if edge["kind"] == "collective":
-            awaited[edge["key"]].update(edge["waits_for"])
+        if edge.kind == "collective":
+            awaited[edge.key].update(edge.waits_for)
     counts = [row for row in counts_of(job, source) if row.key in awaited]
     others = [row for row in counts if row.rank_id not in awaited[row.key]]
     unfit = {row.key for row in others if row.counted > (row.logged or 0)}

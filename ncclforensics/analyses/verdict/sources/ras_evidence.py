@@ -7,6 +7,7 @@ A host launches calls ahead of its GPU: that it launched one fewer than others d
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, process_place
@@ -149,8 +150,7 @@ def _find_reported_errors(reports: Reports) -> Explanation | None:
     else:
         numbers = ranks_text(reports.job.rank_numbers(diagnosis.culprits)) or "a rank"
         diagnosis.claim = f"{numbers} {diagnosis.claim}"
-    for cited in diagnosis.evidence_lines:
-        cited["what"] = "failure"
+    diagnosis.evidence_lines = [replace(cited, what="failure") for cited in diagnosis.evidence_lines]
     return diagnosis
 
 

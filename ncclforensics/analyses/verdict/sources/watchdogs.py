@@ -16,7 +16,8 @@ from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.job_rows import Timeout
 from ncclforensics.analyses.verdict.vocabulary import Basis, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
@@ -103,29 +104,29 @@ def _guid_of_same_timeout() -> pl.Expr:
     return pl.when(pl.col("guid") == "").then(guid_of_status.fill_null("")).otherwise("guid").alias("guid")
 
 
-def _groups(job: Job) -> list[tuple[str, list[Row]]]:
+def _groups(job: Job) -> list[tuple[str, list[Timeout]]]:
     """Return the process groups that timed out with their rows, the group with most reports first."""
-    groups: dict[str, list[Row]] = defaultdict(list)
+    groups: dict[str, list[Timeout]] = defaultdict(list)
     for row in job.timeouts:
-        groups[row["guid"]].append(row)
+        groups[row.guid].append(row)
     return sorted(groups.items(), key=lambda item: -len(item[1]))
 
 
 def _diagnose(
-    job: Job, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Row], ranks: list[int]
+    job: Job, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Timeout], ranks: list[int]
 ) -> Explanation:
     rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items()}
     diagnosis = Explanation(verdict, reason, doubts)
     diagnosis.culprits = sorted(rank_id_of[rank] for rank in ranks if rank in rank_id_of)
     diagnosis.missing = sorted(rank for rank in ranks if rank not in rank_id_of)
     diagnosis.victims = sorted(rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits)
-    culprit_rows = [row for row in rows if row["rank"] in ranks]
-    waiting = [row for row in rows if row["rank"] not in ranks]
-    operations = [row["operation"] for row in waiting or rows if row["operation"]]
+    culprit_rows = [row for row in rows if row.rank in ranks]
+    waiting = [row for row in rows if row.rank not in ranks]
+    operations = [row.operation for row in waiting or rows if row.operation]
     if operations and (waiting or len(set(operations)) == 1):
         diagnosis.call = {"name": _operation_name(operations[0])}
     for what, lines in (("culprit", culprit_rows[:4]), ("waiting", waiting[:3])):
-        diagnosis.add_evidence(what, [{**row, "rank_id": rank_id_of.get(row["rank"])} for row in lines])
+        diagnosis.add_evidence(what, [row.place(rank_id_of.get(row.rank)) for row in lines])
     return diagnosis
 
 
@@ -133,11 +134,11 @@ def find_desync(job: Job) -> Explanation | None:
     """Find ranks that enqueued less work than the others, or different work."""
     waiting = ranks_that_wait(job)
     for guid, rows in _groups(job):
-        sequence = max((row["sequence"] for row in rows if row["sequence"] is not None), default=0)
+        sequence = max((row.sequence for row in rows if row.sequence is not None), default=0)
         name = f"process group {guid}" if guid else "its process group"
         # A rank with unfinished work of its own, in this group or another, waits itself.
-        idle = [row for row in rows if row["enqueued"] is not None and _is_idle(row) and row["rank"] not in waiting]
-        lagging_ranks = sorted(row["rank"] for row in idle if row["enqueued"] < sequence)
+        idle = [row for row in rows if row.is_idle and row.rank not in waiting]
+        lagging_ranks = sorted(row.rank for row in idle if (row.enqueued or 0) < sequence)
         if lagging_ranks and len(lagging_ranks) < len(rows):
             reason = f"had not enqueued work {sequence} of {name} when the watchdogs of the others timed out at it"
             return _diagnose(job, Kind.LAGGING, reason, [Doubt.SECOND_HAND], rows, lagging_ranks)
@@ -158,18 +159,18 @@ def find_desync(job: Job) -> Explanation | None:
     return None
 
 
-def _of_only_group(job: Job, guid: str) -> list[Row]:
+def _of_only_group(job: Job, guid: str) -> list[Timeout]:
     """Return the time-outs whose group no line names, if they can only be of this one: the group of all ranks."""
-    is_only_group = guid == WORLD[1] and all(row["guid"] in WORLD for row in job.timeouts)
-    return [row for row in job.timeouts if row["guid"] == ""] if is_only_group else []
+    is_only_group = guid == WORLD[1] and all(row.guid in WORLD for row in job.timeouts)
+    return [row for row in job.timeouts if row.guid == ""] if is_only_group else []
 
 
-def _find_different_works(job: Job, rows: list[Row], sequence: int, group: str) -> Explanation | None:
+def _find_different_works(job: Job, rows: list[Timeout], sequence: int, group: str) -> Explanation | None:
     """Find ranks whose work of this number is another operation, or has another size, than that of most."""
     ranks_of: dict[tuple[str, int | None], list[int]] = defaultdict(list)
     for row in rows:
-        if row["sequence"] == sequence and row["operation"]:
-            ranks_of[row["operation"], row["numel"] if row["operation"] in EQUAL_SIZED else None].append(row["rank"])
+        if row.sequence == sequence and row.operation:
+            ranks_of[row.operation, row.numel if row.operation in EQUAL_SIZED else None].append(row.rank)
     if len(ranks_of) < 2:
         return None
     by_size = sorted(ranks_of.values(), key=len)
@@ -193,14 +194,9 @@ def _work_text(operation: str, numel: int | None) -> str:
     return operation.strip("_") + (f" of {count_of(numel, 'element')}" if numel is not None else "")
 
 
-def _is_idle(row: Row) -> bool:
-    """Whether a rank had completed all that it had enqueued."""
-    return row["completed"] is not None and bool(row["completed"] >= row["enqueued"])
-
-
 def ranks_that_wait(job: Job) -> set[int]:
     """Return the ranks whose own watchdogs timed out in a call, of any process group."""
-    return {row["rank"] for row in job.timeouts if row["has_timed_out"] and not (row["enqueued"] and _is_idle(row))}
+    return {row.rank for row in job.timeouts if row.has_timed_out and not (row.enqueued and row.is_idle)}
 
 
 def find_watchdog_timeout(job: Job) -> Explanation | None:
@@ -211,15 +207,15 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     if not job.timeouts:
         return None
     guid, rows = _groups(job)[0]
-    with_sequence = [row for row in rows if row["sequence"] is not None]
-    reporting_ranks = {row["rank"] for row in rows}
+    sequences = [row.sequence for row in rows if row.sequence is not None]
+    reporting_ranks = {row.rank for row in rows}
     numbers = {*(row["rank"] for row in job.rank_ids.values()), *job.absent} - {None}
     numbers |= set(numbers_below(max(reporting_ranks, default=0)))  # a rank number implies all lower ones
     # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
-    timed_out = {row["rank"] for row in job.timeouts if row["has_timed_out"]}
+    timed_out = {row.rank for row in job.timeouts if row.has_timed_out}
     silent = numbers - reporting_ranks - timed_out
     silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
-    if not with_sequence or any(row["enqueued"] is None for row in rows):
+    if not sequences or any(row.enqueued is None for row in rows):
         reason = "watchdogs timed out, and the logs do not show how far each rank had come"
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
         diagnosis.collect = [
@@ -227,7 +223,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
             RECORDER_DUMPS,
         ]
         return diagnosis
-    sequence = min((row["sequence"] for row in with_sequence), default=0)
+    sequence = min(sequences)
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, len(numbers | reporting_ranks))
     alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
@@ -236,7 +232,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     joined = job.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it"
     if alike:
-        ranks = ranks_text(sorted(row["rank"] for row in alike))
+        ranks = ranks_text(sorted(row.rank for row in alike))
         reason += f" ({ranks} timed out at work {sequence}, too, of a group that no line names)"
     reason += ": "
     if joined["ranks"] > reporting_ranks:
@@ -273,22 +269,21 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
 
 
 def _judge_partly_completed(
-    job: Job, rows: list[Row], alike: list[Row], sequence: int, *, is_complete: bool
+    job: Job, rows: list[Timeout], alike: list[Timeout], sequence: int, *, is_complete: bool
 ) -> Explanation | None:
     """Judge a work that some ranks completed and others did not: the first go on, and wait for the others.
 
     Each rank numbers its own calls. If one of them made a call more or less before, works of one number are different
     calls, and no GPU stopped. `alike`: further ranks that timed out at it; `is_complete`: no rank is without a report.
     """
-    completed = [row for row in rows if (row["completed"] or 0) >= sequence]
+    completed = [row for row in rows if (row.completed or 0) >= sequence]
     unfinished = [*(row for row in rows if row not in completed), *alike]
     if not completed or not unfinished:
         return None
-    done_by, left = (ranks_text(sorted(row["rank"] for row in part)) for part in (completed, unfinished))
+    done_by, left = (ranks_text(sorted(row.rank for row in part)) for part in (completed, unfinished))
     reason = f"{left} enqueued work {sequence} and did not complete it, and {done_by} did"
-    if later := [row for row in completed if not _is_idle(row)]:
-        named = [row for row in later if row["operation"]]
-        works = sorted({f"work {row['sequence']} ({_operation_name(row['operation'])})" for row in named})
+    if later := [row for row in completed if not row.is_idle]:
+        works = sorted({f"work {row.sequence} ({_operation_name(row.operation)})" for row in later if row.operation})
         reason += f" and {'wait' if len(later) > 1 else 'waits'} in {' or '.join(works) or 'a later one'}"
     reason += ": a GPU or a link stopped in it, or the calls of the ranks do not match, because one made a call more or"
     reason += " less before"
@@ -299,23 +294,23 @@ def _judge_partly_completed(
     return diagnosis
 
 
-def _alike_without_group(job: Job, rows: list[Row], sequence: int) -> list[Row]:
+def _alike_without_group(job: Job, rows: list[Timeout], sequence: int) -> list[Timeout]:
     """Return time-outs at an equal work whose group no line names: their status lines are cut off."""
-    calls = {(row["operation"], row["numel"]) for row in rows if row["sequence"] == sequence}
+    calls = {(row.operation, row.numel) for row in rows if row.sequence == sequence}
     return [
         row
         for row in job.timeouts
-        if row["guid"] == "" and row["sequence"] == sequence and (row["operation"], row["numel"]) in calls
+        if row.guid == "" and row.sequence == sequence and (row.operation, row.numel) in calls
     ]
 
 
-def _judge_single_report(job: Job, rows: list[Row], known: int) -> Explanation:
+def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanation:
     """Judge a group of which one rank reports: it waited, and nothing shows whether the others made the same call."""
-    rank = ranks_text([rows[0]["rank"]])
+    rank = ranks_text([rows[0].rank])
     groups = {guid: own for guid, own in _groups(job) if guid}
     if len(groups) > 1:
         works = ", ".join(
-            f"{ranks_text(sorted(row['rank'] for row in own))} in work {own[0]['sequence']} of process group {guid}"
+            f"{ranks_text(sorted(row.rank for row in own))} in work {own[0].sequence} of process group {guid}"
             for guid, own in list(groups.items())[:MOST_GROUPS]
         )
         reason = f"time-outs in different process groups, whose numbers cannot be compared: {works}"
