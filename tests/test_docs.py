@@ -18,8 +18,10 @@ import typer
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import cli
 from ncclforensics.formats import dialect
-from ncclforensics.frames import registry, run
+from ncclforensics.frames import registry, run, stated_lines
 from ncclforensics.frames.open_run import open_run
+from ncclforensics.frames.stated_lines import STATED_LINE
+from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.folders import GRAMMARS
 from ncclforensics.grammar.patterns import Shape
 from tests.incidents import ROOT
@@ -162,6 +164,8 @@ def _run_page() -> FramePage:
     tables = {"source": _table("source", "Every file that was read.", _rows(run.SOURCE_COLUMNS, run.__name__))}
     for name, (description, columns) in SETTINGS_FRAMES.items():
         tables[name] = _table(name, description, _rows(columns, run.__name__))
+    stated = "Every line that its grammar marks as a failure, a condition or a consequence."
+    tables["stated_line"] = _table("stated_line", stated, _rows(STATED_LINE, stated_lines.__name__))
     for name, description in TEMPLATE_FRAMES.items():
         columns = empty[name].schema.items()
         rows = [(column, _dtype(dtype), COMMON.get(column, "")) for column, dtype in columns]
@@ -171,10 +175,26 @@ def _run_page() -> FramePage:
 
 def _parsed(shape: Shape) -> Iterator[str]:
     forms = list(dict.fromkeys(pattern.form for pattern in shape.patterns if pattern.form))
-    description = f"Such as `{shape.examples[0]}`\n\nNeeds: {shape.needs}"
+    parts = [f"Such as `{shape.examples[0]}`", *_meanings(shape), f"Needs: {shape.needs}"]
+    description = "\n\n".join(parts)
     rows = [("form", "Categorical", ", ".join(forms) or "always empty")] if forms else []
     rows += [(name, _dtype(base.dtype), base.unit) for name, base in shape.columns.items()]
     yield from _table(shape.frame, description, rows)
+
+
+def _meanings(shape: Shape) -> Iterator[str]:
+    """What its lines mean, where they are no facts: one item per mark."""
+    meanings = grammar_file.load(shape.grammar).meanings[shape.frame]
+    forms_of: dict[tuple[str, str], list[str]] = {}
+    for form, meaning in meanings.items():
+        if meaning.text:
+            forms_of.setdefault((meaning.kind, meaning.text), []).append(form)
+    items = [
+        f"- {kind}{f' ({names})' if (names := ', '.join(filter(None, forms))) else ''}: {text}"
+        for (kind, text), forms in forms_of.items()
+    ]
+    if items:
+        yield "\n".join(items)
 
 
 SETTINGS_FRAMES = {

@@ -58,10 +58,10 @@ def test_the_example_package_passes_its_own_tests(capsys: pytest.CaptureFixture[
             "lark",
             "DROPPED: INT",
             "DROPPED: INTEGER",
-            "switchstat.lark, line 19: Terminal used but not defined: INTEGER",
+            "switchstat.lark, line 20: Terminal used but not defined: INTEGER",
         ),
-        ("lark", "SIZE: INT", "SIZE: /[0-9]+(?=x)/", "switchstat.lark, line 11: /[0-9]+(?=x)/ uses flags, look-around"),
-        ("lark", "switch_queue:", "rank:", "switchstat.lark, line 11: a frame is called rank already: ncclforensics."),
+        ("lark", "SIZE: INT", "SIZE: /[0-9]+(?=x)/", "switchstat.lark, line 12: /[0-9]+(?=x)/ uses flags, look-around"),
+        ("lark", "switch_queue:", "rank:", "switchstat.lark, line 12: a frame is called rank already: ncclforensics."),
         ("lark", "%import .terminals", "empty:\n%import .terminals", "switchstat.lark: cannot become patterns"),
         ("py", "GRAMMARS = (", "raise SystemExit(0)\nGRAMMARS = (", "switchstat.py, line 13: SystemExit: 0"),
         ("py", 'KINDS = {"queue_head": "ib-counters"}', "KINDS = ()", "switchstat.py, line 15: KINDS is a dictionary"),
@@ -96,10 +96,10 @@ def test_what_cannot_be_loaded_is_named_with_file_and_line(
             "switchstat.lark",
             '": queue "',
             '":queue "',
-            "switchstat.lark, line 11: the example is no line of switch_queue",
+            "switchstat.lark, line 12: the example is no line of switch_queue",
         ),
-        ("switchstat.lark", "//> switchstat on", "// switchstat on", "line 7: no example above queue_head is a line"),
-        ("switchstat.lark", '"port " PORT', '_SIGN "port " PORT', "switchstat.lark, line 11: the example is no line"),
+        ("switchstat.lark", "//> switchstat on", "// switchstat on", "line 8: no example above queue_head is a line"),
+        ("switchstat.lark", '"port " PORT', '_SIGN "port " PORT', "switchstat.lark, line 12: the example is no line"),
         ("switchstat.py", "    Do: look", "    Look", "line 18: the docstring of switch-drops-packets lacks Do"),
         ("switchstat.py", '"dropped") > 0', '"dropped") >= 0', "case.json: congestion must not be reported, and is"),
         ("switchstat.py", '"dropped") > 0', '"dropped") > 9999', "no incident that expects congestion shows the rule"),
@@ -122,7 +122,8 @@ def test_what_fails_its_examples_or_incidents_is_a_problem(
 def test_a_shape_that_takes_the_lines_of_another_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "greedy.lark").write_text(
         "%import .terminals (TEXT)\n%import .prefix (_info)\n\n"
-        '//> node001:1:1 [0] NCCL INFO Connected all rings\ngreedy_line: _info "Connected all " WHAT\n\nWHAT: TEXT\n'
+        "//> node001:1:1 [0] NCCL INFO Connected all rings\n//! fact\n"
+        'greedy_line: _info "Connected all " WHAT\n\nWHAT: TEXT\n'
     )
     (tmp_path / "greedy.py").write_text('GRAMMARS = ("greedy",)\nSIGNATURES = ()\nKINDS = {}\n')
     problems = list(example_problems(load_folder(tmp_path)))
@@ -233,7 +234,8 @@ DEFECT_OF = Defect.of  # before a fixture lets every defect end its test
 def test_a_shape_without_signatures_is_looked_for_among_nccls_lines(tmp_path: Path) -> None:
     (tmp_path / "acme.lark").write_text(
         "%import .terminals (NUMBER)\n%import .prefix (_info)\n\n"
-        '//> node001:1:1 [0] NCCL INFO NET/Acme: rail 3 paused\nacme_pause: _info "NET/Acme: rail " RAIL " paused"\n\n'
+        "//> node001:1:1 [0] NCCL INFO NET/Acme: rail 3 paused\n//! fact\n"
+        'acme_pause: _info "NET/Acme: rail " RAIL " paused"\n\n'
         "RAIL: NUMBER\n"
     )
     (tmp_path / "acme.py").write_text('GRAMMARS = ("acme",)\nSIGNATURES = ()\nKINDS = {}\n')

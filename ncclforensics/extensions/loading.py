@@ -157,7 +157,8 @@ def _refuse_taken_names(grammars: Iterable[Path]) -> None:
 
 def _shapes(path: Path) -> tuple[Shape, ...]:
     try:
-        return grammar_file.load(path.stem).shapes
+        grammar = grammar_file.load(path.stem)
+        return tuple(shape for shape in grammar.shapes if shape.frame in grammar.meanings)
     except GrammarError as error:
         first = str(error).partition("\n")[0]
         number = _line_named_in(first, path)

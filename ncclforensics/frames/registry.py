@@ -21,6 +21,7 @@ RUN_FRAMES = frozenset(
         "source",
         "speaker",
         "repeated_line",
+        "stated_line",
         "calls_between",
         "call_template",
         "call_occurrence",

@@ -23,6 +23,7 @@ from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, TAIL_OFFSET
 from ncclforensics.frames.process_names import ProcessNames, process_names
 from ncclforensics.frames.protocol import Frames, call
 from ncclforensics.frames.registry import RUN_FRAMES, analyses
+from ncclforensics.frames.stated_lines import stated_lines
 from ncclforensics.frames.templated import OCCURRENCES, TEMPLATES, TemplatedFrame
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.dialect import Dialect
@@ -168,6 +169,11 @@ class Run:
             return True
         return any(rows.height for rows in self._pieces(name))
 
+    def _parsed_names(self) -> set[str]:
+        """The names of parsed frames that may have rows."""
+        names = {*self._records.frames, *self._frames, *(self._saved.frames if self._saved else ())}
+        return names - {*analyses()} - RUN_FRAMES
+
     def _pieces(self, name: str) -> list[pl.DataFrame]:
         """Frames that together have a row from each source that has one in this frame.
 
@@ -205,6 +211,8 @@ class Run:
             return {name: self._calls_between()}
         if name == "repeated_line":
             return {name: self._repeated_lines()}
+        if name == "stated_line":
+            return {name: stated_lines(self, self._parsed_names())}
         if name in (TEMPLATES, OCCURRENCES):
             return self._encoded()
         if self._saved and self._saved.holds(name):

@@ -19,6 +19,7 @@ from ncclforensics.data.user_cache import kept
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import COLUMN_TYPES, VOCABULARY, column_type_name
+from ncclforensics.grammar.meanings import Meaning, read_meanings
 from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature, Suffix, any_of
 
 if TYPE_CHECKING:
@@ -130,6 +131,15 @@ class Grammar:
                 raise GrammarError(f"{self.path.name}: {mark} names {', '.join(sorted(unknown))}, which no rule has")
             found.append(OutputHead(frame, form if dot else None, tuple(named)))
         return tuple(found)
+
+    @cached_property
+    def meanings(self) -> dict[str, dict[str, Meaning]]:
+        """Frame -> form -> what such a line means: the `//!` marks of the file. Raises GrammarError."""
+        forms = {shape.frame: dict.fromkeys(pattern.form for pattern in shape.patterns) for shape in self.shapes}
+        try:
+            return read_meanings(self.path.read_text(encoding="utf-8"), forms)
+        except GrammarError as error:
+            raise GrammarError(f"{self.path.name}, rule {error}") from None
 
     def form_classes(self, frame: str) -> dict[str, str]:
         """Form -> class, from the `// class:` comments beside the alternatives of a rule. Raises GrammarError."""

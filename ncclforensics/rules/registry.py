@@ -14,7 +14,6 @@ from inspect import cleandoc
 from itertools import islice
 from typing import Any, cast
 
-from ncclforensics.analyses.job.ends.warnings import FRAMES as WARNING_FRAMES
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError, is_own, own_place
 from ncclforensics.frames.declarations import declarations
 from ncclforensics.frames.protocol import Frames, call
@@ -150,10 +149,10 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
 
     findings = [finding for rule in chosen if not rule.fallback for finding in findings_of(rule)]
     fallbacks = [finding for rule in chosen if rule.fallback for finding in findings_of(rule)]
-    if fallbacks:
-        unasked = [rule for rule in all_rules() if rule not in chosen and set(rule.of) & set(WARNING_FRAMES)]
-        others = findings + [finding for rule in unasked if not rule.fallback for finding in findings_of(rule)]
-        findings += _unexplained(fallbacks, others)
+    if fallbacks := _uncited(fallbacks, findings):
+        unasked = [rule for rule in all_rules() if rule not in chosen and rule.of and not rule.fallback]
+        others = findings + [finding for rule in unasked for finding in findings_of(rule)]
+        findings += _unexplained(_uncited(fallbacks, others), others)
     return sorted(findings, key=_order)
 
 
@@ -206,26 +205,28 @@ def _rest_of(rule: Rule) -> Finding:
     )
 
 
-def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Finding]:
-    """Return the findings of fallback rules about lines that no other finding cites.
-
-    Beside a cause that another rule states, what no rule explains may follow from it: then it is context, or left out
-    where its category is that of the cause.
-    """
-    explaining = [
-        finding for finding in others if finding.explains and finding.category is not Category.INCOMPLETE_EVIDENCE
-    ]
+def _uncited(fallbacks: list[Finding], others: list[Finding]) -> list[Finding]:
+    """Return the findings of fallback rules about lines that no other finding explains."""
     explained = {
         (line.source, line.line)
-        for finding in explaining
+        for finding in others
+        if finding.explains and finding.category is not Category.INCOMPLETE_EVIDENCE
         for line in finding.evidence
         if line.what not in (WAITING, RETURNED)
     }
-    left = [
+    return [
         finding
         for finding in fallbacks
         if not explained & {(line.source, line.line) for line in finding.about} or not finding.about
     ]
+
+
+def _unexplained(left: list[Finding], others: list[Finding]) -> list[Finding]:
+    """Return these findings of fallback rules, as what other findings state leaves them.
+
+    Beside a cause that another rule states, what no rule explains may follow from it: then it is context, or left out
+    where its category is that of the cause.
+    """
     strong = [
         finding
         for finding in (*others, *left)

@@ -7,9 +7,11 @@ from difflib import get_close_matches
 from itertools import groupby
 from textwrap import wrap
 
-from ncclforensics.data.names import printable
+from ncclforensics.data.names import printable, sentence
 from ncclforensics.errors import UsageError
 from ncclforensics.grammar.folders import path_of, shown
+from ncclforensics.grammar.grammar_file import load
+from ncclforensics.grammar.patterns import Shape
 from ncclforensics.parsing.explain_line import LineExplanation
 from ncclforensics.rules.registry import Rule
 
@@ -71,6 +73,13 @@ def _place(rule: Rule) -> tuple[str, str]:
     return str(rule.category), rule.name
 
 
+def _meaning(shape: Shape, form: str) -> list[str]:
+    """Return what a line of this form means, and what to do."""
+    meaning = load(shape.grammar).meanings[shape.frame][form]
+    means = f"{meaning.kind}: {meaning.text}" if meaning.text else str(meaning.kind)
+    return [means, *filter(None, [sentence(meaning.remedy)])]
+
+
 def of_line(line: LineExplanation) -> str:
     """Return the pattern and fields of a line; or the nearest pattern, and where the line stops matching it."""
     rows = [f"{name}: {value}" for name, value in line.labels.items() if value is not None]
@@ -78,6 +87,7 @@ def of_line(line: LineExplanation) -> str:
         form = f", form {line.form}" if line.form else ""
         rows += [f"{line.shape.frame}  ({shown(path_of(line.shape.grammar))}{form})"]
         rows += [f"  {name} = {value}" for name, value in line.fields.items()]
+        rows += _meaning(line.shape, line.form)
     elif line.nearest is not None:
         rows += [
             f"unknown line; nearest pattern: {line.nearest.frame} ({shown(path_of(line.nearest.grammar))})",

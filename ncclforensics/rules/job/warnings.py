@@ -61,7 +61,7 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     is_harmless = row["went_on"] or row["is_attention"] or (is_shaped and not has_chain)
     is_late = is_shaped and row["at_end"]
     sentence = QUOTED_WARNING if is_shaped else str(row["text"] or "")
-    parts = [_extent(rows, row)]
+    parts = [*filter(None, [row["meaning"] if is_shaped else None]), _extent(rows, row)]
     if has_chain:
         parts.append(f"NCCL then returned {result_text(row['result'])} from {_chain_text(row['chain'], row['result'])}")
     if row["went_on"]:
@@ -88,6 +88,7 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     if category == OTHER and rows.join(communicator_progress, on=OWNER, how="semi").height:
         category = OF_RESULTS.get(row["result"], category)
     finding.category = category
+    finding.remedy = str(row["remedy"] or "")
     finding.about = [Line(source, line) for source, line in rows.select("source", "line").iter_rows()]
     return finding
 

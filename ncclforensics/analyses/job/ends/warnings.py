@@ -52,6 +52,8 @@ NCCL_WARNING = {
     "is_consequence": pl.Boolean(),  # it reports what followed from another failure
     "chain": pl.List(pl.String()),  # `file:line -> code` lines up to the next warning
     "result": pl.Int32(),  # the last code of the chain
+    "meaning": pl.String(),  # what its grammar says of such lines; null for facts
+    "remedy": pl.String(),
     "is_returned": pl.Boolean(),  # the chain reaches a caller near the application's call
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -105,6 +107,7 @@ def nccl_warning(
     call_error: pl.DataFrame,
     rank: pl.DataFrame,
     program_end: pl.DataFrame,
+    stated_line: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every line that NCCL or a plugin printed as a warning."""
     frames = locals()
@@ -132,6 +135,7 @@ def nccl_warning(
     jobs = rank.group_by(OWNER).agg(pl.col("job").first())
     progress = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
     classes = load("warning").form_classes("failure")
+    meanings = stated_line.select("source", "line", "frame", "meaning", "remedy").unique(["source", "line", "frame"])
     kind = pl.col("form").replace_strict(classes, default=None, return_dtype=pl.String)
     is_consequence = (pl.col("frame") == "failure") & kind.is_in([AFTER, LOST])
     is_consequence |= pl.col("form") == pl.col("frame").replace_strict(FOLLOWING, default=None, return_dtype=pl.String)
@@ -146,6 +150,7 @@ def nccl_warning(
         .join(jobs, on=OWNER, how="left", nulls_equal=True)
         .join(progress, on=OWNER, how="left", nulls_equal=True)
         .pipe(add_program_end, program_end)
+        .join(meanings, on=["source", "line", "frame"], how="left")
         .with_columns(
             went_on=(pl.col("pos") < pl.col("last_pos")).fill_null(False),
             at_end=(pl.col("pos") > pl.min_horizontal("end_pos", "own_end_pos", "success_pos")).fill_null(False),

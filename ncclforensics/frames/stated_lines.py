@@ -1,0 +1,64 @@
+"""The lines that state a failure, a condition or a consequence by what their grammars say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from ncclforensics.frames.columns import ORIGIN, no_rows, text_of
+from ncclforensics.frames.protocol import Frames
+from ncclforensics.grammar.grammar_file import grammar_of, load
+from ncclforensics.grammar.meanings import ANSWERED
+
+STATED_LINE = {
+    **ORIGIN,
+    "host": pl.Categorical(),  # null where the line names none
+    "pid": pl.Int32(),
+    "rank": pl.Int32(),  # of the world, where a prefix of the line names it
+    "frame": pl.String(),
+    "form": pl.String(),
+    "kind": pl.String(),  # failure, condition or consequence
+    "category": pl.String(),
+    "meaning": pl.String(),  # what happened
+    "remedy": pl.String(),
+}
+HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a line, the nearest to it first
+RANKS = ("global_rank", "launcher_rank")
+
+
+def stated_lines(run: Frames, frames: Iterable[str]) -> pl.DataFrame:
+    """Return a row per line of these parsed frames that its grammar marks as one to be answered."""
+    found = [rows for name in sorted(frames) if (rows := _of_frame(run, name)) is not None]
+    return pl.concat(found).sort("pos") if found else no_rows(STATED_LINE)
+
+
+def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
+    grammar = grammar_of(name)
+    meanings = load(grammar).meanings.get(name, {}) if grammar else {}
+    answered = {form: meaning for form, meaning in meanings.items() if meaning.kind in ANSWERED}
+    if not answered or not run.has(name):
+        return None
+    rows = run[name]
+    form = text_of("form")
+
+    def of_form(parts: dict[str, str]) -> pl.Expr:
+        return form.replace_strict(parts, default=None, return_dtype=pl.String)
+
+    return rows.filter(form.is_in([*answered])).select(
+        *ORIGIN,
+        host=_first(rows, HOSTS, pl.String()).cast(pl.Categorical()),
+        pid=_first(rows, ("pid",), pl.Int32()),
+        rank=_first(rows, RANKS, pl.Int32()),
+        frame=pl.lit(name),
+        form=form,
+        kind=of_form({form: str(meaning.kind) for form, meaning in answered.items()}),
+        category=of_form({form: meaning.category for form, meaning in answered.items()}),
+        meaning=of_form({form: meaning.text for form, meaning in answered.items()}),
+        remedy=of_form({form: meaning.remedy for form, meaning in answered.items()}),
+    )
+
+
+def _first(rows: pl.DataFrame, columns: Iterable[str], dtype: pl.DataType) -> pl.Expr:
+    """The first of these columns that a row has; null without any."""
+    return pl.coalesce(*(pl.col(name).cast(dtype) for name in columns if name in rows.columns), pl.lit(None, dtype))

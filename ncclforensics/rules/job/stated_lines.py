@@ -1,0 +1,122 @@
+"""Lines that state a failure or a condition by themselves, where no other rule and no verdict answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.program_ends import add_program_end
+from ncclforensics.analyses.verdict import vocabulary
+from ncclforensics.data.names import count_of
+from ncclforensics.frames.columns import OWNER, SOURCE_BITS
+from ncclforensics.grammar.meanings import Kind
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import UNNAMED, error_finding
+
+ROLE_OF_KIND = {Kind.FAILURE: Role.CAUSE, Kind.CONDITION: Role.CONTEXT, Kind.CONSEQUENCE: Role.CONSEQUENCE}
+PLACE = ["source", "line"]
+
+
+@rule(Category.BOOTSTRAP, Severity.WARNING, of=("stated_line",), hang=True, fallback=True)
+def stated_failure(
+    stated_line: pl.DataFrame,
+    nccl_warning: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    verdict: pl.DataFrame,
+    verdict_evidence: pl.DataFrame,
+    communicator_progress: pl.DataFrame,
+    milestone: pl.DataFrame,
+    program_end: pl.DataFrame,
+    speaker: pl.DataFrame,
+    rank: pl.DataFrame,
+) -> Iterator[Finding]:
+    """A line states a failure or a condition, and nothing else in the report answers it.
+
+    Means: what the title says is the meaning that the grammar of such lines gives them; that the line was printed is
+    certain, and no more. A condition is a state in which failures are more likely; a consequence follows from
+    something that these files do not show.
+    Not when: a verdict is decided, or another finding answers the line or its topic; calls were made behind it, or the
+    process was ending: the job survived it.
+    Do: look at the lines before it, and at the same time on the other ranks and hosts.
+    Sources: the marks in grammars/, which name the sources of the lines.
+    """
+    if not verdict.filter(pl.col("verdict") != vocabulary.Kind.UNDECIDABLE).is_empty():
+        return
+    rows = _unanswered(stated_line, nccl_warning, verdict_evidence).filter(pl.col("remedy") != "")
+    rows = _fatal(rows, failure_event, rank)
+    rows = _not_survived(rows, communicator_progress, milestone, program_end)
+    rows = _lasting(rows, speaker)
+    numbers = rank.group_by(OWNER).agg(number=pl.when(pl.len() == 1).then(pl.col("rank").first()))
+    rows = rows.join(numbers, on=OWNER, how="left", maintain_order="left").with_columns(
+        rank=pl.coalesce("number", "rank")
+    )
+    for _, alike in rows.group_by("frame", "meaning", maintain_order=True):
+        yield _stated(alike, rank)
+
+
+def _unanswered(stated_line: pl.DataFrame, nccl_warning: pl.DataFrame, verdict_evidence: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines on whose topic no verdict rests; consequences only where nothing else is stated."""
+    cited = stated_line.join(verdict_evidence, on=PLACE, how="semi")
+    rows = (
+        stated_line.join(nccl_warning, on=PLACE, how="anti", maintain_order="left")
+        .join(cited, on="frame", how="anti", maintain_order="left")
+        .join(cited, on="category", how="anti", maintain_order="left")
+    )
+    is_consequence = pl.col("kind") == Kind.CONSEQUENCE
+    has_others = not stated_line.filter(~is_consequence).is_empty() or not cited.is_empty()
+    return rows.filter(~is_consequence) if has_others else rows
+
+
+def _fatal(rows: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """Leave out errors of NCCL that are harmless, were survived or came with the end of their process."""
+    is_weighed = (pl.col("frame") == "failure") & (pl.col("kind") != Kind.CONDITION)
+    harmless = (
+        rows.filter(is_weighed)
+        .join(rank, on=OWNER, how="semi")
+        .join(failure_event.filter(~pl.col("at_exit")), on=PLACE, how="anti")
+    )
+    return rows.join(harmless, on=PLACE, how="anti", maintain_order="left")
+
+
+def _not_survived(
+    rows: pl.DataFrame, progress: pl.DataFrame, milestone: pl.DataFrame, program_end: pl.DataFrame
+) -> pl.DataFrame:
+    """Leave out lines behind which their process or their file shows progress, and those behind an end."""
+    steps = milestone.select(*OWNER, last_pos="pos")
+    progress = pl.concat([progress, steps], how="diagonal_relaxed")
+    of_source = progress.group_by(source=(pl.col("last_pos") // (1 << SOURCE_BITS)).cast(pl.Int32))
+    of_owner = progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
+    is_survived = pl.col("pos") < pl.max_horizontal("last_pos", "last_pos_of_source")
+    is_at_end = pl.col("pos") > pl.min_horizontal("end_pos", "own_end_pos", "success_pos")
+    return (
+        rows.join(of_source.agg(last_pos_of_source=pl.col("last_pos").max()), on="source", how="left")
+        .join(of_owner, on=OWNER, how="left", maintain_order="left")
+        .pipe(add_program_end, program_end)
+        .filter((is_survived | is_at_end).fill_null(value=False).not_())
+        .sort("pos")
+    )
+
+
+def _lasting(rows: pl.DataFrame, speaker: pl.DataFrame) -> pl.DataFrame:
+    """Leave out conditions of processes that printed other lines afterwards: a connection was made in the end."""
+    spoke = speaker.group_by(OWNER).agg(spoke_pos=pl.col("last_pos").max())
+    last = pl.col("pos").max().over(*OWNER, "frame", "meaning")
+    is_past = (pl.col("kind") == Kind.CONDITION) & (last < pl.col("spoke_pos"))
+    return rows.join(spoke, on=OWNER, how="left", maintain_order="left").filter(is_past.fill_null(value=False).not_())
+
+
+def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
+    """Return the finding on lines of one meaning."""
+    row = rows.row(0, named=True)
+    kind = Kind(row["kind"])
+    detail = f"{count_of(rows.height, 'line')} of {count_of(rows.select('source', *OWNER).n_unique(), 'process')}"
+    finding = error_finding(rows, rank, f"{{processes}}: {row['meaning']}", detail, "certain")
+    pids = rows["pid"].unique().to_list()
+    is_named = len(pids) == 1 and pids[0] is not None
+    finding.title = finding.title.replace(f"{UNNAMED}: ", f"process {pids[0]}: " if is_named else "")
+    finding.category, finding.remedy, finding.role = Category(row["category"]), row["remedy"], ROLE_OF_KIND[kind]
+    finding.severity = Severity.INFO if kind is Kind.CONSEQUENCE else Severity.WARNING
+    finding.about = [Line(source, line) for source, line in rows.select(PLACE).iter_rows()]
+    return finding

@@ -1,0 +1,111 @@
+"""Every line that its grammar marks as one to be answered is answered, also where it stands alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.errors import GrammarError
+from ncclforensics.extensions.examples import fields_by_pattern
+from ncclforensics.formats import all_formats
+from ncclforensics.grammar import grammar_file
+from ncclforensics.grammar.meanings import ANSWERED, Kind, Meaning, read_meanings
+from ncclforensics.grammar.patterns import Shape
+from ncclforensics.rules.finding import Category
+from ncclforensics.views import json_report
+
+FORMS = {"spill": {"", "slow", "gone"}}
+# Grammars of parts of lines: a launcher's prefix, a value, what stands around a copied message.
+PARTS = ("copied", "deduplicated", "launcher", "prefix", "values")
+SHAPES = [shape for name in grammar_file.names() if name not in PARTS for shape in grammar_file.load(name).shapes]
+
+
+class Sample(NamedTuple):
+    """An example line of a form that has to be answered."""
+
+    shape: Shape
+    form: str
+    text: str
+    meaning: Meaning
+
+    @property
+    def head(self) -> str:
+        """A line that makes its format known, where the sample alone does not; else nothing."""
+        for form in all_formats().values():
+            if self.shape.grammar in form.GRAMMARS and form.SIGNATURES and self.shape.frame not in form.SIGNATURES:
+                first = (s for name in form.GRAMMARS for s in grammar_file.load(name).shapes)
+                return next(s.examples[0] for s in first if s.frame in form.SIGNATURES)
+        return ""
+
+
+def samples(shape: Shape) -> Iterator[Sample]:
+    meanings = grammar_file.load(shape.grammar).meanings[shape.frame]
+    for text in shape.examples:
+        found = fields_by_pattern(shape, text)
+        if found and meanings[found[0]].kind in ANSWERED:
+            yield Sample(shape, found[0], text, meanings[found[0]])
+
+
+ANSWERABLE = [shape for shape in SHAPES if any(samples(shape))]
+
+
+def unanswered(sample: Sample, folder: Path) -> str:
+    """What is wrong with the answer to a log of nothing but this line; nothing if it is answered."""
+    log = folder / "job.log"
+    lines = [*filter(None, [sample.head]), sample.text]
+    log.write_text("".join(f"{line}\n" for line in lines))
+    report = analyze(str(log), everything=True)
+    answers = [
+        finding
+        for finding in json_report.as_object(report)["findings"]
+        if finding["category"] != Category.INCOMPLETE_EVIDENCE or sample.meaning.category == finding["category"]
+        if any(line["line"] == len(lines) for line in finding["evidence"])
+    ]
+    of_verdict = report.frames["verdict_evidence"].filter(line=len(lines))
+    if not answers and of_verdict.is_empty():
+        return f"{sample.shape.frame} {sample.form}: {sample.text}"
+    return "" if all(answer["title"] and answer["remedy"] for answer in answers) else f"no remedy: {sample.text}"
+
+
+@pytest.mark.parametrize("shape", ANSWERABLE, ids=lambda shape: shape.frame)
+def test_a_line_that_states_a_failure_is_answered_where_it_stands_alone(shape: Shape, tmp_path: Path) -> None:
+    wrong = [found for sample in samples(shape) if (found := unanswered(sample, tmp_path))]
+
+    assert wrong == []
+
+
+def test_every_shape_of_a_line_has_a_meaning() -> None:
+    for shape in SHAPES:
+        meanings = grammar_file.load(shape.grammar).meanings[shape.frame]
+        assert {pattern.form for pattern in shape.patterns} == set(meanings), shape.frame
+        assert {m.category for m in meanings.values() if m.kind in ANSWERED} <= {*Category}, shape.frame
+
+
+def test_a_mark_holds_for_the_forms_that_it_names_and_for_the_rest_without_names() -> None:
+    text = "// default: noise\n//! failure oom gone: it is gone -> look\n//! fact\nspill: A\nother: B\n"
+
+    found = read_meanings(text, {**FORMS, "other": {""}})
+
+    failure = Meaning(Kind.FAILURE, "oom", "it is gone", "look")
+    assert found["spill"] == {"gone": failure, "": Meaning(Kind.FACT), "slow": Meaning(Kind.FACT)}
+    assert found["other"] == {"": Meaning(Kind.NOISE)}
+
+
+@pytest.mark.parametrize(
+    ("marks", "message"),
+    [
+        ("//! fact gone\n", "spill: no mark such as `//! fact` for"),
+        ("//! fact lost\n//! noise\n", "names lost, which is no form"),
+        ("//! fact gone\n//! noise gone\n//! fact\n", "names gone, which is no form, or has a mark already"),
+        ("//! fault gone\n", "begins with none of failure, consequence"),
+        ("//! failure oom gone\n//! fact\n", "lacks a category, or what happened"),
+        ("//! condition: it is gone -> look\n", "lacks a category"),
+    ],
+)
+def test_a_mark_that_cannot_be_read_is_refused(marks: str, message: str) -> None:
+    with pytest.raises(GrammarError, match=message):
+        read_meanings(f"{marks}spill: A\n", FORMS)
