@@ -46,6 +46,44 @@ def machine_of(gpu: str, gpus: int) -> Machine | None:
     return next((machine for machine in MACHINES if gpu in machine.models and machine.gpus == gpus), None)
 
 
+LIMIT_MARGIN = 1.07  # figures above a limit by less are of rounding, or of a clock
+
+
+def link_of(gpu: str) -> tuple[float, bool] | None:
+    """Return GB/s of all links of a GPU one way, and whether its switch reduces (NVLS); None for unknown models.
+
+    >>> link_of("NVIDIA H100 80GB HBM3"), link_of("a GPU of tomorrow")
+    ((450, True), None)
+    """
+    known = next((machine for machine in MACHINES if gpu in machine.models and machine.link), None)
+    return (known.link, known.offloaded is not None) if known and known.link else None
+
+
+def limit_of(
+    collective: str, ranks: int, domains: int, link: float, *, is_reduced: bool, network: float | None
+) -> float | None:
+    """The bus bandwidth in GB/s that no run exceeds: by the links of a GPU, and over hosts by their adapters.
+
+    `domains`: groups of GPUs that are connected by NVLink or xGMI, of equal size; `network`: of one domain, one way.
+    With S bytes a rank, a domain sends and receives at least 2 S (R - 1) / R in an all-reduce, or S where switches
+    reduce, and half of the former in a gather or scatter; `busbw` is S / time times the factor of nccl-tests.
+    """
+    own, share = ranks // domains, (ranks - 1) / ranks
+    if domains == 1:
+        return link * (2 * share if is_reduced and collective in DOUBLED else 1)
+    if own < 1 or network is None:
+        return None
+    inside = 2 * link if is_reduced else link * own / max(1, own - 1)
+    exchange = network * domains / (domains - 1)
+    if collective in DOUBLED:
+        return min(max(2 * network, exchange), inside) * share
+    if collective in ("all_gather", "reduce_scatter"):
+        return min(link, exchange * share)
+    if collective in ("alltoall", "alltoallv"):
+        return exchange / own * share
+    return min(link, network) if collective in ("broadcast", "reduce", "sendrecv") else None
+
+
 # Collectives that reach the figure of `ring`. Only all_reduce is faster where the switch reduces.
 AS_ON_A_RING = ("all_reduce", "all_gather", "reduce_scatter")
 
@@ -63,6 +101,7 @@ DROPPED_SIZES = 3  # larger than the best one
 PLACE = 0.7  # of the faster half of the table, at every large size
 SLOW_RUN = 0.7  # of what the better runs of the same test reach
 TREE_GAIN = 1.15  # of two hosts over more hosts; a tree gains up to 2 (n - 1) / n, noise is a tenth (nccl-tests#169)
+FEWEST_NICS = 4  # equal ports of a host that are taken for its network, where no log says which NCCL uses
 COMBINED_NICS = 0.7  # of the sum of what the NICs reach one at a time (nccl#652)
 
 # Bandwidth from GPU memory as a share of that from host memory, for large messages (thresholds: within 5 to 10 % is

@@ -26,6 +26,7 @@ MISSING, MISSING_LEAST, IRREGULAR = 0.2, 2, 0.34  # UFM counts single absent lin
 # Designs are 1:1 to 2:1; 4:1 halves and quarters what GPU hosts reach.
 OVERSUBSCRIBED, FAR_OVERSUBSCRIBED, RATIO_PORTS, GPU_NICS = 2.05, 3.95, 16, 4
 UPLINKS_PER_LEVEL_LINK = 8  # of a switch with a link to its own level, for that link to be an accident
+SLOW_SHARE = 0.1  # of the links between two levels, for slow ones not to be another design
 RAIL_HOSTS, RAIL_SHARE = 3, 0.6  # hosts of a unit, and their share that is wired alike, for its wiring to be known
 OTHER_ORDER = 0.2  # share of a unit's hosts that follow another order: another design
 EQUAL_NICS = 3  # of a host, for one to be slow among them

@@ -33,7 +33,8 @@ class FabricFault(StrEnum):
     SLOW_LINK = "slow-link"
     UNEVEN_SPINES = "uneven-spines"  # half of the spines carry a twentieth of the others' traffic
     HOT_UPLINK = "hot-uplink"
-    UNEVEN_ROUTES = "uneven-routes"  # tables send all traffic through half of the spines
+    UNEVEN_LOAD = "uneven-load"  # the uplinks of every leaf carry 2 to 90 % of their rate
+    UNEVEN_ROUTES = "uneven-routes"  # tables send all traffic through a quarter of the spines
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ def write_fabric(fabric: SimulatedFabric, fault: FabricFault, folder: Path) -> N
     """Write ibnetdiscover.txt; for faults of load both dumps of ibqueryerrors, and for routes dump_lfts.txt."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "ibnetdiscover.txt", _map(fabric))
-    if fault in (FabricFault.UNEVEN_SPINES, FabricFault.HOT_UPLINK):
+    if fault in (FabricFault.UNEVEN_SPINES, FabricFault.HOT_UPLINK, FabricFault.UNEVEN_LOAD):
         for name, grown, taken in (("before", 0, BEFORE), ("after", 1, AFTER)):
             _write(folder / f"ibqueryerrors-{name}.txt", _counters(fabric, fault, grown, taken))
     if fault is FabricFault.UNEVEN_ROUTES:
@@ -85,17 +85,22 @@ def _load(fabric: SimulatedFabric, fault: FabricFault, end: tuple[int, int]) -> 
     name, port = fabric.truth.get("switch"), fabric.truth.get("port")
     if fault is FabricFault.HOT_UPLINK and (fabric.nodes[end[0]].name, end[1]) == (name, port):
         return MOST_LOAD, WAITING
+    leaves = list(fabric.leaves.values())
+    if fault is FabricFault.UNEVEN_LOAD and end[0] in leaves and ends[1][0] in fabric.spines:
+        # Each leaf prefers another quarter of the spines, so that these carry equal loads.
+        place = (fabric.spines.index(ends[1][0]) + leaves.index(end[0])) % 4
+        return (0.02, 0.3, 0.5, 0.9)[place], 0.01
     return LOAD / 2, 0.01
 
 
 def _tables(fabric: SimulatedFabric) -> Iterator[str]:
-    """The forwarding tables as dump_lfts prints them: every leaf sends through the first half of the spines."""
+    """The forwarding tables as dump_lfts prints them: every leaf sends through the first quarter of the spines."""
     hosts = sorted((node.lid, node) for node in fabric.nodes.values() if not node.is_switch)
     for switch in (node for node in fabric.nodes.values() if node.is_switch):
         named = f"Lid {switch.lid} guid 0x{switch.guid:016x} ({switch.description})"
         yield f"Unicast lids [0x0-0x{len(fabric.nodes):x}] of switch {named}:"
         yield from ("  Lid  Out   Destination", "       Port     Info ")
-        up = fabric.ports_to(switch.guid, fabric.spines[: len(fabric.spines) // 2])
+        up = fabric.ports_to(switch.guid, fabric.spines[: len(fabric.spines) // 4])
         for place, (lid, node) in enumerate(hosts):
             leaf, leaf_port = fabric.links[node.guid, 1][:2]
             down = fabric.ports_to(switch.guid, [leaf])

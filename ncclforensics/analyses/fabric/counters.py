@@ -40,6 +40,10 @@ PORT_STATE = {
     "width_supported": pl.String(),  # by this end of the link
     "speed_supported": pl.String(),
     "link_layer": pl.String(),  # InfiniBand, Ethernet
+    "transport": pl.String(),  # of verbs: InfiniBand, iWARP
+    "model": pl.String(),  # of the adapter: its type, or the identifier of its board
+    "firmware": pl.String(),  # of the adapter
+    "firmware_line": pl.Int32(),
     "mtu": pl.Int32(),
     "netdev": pl.String(),
     "peer_node": pl.String(),

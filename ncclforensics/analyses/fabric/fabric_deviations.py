@@ -11,7 +11,13 @@ import polars as pl
 from ncclforensics.analyses.fabric.fabric_graph import Graph, switch_names
 from ncclforensics.analyses.fabric.fabric_map import host_and_device, maps_of
 from ncclforensics.analyses.fabric.rails import Nic, nics_of_hosts, rail_deviations
-from ncclforensics.analyses.fabric.uplinks import leaf_ratio, level_links, ratio_deviations, uplink_deviations
+from ncclforensics.analyses.fabric.uplinks import (
+    leaf_ratio,
+    level_links,
+    ratio_deviations,
+    slow_links,
+    uplink_deviations,
+)
 from ncclforensics.frames.columns import frame_of_rows
 from ncclforensics.frames.registry import analysis
 
@@ -137,7 +143,12 @@ def fabric_deviation(fabric_map: pl.DataFrame, fabric_member: pl.DataFrame, fabr
             continue
         hosts, _ = _named_hosts(graph)
         names = switch_names(graph.nodes.values(), graph.logical)
-        found = [*level_links(graph), *rail_deviations(hosts), *ratio_deviations(graph, _nics_of_most(hosts))]
+        found = [
+            *level_links(graph),
+            *slow_links(graph),
+            *rail_deviations(hosts),
+            *ratio_deviations(graph, _nics_of_most(hosts)),
+        ]
         if not map_row["is_laboratory"]:
             found += uplink_deviations(graph)
         rows += [_printed(row, map_row["source"], graph, names) for row in found]

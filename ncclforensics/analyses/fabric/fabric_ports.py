@@ -156,8 +156,16 @@ def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: 
     port_fields = add_heading_above(adapter_field, ports.select(*OUTPUT_KEY, "line", "adapter_line"))
     # The fields of the adapter precede its first port.
     adapter_fields = add_heading_above(adapter_field, adapter.select(*OUTPUT_KEY, "line"))
-    guids = adapter_fields.filter(text_of("field") == "Node GUID").select(
-        "source", adapter_line="head_line", guid=guid_of("value")
+    named = adapter_fields.unique(["source", "head_line", "field"], keep="first", maintain_order=True)
+
+    def of_adapter(field: str) -> pl.Expr:
+        return pl.col("value").filter(text_of("field") == field).str.strip_chars().first()
+
+    attributes = named.group_by("source", adapter_line="head_line").agg(
+        _guid=of_adapter("Node GUID"),
+        model=of_adapter("CA type"),
+        firmware=of_adapter("Firmware version"),
+        firmware_line=pl.col("line").filter(text_of("field") == "Firmware version").first(),
     )
     values = (
         port_fields.filter(text_of("field").is_in(list(FIELDS)))
@@ -169,7 +177,7 @@ def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: 
         values.filter(pl.col("field") == field).select("source", "line", pl.col("value").alias(field))
         for field in FIELDS.values()
     ]
-    rows = ports.join(guids.unique(["source", "adapter_line"]), on=["source", "adapter_line"], how="left")
+    rows = ports.join(attributes, on=["source", "adapter_line"], how="left").with_columns(guid=guid_of("_guid"))
     for column in columns:
         rows = rows.join(column, on=["source", "line"], how="left")
     stated = values.filter(pl.col("field") == "state").select("source", "line", "field_line")

@@ -23,6 +23,7 @@ from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_COD
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import parse_value
 
+VERBS_TEXTS = {"transport": "transport", "board_id": "model", "fw_ver": "firmware"}  # of ibv_devinfo
 LINK_LAYERS = {"IB": "InfiniBand", "NVLink": "NVLink", "ethernet": "Ethernet"}  # of the speeds that mlxlink prints
 
 
@@ -142,6 +143,9 @@ def _verbs_told(row: Row, port: Row) -> Row:
     if key == "active_mtu":  # the most informative line of a port that is up
         shown = {"line": row["line"]} if port.get("state") == "active" else {}
         return {"mtu": parse_integer(_shown(value)), **shown}
+    if key in VERBS_TEXTS:
+        line = {"firmware_line": row["line"]} if key == "fw_ver" else {}
+        return {VERBS_TEXTS[key]: _shown(value) or value.strip(), **line}
     if key == "port_lid":
         return {"lid": parse_integer(value) or None}
     if key == "phys_state":

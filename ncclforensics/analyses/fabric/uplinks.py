@@ -27,6 +27,7 @@ from ncclforensics.data.fabric import (
     REGULAR_SWITCHES,
     SHORT_BELOW,
     SHORT_SPINE,
+    SLOW_SHARE,
     UPLINKS_PER_LEVEL_LINK,
 )
 
@@ -108,8 +109,9 @@ class _Group:
             yield self._row("uneven-uplinks", guid, is_director=any(parent not in self.graph.nodes for parent in rest))
         if is_comparable:
             lacking = [guid for guid in self.group if guid not in uneven and missing[guid] > 0]
-            is_fault = sum(count > 0 for count in missing.values()) <= IRREGULAR * len(self.group)
             for guid in lacking:
+                alike = sum(2 * count >= missing[guid] for count in missing.values())
+                is_fault = alike <= max(1, IRREGULAR * len(self.group))
                 if is_fault and missing[guid] >= max(MISSING_LEAST, MISSING * total):
                     lost = [parent for parent in rest if self._lack(guid, parent) > 0]
                     yield self._row("uplinks-missing", guid, have=total - missing[guid], usual=total, others=lost)
@@ -247,4 +249,29 @@ def level_links(graph: Graph) -> Iterator[Row]:
                     "kind": "level-link", "guid": guid, "sibling": end.peer, "level": level, "line": end.line,
                     "ports": [end.port, end.peer_port], "count": len(switches), "absent": len(touched),
                     "evidence": [guid],
+                }  # fmt: skip
+
+
+def slow_links(graph: Graph) -> Iterator[Row]:
+    """Yield the links that are slower than nearly all between the same two levels; those beside a faster one left out.
+
+    Links of which the same two switches have a faster one are compared with that one elsewhere.
+    """
+    for level in range(1, graph.top):
+        links = [(guid, end) for guid in graph.at(level) for end in graph.uplinks(guid) if end.rate]
+        if not links:
+            continue
+        usual, count = Counter(end.rate or 0.0 for _, end in links).most_common(1)[0]
+        slow = [(guid, end) for guid, end in links if (end.rate or 0.0) < usual]
+        if len(slow) > SLOW_SHARE * len(links):
+            continue
+        fastest: dict[tuple[str, str], float] = defaultdict(float)
+        for guid, end in links:
+            fastest[guid, end.peer] = max(fastest[guid, end.peer], end.rate or 0.0)
+        for guid, end in slow:
+            if fastest[guid, end.peer] == end.rate:
+                yield {
+                    "kind": "slow-link", "guid": guid, "sibling": end.peer, "level": level, "line": end.line,
+                    "ports": [end.port, end.peer_port], "rate": end.rate, "usual_rate": usual, "count": count,
+                    "names": [f"{end.width} {end.speed}".strip()], "evidence": [],
                 }  # fmt: skip

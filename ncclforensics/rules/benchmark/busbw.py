@@ -15,6 +15,7 @@ from ncclforensics.data.busbw import (
     DOUBLED,
     DROP,
     DROPPED_SIZES,
+    FEWEST_NICS,
     IN_PLACE,
     LARGE,
     LARGE_OVER_NETWORK,
@@ -26,6 +27,7 @@ from ncclforensics.data.busbw import (
     machine_of,
 )
 from ncclforensics.data.names import bytes_text
+from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.benchmark_text import Row, called, rows_of
@@ -36,7 +38,7 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 def bench_expected_table(
     benchmark: pl.DataFrame,
     measurement: pl.DataFrame,
-    link: pl.DataFrame,
+    host_network: pl.DataFrame,
     transport: pl.DataFrame,
     expected_machine: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -59,7 +61,7 @@ def bench_expected_table(
         if _ranks_per_host(row) and len(row["hosts"]) == 1 and machine:
             yield from _below_machine(row, machine, measurement)
         elif _ranks_per_host(row) and len(row["hosts"]) > 1:
-            yield from _below_nics(row, _ranks_per_host(row), machine, measurement, link, transport)
+            yield from _below_nics(row, _ranks_per_host(row), machine, measurement, host_network, transport)
 
 
 def _ranks_per_host(row: Row) -> int:
@@ -84,7 +86,7 @@ def _known_machine(row: Row, expected_machine: pl.DataFrame) -> Machine | None:
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("benchmark",))
 def bench_not_judged(
-    benchmark: pl.DataFrame, measurement: pl.DataFrame, link: pl.DataFrame, expected_machine: pl.DataFrame
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, host_network: pl.DataFrame, expected_machine: pl.DataFrame
 ) -> Iterator[Finding]:
     """A test measured large sizes, and what this machine can reach is not known.
 
@@ -103,10 +105,8 @@ def bench_not_judged(
     for row in benchmark.filter(is_alone & is_candidate).to_dicts():
         hosts = len(row["hosts"] or [])
         best = _best(row, measurement, LARGE_OVER_NETWORK if hosts > 1 else LARGE)
-        rates = link.filter(pl.col("host").is_in(row["hosts"] or []) & (pl.col("kind") == "net"))
-        is_known = (
-            rates["rate"].drop_nulls().len() > 0 if hosts > 1 else _known_machine(row, expected_machine) is not None
-        )
+        networks = _networks(row, host_network)
+        is_known = networks.height > 0 if hosts > 1 else _known_machine(row, expected_machine) is not None
         if best is None or is_known:
             continue
         lacks = "the rates of the NICs are not in these files" if hosts > 1 else "this machine is not in its table"
@@ -126,6 +126,13 @@ def _best(row: Row, measurement: pl.DataFrame, size: int) -> Row | None:
     rows = rows_of(measurement, row).filter((pl.col("size") >= size) & pl.col("busbw").is_finite())
     best = rows.sort("busbw", descending=True).head(1).to_dicts()
     return best[0] if best else None
+
+
+def _networks(row: Row, host_network: pl.DataFrame) -> pl.DataFrame:
+    """The adapters of the hosts of a test; of ports without a log only as many as GPUs, or at least FEWEST_NICS."""
+    hosts = [short_name(host) for host in row["hosts"] or []]
+    is_clear = (pl.col("by") == "nccl") | (pl.col("nics") >= FEWEST_NICS) | (pl.col("nics") == _ranks_per_host(row))
+    return host_network.filter(pl.col("host").is_in(hosts) & is_clear)
 
 
 def _factor(row: Row) -> str:
@@ -164,16 +171,12 @@ def _below_nics(
     ranks_per_host: int,
     machine: Machine | None,
     measurement: pl.DataFrame,
-    link: pl.DataFrame,
+    host_network: pl.DataFrame,
     transport: pl.DataFrame,
 ) -> Iterator[Finding]:
     best = _best(row, measurement, LARGE_OVER_NETWORK)
     is_of_run = pl.col("host").is_in(row["hosts"])
-    nics = (
-        link.filter(is_of_run & (pl.col("kind") == "net"))
-        .group_by("host")
-        .agg(pl.len().alias("nics"), pl.col("rate").sum())
-    )
+    nics = _networks(row, host_network)
     if best is None or nics["rate"].n_unique() != 1 or (nics["nics"] > ranks_per_host).any():
         return
     rate, count = float(nics["rate"][0]), int(nics["nics"][0])

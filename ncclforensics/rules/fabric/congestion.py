@@ -62,13 +62,15 @@ def ctr_discards(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -> Ite
 
 
 @rule(Category.CONGESTION, Severity.WARNING, of=("counter_increase",))
-def ctr_congestion(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -> Iterator[Finding]:
+def ctr_congestion(
+    counter_increase: pl.DataFrame, port_peer: pl.DataFrame, load_deviation: pl.DataFrame
+) -> Iterator[Finding]:
     """A port waited far longer for credits than the other ports with traffic.
 
     Means: the other end of the link does not accept the data: on a switch port to a host, that host drains slowly (its
     PCIe link, its memory, flow control); on a port between switches, several flows share the link.
     Not when: there is only one dump, because a total since a restart proves nothing; all ports wait alike, as in a job
-    that sends to many; the port sent nothing; the counter is saturated.
+    that sends to many; the port sent nothing; the counter is saturated; the load of the fabric's uplinks explains it.
     Do: look at the host at the other end (PCIe width and speed, other jobs), or at routing if it is another switch.
     Sources: InfiniBand specification, PortXmitWait; field guides on congestion in GPU clusters.
     """
@@ -81,6 +83,9 @@ def ctr_congestion(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -> I
     usual = max(1, int(waits.select(pl.col("increase").median()).item() or 0))
     slow = waits.filter((pl.col("increase") >= WAIT_LEAST) & (pl.col("increase") >= WAIT_RATIO * usual))
     if slow.is_empty() or slow.height * PEERS_LEAST > waits.height:
+        return
+    slow = slow.filter(~pl.col("key").is_in(load_deviation["keys"].explode().drop_nulls().implode()))
+    if slow.is_empty():
         return
     ports = slow.sort(-pl.col("increase"), "source", "line").to_dicts()
     links = LinkCounters(slow, port_peer)

@@ -21,7 +21,7 @@ def last_states(port_state: pl.DataFrame) -> pl.DataFrame:
     known = port_state.filter(pl.col("device").is_not_null() & pl.col("link_layer").fill_null("").ne("NVLink"))
     station = pl.coalesce("host", pl.col("source").cast(pl.String))
     ordered = known.with_columns(station=station).sort("moment", "source", "line", nulls_last=False)
-    attributes = ("state", "physical_state", "rate_Gbps", "width", "speed", "link_layer")
+    attributes = ("state", "physical_state", "rate_Gbps", "width", "speed", "link_layer", "model")
     return ordered.group_by("station", "device", "port", maintain_order=True).agg(
         pl.col(*attributes).drop_nulls().last(),
         pl.col("host", "node", "lid", "guid").drop_nulls().first(),
@@ -31,12 +31,12 @@ def last_states(port_state: pl.DataFrame) -> pl.DataFrame:
 
 @rule(Category.LINK_DEGRADED, Severity.WARNING, of=("port_state",))
 def ctr_port_below_siblings(port_state: pl.DataFrame) -> Iterator[Finding]:
-    """A port of a host is slower than the same port of the other hosts, or has fewer lanes than its other ports.
+    """A port of a host is slower than the same port of other hosts, or than its other adapters of the same model.
 
     Means: lanes were lost or a lower speed was negotiated: cable, transceiver, or the port of the switch. Traffic
     through this port is slow, and the whole collective with it.
     Not when: ports of other models, such as those for storage, are slower everywhere; all ports are split in two (2X);
-    the port is down; fewer than three others are known.
+    several adapters of a model are slower; the port is down; fewer than three others are known.
     Do: run ibstat and mlxlink -d DEVICE -m on that host; iblinkinfo shows what both ends support; reseat the cable.
     Sources: NCCL documentation, networking; azurehpc-health-checks check_hw_ib.
     """
@@ -50,8 +50,18 @@ def ctr_port_below_siblings(port_state: pl.DataFrame) -> Iterator[Finding]:
     lanes = fabric.with_columns(usual=rate.max().over(beside), alike=(rate == rate.max()).sum().over(beside))
     is_alone = pl.len().over(beside) - 1 == pl.col("alike")
     narrow = lanes.filter((rate < pl.col("usual")) & (pl.col("alike") >= PEERS_LEAST) & is_alone)
+    card = ["station", "model", "link_layer"]
+    known = active.filter(pl.col("model").is_not_null())
+    equal = known.with_columns(usual=rate.max().over(card), alike=(rate == rate.max()).sum().over(card))
+    single = equal.filter(
+        (rate < pl.col("usual")) & (pl.col("alike") >= PEERS_LEAST) & (pl.len().over(card) - 1 == pl.col("alike"))
+    )
     reported: set[tuple[str, str]] = set()
-    for rows, where in ((slow, "the same port of other hosts runs"), (narrow, "the other ports of this host run")):
+    for rows, where in (
+        (slow, "the same port of other hosts runs"),
+        (narrow, "the other ports of this host run"),
+        (single, "the other adapters of this model in this host run"),
+    ):
         for row in rows.to_dicts():
             if (row["station"], row["device"]) in reported:
                 continue

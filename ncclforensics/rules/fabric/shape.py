@@ -195,3 +195,26 @@ def fabric_link_within_level(fabric_deviation: pl.DataFrame) -> Iterator[Finding
             "likely",
             evidence=lines_of(row),
         )
+
+
+@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("fabric_deviation",))
+def fabric_slow_link(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
+    """A link between two switches is slower than nearly all others between the same levels.
+
+    Means: lanes were lost or a lower speed was negotiated: cable, transceiver, or a port that is limited. Traffic that
+    is routed over this link is slow, and the collectives behind it.
+    Not when: more than a tenth of the links of these levels is slower: another design; a faster link connects the same
+    two switches, with which ctr-rate-downshift compares it.
+    Do: reseat or replace cable and transceivers, then run ibnetdiscover again; check that speed and width are not
+    limited at either end.
+    Sources: published maps.
+    """
+    for row in rows_of(fabric_deviation, "slow-link"):
+        own, other = row["ports"]
+        yield Finding(
+            f"the link of {row['name']} port {own} to {row['sibling']} port {other} runs at {row['names'][0]} "
+            f"({row['rate']:g} Gb/s)",
+            f"{row['count']:,} links between these levels run at {row['usual_rate']:g} Gb/s",
+            "likely",
+            evidence=lines_of(row),
+        )

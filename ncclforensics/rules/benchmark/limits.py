@@ -1,0 +1,58 @@
+"""Bandwidths that the links of a machine cannot carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.busbw import DOUBLED, LARGE, LIMIT_MARGIN, limit_of, link_of
+from ncclforensics.data.names import bytes_text
+from ncclforensics.frames.columns import short_name
+from ncclforensics.rules.finding import Category, Finding, Line, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.benchmark_text import rows_of
+
+
+@rule(Category.BENCHMARK_WRONG, Severity.WARNING, of=("benchmark",))
+def bench_impossible(
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, host_network: pl.DataFrame
+) -> Iterator[Finding]:
+    """A test reports more bandwidth than the links of its GPUs and adapters carry.
+
+    Means: the figure is wrong, whatever it is compared with: the time was taken without waiting for the GPU, bits were
+    counted as bytes (8 times too much), both directions were added (2 times), or algbw and busbw were exchanged.
+    Not when: the model of the GPU is not known; over several hosts, the rates of their adapters are not known. Figures
+    above a link's rate are right where a switch reduces (NVLS, SHARP), and on two hosts: W R / (R - 1) is the limit.
+    Do: run nccl-tests itself; in a script synchronise the device before each time stamp; print sizes and times.
+    Sources: nccl-tests, doc/PERFORMANCE.md; the least traffic that a collective needs; NVLink and NIC rates one way.
+    """
+    for row in benchmark.filter((pl.col("nranks") > 1) & (pl.col("communicators") == 1)).to_dicts():
+        hosts, gpus = row["hosts"] or [], row["gpus"] or []
+        link = link_of(gpus[0]) if len(gpus) == 1 else None
+        if link is None or not hosts or row["nranks"] % len(hosts) or row["listed_devices"] != row["nranks"]:
+            continue
+        networks = host_network.filter(pl.col("host").is_in([short_name(host) for host in hosts]))
+        is_even = networks.height == len(hosts) and networks["rate"].n_unique() == 1
+        limit = limit_of(
+            row["collective"] or "", row["nranks"], len(hosts), link[0], is_reduced=link[1],
+            network=float(networks["rate"][0]) if is_even else None,
+        )  # fmt: skip
+        rows = rows_of(measurement, row).filter((pl.col("size") >= LARGE) & pl.col("busbw").is_finite())
+        best = rows.sort("busbw", descending=True).head(1).to_dicts()
+        if limit is None or not best or best[0]["busbw"] <= LIMIT_MARGIN * limit:
+            continue
+        figure = best[0]["busbw"]
+        carried = f"the links of a {gpus[0]} carry {link[0]:.0f} GB/s one way"
+        if len(hosts) > 1:
+            carried += f", the adapters of a host {float(networks['rate'][0]):.0f}"
+        reduced = " where the switch reduces" if link[1] and row["collective"] in DOUBLED else ""
+        yield Finding(
+            f"{row['collective']} reports {figure:,.0f} GB/s at {bytes_text(best[0]['size'])}, more than the "
+            f"{limit:,.0f} GB/s that {row['nranks']} ranks can reach",
+            f"{carried}, so that at most {limit:,.0f} GB/s of busbw are possible{reduced}; this is "
+            f"{figure / limit:.1f} times as much",
+            "likely",
+            hosts=hosts,
+            evidence=[Line(best[0]["source"], best[0]["line"], "best")],
+        )
