@@ -25,6 +25,7 @@ WEIGHT = {
     "machine": 65,
     "counters": 63,  # before ports: a bad link shows in its counters first
     "ports": 62,
+    "cables": 61,
     "links": 60,
     "versions": 55,
     "placement": 50,

@@ -38,3 +38,15 @@ def counters(counter_increase: pl.DataFrame) -> pl.DataFrame:
         value=pl.when(pl.col("value") > 0).then(pl.lit("not zero")).otherwise(pl.lit("zero")),
     )
     return pl.concat([increases, totals])
+
+
+@topic(unit="link", needs="the whole output of ibnetdiscover at both times", is_absence_different=True)
+def cables(fabric_link: pl.DataFrame, fabric_map: pl.DataFrame) -> pl.DataFrame:
+    """Cables of the fabric lead elsewhere, are new, or are gone: routes and loads follow from them."""
+    latest = fabric_map.filter(pl.col("is_latest")).select("source")
+    links = fabric_link.filter(pl.col("kind") != "aggregation").join(latest, on="source", how="semi")
+    return links.select(
+        "source", "line", host=pl.lit(None, pl.String),
+        what=pl.format("link of {} port {}", "name", "port"),
+        value=pl.format("to {} port {}", "peer_name", "peer_port"),
+    )  # fmt: skip

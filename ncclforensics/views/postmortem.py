@@ -81,6 +81,7 @@ def _content(report: Report) -> dict[str, Any]:
         "increased": postmortem_parts.increased(report),
         "increases": Markup(_increases(report)),
         "ports": postmortem_parts.ports(report),
+        "fabrics": postmortem_parts.fabric_drawings(report),
         "settings": postmortem_parts.settings(report),
         "hashes": report.hashes,
         "problems": report.input_problems(),

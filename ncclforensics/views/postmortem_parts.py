@@ -19,10 +19,12 @@ from ncclforensics.views.headline import shown_verdicts
 from ncclforensics.views.rank_map import rank_map
 from ncclforensics.views.text_chain import WORDS
 from ncclforensics.views.text_considered import considered, unexplained
-from ncclforensics.views.text_layout import place_of
+from ncclforensics.views.text_fabric import fabrics
+from ncclforensics.views.text_layout import place_of, render_text
 
 MOST_JOBS = 4  # shown in full
 MOST_COUNTERS, MOST_PORTS = 64, 64
+DRAWING_WIDTH = 140  # characters
 OPEN_ROWS, OPEN_LINES = 12, 6  # longer tables and lists of evidence are folded
 SIDES = 2  # ranks per side in the comparison of calls
 
@@ -146,6 +148,12 @@ def ports(report: Report) -> list[Row]:
     last = report.run["port_state"].unique(list(PORT), keep="last", maintain_order=True)
     shown = (last if last.height <= MOST_PORTS else last.filter(pl.col("state") != "active")).head(MOST_PORTS)
     return [{**row, "port_name": port_name(row)} for row in shown.to_dicts()]
+
+
+def fabric_drawings(report: Report) -> list[str]:
+    """Draw the levels of each fabric of which there is a map, as lines of text; none without a map."""
+    drawings = fabrics(report)
+    return render_text(drawings, width=DRAWING_WIDTH, color=False).strip().splitlines()[1:] if drawings else []
 
 
 def settings(report: Report) -> list[tuple[str, str, int]]:
