@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from enum import StrEnum
+from typing import Any, Self, TypeVar
 
 import polars as pl
 
@@ -176,24 +177,39 @@ class Answer:
 
     @classmethod
     def of(cls, row: Row) -> Self:
-        """Return the answer in a row of JOB_DIAGNOSIS."""
-        values: Row = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-        values |= {name: of(values[name]) for name, of in _WORDS.items()}
+        """Return the answer in a row of JOB_DIAGNOSIS; what another version wrote, or left out, is not known."""
+        values: Row = {name: tuple(value or ()) if name in _LISTS else value for name, value in row.items()}
+        values |= {name: _word(row[name], unknown) for name, unknown in _WORDS.items()}
         values["operation"] = Operation.of(row)
-        values["doubts"] = tuple(Doubt[name] for name in row["doubts"])
-        values["stall_evidence"] = tuple(map(Sign, row["stall_evidence"]))
-        values["evidence_lines"] = _lines(row["evidence_lines"])
-        values["considered"] = tuple(_considered(rival) for rival in row["considered"])
-        values["unexplained"] = tuple(Unexplained(**failure) for failure in row["unexplained"])
+        values["call_ranks"] = None if row["call_ranks"] is None else tuple(row["call_ranks"])
+        values["doubts"] = tuple(Doubt[name] for name in values["doubts"] if name in Doubt.__members__)
+        values["stall_evidence"] = tuple(Sign(sign) for sign in values["stall_evidence"] if sign in list(Sign))
+        values["evidence_lines"] = _lines(values["evidence_lines"])
+        values["considered"] = tuple(map(_considered, values["considered"]))
+        values["unexplained"] = tuple(Unexplained(**failure) for failure in values["unexplained"])
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
-_WORDS = {"verdict": Kind, "certainty": Certainty, "how": How, "basis": Basis, "detail": Detail}
+W = TypeVar("W", bound=StrEnum)
+_LISTS = [name for name, dtype in JOB_DIAGNOSIS.items() if isinstance(dtype, pl.List)]
+# Columns of words -> what stands for one that is not known.
+_WORDS: dict[str, StrEnum] = {
+    "verdict": Kind.UNDECIDABLE,
+    "certainty": Certainty.POSSIBLE,
+    "how": How.NOT_SAID,
+    "basis": Basis.LINES,
+    "detail": Detail.NOTHING,
+}
+
+
+def _word(value: object, unknown: W) -> W:
+    return next((word for word in type(unknown) if word == value), unknown)
 
 
 def _considered(row: Row) -> Considered:
-    lists = {name: tuple(row[name]) for name in ("culprits", "missing", "assumes")}
-    return Considered(**{**row, **lists, "fault": Kind(row["fault"]), "lines": _lines(row["lines"])})
+    lists = {name: tuple(row[name] or ()) for name in ("culprits", "missing", "assumes")}
+    fault, lines = _word(row["fault"], Kind.UNDECIDABLE), _lines(row["lines"] or ())
+    return Considered(**{**row, **lists, "fault": fault, "lines": lines})
 
 
 def _lines(rows: Iterable[Row]) -> tuple[EvidenceLine, ...]:
