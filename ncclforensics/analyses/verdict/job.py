@@ -15,7 +15,8 @@ from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
 from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows, Member
+from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows
+from ncclforensics.analyses.verdict.rows import FailureEvent, Member
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import place_of
 
@@ -37,7 +38,7 @@ class Job:
         for member in rows.members_by_job.get(number, []):
             self.members[member.key].append(member)
         self.waits = rows.waits(number)
-        self.failure_events = rows_of_job("failure_event")
+        self.failure_events = rows.failures_by_job.get(number, [])
         self.completion_errors = rows_of_job("completion_error")
         self.process_exits = rows_of_job("process_exit")
         self.all_exits = rows.of("process_exit")  # also of processes that no other line shows
@@ -251,10 +252,10 @@ class Job:
         """Count the collectives by which a rank is behind the furthest member of a communicator that waits for it."""
         return self._longest_lag.get(rank_id, 0)
 
-    def is_fatal(self, event: Row) -> bool:
+    def is_fatal(self, event: FailureEvent) -> bool:
         """Whether the rank made no call after a failure line; one that it survived is no fault."""
-        last = self._last_pos.get(event["rank_id"], -1)
-        return not event["at_exit"] and int(event["pos"]) > last
+        last = -1 if event.rank_id is None else self._last_pos.get(event.rank_id, -1)
+        return not event.at_exit and event.pos > last
 
     def calls_of(self, rank_id: int) -> pl.DataFrame:
         """Return all calls of a rank, in order."""
@@ -277,9 +278,9 @@ class Job:
         calls = self.calls.filter(pl.col("key").is_in(keys) & pl.col("nth").is_not_null())
         return calls.select("rank_id", "nth", self._call_line["signature"].gather(calls["call_line"]))
 
-    def last_call(self, rank_id: int) -> Row | None:
-        """Return the last call of a rank, on any communicator."""
-        return self._last_call_by_rank.get(rank_id)
+    def last_call(self, rank_id: int | None) -> Row | None:
+        """Return the last call of a rank, on any communicator; None for a process whose rank is not known."""
+        return None if rank_id is None else self._last_call_by_rank.get(rank_id)
 
     @cached_property
     def _last_call_by_rank(self) -> dict[int, Row]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
+from ncclforensics.analyses.verdict.rows import FailureEvent, Member, Timeout
 from ncclforensics.data.names import ranks_text
 from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
+R = TypeVar("R", Member, Timeout, FailureEvent)
 MANY_ROWS = 10_000
 
 # Forms of a PyTorch desync report that name lagging ranks.
@@ -28,64 +30,6 @@ PYTORCH_FRAMES = (
     "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
     "elastic_failure", "announced_position",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Timeout:
-    """What the watchdog of a rank reports of one process group: a row of `work`."""
-
-    rank: int
-    guid: str  # the group's name; empty where none is printed
-    sequence: int | None  # of the work that timed out
-    enqueued: int | None
-    completed: int | None
-    operation: str | None
-    numel: int | None  # input elements
-    has_timed_out: bool  # this rank reports the time-out itself
-    source: int
-    line: int
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the rank had completed all that it had enqueued."""
-        return self.completed is not None and self.enqueued is not None and self.completed >= self.enqueued
-
-    def place(self, rank_id: int | None) -> Row:
-        """Return its line as a row, with the rank that it is about."""
-        return {"rank_id": rank_id, "source": self.source, "line": self.line}
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """The membership of a rank in a communicator: a row of `member`."""
-
-    job: int
-    key: str
-    rank_id: int
-    rank: int | None  # in the communicator
-    nranks: int
-    is_inferred: bool
-    is_complete: bool
-    end: str | None
-    end_pos: int | None
-    created_pos: int
-    host: str
-    pid: int
-    has_met: bool  # its lines show that its ranks exchanged data
-    source: int
-    line: int | None
-    end_source: int | None
-    end_line: int | None
-
-    @property
-    def place(self) -> Row:
-        """The line of its creation, as a row with the rank."""
-        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
-
-    @property
-    def place_of_end(self) -> Row:
-        """The line of its end."""
-        return {"rank_id": self.rank_id, "source": self.end_source, "line": self.end_line}
 
 
 class JobRows:
@@ -113,6 +57,10 @@ class JobRows:
                 divided[tuple(row[column] for column in values)].append(row)
             self._divided[name, *values] = divided
         return self._divided[name, *values].get(tuple(values.values()), [])
+
+    def _typed(self, name: str, of: type[R]) -> list[R]:
+        """The rows of a frame as values of a class whose fields are columns."""
+        return [of(*values) for values in _values(self.frames[name].select(field.name for field in fields(of)))]
 
     def of_ranks(self, name: str, job: int) -> list[Row]:
         """The rows of a frame about ranks of a job."""
@@ -145,8 +93,7 @@ class JobRows:
     @cached_property
     def members(self) -> list[Member]:
         """The memberships of all jobs, as the rows of `member` stand."""
-        shown = self.frames["member"].select(field.name for field in fields(Member))
-        return [Member(*values) for values in _values(shown)]
+        return self._typed("member", Member)
 
     @cached_property
     def members_by_job(self) -> dict[int, list[Member]]:
@@ -159,8 +106,15 @@ class JobRows:
     @cached_property
     def timeouts(self) -> list[Timeout]:
         """What watchdogs of the only job report of work."""
-        shown = [field.name for field in fields(Timeout)]
-        return [Timeout(**{name: row[name] for name in shown}) for row in self.of_only_job("work")]
+        return self._typed("work", Timeout) if self.is_only_job else []
+
+    @cached_property
+    def failures_by_job(self) -> dict[int | None, list[FailureEvent]]:
+        """Job -> the lines of failure of its processes."""
+        divided: dict[int | None, list[FailureEvent]] = defaultdict(list)
+        for event in self._typed("failure_event", FailureEvent):
+            divided[event.job].append(event)
+        return divided
 
     @cached_property
     def desyncs(self) -> list[Row]:

@@ -9,6 +9,7 @@ from ncclforensics.analyses.job.ends.failure_events import HARD
 from ncclforensics.analyses.job.ends.process_exits import end_text, strongest_reports
 from ncclforensics.analyses.verdict.answer import Unexplained
 from ncclforensics.analyses.verdict.explanation import Explanation, Row
+from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 
 # Ends that do not follow from a rank that stands still, a call that differs or a connection that is lost.
@@ -19,7 +20,7 @@ RAISED_ON_ALL = (Kind.INIT_FAILED, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
 OPEN = (Kind.UNDECIDABLE, Kind.NO_HANG)
 
 
-def unexplained(answer: Explanation, exits: Iterable[Row], fatal: Iterable[Row]) -> tuple[Unexplained, ...]:
+def unexplained(answer: Explanation, exits: Iterable[Row], fatal: Iterable[FailureEvent]) -> tuple[Unexplained, ...]:
     """Return the failures of ranks that are no culprits and that nothing of the answer brings about.
 
     `exits`: rows of `process_exit`; `fatal`: those of `failure_event` after which the rank made no call.
@@ -37,18 +38,15 @@ def _exits(answer: Explanation, exits: Iterable[Row]) -> Iterator[Unexplained]:
     first = [row for row in exits if row["is_first"] and row["is_final"] and row["rank_id"] is not None]
     for row in strongest_reports(first)[:MOST]:
         if row["how"] in own and row["rank_id"] not in answer.culprits and row["rank"] not in answer.missing:
-            yield _failure(row, end_text(row))
+            yield Unexplained(row["rank_id"], end_text(row), row["source"], row["line"])
 
 
-def _faults(answer: Explanation, fatal: Iterable[Row]) -> Iterator[Unexplained]:
+def _faults(answer: Explanation, fatal: Iterable[FailureEvent]) -> Iterator[Unexplained]:
     """Yield faults of GPUs and memory; where the transport or an init failed, they are its explanation."""
     if answer.verdict in (Kind.STUCK_TOGETHER, *RAISED_ON_ALL):
         return
-    hard = [row for row in fatal if row["kind"] == HARD and row["rank_id"] is not None]
-    for row in hard[:MOST]:
-        if row["rank_id"] not in answer.culprits:
-            yield _failure(row, "reports a fault of its own (a CUDA call, memory or a device failed)")
-
-
-def _failure(row: Row, text: str) -> Unexplained:
-    return Unexplained(row["rank_id"], text, row["source"], row["line"])
+    text = "reports a fault of its own (a CUDA call, memory or a device failed)"
+    hard = [(event.rank_id, event) for event in fatal if event.kind == HARD and event.rank_id is not None]
+    for rank_id, event in hard[:MOST]:
+        if rank_id not in answer.culprits:
+            yield Unexplained(rank_id, text, event.source, event.line)

@@ -54,9 +54,9 @@ def find_first_exit(job: Job) -> Explanation | None:
     diagnosis.add_evidence("culprit", strongest[:4])
     cite_first_missing_call(job, diagnosis)
     connection_losses = [
-        event
+        event.place
         for event in job.failure_events
-        if event["kind"] == LOST and not event["at_exit"] and event["rank_id"] not in culprits
+        if event.kind == LOST and not event.at_exit and event.rank_id not in culprits
     ]
     diagnosis.add_evidence("failure", connection_losses[:3])
     return diagnosis
@@ -83,7 +83,7 @@ def _one_ended_first(job: Job, rows: list[Row]) -> Explanation:
 def _is_end_seen(job: Job, rank_id: int) -> bool:
     """Whether anything besides the kernel's line shows that the process of this rank ended."""
     row = job.rank_ids[rank_id]
-    lost = [event for event in job.failure_events if event["kind"] == LOST and not event["at_exit"]]
-    return any(event["rank_id"] != rank_id for event in lost) or any(
+    lost = [event for event in job.failure_events if event.kind == LOST and not event.at_exit]
+    return any(event.rank_id != rank_id for event in lost) or any(
         state["state_kind"] in UNREACHABLE and state["process"] == row["pid"] for state in job.states
     )

@@ -15,9 +15,9 @@ from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
-from ncclforensics.analyses.verdict.job_rows import Member
 from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_cut_logs, judge_unseen_members
 from ncclforensics.analyses.verdict.lines.stall import find_stall_evidence, ranks_that_moved_data
+from ncclforensics.analyses.verdict.rows import FailureEvent, Member
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
 from ncclforensics.data.names import ranks_text, shown
 from ncclforensics.data.nccl_sources import is_call_file, is_top_file
@@ -36,23 +36,23 @@ MAJORITY = 0.5
 def find_refused_init(job: Job) -> Explanation | None:
     """Find a refusal: NCCL states why it cannot create a communicator."""
     unfinished = [row for row in job.memberships if not row.is_complete]
-    lines = [event for event in job.failure_events if event["kind"] == REFUSED]
+    lines = [event for event in job.failure_events if event.kind == REFUSED]
     if not lines:
         return None
-    first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event["form"], len(_REFUSAL_ORDER)))
+    first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event.form, len(_REFUSAL_ORDER)))
     culprits, reason, detail = _explain_refusal(job, first, lines)
     key = next((row.key for row in unfinished), None)
     victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     diagnosis = Explanation(Kind.INIT_FAILED, reason, culprits=culprits, victims=victims, key=key, detail=detail)
-    if first["form"] == "rank_twice":  # the second process should have had the rank number that is absent
+    if first.form == "rank_twice":  # the second process should have had the rank number that is absent
         doubles = len(culprits) - len(set(job.rank_numbers(culprits)))
         diagnosis.missing = job.absent if len(job.absent) <= doubles else []  # of more, some logs were not given
-    elif first["form"] == "gpu_twice":
-        diagnosis.missing = [number for number in (first["rank"], first["other"]) if number in job.absent]
-    diagnosis.add_evidence("failure", [event for event in lines if event["form"] == first["form"]][:4])
+    elif first.form == "gpu_twice":
+        diagnosis.missing = [number for number in (first.rank, first.other) if number in job.absent]
+    diagnosis.add_evidence("failure", [event.place for event in lines if event.form == first.form][:4])
     diagnosis.add_evidence("culprit", [row.place for row in unfinished if row.rank_id in culprits][:4])
-    is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first["form"])
-    if not culprits or is_partly_known or first["form"] in ("message_truncated", "root_info"):
+    is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first.form)
+    if not culprits or is_partly_known or first.form in ("message_truncated", "root_info"):
         diagnosis.doubt(Doubt.REASON_OF_ANOTHER)
     return diagnosis
 
@@ -73,40 +73,35 @@ def find_failed_init(job: Job) -> Explanation | None:
         and job.last_call(rank_id) is None
     }
 
-    def is_inside(event: Row) -> bool:
-        return event["rank_id"] in never_joined or any(
-            event["pos"] > row.created_pos for row in inside.get(event["rank_id"], [])
-        )
+    def is_inside(event: FailureEvent) -> bool:
+        began = [] if event.rank_id is None else inside.get(event.rank_id, [])
+        return event.rank_id in never_joined or any(event.pos > row.created_pos for row in began)
 
     faults = [
-        event
-        for event in job.failure_events
-        if event["form"] in _FAULT_TEXTS and not event["at_exit"] and is_inside(event)
+        event for event in job.failure_events if event.form in _FAULT_TEXTS and not event.at_exit and is_inside(event)
     ]
-    fault = min((_FAULT_TEXTS[event["form"]] for event in faults), key=list(_FAULT_TEXTS.values()).index, default="")
+    fault = min((_FAULT_TEXTS[event.form] for event in faults), key=list(_FAULT_TEXTS.values()).index, default="")
     if not faults:  # another fault, if NCCL left init with an error and no connection was lost
-        other = {event["rank_id"] for event in job.failure_events if event["kind"] in (LOST, NETWORK)}
-        returned = [event for event in job.failure_events if event["form"] == "unwinding"]
-        other |= {event["rank_id"] for event in returned if is_call_file(event["unwound"])}  # a call after init
+        other = {event.rank_id for event in job.failure_events if event.kind in (LOST, NETWORK)}
+        returned = [event for event in job.failure_events if event.form == "unwinding"]
+        other |= {event.rank_id for event in returned if is_call_file(event.unwound)}  # a call after init
         faults = [
-            event
-            for event in returned
-            if _is_returned(job, event) and event["rank_id"] not in other and is_inside(event)
+            event for event in returned if _is_returned(job, event) and event.rank_id not in other and is_inside(event)
         ]
         fault = UNNAMED_FAULT
-    culprits = sorted({event["rank_id"] for event in faults if event["rank_id"] is not None})
+    culprits = sorted({event.rank_id for event in faults if event.rank_id is not None})
     if not culprits:
         return None
     diagnosis = _fault_in_init(fault)
     diagnosis.culprits = culprits
     goes_on_behind = any(map(job.application_lines_after, culprits))
-    has_left = goes_on_behind or any(is_top_file(event["unwound"]) for event in faults)
+    has_left = goes_on_behind or any(is_top_file(event.unwound) for event in faults)
     if diagnosis.detail is Detail.UNNAMED_FAULT and not has_left:
         diagnosis.doubt(Doubt.FAULT_SURVIVED)
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     diagnosis.key = next((row.key for rank_id in culprits for row in inside.get(rank_id, [])), None)
     diagnosis.add_evidence(
-        "failure", [next(event for event in faults if event["rank_id"] == rank_id) for rank_id in culprits[:4]]
+        "failure", [next(event.place for event in faults if event.rank_id == rank_id) for rank_id in culprits[:4]]
     )
     return diagnosis
 
@@ -118,10 +113,10 @@ def _fault_in_init(fault: str) -> Explanation:
     return Explanation(Kind.INIT_FAILED, claim, [Doubt.FAULT_FOLLOWED], detail=detail, fault=fault)
 
 
-def _is_returned(job: Job, event: Row) -> bool:
+def _is_returned(job: Job, event: FailureEvent) -> bool:
     """Whether an error left NCCL, or is the last that the process printed; what it survived is no failure."""
-    process = job.processes.get((event["host"], event["pid"]), {})
-    return is_top_file(event["unwound"]) or process.get("last_pos") == event["pos"]
+    process = job.processes.get((event.host, event.pid), {})
+    return is_top_file(event.unwound) or process.get("last_pos") == event.pos
 
 
 # Failure forms that are a fault of the rank itself, with their description; the most specific first.
@@ -143,18 +138,16 @@ _REFUSALS = (
 _REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
 
 
-def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], str, Detail]:
+def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) -> tuple[list[int], str, Detail]:
     """Return the culprits of a refusal, its reason, and what a launcher set wrongly, from the most specific line."""
-    by_number: dict[int, list[int]] = defaultdict(list)
+    by_number: dict[int | None, list[int]] = {None: []}
     for rank_id in job.rank_ids:
         if (number := job.rank_number(rank_id)) is not None:
-            by_number[number].append(rank_id)
-    ranks_of_pair = [rank_id for number in (line["rank"], line["other"]) for rank_id in by_number.get(number, [])]
-    pair = f"ranks {shown(line['rank'])} and {shown(line['other'])}"
-    sizes = (
-        f"processes were started with different numbers of ranks, {shown(line['nranks'])} and {shown(line['other'])}"
-    )
-    match line["form"]:
+            by_number.setdefault(number, []).append(rank_id)
+    ranks_of_pair = [rank_id for number in (line.rank, line.other) for rank_id in by_number.get(number, [])]
+    pair = f"ranks {shown(line.rank)} and {shown(line.other)}"
+    sizes = f"processes were started with different numbers of ranks, {shown(line.nranks)} and {shown(line.other)}"
+    match line.form:
         case "gpu_twice":
             return sorted(set(ranks_of_pair)), f"{pair} use the same GPU", Detail.SAME_GPU
         case "gpu_shared":
@@ -163,11 +156,9 @@ def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], 
             return shared, f"{names} use the same GPU", Detail.SAME_GPU
         case "rank_twice":
             absent = f", and no log shows {ranks_text(job.absent)}" if job.absent else ""
-            twice = f"two processes have rank number {shown(line['rank'])}{absent}"
-            return by_number.get(line["rank"], []), twice, Detail.SAME_NUMBER
-        case "rank_count" | "root_info" if line["nroots"] == line["otherroots"] and (
-            outliers := _outliers_in_size(job)
-        ):
+            twice = f"two processes have rank number {shown(line.rank)}{absent}"
+            return by_number.get(line.rank, []), twice, Detail.SAME_NUMBER
+        case "rank_count" | "root_info" if line.nroots == line.otherroots and (outliers := _outliers_in_size(job)):
             return outliers, f"{sizes}; the minority: {ranks_text(job.rank_numbers(outliers))}", Detail.OTHER_SIZE
         case "version_mismatch":
             return ranks_of_pair[1:], f"{pair} run different versions of NCCL", Detail.NOTHING
@@ -180,10 +171,10 @@ def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], 
             versions = f"processes of different versions of NCCL connect to each other: {', '.join(job.releases)}"
             return outliers, versions, Detail.NOTHING
         case "no_interface":
-            without = {event["rank_id"] for event in lines if event["form"] == "no_interface"}
+            without = {event.rank_id for event in lines if event.form == "no_interface" and event.rank_id is not None}
             unmatched = "no network interface matches NCCL_SOCKET_IFNAME on this host"
-            return sorted(without - {None}), unmatched, Detail.NOTHING
-        case "rank_count" | "root_info" if line["nranks"] != line["other"]:
+            return sorted(without), unmatched, Detail.NOTHING
+        case "rank_count" | "root_info" if line.nranks != line.other:
             return [], sizes, Detail.OTHER_SIZE
     return [], "the cited warning gives the reason", Detail.NOTHING
 
@@ -242,16 +233,16 @@ def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     returned = [
         event
         for event in job.failure_events
-        if event["form"] == "unwinding" and is_top_file(event["unwound"], (INIT_FILE,)) and not event["at_exit"]
-        if event["rank_id"] in began and event["pos"] > began[event["rank_id"]]
+        if event.form == "unwinding" and is_top_file(event.unwound, (INIT_FILE,)) and not event.at_exit
+        if event.rank_id in began and event.pos > began[event.rank_id]
     ]
     if not returned:
         return None
     diagnosis = _fault_in_init(UNNAMED_FAULT)
-    diagnosis.key = next((row.key for row in inside if row.rank_id == returned[0]["rank_id"]), None)
-    first_of_rank = {event["rank_id"]: event for event in reversed(returned)}
+    diagnosis.key = next((row.key for row in inside if row.rank_id == returned[0].rank_id), None)
+    first_of_rank = {event.rank_id: event for event in reversed(returned) if event.rank_id is not None}
     diagnosis.victims = sorted(first_of_rank)
-    diagnosis.add_evidence("failure", [first_of_rank[rank_id] for rank_id in sorted(first_of_rank)][:4])
+    diagnosis.add_evidence("failure", [first_of_rank[rank_id].place for rank_id in sorted(first_of_rank)][:4])
     return diagnosis
 
 

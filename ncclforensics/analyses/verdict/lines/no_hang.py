@@ -5,7 +5,8 @@ from __future__ import annotations
 from ncclforensics.analyses.job.ends.failure_events import AFTER, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.data.nccl_sources import result_text
@@ -24,7 +25,7 @@ MANY_DAMAGED = 0.1  # share of the lines of NCCL
 
 def find_reported_success(job: Job) -> Explanation | None:
     """Find that the program came to its end, by its own words or PyTorch's, where no line shows a failure before."""
-    has_failed = any(not event["at_exit"] for event in job.failure_events) or bool(job.process_exits)
+    has_failed = any(not event.at_exit for event in job.failure_events) or bool(job.process_exits)
     if job.is_finished or has_failed:
         return None
     processes = {row["ended_pid"] for row in job.successes if row["form"] == "process"}
@@ -97,22 +98,26 @@ def find_returned_error(job: Job) -> Explanation | None:
     later_errors = [
         event
         for event in job.failure_events
-        if event["form"] == "unwinding" and not event["at_exit"] and event["rank_id"] is not None
-        if (last := job.last_call(event["rank_id"])) is not None and event["pos"] > last["pos"]
+        if event.form == "unwinding" and not event.at_exit and event.rank_id is not None
+        if (last := job.last_call(event.rank_id)) is not None and event.pos > last["pos"]
     ]
     if not later_errors:
         return None
-    later_errors.sort(key=lambda event: event["result"] == REMOTE_ERROR)  # what others cause stands last
-    of_code: dict[int | None, list[Row]] = {}
+    later_errors.sort(key=lambda event: event.result == REMOTE_ERROR)  # what others cause stands last
+    of_code: dict[int | None, list[FailureEvent]] = {}
     for event in later_errors:
-        of_code.setdefault(event["result"], []).append(event)
-    ranks_of = {code: job.names({event["rank_id"] for event in of_code[code]}) for code in of_code}
+        of_code.setdefault(event.result, []).append(event)
+    ranks_of = {code: job.names(_ranks_of(events)) for code, events in of_code.items()}
     errors = " and ".join(f"error {result_text(code)} to {ranks}" for code, ranks in ranks_of.items())
     reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome is not in these logs"
-    ranks = job.names({event["rank_id"] for event in later_errors})
+    ranks = job.names(_ranks_of(later_errors))
     diagnosis = undecided(reason, [f"collect the program output of {ranks}"])
-    diagnosis.add_evidence("failure", [event for events in of_code.values() for event in events[:2]])
+    diagnosis.add_evidence("failure", [event.place for events in of_code.values() for event in events[:2]])
     return diagnosis
+
+
+def _ranks_of(events: list[FailureEvent]) -> set[int]:
+    return {event.rank_id for event in events if event.rank_id is not None}
 
 
 def conclude_no_hang(job: Job) -> Explanation:
@@ -156,6 +161,6 @@ def conclude_no_hang(job: Job) -> Explanation:
             Doubt.LINES_MISSING,
             "yet lines of these logs were lost, moved or doubled, and a call that differs may be one",
         )
-    if any(event["kind"] == AFTER for event in job.failure_events) or job.absent:
+    if any(event.kind == AFTER for event in job.failure_events) or job.absent:
         answer.doubt(Doubt.MEMBER_UNSEEN)
     return answer

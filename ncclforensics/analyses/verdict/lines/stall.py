@@ -53,9 +53,7 @@ def find_stall_evidence(job: Job) -> list[Sign]:
         kinds.append(Sign.ABORT)
     if _silence(job):
         kinds.append(Sign.SILENCE)
-    kinds += [
-        FAILURES[event["kind"]] for event in job.failure_events if event["kind"] in FAILURES and job.is_fatal(event)
-    ]
+    kinds += [FAILURES[event.kind] for event in job.failure_events if event.kind in FAILURES and job.is_fatal(event)]
     kinds += [Sign.CAPTURE for row in job.process_exits if row["is_first"] and row["reporter"] == CAPTURE]
     return list(dict.fromkeys(kinds))
 
@@ -121,7 +119,7 @@ def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
     A NIC answers without its process: that a rank makes no call does not fail transfers, only that it ends does.
     """
     hosts = {job.rank_ids[rank_id]["host"] for rank_id in diagnosis.culprits}
-    reporting = {event["rank_id"] for event in job.failure_events}
+    reporting = {event.rank_id for event in job.failure_events}
     if not hosts or not reporting.isdisjoint(diagnosis.culprits):
         return None
     pairs = [
@@ -175,4 +173,4 @@ def _are_many(job: Job, culprits: list[int]) -> bool:
 
 def ranks_that_moved_data(job: Job) -> set[int | None]:
     """Return the ranks in which an error reached the thread that moves the data of calls, which follow init."""
-    return {event["rank_id"] for event in job.failure_events if event["calling_thread"] in PROGRESS}
+    return {event.rank_id for event in job.failure_events if event.calling_thread in PROGRESS}

@@ -15,16 +15,16 @@ MOST_PEERS = 3  # named in a reason
 
 def find_transport_failure(job: Job) -> Explanation | None:
     """Find failures of the transport or a GPU where all ranks made the same calls."""
-    failures = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and job.is_fatal(event)]
+    failures = [event for event in job.failure_events if event.kind in (HARD, NETWORK, LOST) and job.is_fatal(event)]
     aborted = [row for row in job.memberships if row.end in ("Abort", "Revoke")]
     if not failures:
         return None
-    local_faults = [event for event in failures if event["kind"] == HARD]
+    local_faults = [event for event in failures if event.kind == HARD]
     cited = local_faults or failures
     silent = [rank_id for rank_id in job.rank_ids if not job.last_call(rank_id)]
     if not job.calls.height:
-        is_local = bool(local_faults) or {event["form"] for event in failures} == {"system_call"}
-        peers = [] if is_local else list(dict.fromkeys(str(event["peer"]) for event in failures if event["peer"]))
+        is_local = bool(local_faults) or {event.form for event in failures} == {"system_call"}
+        peers = [] if is_local else list(dict.fromkeys(str(event.peer) for event in failures if event.peer))
         named = ", ".join(peers[:MOST_PEERS])
         cause = "a rank reports a fault of its own" if is_local else f"connections{f' to {named}' * bool(peers)} failed"
         reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"
@@ -41,13 +41,13 @@ def find_transport_failure(job: Job) -> Explanation | None:
         reason = "all ranks made the same calls, and then the transport or a GPU failed"
         diagnosis = Explanation(Kind.STUCK_TOGETHER, reason, [Doubt.TRANSPORT_SURVIVED])
     diagnosis.culprits = (
-        sorted({event["rank_id"] for event in local_faults if event["rank_id"] is not None})
+        sorted({event.rank_id for event in local_faults if event.rank_id is not None})
         if len(local_faults) < len(job.rank_ids)
         else []
     )
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits]
     last = max(job.describe(job.calls.tail(1)), key=lambda row: row["pos"], default=None)
     diagnosis.key, diagnosis.call = (last["key"], last) if last else (None, None)
-    diagnosis.add_evidence("failure", cited[:4])
+    diagnosis.add_evidence("failure", [event.place for event in cited[:4]])
     diagnosis.add_evidence("context", [member.place_of_end for member in aborted[:2]])
     return diagnosis

@@ -57,7 +57,7 @@ def _ranks_with_an_end(job: Job) -> set[int]:
 
 
 def _ranks_with_a_failure(job: Job) -> set[int]:
-    return {event["rank_id"] for event in job.failure_events}
+    return {event.rank_id for event in job.failure_events if event.rank_id is not None}
 
 
 def _calls_made(job: Job, rank_ids: list[int]) -> dict[int, dict[tuple[int, int], int]]:

@@ -21,6 +21,7 @@ from ncclforensics.analyses.verdict.lines.wait_cycle import (
     judge_messages_in_order,
     ranks_in_cycles_without,
 )
+from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT
@@ -32,18 +33,19 @@ FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
 
 def find_lost_process(job: Job) -> Explanation | None:
     """Find a process that vanished without an error of its own while others lost their connection to it."""
-    connection_losses = [event for event in job.failure_events if event["kind"] == LOST and not event["at_exit"]]
+    connection_losses = [event for event in job.failure_events if event.kind == LOST and not event.at_exit]
     never_complete = [key for key, rows in job.members.items() if not any(row.is_complete for row in rows)]
     if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
         return None  # a rank never joined init: the launcher ended the other processes
     awaited, waits_for_of = job.awaited_ranks, job.sets_awaited_by
-    reporting = {event["rank_id"] for event in job.failure_events}
+    reporting = {event.rank_id for event in job.failure_events}
     finished = {row.rank_id for row in job.memberships if row.end is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
     on_named_hosts = _on_named_hosts(job, connection_losses)
     lost_ranks = [rank_id for rank_id in silent_ranks if rank_id in on_named_hosts and not finished & on_named_hosts]
     silent_ranks = lost_ranks or silent_ranks
-    named_ranks = {event["named_rank_id"] for event in connection_losses} & set(silent_ranks)
+    named = {event.named_rank_id for event in connection_losses}
+    named_ranks = {rank_id for rank_id in silent_ranks if rank_id in named}
     # A log that ends inside a line lacks what came next, another one earlier calls: that a rank waits for such a one
     # shows nothing.
     all_cut = {rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]}
@@ -63,12 +65,12 @@ def find_lost_process(job: Job) -> Explanation | None:
             f"other ranks lost a connection, and the logs of {job.names(culprits)} end inside a line: one of these "
             "died, and the last lines of the others were lost in a buffer"
         )
-        return one_of_these_died(job, culprits, reason, "failure", connection_losses[:3])
+        return one_of_these_died(job, culprits, reason, "failure", [event.place for event in connection_losses[:3]])
     culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
         return _lost_on_another_host(job, lost_ranks, connection_losses)
-    if all(event["form"] == "local_closed" for event in connection_losses) and all(
-        event["result"] != REMOTE_ERROR for event in job.failure_events
+    if all(event.form == "local_closed" for event in connection_losses) and all(
+        event.result != REMOTE_ERROR for event in job.failure_events
     ):
         return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
     is_lonely = len(silent_ranks) > 1 and len(silent_ranks) * FEW_SILENT <= len(job.rank_ids)
@@ -89,7 +91,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
         reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
         answer = undecided(reason, [f"collect the logs of {', '.join(absent_hosts)}"], suspects=job.absent)
-        answer.add_evidence("failure", connection_losses[:3])
+        answer.add_evidence("failure", [event.place for event in connection_losses[:3]])
         return answer
     diagnosis = Explanation(
         Kind.RANK_DIED,
@@ -100,34 +102,35 @@ def find_lost_process(job: Job) -> Explanation | None:
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     cite_first_missing_call(job, diagnosis)
     diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in culprits[:4]])
+    of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
     diagnosis.add_evidence(
         "failure",
-        [event for event in connection_losses if event["named_rank_id"] in culprits][:3] or connection_losses[:3],
+        [event.place for event in of_culprits[:3] or connection_losses[:3]],
     )
     if named_ranks:
         return diagnosis
     return find_several_ends(job, diagnosis, is_end_shown=True) or diagnosis
 
 
-def _on_named_hosts(job: Job, connection_losses: list[Row]) -> set[int]:
+def _on_named_hosts(job: Job, connection_losses: list[FailureEvent]) -> set[int]:
     """The ranks on the hosts that lines about a lost connection name as the other end: `peer gpu-07<40008>`."""
     hosts = _peers(connection_losses)
     return {rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts}
 
 
-def _peers(connection_losses: list[Row]) -> set[str]:
+def _peers(connection_losses: list[FailureEvent]) -> set[str]:
     """The names or addresses of the hosts at the other end; empty text where a line names none."""
-    return {str(event["peer"] or "").partition("<")[0] for event in connection_losses}
+    return {str(event.peer or "").partition("<")[0] for event in connection_losses}
 
 
-def _is_one_process(connection_losses: list[Row]) -> bool:
+def _is_one_process(connection_losses: list[FailureEvent]) -> bool:
     """Whether several ranks name one port as the other end: it is of one process, and no host stopped."""
-    ends = {str(event["peer"] or "") for event in connection_losses}
-    reporting = {event["rank_id"] for event in connection_losses}
+    ends = {str(event.peer or "") for event in connection_losses}
+    reporting = {event.rank_id for event in connection_losses}
     return len(ends) == 1 and "<" in ends.pop() and len(reporting) > 1
 
 
-def _hosts_without_ranks(job: Job, connection_losses: list[Row]) -> list[str]:
+def _hosts_without_ranks(job: Job, connection_losses: list[FailureEvent]) -> list[str]:
     """Return the hosts to which connections were lost, if all lines name one and no rank of the job is known there."""
     peers = {peer.partition(".")[0] for peer in _peers(connection_losses)}
     hosts = {str(row["host"]).partition(".")[0] for row in job.rank_ids.values()}
@@ -135,7 +138,7 @@ def _hosts_without_ranks(job: Job, connection_losses: list[Row]) -> list[str]:
     return sorted(peers) if are_names and hosts.isdisjoint(peers) else []
 
 
-def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: list[Row]) -> Explanation | None:
+def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: list[FailureEvent]) -> Explanation | None:
     """Answer where connections to a host were lost, and none of its ranks is one that the others wait for."""
     if not lost_ranks:
         return None
@@ -143,7 +146,7 @@ def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: li
         f"other ranks lost their connections to the host of {job.names(lost_ranks)}, where a process ended; these logs "
         "do not show which, and they may end before that"
     )
-    return one_of_these_died(job, lost_ranks, reason, "failure", connection_losses[:3])
+    return one_of_these_died(job, lost_ranks, reason, "failure", [event.place for event in connection_losses[:3]])
 
 
 def one_of_these_died(job: Job, rank_ids: list[int], reason: str, what: str, rows: list[Row]) -> Explanation:

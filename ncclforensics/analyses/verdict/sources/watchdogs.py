@@ -17,7 +17,7 @@ from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.job_rows import Timeout
+from ncclforensics.analyses.verdict.rows import Timeout
 from ncclforensics.analyses.verdict.vocabulary import Basis, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of

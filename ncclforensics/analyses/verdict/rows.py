@@ -1,0 +1,100 @@
+"""Rows of frames as typed values: what the engine reads most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """What the watchdog of a rank reports of one process group: a row of `work`."""
+
+    rank: int
+    guid: str  # the group's name; empty where none is printed
+    sequence: int | None  # of the work that timed out
+    enqueued: int | None
+    completed: int | None
+    operation: str | None
+    numel: int | None  # input elements
+    has_timed_out: bool  # this rank reports the time-out itself
+    source: int
+    line: int
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the rank had completed all that it had enqueued."""
+        return self.completed is not None and self.enqueued is not None and self.completed >= self.enqueued
+
+    def place(self, rank_id: int | None) -> Row:
+        """Return its line as a row, with the rank that it is about."""
+        return {"rank_id": rank_id, "source": self.source, "line": self.line}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The membership of a rank in a communicator: a row of `member`."""
+
+    job: int
+    key: str
+    rank_id: int
+    rank: int | None  # in the communicator
+    nranks: int
+    is_inferred: bool
+    is_complete: bool
+    end: str | None
+    end_pos: int | None
+    created_pos: int
+    host: str
+    pid: int
+    has_met: bool  # its lines show that its ranks exchanged data
+    source: int
+    line: int | None
+    end_source: int | None
+    end_line: int | None
+
+    @property
+    def place(self) -> Row:
+        """The line of its creation, as a row with the rank."""
+        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
+
+    @property
+    def place_of_end(self) -> Row:
+        """The line of its end."""
+        return {"rank_id": self.rank_id, "source": self.end_source, "line": self.end_line}
+
+
+@dataclass(frozen=True, slots=True)
+class FailureEvent:
+    """A line in which a process reports a failure: a row of `failure_event`."""
+
+    job: int | None
+    rank_id: int | None  # None where one process drives several ranks
+    host: str
+    pid: int
+    form: str
+    kind: str
+    named_rank_id: int | None  # of the rank that the line names
+    rank: int | None
+    other: int | None
+    nranks: int | None
+    nroots: int | None
+    otherroots: int | None
+    status: int | None
+    peer: str | None
+    error: str | None
+    busid: int | None
+    result: int | None  # ncclResult_t that a caller returned
+    unwound: str | None  # place of a caller that returned an error
+    calling_thread: str | None
+    at_exit: bool  # after the process began to destroy or abort its communicators
+    source: int
+    line: int
+    pos: int
+
+    @property
+    def place(self) -> Row:
+        """Its line, as a row with the rank."""
+        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
