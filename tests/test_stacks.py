@@ -85,7 +85,7 @@ def test_processes_of_one_file_are_kept_apart_and_share_the_frames_below_their_h
     )
     report = report_on(tmp_path, dumps=f'{heads}{waiting}\nThread 4104 (idle): "MainThread"\n{loading}')
     (verdict,) = report.verdicts
-    assert (verdict["verdict"], verdict["certainty"], len(verdict["victims"])) == ("lagging-ranks", "likely", 3)
+    assert (verdict.verdict, verdict.certainty, len(verdict.victims)) == ("lagging-ranks", "likely", 3)
     assert "process 4104 stands in evaluate, train.py:83 (data loader)" in report.findings[0].title
 
 

@@ -118,5 +118,5 @@ def test_a_log_that_ends_while_nccl_connects_names_no_culprit(tmp_path: Path) ->
 
     verdict = analyze(tmp_path).verdicts[0]
 
-    assert (verdict["verdict"], verdict["culprits"]) == ("undecidable", [])
-    assert "while NCCL connects it" in verdict["reason"]
+    assert (verdict.verdict, verdict.culprits) == ("undecidable", ())
+    assert "while NCCL connects it" in verdict.reason

@@ -39,23 +39,23 @@ def _waiting(rank: int, work: int = 808, **fields: object) -> dict[str, object]:
 
 def test_ranks_of_a_job_of_unknown_size_are_not_all_ranks(tmp_path: Path) -> None:
     (verdict,) = _report(tmp_path, _waiting(0), _waiting(1), _waiting(2)).verdicts
-    assert (verdict["verdict"], verdict["certainty"]) == ("stuck-together", "possible")
-    assert "the number of ranks is not known" in verdict["reason"]
+    assert (verdict.verdict, verdict.certainty) == ("stuck-together", "possible")
+    assert "the number of ranks is not known" in verdict.reason
 
 
 def test_a_work_that_one_rank_completed_accuses_no_gpu(tmp_path: Path) -> None:
     ahead = {"rank": 1, "work": 70005, "enqueued": 70005, "completed": 70004, "name": "BROADCAST"}
     report = _report(tmp_path, ahead, _waiting(2, 70002), _waiting(4, 70002))
     (verdict,) = report.verdicts
-    assert (verdict["certainty"], list(verdict["culprits"])) == ("possible", [])
-    assert "work 70005 (Broadcast)" in verdict["reason"]
-    assert {row["fault"] for row in report.explanations(0)} >= {"collective-mismatch", "lagging-ranks"}
+    assert (verdict.certainty, list(verdict.culprits)) == ("possible", [])
+    assert "work 70005 (Broadcast)" in verdict.reason
+    assert {rival.fault for rival in report.job(0).considered} >= {"collective-mismatch", "lagging-ranks"}
 
 
 def test_counters_of_different_groups_are_not_compared(tmp_path: Path) -> None:
     (verdict,) = _report(tmp_path, _waiting(13, 216, guid=119), _waiting(15, 57, guid=112)).verdicts
-    assert (verdict["verdict"], list(verdict["culprits"])) == ("undecidable", [])
-    assert "cannot be compared" in verdict["reason"]
+    assert (verdict.verdict, list(verdict.culprits)) == ("undecidable", [])
+    assert "cannot be compared" in verdict.reason
 
 
 def test_a_time_out_far_beyond_its_limit_says_that_the_processes_stood_still(tmp_path: Path) -> None:
