@@ -73,7 +73,7 @@ def test_a_client_over_stdio_gets_the_verdict() -> None:
             return {tool.name for tool in tools}, answer_of(result)
 
     names, answer = anyio.run(session)
-    assert names == {"verdict", "findings", "lines", "calls", "diff", "explain"}
+    assert names == {"verdict", "slow", "findings", "lines", "calls", "diff", "explain"}
     assert (answer["hang"]["verdict"], answer["hang"]["culprits"]) == ("lagging-ranks", [11])
 
 

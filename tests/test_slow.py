@@ -199,7 +199,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], job: str, code: int) -> 
 def test_the_text_names_rank_cost_and_since(capsys: pytest.CaptureFixture[str]) -> None:
     _, out = printed(capsys, "slow", JOBS / "late-since", "-q")
 
-    assert "SLOW-RANK (likely)  rank 1 on vm" in out
+    assert "SLOW-RANK (certain)  rank 1 on vm" in out
     assert "Without it a step would take" in out
     assert "Since step 25" in out
 
@@ -210,3 +210,45 @@ def test_check_tells_of_slow_jobs_and_hang_does_not(capsys: pytest.CaptureFixtur
 
     assert checked["slow"]["ranks"] == [1]
     assert "slow" not in hung
+
+
+def test_kernels_that_are_slower_alike_are_the_cause(tmp_path: Path) -> None:
+    slow = answer_of(simulated(tmp_path / "rank", SlowFault.RANK))
+
+    assert slow.cause is not None
+    assert "1.20 times as long as on the other ranks, all kinds alike" in slow.cause
+
+
+def test_a_late_host_process_is_the_cause_where_kernels_take_no_longer(tmp_path: Path) -> None:
+    generate_slow(SlowPlan(SlowFault.HOST, nodes=8, gpus_per_node=1, tp=1), tmp_path)  # one rank on each host
+
+    answer = answer_of(tmp_path)
+
+    assert (answer.verdict, answer.ranks) == ("slow-rank", (3,))
+
+    assert answer.cause is not None
+    assert "the host is late" in answer.cause
+
+
+def test_a_report_shows_the_answer_with_a_heat_map(tmp_path: Path) -> None:
+    page = tmp_path / "slow.html"
+
+    assert main(["report", str(JOBS / "late-since"), "-o", str(page), "-q"]) in (0, 1, 3)
+    text = page.read_text(encoding="utf-8")
+    assert "slow-rank" in text
+    assert 'aria-label="How much longer each rank works, step by step"' in text
+
+
+def test_a_saved_run_gives_the_same_answer(tmp_path: Path) -> None:
+    saved = tmp_path / "run.ncclf"
+    main(["save", str(JOBS / "late-since"), "-o", str(saved), "-q"])
+
+    assert answer_of(saved) == answer_of(JOBS / "late-since")
+
+
+@pytest.mark.parametrize("verdict", ["slow-rank", "even", "periodic-stalls"])
+def test_verdicts_are_explained(capsys: pytest.CaptureFixture[str], verdict: str) -> None:
+    code, out = printed(capsys, "explain", verdict)
+
+    assert code == 0
+    assert "a verdict of `slow`" in out

@@ -77,11 +77,23 @@ class ChromeTrace:
 
     def _parsed(self, text: bytes, between: bytes) -> list[Event]:
         """The wanted events in a text that begins and ends with one."""
-        parts = [part for part in text[1:-1].split(between) if any(word in part for word in self.wanted)]
+        parts = self._wanted_parts(text, between)
         try:
-            return _objects(orjson.loads(b"[{" + between.join(parts) + b"}]")) if parts else []
+            return _objects(orjson.loads(b"[" + b",".join(parts) + b"]"))
         except orjson.JSONDecodeError:
-            return [event for part in parts for event in self._single(b"{" + part + b"}")]
+            return [event for part in parts for event in self._single(part)]
+
+    def _wanted_parts(self, text: bytes, between: bytes) -> list[bytes]:
+        """The events in a text that hold a wanted word, in order: found by the words, for most events hold none."""
+        ends: dict[int, int] = {}  # of events, by their starts
+        for word in self.wanted:
+            place = text.find(word)
+            while place >= 0:
+                start, end = text.rfind(between, 0, place), text.find(between, place)
+                end = len(text) if end < 0 else end + 1
+                ends[0 if start < 0 else start + len(between) - 1] = end
+                place = text.find(word, end)
+        return [text[start : ends[start]] for start in sorted(ends)]
 
     def _single(self, text: bytes) -> list[Event]:
         try:

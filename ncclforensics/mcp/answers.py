@@ -57,6 +57,16 @@ def verdict(report: Report) -> Answer:
     return answer
 
 
+def slow(report: Report) -> Answer:
+    """Return what makes a job slow, with the times of each rank in a usual step, in microseconds."""
+    report.is_about_slow = True
+    entire = json_report.as_object(report)
+    problems = [f"{row['path']} {problem}" for row in entire["inputs"] for problem in row["problems"]]
+    times = report.run["rank_time"].sort("own_us", descending=True).to_dicts()
+    answer: Answer = bounded({"slow": entire["slow"], "ranks": times, "problems": problems})
+    return answer
+
+
 def findings(report: Report, category: Category | None, severity: Severity, offset: int) -> Answer:
     """Return the findings of a category (None: all) at or above a severity, from `offset` on."""
     severities = list(Severity)

@@ -14,6 +14,7 @@ from ncclforensics.grammar.grammar_file import load
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.parsing.explain_line import LineExplanation
 from ncclforensics.rules.registry import Rule
+from ncclforensics.views.explain_slow import OF_SLOW
 
 WIDTH = 100  # columns of a list of rules
 MOST_SUGGESTIONS = 6
@@ -34,12 +35,14 @@ def of_name(name: str, rules: list[Rule]) -> str:
     wanted = name.lower()  # a report prints verdicts in capitals
     pages = [of_rule(rule) for rule in rules if wanted in {rule.name, rule.verdict} - {""}]
     pages += [OF_NO_HANG] * (wanted == NO_HANG)
+    if wanted in OF_SLOW:
+        pages.append(f"{wanted}  (a verdict of `slow`)\n\n{OF_SLOW[wanted]}")
     of_category = [rule for rule in rules if wanted == rule.category]
     if of_category:
         pages.append(of_rules(of_category))
     if not pages:
         names = {known for rule in rules for known in (rule.name, str(rule.category), rule.verdict)}
-        raise UsageError(_unknown(name, names - {""} | {NO_HANG}))
+        raise UsageError(_unknown(name, names - {""} | {NO_HANG, *OF_SLOW}))
     return "\n\n".join(pages)
 
 

@@ -12,7 +12,7 @@ from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.summary import not_shown, summary
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding
-from ncclforensics.views import json_report, postmortem_parts, text_report
+from ncclforensics.views import json_report, markdown_slow, postmortem_parts, text_report
 from ncclforensics.views.author_note import Cover
 from ncclforensics.views.headline import cause, headline, shown_verdicts
 from ncclforensics.views.markdown_syntax import code, details, fenced, inline, table
@@ -80,6 +80,9 @@ def _body(report: Report, title: str, most: int, *, everything: bool) -> Iterato
     if not report.verdicts:
         yield f"**undecidable**: {inline(reason_without_job(report.run))}\n"
         yield _steps(steps_without_job(report.run))
+    if slow := list(markdown_slow.section(report)):
+        yield "### The speed of the job\n"
+        yield from slow
     yield f"{inline(coverage(report).plain)}\n"
     if jobs[len(shown) :]:
         rest = [f"**{row.verdict}** ({row.certainty}): {inline(row.reason)}" for row in jobs[len(shown) :]]

@@ -14,20 +14,23 @@ from ncclforensics.views.text_slow import sentences
 
 def markdown(report: Report) -> str:
     """Return the answer on a slow job as Markdown."""
-    return "\n".join(_parts(report))
-
-
-def _parts(report: Report) -> Iterator[str]:
     answer = slow_answer(report)
-    if answer is not None:
-        yield f"## ncclforensics: {inline(answer.claim)}\n"
-        yield f"**{answer.verdict}**{certainty_text(str(answer.verdict), answer.certainty)}\n"
-        yield from (f"{inline(fact)}\n" for fact in sentences(answer))
-        for title, items in (
-            ("Also considered", [f"{verdict} ({sure}): {claim}" for verdict, claim, sure, _ in answer.considered]),
-            ("To collect", list(answer.collect)),
-        ):
-            if items:
-                yield f"### {title}\n"
-                yield "".join(f"- {inline(item)}\n" for item in items)
-    yield f"{inline(coverage(report).plain)}\n"
+    title = answer.claim if answer is not None else "nothing to judge"
+    return "\n".join([f"## ncclforensics: {inline(title)}\n", *section(report), f"{inline(coverage(report).plain)}\n"])
+
+
+def section(report: Report) -> Iterator[str]:
+    """Yield the verdict on a slow job, what is said below it, and what to collect; nothing without an answer."""
+    answer = slow_answer(report)
+    if answer is None:
+        return
+    sure = certainty_text(str(answer.verdict), answer.certainty)
+    yield f"**{answer.verdict}**{sure}: {inline(answer.claim)}\n"
+    yield from (f"{inline(fact)}\n" for fact in sentences(answer))
+    for title, items in (
+        ("Also considered", [f"{verdict} ({sure}): {claim}" for verdict, claim, sure, _ in answer.considered]),
+        ("To collect", list(answer.collect)),
+    ):
+        if items:
+            yield f"{title}:\n"
+            yield "".join(f"- {inline(item)}\n" for item in items)

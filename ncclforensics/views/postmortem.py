@@ -17,12 +17,14 @@ from ncclforensics import __version__
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import printable, ranks_text, sentence, short_ranks
 from ncclforensics.report.build import Report
+from ncclforensics.report.slow import slow_answer
 from ncclforensics.rules.finding import Finding
-from ncclforensics.views import charts, json_report, postmortem_parts
+from ncclforensics.views import charts, charts_slow, json_report, postmortem_parts
 from ncclforensics.views.author_note import Cover
 from ncclforensics.views.headline import cause, shown_verdicts, summary
 from ncclforensics.views.text_benchmarks import expected
 from ncclforensics.views.text_coverage import coverage
+from ncclforensics.views.text_slow import sentences
 from ncclforensics.views.text_times import hang_text
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -77,6 +79,7 @@ def _content(report: Report) -> dict[str, Any]:
         "found": [_finding(report, finding) for finding in problems],
         "elsewhere": [_finding(report, finding) for finding in report.elsewhere],
         "notes": [_finding(report, finding) for finding in notes],
+        **_speed(report),
         "curves": list(_curves(report)),
         "increased": postmortem_parts.increased(report),
         "increases": Markup(_increases(report)),
@@ -87,6 +90,15 @@ def _content(report: Report) -> dict[str, Any]:
         "problems": report.input_problems(),
         "defects": report.defects_beside_inputs,
     }
+
+
+def _speed(report: Report) -> dict[str, Any]:
+    """Return what makes the job slow, and its picture; `speed` is None where nothing was read that shows it."""
+    answer = slow_answer(report)
+    if answer is None:
+        return {"speed": None}
+    times = report.run["own_time"]
+    return {"speed": answer, "speed_facts": sentences(answer), "lateness": Markup(charts_slow.lateness(times))}
 
 
 def _worst(report: Report) -> str:

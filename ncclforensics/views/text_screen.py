@@ -20,6 +20,7 @@ from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
+from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
@@ -48,6 +49,7 @@ from ncclforensics.views.text_report import (
     mismatch,
 )
 from ncclforensics.views.text_run import run_table
+from ncclforensics.views.text_slow import verdict as slow_verdict
 from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question
 
@@ -144,7 +146,9 @@ def _others(report: Report) -> list[Finding]:
 
 def _sections(report: Report, shown: Finding | None, width: int, *, everything: bool) -> list[_Section]:
     jobs = report.verdicts
-    sections = [] if everything else [_Section(0, [[wrapped_items(coverage(report), width)]])]
+    slow = slow_answer(report)
+    sections = [_Section(0, [slow_verdict(slow)])] if slow is not None else []
+    sections += [] if everything else [_Section(0, [[wrapped_items(coverage(report), width)]])]
     if shown is not None:
         sections += _of_finding(report, shown, width)
     others = [finding for finding in _others(report) if finding is not shown]
@@ -160,7 +164,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         if shown is not None:
             unknown = [Text(""), indented(Text(f"Not known: whether a job hangs. {sentence(reason)}"))]
         sections += [_Section(0, [unknown])]
-    elif shown is None:
+    elif shown is None and slow is None:
         sections += [_Section(0, [[Text("\nno findings", style=STYLE["no-hang"])]])]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     if not others and (not jobs or jobs[0].verdict == "undecidable") and shown is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -10,9 +11,17 @@ from ncclforensics.data.names import certainty_text, printable, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.views.text_coverage import coverage
-from ncclforensics.views.text_layout import STYLE, heading, indented, render_text, wrapped_items
+from ncclforensics.views.text_layout import STYLE, heading, indented, render_text, table_with_header, wrapped_items
 
 MOST_PROBLEMS = 1
+MOST_RANKS = 8  # of a table
+PARTS = (
+    ("own time", "own_us"),
+    ("waits", "wait_us"),
+    ("transfers", "transfer_us"),
+    ("busy", "busy_us"),
+    ("idle", "idle_us"),
+)
 
 
 def screen(report: Report, *, width: int, color: bool = False) -> str:
@@ -20,7 +29,8 @@ def screen(report: Report, *, width: int, color: bool = False) -> str:
     answer = slow_answer(report)
     parts: list[RenderableType] = [wrapped_items(coverage(report), width)]
     if answer is not None:
-        parts += _verdict(answer)
+        parts += verdict(answer)
+        parts += _ranks(report, answer)
         parts += _items("ALSO CONSIDERED", [_rival(rival) for rival in answer.considered])
         parts += _items("COLLECT", list(answer.collect))
     problems = [*map(str, report.defects_beside_inputs)]
@@ -59,19 +69,43 @@ def sentences(answer: SlowAnswer) -> list[str]:
     """Return what is said below the verdict, a sentence each."""
     facts = [cost(answer), since(answer), *map(sentence, answer.details)]
     if answer.cause:
-        facts.append(sentence(f"Why (not certain): {answer.cause}"))
+        facts.append(sentence(f"Why (likely): {answer.cause}"))
     if answer.assumes and answer.verdict is not SlowKind.UNDECIDABLE:
         facts.append(sentence(f"This is false only if {', or '.join(answer.assumes)}"))
     return [fact for fact in facts if fact]
 
 
-def _verdict(answer: SlowAnswer) -> list[RenderableType]:
+def verdict(answer: SlowAnswer) -> list[RenderableType]:
+    """Return the verdict with what is said below it."""
     style = (
         STYLE["no-hang"] if answer.verdict is SlowKind.EVEN else STYLE["warning" if answer.is_actionable else "info"]
     )
     sure = certainty_text(str(answer.verdict), answer.certainty)
     title = Text.assemble(("\n" + answer.verdict.upper(), style), f"{sure}  {printable(answer.claim)}")
     return [title, *(indented(Text(printable(fact))) for fact in sentences(answer))]
+
+
+def _ranks(report: Report, answer: SlowAnswer) -> list[RenderableType]:
+    """Return the times of the ranks that are named, and the medians of the others."""
+    times = report.run["rank_time"]
+    named = times.filter(pl.col("rank").is_in(list(answer.ranks)))
+    if named.is_empty():
+        return []
+    table = table_with_header("rank", "host", *(f"{title} (s)" for title, _ in PARTS), "last in", figures=True)
+    for row in named.head(MOST_RANKS).to_dicts():
+        table.add_row(
+            str(row["rank"]),
+            printable(row["host"] or "?"),
+            *(_seconds(row[part]) for _, part in PARTS),
+            f"{row['last']} of {row['steps']}",
+        )
+    rest = times.filter(~pl.col("rank").is_in(list(answer.ranks)))
+    table.add_row("others", "(median)", *(_seconds(rest[part].median()) for _, part in PARTS), "")
+    return [Text(""), indented(table)]
+
+
+def _seconds(microseconds: object) -> str:
+    return f"{microseconds / 1e6:.4f}" if isinstance(microseconds, int | float) else "?"
 
 
 def _rival(rival: tuple[str, str, str, tuple[str, ...]]) -> str:

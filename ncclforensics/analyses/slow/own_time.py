@@ -35,6 +35,18 @@ OWN_TIME = {
     "transfer_us": pl.Float64(),  # not hidden either; with messages, whose waits are not known
 }
 
+RANK_TIME = {
+    "rank": pl.Int32(),
+    "host": pl.String(),
+    "own_us": pl.Float64(),  # of a step, as are the others: medians
+    "wait_us": pl.Float64(),
+    "transfer_us": pl.Float64(),
+    "busy_us": pl.Float64(),
+    "idle_us": pl.Float64(),  # of its own time, in which no kernel computes
+    "last": pl.Int32(),  # steps in which it worked longest
+    "steps": pl.Int32(),
+}
+
 
 @analysis(CALL_WAIT, of=("profiled_call",))
 def call_wait(timed_call: pl.DataFrame) -> pl.DataFrame:
@@ -76,6 +88,17 @@ def own_time(timed_call: pl.DataFrame, call_wait: pl.DataFrame, profiled_step: p
     )
     ranks = timed_call["rank"].n_unique()
     return known.filter(pl.len().over("step") == ranks).sort("step", "rank")
+
+
+@analysis(RANK_TIME, of=("profiled_call",))
+def rank_time(own_time: pl.DataFrame, ranked_process: pl.DataFrame) -> pl.DataFrame:
+    """One row per rank: its times in a usual step, and how often it was the last."""
+    parts = ("own_us", "wait_us", "transfer_us", "busy_us", "idle_us")
+    is_last = pl.col("own_us") == pl.col("own_us").max().over("step")
+    idle = (pl.col("own_us") - pl.col("busy_us")).clip(lower_bound=0)
+    rows = own_time.with_columns(is_last=is_last, idle_us=idle)
+    medians = rows.group_by("rank").agg(pl.col(parts).median(), last=pl.col("is_last").sum(), steps=pl.len())
+    return medians.join(ranked_process.select("rank", "host"), on="rank", how="left").sort("rank")
 
 
 def _boundaries(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -112,6 +112,14 @@ class StepWindow:
                 return found
         return single
 
+    def late_ranks(self) -> list[int]:
+        """The numbers of the ranks that usually work longer than the median rank."""
+        late = [
+            median(self.own[place][rank] - median(self.own[place]) for place in self.ordinary)
+            for rank in range(len(self.ranks))
+        ]
+        return [self.ranks[rank] for rank, value in enumerate(late) if value >= MEMBER_LATE * self.length]
+
     def _single(self, places: Sequence[int]) -> Named | None:
         """Return the rank that the others wait for, from the beginning or from a change on."""
         own = [self.own[place] for place in places]
@@ -154,7 +162,8 @@ class StepWindow:
         if not self._is_clear(self.ordinary, members):
             return None
         at = change_in(self.late_by(self.ordinary, members), self.length)
-        return Named(found, None if at is None else self.ordinary[at], kind, name, len(self.ordinary))
+        places = self.ordinary if at is None else self.ordinary[at:]
+        return Named(self._gain(places, members), None if at is None else places[0], kind, name, len(places))
 
     def _rivals(self, members: Members) -> set[int]:
         """The other ranks that are the longest in any step: none else gains anything."""

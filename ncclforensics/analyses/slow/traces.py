@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from statistics import median
 
@@ -27,12 +27,19 @@ COLLECT_MORE = "traces of 20 steps or more: torch.profiler.schedule(wait=5, warm
 
 
 def of_traces(
-    processes: pl.DataFrame, calls: pl.DataFrame, own_time: pl.DataFrame, rates: pl.DataFrame
+    processes: pl.DataFrame,
+    calls: pl.DataFrame,
+    own_time: pl.DataFrame,
+    rates: pl.DataFrame,
+    why: Callable[[int], str | None],
 ) -> list[SlowExplanation]:
-    """Return what traces explain; nothing without any. Rows of ranked_process, timed_call, own_time and call_rate."""
+    """Return what traces explain; nothing without any. Rows of ranked_process, timed_call, own_time and call_rate.
+
+    `why`: what the traces show of the reason why a rank works longer.
+    """
     if processes.is_empty():
         return []
-    shown = _Traces(processes, calls, own_time, rates)
+    shown = _Traces(processes, calls, own_time, rates, why)
     if shown.missing:
         return [shown.rank_not_traced()]
     if (reason := shown.reason_undecided) is not None:
@@ -49,7 +56,12 @@ class _Traces:
     """The traces of a job, and what they explain."""
 
     def __init__(
-        self, processes: pl.DataFrame, calls: pl.DataFrame, own_time: pl.DataFrame, rates: pl.DataFrame
+        self,
+        processes: pl.DataFrame,
+        calls: pl.DataFrame,
+        own_time: pl.DataFrame,
+        rates: pl.DataFrame,
+        why: Callable[[int], str | None],
     ) -> None:
         self.processes, self.calls, self.own_time, self.rates = processes, calls, own_time, rates
         self.traced = sorted(processes["rank"].to_list())
@@ -59,6 +71,7 @@ class _Traces:
         self.missing = sorted(set(range(size)) - set(self.traced))
         self.size = max(size, len(self.traced))
         self.window = StepWindow(own_time) if own_time.height else None
+        self.why = why
         self.evidence = tuple((int(source), 1) for source in processes["source"])
 
     @property
@@ -123,10 +136,11 @@ class _Traces:
         others = self.size - len(ranks)
         makes = "makes" if named.kind != "rank" or len(ranks) == 1 else "make"
         last = round(named.found.last_share * named.steps)
+        since = "" if named.since is None else " since then"
         uneven = max(self._uneven(), named.found.step_share)
         return SlowExplanation(
             {"rank": SlowKind.RANK, "host": SlowKind.HOST, "group": SlowKind.GROUP}[named.kind],
-            f"{subject}{place} {makes} the other {others} wait in {last} of {named.steps} steps",
+            f"{subject}{place} {makes} the other {others} wait in {last} of {named.steps} steps{since}",
             (*self._chance(named), *self._ends(), *self.groups_doubt),
             details=(self._own_text(named), f"all uneven arrival together costs {_percent(uneven)} of a step"),
             ranks=tuple(ranks),
@@ -138,6 +152,7 @@ class _Traces:
             step_share=named.found.step_share,
             uneven_share=uneven,
             gpus=self.size,
+            cause=self.why(ranks[0]) if len(ranks) == 1 else None,
             evidence=self._evidence_of(ranks),
         )
 
@@ -222,9 +237,13 @@ class _Traces:
         share = self._uneven()
         if share < UNEVEN:
             return None
+        late = self.steps.late_ranks()
+        who = "another rank is the last in each step"
+        if late:
+            who = f"{ranks_text(late)} usually work{'s' * (len(late) == 1)} longest, but not alone"
         return SlowExplanation(
             SlowKind.UNEVEN,
-            f"another rank is the last in each step: uneven work costs {_percent(share)} of a step, no rank alone",
+            f"{who}: uneven work costs {_percent(share)} of a step, no rank, host or group alone",
             (Doubt.AS_PROGRAMMED, *self.groups_doubt),
             details=("usual causes: sequences of unequal length, experts or stages with unequal load",),
             step_seconds=self._step_seconds(None),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 
 from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
+from ncclforensics.analyses.slow.causes import cause_of
 from ncclforensics.analyses.slow.explanations import SlowExplanation, answer_of
 from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
 from ncclforensics.analyses.slow.traces import of_traces
@@ -28,13 +31,16 @@ def slow_answer(
     timed_call: pl.DataFrame,
     own_time: pl.DataFrame,
     call_rate: pl.DataFrame,
+    rank_time: pl.DataFrame,
+    profiled_kernel: pl.DataFrame,
     job_step: pl.DataFrame,
     step_change: pl.DataFrame,
     step_stall: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row: what makes the job slow, which ranks, since when, and what it costs."""
+    why = partial(cause_of, times=rank_time, kernels=profiled_kernel, processes=ranked_process)
     explanations: list[SlowExplanation] = _standing_still(verdict) or [
-        *of_traces(ranked_process, timed_call, own_time, call_rate),
+        *of_traces(ranked_process, timed_call, own_time, call_rate, why),
         *explanations_of_step_lines(job_step, step_change, step_stall),
     ]
     return pl.DataFrame(
