@@ -12,7 +12,7 @@ ROW = 12  # pixels
 FEWEST_STEPS = 3
 
 
-def lateness(own_time: pl.DataFrame) -> str:
+def late_steps(own_time: pl.DataFrame) -> str:
     """Draw a cell for each rank and step (rows of `own_time`); an empty text for fewer than three steps."""
     if own_time["step"].n_unique() < FEWEST_STEPS:
         return ""

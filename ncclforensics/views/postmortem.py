@@ -98,7 +98,7 @@ def _speed(report: Report) -> dict[str, Any]:
     if answer is None:
         return {"speed": None}
     times = report.run["own_time"]
-    return {"speed": answer, "speed_facts": sentences(answer), "lateness": Markup(charts_slow.lateness(times))}
+    return {"speed": answer, "speed_facts": sentences(answer), "late_steps": Markup(charts_slow.late_steps(times))}
 
 
 def _worst(report: Report) -> str:

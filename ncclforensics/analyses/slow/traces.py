@@ -238,12 +238,12 @@ class _Traces:
         if share < UNEVEN:
             return None
         late = self.steps.late_ranks()
-        who = "another rank is the last in each step"
+        subject = "another rank is the last in each step"
         if late:
-            who = f"{ranks_text(late)} usually work{'s' * (len(late) == 1)} longest, but not alone"
+            subject = f"{ranks_text(late)} usually work{'s' * (len(late) == 1)} longest, but not alone"
         return SlowExplanation(
             SlowKind.UNEVEN,
-            f"{who}: uneven work costs {_percent(share)} of a step, no rank, host or group alone",
+            f"{subject}: uneven work costs {_percent(share)} of a step, no rank, host or group alone",
             (Doubt.AS_PROGRAMMED, *self.groups_doubt),
             details=("usual causes: sequences of unequal length, experts or stages with unequal load",),
             step_seconds=self._step_seconds(None),
