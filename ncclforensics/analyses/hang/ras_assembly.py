@@ -24,6 +24,9 @@ RAS_SNAPSHOT = {
     "comms": pl.Int32(),  # of that size
     "gpus": pl.Int32(),  # in these communicators together
     "is_fine": pl.Boolean(),  # the text's table shows no errors; null where there is no table
+    "contradiction_line": pl.Int32(),  # the first that counts or names more ranks than its communicator has
+    "contradiction_ranks": pl.Int32(),  # as many as that line says
+    "contradiction_size": pl.Int32(),  # of the communicator, by the table
 }
 
 RAS_STATE = {
@@ -126,6 +129,8 @@ class RasAssembly:
         needed = {"launched": "launched", "status": "status"}.get(state["state_kind"], "state_kind")
         if state.get(needed) is None:
             return  # an intermediate line was lost
+        if self._contradicts_table(row, state):
+            return
         where = {
             "node": row.get("node"),
             **{name: _column_number(row.get(name)) for name in ("rank", "process", "gpu")},
@@ -144,6 +149,17 @@ class RasAssembly:
             }
             | state
         )
+
+    def _contradicts_table(self, row: Row, state: Row) -> bool:
+        """Whether a line counts or names more ranks than the table gives its communicator: then it is left out."""
+        number = _column_number(state["rank"] if "rank" in state else row.get("rank"))
+        ranks = max(state.get("ranks", 1), -1 if number is None else number + 1)
+        if self._stage < 0 or self._nranks is None or ranks <= self._nranks:
+            return False
+        report = self.snapshots[-1]
+        if report["contradiction_line"] is None:
+            report.update(contradiction_line=row["line"], contradiction_ranks=ranks, contradiction_size=self._nranks)
+        return True
 
     # Text reports.
 

@@ -12,7 +12,15 @@ from ncclforensics.analyses.verdict import testimonies
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.lines import init, mismatch, no_hang, ranks_without_log, transport_failure, waiting
+from ncclforensics.analyses.verdict.lines import (
+    init,
+    mismatch,
+    no_hang,
+    ranks_without_log,
+    refused_init,
+    transport_failure,
+    waiting,
+)
 from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, torch_comparisons, torch_text
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import Source
@@ -79,7 +87,7 @@ def _find_nothing(job: Job) -> Explanation:
 
 # In no particular order: the claim decides.
 SUGGESTIONS: tuple[tuple[Claim, Suggest], ...] = (
-    (Claim.REFUSED, init.find_refused_init),
+    (Claim.REFUSED, refused_init.find_refused_init),
     (Claim.FAULT_IN_INIT, init.find_failed_init),
     (Claim.INIT_UNFINISHED, init.find_unfinished_init),
     (Claim.CALLS_DIFFER, mismatch.find_divergent_calls),

@@ -48,6 +48,28 @@ def ras_incomplete_dead(ras_state: pl.DataFrame, ras_member: pl.DataFrame) -> It
         )
 
 
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.WARNING, of=("ras_snapshot",), hang=True)
+def ras_report_contradicts_itself(ras_snapshot: pl.DataFrame) -> Iterator[Finding]:
+    """A RAS report counts more ranks in a communicator than the communicator has.
+
+    Means: the data that the processes sent, or that RAS put together, is corrupt; such lines are left out here, and
+    the others may be wrong, too. A known defect of NCCL 2.27, fixed in 2.29.2.
+    Not when: the lines of two reports were mixed.
+    Do: take another report; update NCCL; rely on logs, stacks and Flight Recorder dumps.
+    Sources: nccl#1762; nccl: src/ras/collectives.cc.
+    """
+    corrupt = ras_snapshot.drop_nulls("contradiction_line")
+    for row in corrupt.head(1).iter_rows(named=True):
+        yield Finding(
+            title=f"the RAS report contradicts itself: more ranks ({row['contradiction_ranks']:,}) in a communicator of"
+            f" {row['contradiction_size']:,}",
+            detail="such lines are left out; it is a known defect of NCCL 2.27 that is fixed in 2.29.2",
+            certainty="certain",
+            role=Role.CONTEXT,
+            evidence=[Line(row["source"], row["contradiction_line"])],
+        )
+
+
 @rule(Category.LAGGING_RANK, Severity.INFO, of=("ras_state",), hang=True)
 def ras_mismatch_transient(
     ras_state: pl.DataFrame, ras_snapshot: pl.DataFrame, verdict: pl.DataFrame

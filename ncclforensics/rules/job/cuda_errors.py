@@ -246,7 +246,7 @@ def cuda_call_failed(cuda_error: pl.DataFrame, p2p_failure: pl.DataFrame, rank: 
     between GPUs that the system reports but does not support (containers, virtual machines, IOMMU). Where the
     application reports it, the innermost call of the traceback failed.
     Not when: NCCL only tried the call and continues without it, which it prints as INFO; the process was exiting.
-    Do: look up the error in the CUDA runtime API; if the file is transport/p2p, try NCCL_P2P_DISABLE=1 once.
+    Do: look up the error in the CUDA runtime API, and the call in the cited source file.
     Sources: nccl: src/include/checks.h; rccl#1055; CUDA runtime API, cudaError_t; CUDA programming guide, peer-to-peer
     memory access, interprocess communication; torch/multiprocessing/reductions.py.
     """
@@ -256,6 +256,7 @@ def cuda_call_failed(cuda_error: pl.DataFrame, p2p_failure: pl.DataFrame, rank: 
         places = set(rows["place"].drop_nulls())
         if files == [P2P]:
             finding.detail += ": direct access between GPUs failed"
+            finding.remedy = "try NCCL_P2P_DISABLE=1 once; if it helps, correct IOMMU, ACS, container or driver instead"
         elif places and all(any(call in place for call in IPC_CALLS) for place in places):
             finding.detail += ": the program shares memory of its GPU with another process (CUDA IPC)"
             finding.remedy = IPC_ADVICE

@@ -12,7 +12,19 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
 
-MISMATCHES = ("link_count", "gpus", "driver")  # printed relative to one rank; either side may be the wrong one
+MISMATCHES = (
+    "link_count",
+    "gpus",
+    "driver",
+    "device_differs",
+)  # printed relative to one rank; either side may be the wrong one
+
+# How settings of PCIe concern the traffic between GPU and NIC.
+PCIE = {
+    "groups_differ": "with the IOMMU on, what they send to each other may go through the CPU, or fail",
+    "iommu_differs": "with the IOMMU on, traffic between GPU and NIC goes through the CPU: boot all hosts alike",
+    "ats_off": "in a virtual machine, GPUDirect RDMA needs ATS on the NIC for its full speed",
+}
 
 
 class _Fault(NamedTuple):
@@ -36,6 +48,14 @@ FAULTS = {
     "bandwidth": _Fault(Category.LINK_DEGRADED, "the network of {ranks} is slower than that of the others"),
     "peer_data": _Fault(Category.P2P, "data written by rank {rank} did not arrive in rank {other}", Severity.ERROR),
     "peer_access": _Fault(Category.P2P, "{failed} accesses between GPUs failed NCCL's check", Severity.ERROR),
+    "device_missing": _Fault(Category.TOPOLOGY, "the NIC {device} is on {reporting} of {nodes} nodes only"),
+    "device_differs": _Fault(Category.TOPOLOGY, "the NIC {device} of {ranks} differs from that of rank {other}"),
+    "port_inactive": _Fault(Category.LINK_ERROR, "a port of the NIC {device} is not active"),
+    "groups_differ": _Fault(
+        Category.TOPOLOGY, "GPU and NIC are in different IOMMU groups on {pairs} pairs, first rank {rank}, NIC {nic}"
+    ),
+    "iommu_differs": _Fault(Category.TOPOLOGY, "the mode of the IOMMU differs between devices"),
+    "ats_off": _Fault(Category.TOPOLOGY, "ATS is off on {pairs} pairs of rank and NIC{first}"),
     "xid": _Fault(Category.CUDA_ERROR, "the kernel of {node} logged Xid {xid}", certainty="possible"),
     "sxid": _Fault(Category.LINK_ERROR, "the kernel of {node} logged SXid {xid}", certainty="possible"),
 }
@@ -55,7 +75,7 @@ def diagnostics_found(diagnostics_fault: pl.DataFrame) -> Iterator[Finding]:
     """
     rows = diagnostics_fault.with_columns(form=text_of("form")).filter(pl.col("form") != "value").sort("pos")
     # A report is repeated for every communicator.
-    same = ["form", "at_ranks", "at_rank", "other_rank", "variable", "node", "xid", "component"]
+    same = ["form", "at_ranks", "at_rank", "other_rank", "variable", "node", "xid", "component", "device"]
     for _, of_fault in rows.group_by(same, maintain_order=True):
         yield _finding(of_fault, of_fault.row(0, named=True))
 
@@ -73,6 +93,12 @@ def _finding(rows: pl.DataFrame, row: dict[str, Any]) -> Finding:
         failed=f"{failed} of {row['checked']}",
         node=row["node"],
         xid=row["xid"],
+        device=row["device"],
+        reporting=row["reporting"],
+        nodes=row["nodes"],
+        pairs=row["pairs"],
+        nic=row["nic"],
+        first=f", first rank {row['at_rank']}, NIC {row['nic']}" if row["nic"] else "",
     )
     return Finding(
         title=title,
@@ -93,6 +119,8 @@ def _detail(row: dict[str, Any]) -> str:
         return f"rank {row['other_rank']} has {row['expected']}; which side is wrong the check does not say"
     if row["worst"] is not None:
         return f"NCCL's diagnostics read the counters of the GPUs; the highest is {row['worst']}"
+    if row["form"] in PCIE:
+        return PCIE[row["form"]]
     return str(row["advice"] or "found by NCCL's diagnostics, which compare the ranks or send data between them")
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.cuda import FABRIC, SELF_EXPLAINED
-from ncclforensics.data.names import shown
+from ncclforensics.data.names import pci_address, shown
+from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, group_finding
@@ -87,6 +88,25 @@ def fabricmanager_not_running(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
             "CUDA reports: system not yet initialized",
             "likely",
         )
+
+
+@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("mnnvl",), hang=True)
+def mnnvl_bandwidth_degraded(mnnvl: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """The NVLink fabric reports that a GPU has less bandwidth than it should.
+
+    Means: links between the GPU and the NVLink switches are down or were taken out of use; the job runs, and is slow
+    wherever this GPU takes part.
+    Not when: all GPUs of the rack report it after maintenance, with a known reduced number of switch trays.
+    Do: nvidia-smi -q -i GPU (section Fabric, Health) and nvidia-smi nvlink -s on that host; look for the GPU in the
+    output of the fabric manager or NMX; reset the GPU once the links are up.
+    Sources: nccl: src/mnnvl.cc; NVML, nvmlGpuFabricInfoV.
+    """
+    degraded = mnnvl.filter((text_of("form") == "degraded") | text_of("degraded").is_in(["yes", "true", "1"]))
+    if not degraded.is_empty():
+        addresses = sorted({pci_address(busid) for busid in degraded["busid"].drop_nulls()})
+        detail = f"GPU {', '.join(addresses)}: fewer NVLinks to the switches are in use than it has"
+        title = "the NVLink fabric reports degraded bandwidth on {processes}"
+        yield group_finding(degraded, rank, title, detail, "certain")
 
 
 @rule(Category.NVLS, Severity.ERROR, of=("nvlink_fabric", "cuda_error"), hang=True)

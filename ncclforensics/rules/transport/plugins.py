@@ -226,7 +226,12 @@ def net_plugin_request_failed(
     kinds = ["is_memory", "is_device"]
     for (is_memory, is_device), rows in errors.sort(kinds).group_by(kinds, maintain_order=True):
         code, error = first_value(rows["rc"]), first_value(rows["error"])
-        error = error or first_value(rows["peer_error"]) or EFA_ERRORS.get(first_value(rows["provider_error"]) or 0)
+        error = (
+            error
+            or first_value(rows["error_text"])
+            or str(first_value(rows["peer_error"]) or "").removesuffix(")")
+            or EFA_ERRORS.get(first_value(rows["provider_error"]) or 0)
+        )
         report = ", ".join(part for part in (f"RC {code}" if code is not None else "", str(error or "")) if part)
         if is_device:
             failure, remedy = "could not open its device", DEVICE_REMEDY

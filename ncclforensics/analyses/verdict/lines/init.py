@@ -1,4 +1,4 @@
-"""Find init that NCCL refused, that failed on a rank, or that some ranks never joined.
+"""Find init that failed on a rank, or that some ranks never joined.
 
 NCCL's bootstrap has no time-out: if a rank does not join, the others wait without printing anything. Up to 2.21 the
 START line is printed only after the bootstrap, so those logs do not show which communicator the ranks wait for.
@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any
 
 from ncclforensics.analyses.hang.wait_graph import Edge
-from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK, REFUSED
+from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
@@ -19,9 +19,7 @@ from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_cut_log
 from ncclforensics.analyses.verdict.lines.stall import find_stall_evidence, ranks_that_moved_data
 from ncclforensics.analyses.verdict.rows import FailureEvent, Member
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
-from ncclforensics.data.names import ranks_text, shown
 from ncclforensics.data.nccl_sources import is_call_file, is_top_file
-from ncclforensics.data.redaction_rules import EVERYWHERE
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
 
@@ -31,30 +29,6 @@ LAUNCHER_LINES = 20  # launchers print up to this many lines when they end a job
 START_BEFORE_BOOTSTRAP = (2, 22)
 BOOTSTRAP_ONLY = ["bootstrap", "driver", "entered", "network"]  # in the order in which a process prints them
 MAJORITY = 0.5
-
-
-def find_refused_init(job: Job) -> Explanation | None:
-    """Find a refusal: NCCL states why it cannot create a communicator."""
-    unfinished = [row for row in job.memberships if not row.is_complete]
-    lines = [event for event in job.failure_events if event.kind == REFUSED]
-    if not lines:
-        return None
-    first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event.form, len(_REFUSAL_ORDER)))
-    culprits, reason, detail = _explain_refusal(job, first, lines)
-    key = next((row.key for row in unfinished), None)
-    victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
-    diagnosis = Explanation(Kind.INIT_FAILED, reason, culprits=culprits, victims=victims, key=key, detail=detail)
-    if first.form == "rank_twice":  # the second process should have had the rank number that is absent
-        doubles = len(culprits) - len(set(job.rank_numbers(culprits)))
-        diagnosis.missing = job.absent if len(job.absent) <= doubles else []  # of more, some logs were not given
-    elif first.form == "gpu_twice":
-        diagnosis.missing = [number for number in (first.rank, first.other) if number in job.absent]
-    diagnosis.add_evidence("failure", [event.place for event in lines if event.form == first.form][:4])
-    diagnosis.add_evidence("culprit", [row.place for row in unfinished if row.rank_id in culprits][:4])
-    is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first.form)
-    if not culprits or is_partly_known or first.form in ("message_truncated", "root_info"):
-        diagnosis.doubt(Doubt.REASON_OF_ANOTHER)
-    return diagnosis
 
 
 def find_failed_init(job: Job) -> Explanation | None:
@@ -129,81 +103,6 @@ _FAULT_TEXTS = {
     "kernel_memory": "the GPU has less shared memory than NCCL's kernels need",
     "cuda": "a CUDA call failed",
 }
-
-# The most specific refusal first; the others follow from it.
-_REFUSALS = (
-    *("gpu_twice", "gpu_shared", "version_mismatch", "rank_twice", "rank_count", "root_info", "root_range"),
-    *("no_interface", "message_truncated", "no_transport"),
-)
-_REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
-
-
-def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) -> tuple[list[int], str, Detail]:
-    """Return the culprits of a refusal, its reason, and what a launcher set wrongly, from the most specific line."""
-    by_number: dict[int | None, list[int]] = {None: []}
-    for rank_id in job.rank_ids:
-        if (number := job.rank_number(rank_id)) is not None:
-            by_number.setdefault(number, []).append(rank_id)
-    ranks_of_pair = [rank_id for number in (line.rank, line.other) for rank_id in by_number.get(number, [])]
-    pair = f"ranks {shown(line.rank)} and {shown(line.other)}"
-    sizes = f"processes were started with different numbers of ranks, {shown(line.nranks)} and {shown(line.other)}"
-    match line.form:
-        case "gpu_twice":
-            return sorted(set(ranks_of_pair)), f"{pair} use the same GPU", Detail.SAME_GPU
-        case "gpu_shared":
-            shared = _ranks_sharing_gpu(job)  # every rank prints the warning, also one with a GPU of its own
-            names = ranks_text(job.rank_numbers(shared)) or "ranks that no line names"
-            return shared, f"{names} use the same GPU", Detail.SAME_GPU
-        case "rank_twice":
-            absent = f", and no log shows {ranks_text(job.absent)}" if job.absent else ""
-            twice = f"two processes have rank number {shown(line.rank)}{absent}"
-            return by_number.get(line.rank, []), twice, Detail.SAME_NUMBER
-        case "rank_count" | "root_info" if line.nroots == line.otherroots and (outliers := _outliers_in_size(job)):
-            return outliers, f"{sizes}; the minority: {ranks_text(job.rank_numbers(outliers))}", Detail.OTHER_SIZE
-        case "version_mismatch":
-            return ranks_of_pair[1:], f"{pair} run different versions of NCCL", Detail.NOTHING
-        case "root_info" | "message_truncated" if len(job.releases) > 1:
-            outliers = [
-                rank_id
-                for rank_id in job.rank_ids
-                if not any(job.communicator_index.get((rank_id, key)) == 0 for key in job.members)
-            ]
-            versions = f"processes of different versions of NCCL connect to each other: {', '.join(job.releases)}"
-            return outliers, versions, Detail.NOTHING
-        case "no_interface":
-            without = {event.rank_id for event in lines if event.form == "no_interface" and event.rank_id is not None}
-            unmatched = "no network interface matches NCCL_SOCKET_IFNAME on this host"
-            return sorted(without), unmatched, Detail.NOTHING
-        case "rank_count" | "root_info" if line.nranks != line.other:
-            return [], sizes, Detail.OTHER_SIZE
-    return [], "the cited warning gives the reason", Detail.NOTHING
-
-
-def _ranks_sharing_gpu(job: Job) -> list[int]:
-    """Return the ranks with a GPU of the same host and bus id; several hosts may be called `localhost`."""
-    ranks_by_gpu: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for rank_id, row in job.rank_ids.items():
-        if row["busid"] and row["host"] not in EVERYWHERE:
-            ranks_by_gpu[row["host"], row["busid"]].append(rank_id)
-    return sorted(rank_id for rank_ids in ranks_by_gpu.values() if len(rank_ids) > 1 for rank_id in rank_ids)
-
-
-def _outliers_in_size(job: Job) -> list[int]:
-    """Return the members whose nranks differs from that of most members of the same commId; none in a tie."""
-    for row in job.members.values():
-        sizes: dict[int, list[int]] = defaultdict(list)
-        for membership in row:
-            sizes[membership.nranks].append(membership.rank_id)
-        if len(sizes) > 1:
-            most = max(sizes.values(), key=len)
-            others = sorted(rank_id for rank_ids in sizes.values() if rank_ids is not most for rank_id in rank_ids)
-            return others if len(others) < len(most) else []
-    return []
-
-
-def _has_unseen_majority(job: Job) -> bool:
-    """Whether a communicator was begun with more ranks than were seen: those may outnumber the majority."""
-    return any(max(row.nranks for row in rows) > len(rows) for rows in job.members.values())
 
 
 def find_unfinished_init(job: Job) -> Explanation | None:
