@@ -89,9 +89,9 @@ SECOND_HAND_MESSAGES = (
     "Timed out after",
     "The client socket has timed out",
 )
-# The same, anywhere in the message: what XLA and Horovod pass on.
+# The same, anywhere in the message: what engines, XLA and Horovod pass on.
 SECOND_HAND_PARTS = (
-    *("NCCL operation nccl", "ncclCommInit", "NCCL error: "),
+    *("NCCL operation nccl", "ncclCommInit", "NCCL error: ", "NCCL error in: "),
     "/gloo/transport/",
     *("root cause above", "for root cause", "for the root cause"),
     *("custom call 'xla.gpu.all_", "custom call 'xla.gpu.reduce_scatter", "custom call 'xla.gpu.collective_"),

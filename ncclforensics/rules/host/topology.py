@@ -280,6 +280,27 @@ def topo_file_bad(
             yield finding
 
 
+@rule(Category.TOPOLOGY, Severity.ERROR, of=("unreadable_node",), hang=True)
+def topo_kfd_node_unreadable(unreadable_node: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """RCCL cannot read nodes of the GPU topology that the kernel presents.
+
+    Means: the process sees only some of the GPUs of the host, because a container, a virtual machine or the cgroup of
+    one task gives it no more, and the topology in /sys/class/kfd names them all: RCCL finds no XGMI links to them, and
+    init mostly fails with an unhandled HIP error. No GPU is broken.
+    Not when: the node is that of a CPU, and init completed.
+    Do: give every process all GPUs of its host (Slurm: --gpus-per-node instead of --gpus-per-task; the container: all
+    of /dev/dri and /dev/kfd) and select one by local rank; compare with ls /sys/class/kfd/kfd/topology/nodes.
+    Sources: rccl: src/misc/alt_rsmi.cc; rccl#1728; amd-smi: read_node_properties.
+    """
+    if not unreadable_node.is_empty():
+        nodes = ", ".join(map(str, sorted(unreadable_node["node_id"].drop_nulls().unique())))
+        detail = (
+            "these nodes of /sys/class/kfd/kfd/topology are hidden from the process, and with them their XGMI links"
+        )
+        title = f"{{processes}}: RCCL cannot read the GPU topology: KFD nodes {nodes}"
+        yield group_finding(unreadable_node, rank, title, detail, "certain")
+
+
 @rule(Category.NVLS, Severity.WARNING, of=("mnnvl",))
 def mnnvl_unused(
     placement: pl.DataFrame, mnnvl: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
