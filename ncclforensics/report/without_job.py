@@ -13,10 +13,12 @@ from ncclforensics.data.variables import (
     COLLECT_OUTPUT,
     COLLECT_RANKS_OF_DUMPS,
     COLLECT_STUCK_HOSTS,
+    ENDED_WELL,
     NO_NCCL_LINES,
     NO_PROCESSES,
     NO_RANKS_IN_TEXT,
     NO_RANKS_OF_DUMPS,
+    READY,
 )
 from ncclforensics.frames.protocol import Frames
 
@@ -58,6 +60,8 @@ _KINDS = (
 
 def reason_without_job(run: Frames) -> str:
     """Why there is nothing to judge: no line of NCCL, none that names a process, or evidence of another kind alone."""
+    if health := _health(run):
+        return health
     logs = {source for source, kind in run.kinds.items() if kind == "nccl-log"}
     recognised = run["source"].filter(pl.col("source").is_in(list(logs)))["recognised"].sum()
     if not recognised and _has_only_dumps(run):
@@ -73,7 +77,9 @@ def reason_without_job(run: Frames) -> str:
 
 
 def steps_without_job(run: Frames) -> list[str]:
-    """What to collect where there is nothing to judge."""
+    """What to collect where there is nothing to judge; nothing where the program ended well."""
+    if _health(run):
+        return []
     if _has_only_benchmarks(run):
         paths = [reading.source.path for reading in run.inputs if run.kinds.get(reading.number)]
         command = shlex.join(["ncclforensics", "check", *(paths if len(paths) <= MOST_PATHS else [])])
@@ -82,6 +88,13 @@ def steps_without_job(run: Frames) -> list[str]:
         return [*COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
     steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}
     return steps.get(reason_without_job(run), COLLECT_CALLS)
+
+
+def _health(run: Frames) -> str:
+    """What a program without lines of ranks says of its health; empty where it says nothing, or a process ended."""
+    if run["process_exit"].height:
+        return ""
+    return ENDED_WELL if run.has("program_success") else READY if run.has("engine_ready") else ""
 
 
 def _has_only_benchmarks(run: Frames) -> bool:

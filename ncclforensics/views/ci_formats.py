@@ -23,7 +23,8 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 def junit(report: Report, failing: Collection[str]) -> bytes:
     """Return a test case for each rule; its findings with a failing severity are the failures.
 
-    A part of the program that failed is a test case with an error.
+    A part of the program that failed is a test case with an error, and a verdict that the files do not decide one that
+    was skipped: such a run is no pass.
     """
     findings_of = {
         rule.name: [finding for finding in report.findings if finding.rule == rule.name] for rule in report.rules
@@ -31,10 +32,11 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
     failed = {
         name for name, findings in findings_of.items() if any(finding.severity in failing for finding in findings)
     }
-    tests, errors = len(findings_of) + len(report.defects), len(report.defects)
+    undecided = [answer for answer in report.verdicts if answer.verdict == "undecidable"]
+    tests, errors = len(findings_of) + len(report.defects) + len(undecided), len(report.defects)
     counts = {"tests": str(tests), "failures": str(len(failed)), "errors": str(errors)}
     suites = ET.Element("testsuites", {"name": NAME, **counts})
-    suite = ET.SubElement(suites, "testsuite", {"name": NAME, "skipped": "0", **counts})
+    suite = ET.SubElement(suites, "testsuite", {"name": NAME, "skipped": str(len(undecided)), **counts})
     for rule in report.rules:
         case = ET.SubElement(suite, "testcase", {"classname": str(rule.category), "name": rule.name})
         text = {True: "", False: ""}
@@ -50,6 +52,9 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
     for defect in report.defects:
         case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": printable(defect.part)})
         ET.SubElement(case, "error", {"message": printable(str(defect)), "type": "defect"})
+    for answer in undecided:
+        case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": f"verdict on job {answer.job}"})
+        ET.SubElement(case, "skipped", {"message": printable(f"undecidable: {answer.reason}")})
     ET.indent(suites)
     data: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
     return data + b"\n"

@@ -15,6 +15,7 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 SHOWN = 8  # workers
+LAST_LINES = 4  # of a log: several workers print the same there
 OF_VERBS = "ibv_"  # whose status is an errno
 
 
@@ -183,6 +184,43 @@ def _seconds_of_clock(text: str) -> float:
     for part in text.split(":"):
         seconds = 60 * seconds + int(part)
     return seconds
+
+
+@rule(Category.INIT_FAILURE, Severity.WARNING, of=("engine_nccl",), hang=True)
+def engine_stops_at_nccl(
+    engine_nccl: pl.DataFrame, source: pl.DataFrame, process_exit: pl.DataFrame, verdict: pl.DataFrame
+) -> Iterator[Finding]:
+    """The last thing that processes of an engine print is that they load NCCL.
+
+    Means: the init of a communicator, or the first call on it, has not returned where the log ends: a peer did not
+    come, an address or port is not reached, or the GPUs cannot talk to each other. An engine loads NCCL once for each
+    of its groups: after the first, the group is another one, such as that of the pipeline stages between hosts.
+    Not when: the log was copied while the engine was starting; the processes ended with an error of their own.
+    Do: set NCCL_DEBUG=INFO on all processes and start again; take their stacks while they stand there (py-spy dump
+    --native); between hosts check that all ports are open, and NCCL_SOCKET_IFNAME.
+    Sources: vLLM, vllm/distributed/device_communicators/pynccl.py; SGLang, the same; vllm#11139, vllm#20862.
+    """
+    lines_behind = pl.when(pl.col("line") < 0).then(-pl.col("line")).otherwise(pl.col("lines") - pl.col("line"))
+    printer = ["source", "launcher_rank", "launcher_pid", "worker"]
+    counted = engine_nccl.with_columns(nth=pl.int_range(1, pl.len() + 1).over(printer, order_by="pos"))
+    placed = counted.join(source.select("source", "lines"), on="source")
+    last = placed.filter(lines_behind <= LAST_LINES).sort("source", "line")
+    if last.is_empty() or process_exit.height or (verdict["verdict"] == "no-hang").any():
+        return
+    ranks = sorted(last["launcher_rank"].drop_nulls().unique().to_list())
+    workers = sorted(last["worker"].cast(pl.String).drop_nulls().unique().to_list())
+    workers_text = ranks_text(ranks) or ", ".join(workers[:SHOWN]) or "a process of the engine"
+    release = last["nccl_release"].cast(pl.String)[0]
+    detail = "what it does next, the init of a communicator and its first call, has not returned where the log ends"
+    if last["nth"].max() != 1:
+        detail += "; it is the init of a second communicator, or of a later one"
+    yield Finding(
+        title=f"the last line of {workers_text} says that the engine loads NCCL {release}",
+        detail=detail,
+        certainty="possible",
+        ranks=ranks,
+        evidence=evidence_lines(last),
+    )
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("mpi_daemon", "job_end"), hang=True)
