@@ -252,3 +252,48 @@ def test_verdicts_are_explained(capsys: pytest.CaptureFixture[str], verdict: str
 
     assert code == 0
     assert "a verdict of `slow`" in out
+
+
+def inspected(folder: Path, durations: dict[int, int], key: str = "0x7f8c496ae9f661") -> None:
+    """Write the Inspector's records of ranks whose calls take so many microseconds; the call itself takes 100."""
+    for rank, duration in durations.items():
+        head = {"id": key, "rank": rank, "n_ranks": 4, "nnodes": 1}
+        meta = {
+            "inspector_output_format_version": "v4.0",
+            "dump_timestamp_us": 1772449497000000,
+            "hostname": "gpu-a012",
+        }
+        rows = [
+            {
+                "header": head,
+                "metadata": {**meta, "pid": 4000 + rank},
+                "coll_perf": {
+                    "coll": "AllReduce",
+                    "coll_sn": number,
+                    "coll_msg_size_bytes": 1 << 20,
+                    "coll_exec_time_us": duration + number % 3,
+                    "coll_algobw_gbs": 1.5,
+                    "coll_busbw_gbs": 2.5,
+                },
+            }
+            for number in range(40)
+        ]
+        text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        (folder / f"inspector-{key}-{rank}.log").write_text(text)
+
+
+def test_the_inspector_names_the_rank_that_waits_least_as_possible(tmp_path: Path) -> None:
+    inspected(tmp_path, {0: 900, 1: 880, 2: 100, 3: 910})
+
+    answer = answer_of(tmp_path)
+
+    assert (answer.verdict, answer.certainty, answer.ranks) == ("slow-rank", "possible", (2,))
+
+
+def test_the_inspector_names_none_where_calls_are_alike_or_groups_nest(tmp_path: Path) -> None:
+    inspected(tmp_path, {0: 104, 1: 103, 2: 100, 3: 105})
+    assert answer_of(tmp_path).ranks == ()
+
+    inspected(tmp_path, {0: 900, 1: 880, 2: 100, 3: 910})
+    inspected(tmp_path, {0: 900, 1: 880, 2: 100, 3: 910}, key="0x11111")
+    assert answer_of(tmp_path).ranks == ()

@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
 from ncclforensics.analyses.slow.causes import cause_of
 from ncclforensics.analyses.slow.explanations import SlowExplanation, answer_of
+from ncclforensics.analyses.slow.inspector import of_inspector
 from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
 from ncclforensics.analyses.slow.traces import of_traces
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -33,6 +34,7 @@ def slow_answer(
     call_rate: pl.DataFrame,
     rank_time: pl.DataFrame,
     profiled_kernel: pl.DataFrame,
+    ended_operation: pl.DataFrame,
     job_step: pl.DataFrame,
     step_change: pl.DataFrame,
     step_stall: pl.DataFrame,
@@ -41,6 +43,7 @@ def slow_answer(
     why = partial(cause_of, times=rank_time, kernels=profiled_kernel, processes=ranked_process)
     explanations: list[SlowExplanation] = _standing_still(verdict) or [
         *of_traces(ranked_process, timed_call, own_time, call_rate, why),
+        *of_inspector(ended_operation),
         *explanations_of_step_lines(job_step, step_change, step_stall),
     ]
     return pl.DataFrame(
