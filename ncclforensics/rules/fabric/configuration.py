@@ -150,8 +150,8 @@ def net_iwarp(port_state: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("port_state",))
-def nic_firmware_differs(port_state: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("port_state", "ibdiagnet_firmware"))
+def nic_firmware_differs(port_state: pl.DataFrame, ibdiagnet_firmware: pl.DataFrame) -> Iterator[Finding]:
     """Adapters of one model run different versions of their firmware.
 
     Means: behaviour may differ between hosts (retransmission, congestion control, speed of links); after an upgrade of
@@ -160,6 +160,16 @@ def nic_firmware_differs(port_state: pl.DataFrame) -> Iterator[Finding]:
     Do: read the release notes between both versions; bring all adapters of a model to one.
     Sources: ibdiagnet reports the same (`has FW version … while the latest FW version for the same Devid/PSID`).
     """
+    for (board, latest), rows in ibdiagnet_firmware.group_by("board", "latest", maintain_order=True):
+        names = rows["device_name"].cast(pl.String).unique(maintain_order=True).to_list()
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        yield Finding(
+            f"firmware of board {board} differs: {', '.join(names[:SHOWN])}{more} do not run {latest}",
+            "as ibdiagnet reports",
+            "certain",
+            role=Role.CONTEXT,
+            evidence=evidence_lines(rows.select("source", "line")),
+        )
     known = port_state.drop_nulls(["firmware", "model", "device", "firmware_line"])
     last = known.unique(["host", "source", "device"], keep="last", maintain_order=True)
     for (model,), rows in last.group_by("model", maintain_order=True):

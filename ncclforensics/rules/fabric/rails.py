@@ -164,4 +164,6 @@ def fabric_not_judged(fabric_map: pl.DataFrame) -> Iterator[Finding]:
         if reason:
             finding = Finding(f"the shape of this map is not judged: {reason}", "", "certain", role=Role.CONTEXT)
             finding.detail = f"{row['switches']} switches and {row['links']} links were read"
+            if row["is_whole"]:
+                finding.remedy = "Compare it with the cabling plan; ibdiagnet checks what it knows of such a fabric."
             yield finding

@@ -1,0 +1,89 @@
+"""Maps of fabrics: simulated faults are named and nothing else is, in every form in which maps are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.data.busbw import limit_of
+from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
+from ncclforensics.simulate.fabric_text import write_fabric
+from ncclforensics.views.printed_report import PrintedReport
+
+RULES = {
+    FabricFault.UNEVEN_UPLINKS: "fabric-uneven-uplinks",
+    FabricFault.UPLINKS_MISSING: "fabric-uplinks-missing",
+    FabricFault.SPINE_SHORT: "fabric-spine-short",
+    FabricFault.SPINE_ABSENT: "fabric-spine-absent",
+    FabricFault.OVERSUBSCRIBED: "fabric-oversubscribed",
+    FabricFault.LINK_WITHIN_LEVEL: "fabric-link-within-level",
+    FabricFault.CROSSED_RAILS: "fabric-rails-crossed",
+    FabricFault.WRONG_LEAF: "fabric-wrong-leaf",
+    FabricFault.NIC_MISSING: "fabric-nic-missing",
+    FabricFault.LEAF_ABSENT: "fabric-leaf-absent",
+    FabricFault.SLOW_NIC: "fabric-slow-nic",
+    FabricFault.SLOW_LINK: "fabric-slow-link",
+    FabricFault.UNEVEN_SPINES: "fabric-uneven-spines",
+    FabricFault.HOT_UPLINK: "fabric-hot-uplink",
+    FabricFault.UNEVEN_LOAD: "fabric-uneven-load",
+    FabricFault.UNEVEN_ROUTES: "fabric-uneven-routes",
+}
+NOTES = {"fabric-links-absent"}  # of a link that now leads elsewhere
+
+
+def judged(folder: Path) -> PrintedReport:
+    categories = ["topology", "congestion", "link-degraded"]
+    return analyze(folder, full=True, everything=True, select=categories)
+
+
+@pytest.mark.parametrize("fault", list(FabricFault))
+def test_a_simulated_fault_of_a_fabric_is_named_and_nothing_else(fault: FabricFault, tmp_path: Path) -> None:
+    fabric = simulated_fabric(24, 4, fault, seed=7)
+    write_fabric(fabric, fault, tmp_path)
+
+    findings = judged(tmp_path).findings
+
+    assert {finding.rule for finding in findings} - NOTES == {RULES[fault]} if fault in RULES else not findings
+    said = " ".join(f"{finding.title} {finding.detail}" for finding in findings)
+    named = fabric.truth.get("host") or fabric.truth.get("switch")
+    assert fault is FabricFault.LEAF_ABSENT or str(named or "") in said
+
+
+def test_a_map_without_tabs_and_with_labels_of_ibdiagnet_is_the_same_map(tmp_path: Path) -> None:
+    fabric = simulated_fabric(24, 2, FabricFault.UPLINKS_MISSING, seed=7)
+    write_fabric(fabric, FabricFault.UPLINKS_MISSING, tmp_path / "usual")
+    text = (tmp_path / "usual" / "ibnetdiscover.txt").read_text(encoding="utf-8")
+    copied = text.replace("\t", "").replace("\n", "\r\n")
+    labelled = "".join(
+        f"[{line[1:].split(']')[0]}]({line[1:].split(']')[0]}) {line.split(chr(9), 1)[1]}"
+        if line.startswith("[") and "](" not in line[:6]
+        else line
+        for line in text.splitlines(keepends=True)
+    )
+    columns = ["kind", "name", "port", "peer_name", "peer_port", "rate_Gbps"]
+    usual = judged(tmp_path / "usual").frames["fabric_link"].select(columns)
+
+    for name, other in (("copied", copied), ("labelled", labelled)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "map.txt").write_text(other, encoding="utf-8", newline="")
+        assert judged(tmp_path / name).frames["fabric_link"].select(columns).equals(usual), name
+
+
+def test_limits_hold_for_what_machines_were_measured_to_reach() -> None:
+    measured = [
+        ("all_reduce", 8, 1, 450, True, None, 480.0),  # eight H100 with NVLS
+        ("all_reduce", 16, 2, 450, True, 400.0, 487.0),  # p5, above the rate of its adapters
+        ("all_reduce", 16, 2, 300, False, 50.0, 78.3),  # p4de
+    ]
+    for collective, ranks, domains, link, is_reduced, network, busbw in measured:
+        limit = limit_of(collective, ranks, domains, link, is_reduced=is_reduced, network=network)
+        assert limit is not None
+        assert busbw <= limit
+
+
+def test_impossible_figure_is_beyond_the_limit() -> None:
+    limit = limit_of("all_reduce", 8, 1, 450, is_reduced=True, network=None)
+    assert limit is not None
+    assert 780 < limit < 790
