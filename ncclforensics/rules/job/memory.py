@@ -26,6 +26,14 @@ from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, g
 
 UNCORRECTABLE = "UE"  # as EDAC prints it
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
+# Errors of the system -> what to do about them.
+SEGMENT_REMEDIES = {
+    "No such file or directory": (
+        "let the processes of a host share /dev/shm (--ipc=host, or one container); look for a peer that ended before;"
+        " to narrow it down, run once with NCCL_SHM_DISABLE=1"
+    ),
+    "Permission denied": "correct the access rights of /dev/shm (drwxrwxrwt), and remove segments of other users",
+}
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
@@ -208,20 +216,29 @@ def shm_unlinked_by_systemd(shared_memory: pl.DataFrame, rank: pl.DataFrame) -> 
 
 
 @rule(Category.SHM, Severity.ERROR, of=("failure",), hang=True, fallback=True)
-def shm_segment_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A shared memory segment of NCCL could not be created or attached, and the line that says why is not here.
+def shm_segment_failed(failure: pl.DataFrame, nccl_warning: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A shared memory segment of NCCL could not be created or attached.
 
-    Means: mostly /dev/shm is too small, as in containers; else CUDA refused to register the memory (WSL, the limit of
-    locked memory), or the processes do not share /dev/shm.
+    Means: the error of the system says why: `No space left` a /dev/shm that is too small, as in containers; `No such
+    file` processes that do not share /dev/shm, or a peer that has ended; `Permission denied` its access rights. Without
+    an error it is mostly too small; else CUDA refused to register the memory (WSL, the limit of locked memory).
     Not when: the warning before it gives the reason, which has a finding of its own; NCCL went on.
     Do: run df -h /dev/shm in the context of the job; start the container with --shm-size=1g --ulimit memlock=-1 or
     --ipc=host; to narrow it down, run once with NCCL_SHM_DISABLE=1.
-    Sources: nccl: src/misc/shmutils.cc; WSL#12467, vllm#18831.
+    Sources: nccl: src/misc/shmutils.cc; WSL#12467, vllm#18831, nccl#328, nccl#1589.
     """
     rows = failure.filter(form="shared_memory").sort("source", "line")
-    if not rows.is_empty():
-        title = "{processes} could not create or attach shared memory"
-        yield group_finding(rows, rank, title, f"the segment is {rows['path'][0]}", "likely")
+    if rows.is_empty():
+        return
+    first = rows.row(0, named=True)
+    before = nccl_warning.filter(
+        (pl.col("source") == first["source"]) & pl.col("line").is_between(first["line"] - 3, first["line"] - 1)
+    )
+    reasons = [str(text) for text in (first["error"], *before["text"]) if text]
+    detail = "; ".join([f"the segment is {first['path']}", *reasons[:1]])
+    known = (text for words, text in SEGMENT_REMEDIES.items() if any(words in reason for reason in reasons))
+    title = "{processes} could not create or attach shared memory"
+    yield group_finding(rows, rank, title, detail, "likely", remedy=next(known, ""))
 
 
 @rule(Category.SHM, Severity.ERROR, of=("cuda_error",), hang=True)

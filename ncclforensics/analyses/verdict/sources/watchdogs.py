@@ -217,6 +217,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
     if not sequences or any(row.enqueued is None for row in rows):
         reason = "watchdogs timed out, and the logs do not show how far each rank had come"
+        if silent_ranks:
+            reason += f"; {silent_ranks} printed no time-out"
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
         diagnosis.collect = [
             "collect every rank's stderr",
