@@ -297,3 +297,29 @@ def test_the_inspector_names_none_where_calls_are_alike_or_groups_nest(tmp_path:
     inspected(tmp_path, {0: 900, 1: 880, 2: 100, 3: 910})
     inspected(tmp_path, {0: 900, 1: 880, 2: 100, 3: 910}, key="0x11111")
     assert answer_of(tmp_path).ranks == ()
+
+
+def test_hostile_traces_are_read_without_harm(tmp_path: Path) -> None:
+    kernel = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 1, "dur": 2, "args": {}}
+    events: list[Any] = [
+        {**kernel, "ts": 1e308, "dur": 1e308},
+        {**kernel, "dur": -7},
+        {**kernel, "ts": 2**80},
+        {**kernel, "name": 5},
+        {**kernel, "args": {"Collective name": 7, "Process Group Ranks": "[[1]", "Seq": 2**63, "External id": {}}},
+        {**kernel, "cat": "user_annotation", "name": f"ProfilerStep#{10**30}"},
+        None,
+    ]
+    info = {"rank": 0, "world_size": 2**31 - 1, "pg_config": [{"pg_name": "\x1b[31m", "ranks": [0, -1, 2**40]}]}
+    trace = {"schemaVersion": 1, "distributedInfo": info, "host_name": "\x1b]0;x\x07", "traceEvents": events}
+    (tmp_path / "rank0.json").write_text(json.dumps(trace))
+    (tmp_path / "rank1.json").write_text('{"schemaVersion": 1, "traceEvents": ' + "[" * 3000)
+    (tmp_path / "rank2.json").write_text('{"schemaVersion": 1, "traceEvents": [{"ph":"X","cat":"kernel","ts":NaN}]}')
+
+    report = report_of(tmp_path)
+    answer = SlowAnswer.of(report.run["slow_answer"])
+
+    assert report.defects == []
+    assert answer is not None
+    assert (answer.verdict, answer.ranks) == ("undecidable", ())
+    assert "nan" not in answer.claim

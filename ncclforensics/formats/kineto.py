@@ -11,7 +11,7 @@ import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from statistics import median
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 import polars as pl
@@ -34,6 +34,8 @@ WANTED = (b'"kernel"', b'"Kernel"', b'"ProfilerStep#', b'"gloo:', b'"record_para
 LIBRARIES = ("nccl", "rccl", "msccl")  # in names of kernels that communicate, without case
 STEP, GLOO, HOST_RECORD = "ProfilerStep#", "gloo:", "record_param_comms"
 KEPT_KERNELS = 32  # names, those that took longest
+LATEST = 1e16  # microseconds since 1970, in the year 2286
+MOST_RANKS = 1 << 17  # of a job
 LONGEST_NAME = 200  # characters of a kernel's name
 Row = dict[str, Any]
 
@@ -80,7 +82,7 @@ class _Process:
         self.events += len(events)
         for event in events:
             start, duration, name = event.get("ts"), event.get("dur"), event.get("name")
-            if not isinstance(start, int | float) or not isinstance(duration, int | float) or not isinstance(name, str):
+            if not (_is_time(start) and _is_time(duration) and duration >= 0 and isinstance(name, str)):
                 continue
             category = event.get("cat")
             if category in ("kernel", "Kernel"):
@@ -107,6 +109,7 @@ class _Process:
 
     def row(self, keys: Mapping[str, Any], info: Mapping[str, Any], base: float) -> Row:
         """The row of `profiled_process`."""
+        world = json_int32(info.get("world_size"))
         spans = [*self._busy, *((start, start + duration) for start, duration, *_ in self._calls)]
         spans += [(start, start + duration) for _, start, duration in self.steps]
         return {
@@ -117,7 +120,7 @@ class _Process:
             "host": json_text(keys.get("host_name")),
             "rank": json_int32(info.get("rank")),
             "tool": "kineto",
-            "world": json_int32(info.get("world_size")),
+            "world": world if world is not None and 0 < world <= MOST_RANKS else None,
         }
 
     def calls(self, base: float) -> Iterator[Row]:
@@ -168,6 +171,11 @@ class _Process:
             }
             for total, name in totals
         ]
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    """Whether it is a number of microseconds that a clock may show; it is none if it is infinite or no number."""
+    return isinstance(value, int | float) and abs(value) < LATEST
 
 
 def _identifier(known: Row) -> Any:
