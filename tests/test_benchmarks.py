@@ -172,20 +172,28 @@ def test_device_lines_of_rccl_tests_with_collapsed_blanks_are_read(read: Read) -
 
 
 @pytest.mark.parametrize(
-    ("algbw", "busbw", "redop", "collective", "nranks"),
+    ("count", "algbw", "busbw", "redop", "in_place", "collective", "nranks"),
     [
-        (259.78, 487.09, "sum", "all_reduce", 16),
-        (259.78, 227.31, "sum", "reduce_scatter", 8),
-        (259.78, 227.31, "none", None, 8),
-        (0.52, 0.97, "sum", None, None),
+        (4294967296, 259.78, 487.09, "sum", 0, "all_reduce", 16),
+        (536870912, 259.78, 227.31, "sum", 0, "reduce_scatter", 8),
+        (536870912, 259.78, 227.31, "none", 0, "all_gather", 8),
+        (536870912, 259.78, 227.31, "none", "N/A", "alltoall", 8),
+        (4294967296, 259.78, 227.31, "none", 0, None, 8),
+        (4294967296, 259.78, 227.31, "sum", 0, None, 8),  # counts and busbw contradict each other
+        (4294967296, 0.52, 0.97, "sum", 0, "all_reduce", None),
+        # Of many ranks busbw is all but algbw; the counts tell whether each rank sends to one other, or to all.
+        (1988411, 1.21, 1.21, "none", "N/A", "alltoall", 2160),
+        (4294967296, 1.21, 1.21, "none", "N/A", "sendrecv", None),
+        (4294967296, 259.78, 0.0, "sum", 0, None, None),  # a single rank
     ],
 )
-def test_the_collective_is_inferred_from_the_ratio_of_busbw_to_algbw(
-    read: Read, algbw: float, busbw: float, redop: str, collective: str | None, nranks: int | None
-) -> None:
-    report = read(
-        *TABLE, f"  17179869184  4294967296  float  {redop}  -1  66132  {algbw}  {busbw}  0  66132  {algbw}  {busbw}  0"
-    )
+def test_the_collective_is_inferred_from_the_counts_and_the_ratio_of_busbw_to_algbw(
+    read: Read, count: int, algbw: float, busbw: float, redop: str, in_place: object, collective: str | None,
+    nranks: int | None
+) -> None:  # fmt: skip
+    size = count * 4 * 2160 if count == 1988411 else 17179869184
+    measured_halves = f"66132  {algbw}  {busbw}  0  66132  {algbw}  {busbw}  {in_place}"
+    report = read(*TABLE, f"  {size}  {count}  float  {redop}  -1  {measured_halves}")
 
     assert (only(report)["collective"], only(report)["nranks"]) == (collective, nranks)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclforensics.rules.benchmark import busbw
+from ncclforensics.rules.benchmark import busbw, named_nics, sweeps
 from ncclforensics.rules.finding import Finding
 from tests.rule_rows import Row, findings_of
 
@@ -208,6 +208,76 @@ def test_a_size_dips_below_both_of_its_neighbours(
     assert dips(*rows[:2]) == dips(*rows[1:]) == []
     assert dips(*rows, *(row | {"half": "in-place", "busbw": 100.0} for row in rows)) == []
     assert dips(*rows, *(row | {"half": "in-place"} for row in rows)) == found
+
+
+def curve(*rates: float) -> list[Row]:
+    return [measured(rate, MIB << nth) for nth, rate in enumerate(rates)]
+
+
+def test_up_to_three_slow_sizes_in_a_row_are_one_dip() -> None:
+    assert dips(*curve(100, 40, 30, 50, 100)) == ["2 MiB, 4 MiB, 8 MiB"]
+    assert dips(*curve(100, 40, 30, 30, 50, 100)) == []
+    assert dips(*curve(100, 40, 100, 40, 100, 40, 100)) == ["2 MiB, 8 MiB, 32 MiB"]
+    assert dips(*curve(100, 40, 70, 50, 100)) == ["2 MiB"]  # beside 70, 50 is none
+
+
+@pytest.mark.parametrize(
+    ("rates", "above"),
+    [
+        ((8.5, 6.9, 5.1, 3.6, 2.3, 1.0), "4 MiB"),  # a gradual collapse: half is reached at the fourth size
+        ((8.5, 6.9, 5.1, 4.2), "4 MiB"),
+        ((8.5, 6.9, 5.1, 4.3), None),  # not yet half
+        ((8.5, 6.9, 7.0, 4.2), None),  # one size alone, and no steady fall
+        ((8.5, 3.0, 3.1, 3.0), "1 MiB"),
+        ((8.5, 3.0, 3.1), None),
+        ((8.5, 3.0, 8.0, 3.0, 3.1, 3.0), "4 MiB"),
+    ],
+)
+def test_a_test_drops_above_a_size(rates: tuple[float, ...], above: str | None) -> None:
+    findings = findings_of(busbw.bench_drop_above_a_size, benchmark=[run("gpu-a")], measurement=curve(*rates))
+
+    assert [finding.title.partition(" slower above ")[2] for finding in findings] == ([above] if above else [])
+
+
+def sweep(*slow: tuple[str, str]) -> list[Finding]:
+    """Tests of pairs of eight hosts, in two rounds."""
+    rounds = ("ab", "cd", "ef", "gh", "ac", "bd", "eg", "fh")
+    runs = [run(*pair, benchmark=nth, source=0, line=nth) for nth, pair in enumerate(rounds)]
+    rows = [measured(10.0 if tuple(pair) in slow else 40.0, benchmark=nth) for nth, pair in enumerate(rounds)]
+    return findings_of(sweeps.bench_find_slow_node, benchmark=runs, measurement=rows)
+
+
+def test_a_sweep_names_the_host_or_the_pairs_that_are_slow() -> None:
+    (of_host,), (of_pairs,) = sweep(("a", "b"), ("a", "c")), sweep(("a", "b"), ("e", "g"))
+
+    assert (of_host.hosts, of_host.certainty) == (["a"], "likely")
+    assert (of_pairs.hosts, of_pairs.certainty) == (["a", "b", "e", "g"], "possible")
+    assert "a and b 10.0 GB/s, e and g 10.0 GB/s" in of_pairs.title
+    assert sweep() == []
+
+
+NAMED = {"source": 0, "line": 1, "variable": "NCCL_IB_HCA", "value": ",".join(f"mlx5_{n}:1" for n in range(8))}
+
+
+@pytest.mark.parametrize(
+    ("rate", "named", "gpu", "found"),
+    [
+        (99.9, NAMED, H100, 1),
+        (100.0, NAMED, H100, 0),
+        (99.9, NAMED | {"value": "mlx5_0,mlx5_1"}, H100, 0),  # fewer NICs than GPUs
+        (99.9, NAMED | {"value": "^mlx5_0"}, H100, 0),
+        (99.9, NAMED | {"variable": "NCCL_NET"}, H100, 0),
+        (99.9, NAMED, "Tesla V100-SXM2-32GB", 0),
+    ],
+)
+def test_a_test_that_fills_only_slow_nics_is_slow_for_the_nics_it_names(
+    rate: float, named: Row, gpu: str, found: int
+) -> None:
+    row, link = run(*HOSTS, gpus=[gpu], source=0, line=1), {"host": HOSTS[0], "kind": "net", "rate": 50.0}
+    frames = {"benchmark": [row], "measurement": [measured(rate)], "exported_variable": [named]}
+
+    assert len(findings_of(named_nics.bench_slow_for_its_nics, **frames)) == found
+    assert findings_of(named_nics.bench_slow_for_its_nics, **frames, link=[link]) == []
 
 
 @pytest.mark.parametrize(

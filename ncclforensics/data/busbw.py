@@ -9,6 +9,15 @@ DOUBLED = ("all_reduce", "all_reduce_bias")  # 2 (n - 1) / n
 SHRUNK = ("all_gather", "reduce_scatter", "alltoall", "alltoallv", "gather", "scatter")  # (n - 1) / n; all others: 1
 
 
+# Bytes of one element, by the names of nccl-tests of any version.
+ELEMENT_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "fp8", "bf8"), 1),
+    **dict.fromkeys(("half", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "int", "float"), 4),
+    **dict.fromkeys(("int64", "uint64", "double"), 8),
+}
+
+
 # The two halves of a table of nccl-tests: separate buffers for input and output, or one for both.
 OUT_OF_PLACE, IN_PLACE = "out-of-place", "in-place"
 HALVES = (OUT_OF_PLACE, IN_PLACE)
@@ -95,9 +104,11 @@ WATCH, BAD = 0.85, 0.70
 WATCH_OVER_NETWORK, BAD_OVER_NETWORK = 0.75, 0.50
 
 DIP = 0.6  # of the smaller neighbour; an algorithm or protocol chosen at the wrong size costs that much
+LONGEST_DIP = 3  # sizes in a row
 DIP_FROM = 1 << 20  # bytes
 DROP = 0.5  # of the best size, at all larger ones; busbw grows with the size until a link is full, and stays there
-DROPPED_SIZES = 3  # larger than the best one
+DROPPED_SIZES = 3  # the largest ones; fewer where each size is slower than the one before
+MODEST_NIC = 12.5  # GB/s: 100 Gbit/s
 PLACE = 0.7  # of the faster half of the table, at every large size
 SLOW_RUN = 0.7  # of what the better runs of the same test reach
 TREE_GAIN = 1.15  # of two hosts over more hosts; a tree gains up to 2 (n - 1) / n, noise is a tenth (nccl-tests#169)

@@ -242,6 +242,17 @@ def bytes_text(size: int) -> str:
     return f"{value:.1f}".removesuffix(".0") + f" {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
+def bandwidth_text(rate: float) -> str:
+    """Format a bandwidth in GB/s so that two or three digits are left of it.
+
+    >>> [bandwidth_text(rate) for rate in (367.04, 4.33, 0.516, 0.0195, 0.0)]
+    ['367.0 GB/s', '4.3 GB/s', '0.52 GB/s', '19.5 MB/s', '0.0 GB/s']
+    """
+    if 0 < rate < 0.1:
+        return f"{rate * 1000:.3g} MB/s"
+    return f"{rate:.2f} GB/s" if 0 < rate < 1 else f"{rate:.1f} GB/s"
+
+
 def version_text(code: int) -> str:
     """Format NCCL's version code, whose digits changed in 2.9.
 

@@ -67,10 +67,15 @@ class Grammar:
         return tuple(_shape(self.name, **fields) for fields in _cached(self.path, cache_name, compile_shapes))
 
     def signature(self, frames: Collection[str]) -> Signature:
-        """How lines of these frames are recognised, without loading the shapes."""
+        """How lines of these frames are recognised, without loading the shapes; `frame.form` is one of its forms."""
 
         def compile_signature() -> dict[str, Any]:
-            patterns = [pattern for shape in self.shapes if shape.frame in frames for pattern in shape.patterns]
+            patterns = [
+                pattern
+                for shape in self.shapes
+                for pattern in shape.patterns
+                if {shape.frame, f"{shape.frame}.{pattern.form}"} & {*frames}
+            ]
             anchors = sorted({pattern.anchor for pattern in patterns} - {""})
             unanchored = [pattern for pattern in patterns if not pattern.anchor]
             return asdict(Signature(any_of(patterns), anchors, any_of(unanchored)))

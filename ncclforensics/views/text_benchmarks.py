@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, HALVES, machine_of
-from ncclforensics.data.names import bytes_text, known, printable
+from ncclforensics.data.names import bandwidth_text, bytes_text, known, printable
+from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report
 from ncclforensics.views.plots import MIN_SIZES, plot
 from ncclforensics.views.text_layout import heading, indented, table_with_header
@@ -71,13 +72,24 @@ def _list(rows: list[Row]) -> Table:
     table = table_with_header("", "ranks", "hosts", "rows", "average", "best busbw", "at", "wrong", "", figures=True)
     for row in rows:
         table.add_row(
-            printable(row["collective"] or "?"), known(row["nranks"]), known(len(row["hosts"] or []) or None),
+            printable(row["collective"] or "?"), known(row["nranks"]), known(_hosts(row)),
             str(row["rows"]), *([""] * 4 if not row["rows"] else [
                 known(row["average"]), _figure(row["max_busbw"]), _size(row["max_size"]), _wrong(row),
             ]),
-            Text("" if row["is_complete"] else "cut off", style="bold yellow"),
+            Text("" if row["is_complete"] else "cut off" if _has_head(row) else "a part", style="bold yellow"),
         )  # fmt: skip
     return table
+
+
+def _hosts(row: Row) -> int | None:
+    """Count the hosts; None where the list of devices is not there, or only a part of it."""
+    is_whole = (row["communicators"] or 1) > 1 or row["listed_devices"] == row["nranks"]
+    return len(row["hosts"]) if row["hosts"] and is_whole else None
+
+
+def _has_head(row: Row) -> bool:
+    """Whether the beginning of the run is there, too, so that its end would follow."""
+    return bool(row["parameters"] or row["listed_devices"])
 
 
 def _wrong(row: Row) -> Text:
@@ -87,7 +99,7 @@ def _wrong(row: Row) -> Text:
 
 
 def _figure(value: Any) -> str:
-    return "" if value is None else f"{value:.1f} GB/s"
+    return "" if value is None else f"{bandwidth_text(value)}"
 
 
 def _time(value: float | None) -> str:
@@ -104,8 +116,10 @@ def _details(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
     if sizes.is_empty():
         return []
     table = table_with_header("size", "time", "busbw", "in place", "busbw", figures=True)
-    for size in sizes.tail(LARGEST):
-        halves = {row["half"]: row for row in measured.filter(pl.col("size") == size).to_dicts()}
+    largest = measured.filter(pl.col("size").is_in(sizes.tail(LARGEST).implode())).sort("size", "row")
+    for (size, _), rows in largest.group_by("size", text_of("label"), maintain_order=True):
+        label = rows["label"][0]
+        halves = {row["half"]: row for row in rows.to_dicts()}
         cells = [
             cell
             for half in HALVES
@@ -113,7 +127,7 @@ def _details(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
                 (_time(halves[half]["time_us"]), _figure(halves[half]["busbw"])) if half in halves else ("", "")
             )
         ]
-        table.add_row(bytes_text(size), *cells)
+        table.add_row((f"{printable(label)}: " if label else "") + bytes_text(int(str(size))), *cells)
     title = Text(f"\n{row['collective'] or '?'}, the largest sizes", style="dim")
     parts: list[RenderableType] = [indented(title), indented(table)]
     if sizes.len() >= MIN_SIZES and (measured["busbw"] > 0).any():

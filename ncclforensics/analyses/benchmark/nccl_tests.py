@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.benchmark.nccl_tests_lines import add_parameters
-from ncclforensics.data.busbw import DOUBLED, IN_PLACE, OUT_OF_PLACE, SHRUNK
+from ncclforensics.data.busbw import DOUBLED, ELEMENT_BYTES, IN_PLACE, OUT_OF_PLACE, SHRUNK
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.parsing.templates import distinct_rows
@@ -20,6 +20,8 @@ MEASUREMENT = {
     "row": pl.Int32(),
     "half": pl.String(),  # out-of-place or in-place
     "size": pl.Int64(),  # bytes per rank: the larger of what it sends and what it receives
+    "count": pl.Int64(),  # elements, as the table counts them; null in version 1.0
+    "label": pl.Categorical(),  # in a column in front of the table that a script added
     "type": pl.Categorical(),
     "redop": pl.Categorical(),  # null where there is none
     "root": pl.Int64(),  # -1: the collective has none
@@ -84,7 +86,7 @@ def measurement(
         checked=text_of("checked").drop_nulls().first(),
     )
     rows = table_row.join(lines.filter(pl.col("frame") == "table_row"), on=at)
-    begun = rows.select(*table_row_key, *at, "size", "type", "redop", "root").unique(
+    begun = rows.select(*table_row_key, *at, "size", "count", "label", "type", "redop", "root").unique(
         table_row_key, keep="first", maintain_order=True
     )
     pieces = pl.concat(
@@ -103,9 +105,10 @@ def measurement(
         .join(begun, on=table_row_key)
         .join(units, on="benchmark", how="left")
         .with_columns(
+            count=pl.when(~pl.col("is_early").fill_null(value=False)).then("count"),
             time_us=pl.when(in_ms.fill_null(False)).then(1000 * pl.col("time")).otherwise("time"),
             wrong=pl.when((pl.col("checked") == "#wrong") & (checked <= MOST_ELEMENTS)).then(checked),
-            deviation=pl.when(pl.col("checked") != "#wrong").then(checked),
+            deviation=pl.when(pl.col("checked").ne_missing("#wrong")).then(checked),
         )
         .sort(*table_row_key, pl.col("half") == IN_PLACE)
     )
@@ -219,9 +222,9 @@ def _finished_row(row: dict[str, Any], measured: pl.DataFrame) -> dict[str, Any]
     `measured`: the rows of `measurement` of this run.
     """
     family = row["named"] or row["concluded"] or row["typed"]
-    share = _busbw_share(measured)
-    row["collective"] = family or _collective_of_table(measured, share)
-    row["nranks"] = _nranks(row, share)
+    share, multiple = _busbw_share(measured), _size_per_count(measured)
+    row["collective"] = family or _collective_of_table(measured, share, multiple)
+    row["nranks"] = _nranks(row, share, multiple)
     row["tool"] = "rccl-tests" if row["is_amd"] else "nccl-tests"
     row["rows"] = row["rows"] or 0
     row["is_complete"] = bool(row["is_complete"])
@@ -243,16 +246,32 @@ def _busbw_share(measured: pl.DataFrame) -> tuple[float, float] | None:
     return (least, most) if least <= most else None
 
 
+def _size_per_count(measured: pl.DataFrame) -> int | None:
+    """Return how often the counted elements make up the size; None if rows differ.
+
+    That is 1, or the number of ranks: all_gather, reduce_scatter, alltoall, gather and scatter count the elements for
+    one rank, and give the size for all of them (nccl-tests, src/*.cu: GetCollByteCount).
+    """
+    counted = measured.filter((pl.col("count") > 0) & (pl.col("size") > 0))
+    width = text_of("type").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+    multiples = counted.select((pl.col("size") / (pl.col("count") * width)).unique()).to_series()
+    return int(multiples[0]) if len(multiples) == 1 and multiples[0] and multiples[0] == int(multiples[0]) else None
+
+
 def _rounding(name: str) -> pl.Expr:
     """Largest rounding error of a printed bandwidth: two decimals, fewer for large ones from 2.17.3 on."""
     return pl.when(pl.col(name) < 1000).then(0.0051).when(pl.col(name) < 1e4).then(0.051).otherwise(0.51)
 
 
-def _nranks(row: dict[str, Any], share: tuple[float, float] | None) -> int | None:
-    """Return the number of ranks: from the highest listed rank, or the only number that fits busbw / algbw."""
+def _nranks(row: dict[str, Any], share: tuple[float, float] | None, multiple: int | None) -> int | None:
+    """Return the number of ranks: from the highest listed rank, the counts, or the only one that fits busbw / algbw."""
     if row["last_rank"] is not None and (row["communicators"] or 1) == 1:
         return int(row["last_rank"]) + 1
-    if row["last_rank"] is not None or share is None:
+    if row["last_rank"] is not None:
+        return None
+    if multiple is not None and multiple > 1:
+        return multiple
+    if share is None:
         return None
     if row["collective"] in DOUBLED:
         low, high = (2 / (2 - min(value, 1.9999)) for value in share)
@@ -263,21 +282,29 @@ def _nranks(row: dict[str, Any], share: tuple[float, float] | None) -> int | Non
     return ceil(low) if ceil(low) == floor(high) else None
 
 
-def _collective_of_table(measured: pl.DataFrame, share: tuple[float, float] | None) -> str | None:
-    """Return the only collective that fits the columns of a table and its busbw / algbw; None if several fit."""
-    if share is None:
-        return None
+def _collective_of_table(measured: pl.DataFrame, share: tuple[float, float] | None, multiple: int | None) -> str | None:
+    """Return the only collective that fits the columns of a table, its counts and its busbw / algbw; else None.
+
+    `share`: bounds of busbw / algbw, which is near 1 for many ranks; `multiple`: how often the counted elements make up
+    the size, which is the number of ranks where they are counted for one rank.
+    """
+    low, high = share or (0.0, float("inf"))
     is_reduction = measured["redop"].drop_nulls().cast(pl.String).ne("none").any()
-    is_rooted = bool((measured["root"] >= 0).any())
-    is_half_checked = {half: rows["wrong"].null_count() < rows.height for (half,), rows in measured.group_by("half")}
-    is_checked_out_of_place_only = is_half_checked.get(OUT_OF_PLACE, False) and not is_half_checked.get(IN_PLACE, True)
-    if is_reduction and not is_rooted:
-        return "all_reduce" if share[1] >= 1 else "reduce_scatter"
-    if is_rooted and share[0] <= 1 <= share[1]:
-        return "reduce" if is_reduction else "broadcast"
-    if not is_reduction and not is_rooted and is_checked_out_of_place_only:
-        return "sendrecv" if share[0] <= 1 <= share[1] else "alltoall" if share[1] < 1 else None
-    return None
+    if (measured["root"] >= 0).any():
+        is_whole = share is not None and low <= 1 <= high and (multiple or 1) == 1
+        return ("reduce" if is_reduction else "broadcast") if is_whole else None
+    if multiple is None or not (measured["busbw"] > 0).any():  # a single rank has a busbw of 0
+        is_per_rank = None if share is None else high < 1
+    else:
+        is_per_rank = multiple > 1 or (None if high < 1 else False)
+    if is_per_rank is None or is_reduction:
+        return None if is_per_rank is None else "reduce_scatter" if is_per_rank else "all_reduce"
+    checked = pl.col("wrong").is_not_null() | pl.col("deviation").is_not_null()
+    is_checked = dict(measured.group_by("half").agg(checked.any()).iter_rows())
+    if is_checked.get(OUT_OF_PLACE, False) and not is_checked.get(IN_PLACE, True):  # in place it cannot be checked
+        return "alltoall" if is_per_rank else "sendrecv"
+    is_counted = measured["wrong"].count() == measured.height
+    return "all_gather" if is_per_rank and is_counted and high < 1 else None
 
 
 def _unfinished_size(row: dict[str, Any]) -> int | None:

@@ -238,7 +238,7 @@ class JobRows:
     @cached_property
     def successes(self) -> list[Row]:
         """The lines which say that the program of the only job ended well."""
-        return self.frames["program_success"].sort("pos").to_dicts() if self.is_only_job else []
+        return self.frames["reported_success"].sort("pos").to_dicts() if self.is_only_job else []
 
     @cached_property
     def ended_programs(self) -> list[Row]:

@@ -145,7 +145,7 @@ def job_diagnosis(
     elastic_failure: pl.DataFrame,
     last_time: pl.DataFrame,
     group_note: pl.DataFrame,
-    program_success: pl.DataFrame,
+    reported_success: pl.DataFrame,
     rank_stack: pl.DataFrame,
     unranked_stack: pl.DataFrame,
     recorder_file: pl.DataFrame,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import polars as pl
 
@@ -19,6 +20,7 @@ from ncclforensics.data.busbw import (
     IN_PLACE,
     LARGE,
     LARGE_OVER_NETWORK,
+    LONGEST_DIP,
     OUT_OF_PLACE,
     PLACE,
     WATCH,
@@ -26,7 +28,7 @@ from ncclforensics.data.busbw import (
     Machine,
     machine_of,
 )
-from ncclforensics.data.names import bytes_text
+from ncclforensics.data.names import bandwidth_text, bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -111,7 +113,7 @@ def bench_not_judged(
             continue
         lacks = "the rates of the NICs are not in these files" if hosts > 1 else "this machine is not in its table"
         yield Finding(
-            title=f"the bandwidth of {called(row)} was not judged: {best['busbw']:.1f} GB/s at "
+            title=f"the bandwidth of {called(row)} was not judged: {bandwidth_text(best['busbw'])} at "
             f"{bytes_text(best['size'])}",
             detail=f"the program does not know what to expect: {lacks}",
             certainty="certain",
@@ -156,7 +158,7 @@ def _below_machine(row: Row, machine: Machine, measurement: pl.DataFrame) -> Ite
     else:
         compared = f"{machine.source} expects {low:.0f} GB/s"
     yield Finding(
-        title=f"{row['collective']} on {row['nranks']} {row['gpus'][0]}: {best['busbw']:.1f} GB/s at "
+        title=f"{row['collective']} on {row['nranks']} {row['gpus'][0]}: {bandwidth_text(best['busbw'])} at "
         f"{bytes_text(best['size'])}, {share:.0%} of what a host of this kind reaches",
         detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; {compared}",
         certainty="likely" if share < BAD else "possible",
@@ -190,8 +192,8 @@ def _below_nics(
     explanation = "data goes over sockets" if sockets.height else "no connection uses GPUDirect RDMA"
     limiting = "NICs of a host carry" if ceiling == rate else "GPUs of a host reach among themselves"
     yield Finding(
-        title=f"{row['collective']} on {row['nranks']} ranks of {len(row['hosts'])} hosts: {best['busbw']:.1f} GB/s at "
-        f"{bytes_text(best['size'])}, {share:.0%} of what the {limiting}",
+        title=f"{row['collective']} on {row['nranks']} ranks of {len(row['hosts'])} hosts: "
+        f"{bandwidth_text(best['busbw'])} at {bytes_text(best['size'])}, {share:.0%} of what the {limiting}",
         detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; a host's NICs ({count}) carry {rate:.0f} GB/s"
         + (f", its GPUs {machine.ring[0]:.0f} among themselves" if machine else "")
         + f"; {explanation}" * is_explained,
@@ -208,7 +210,7 @@ def _below_nics(
 
 @rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("benchmark",))
 def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
-    """At one size a test is much slower than at the sizes below and above.
+    """At one size, or at a few in a row, a test is much slower than at the sizes below and above.
 
     Means: NCCL changes algorithm or protocol at this size, too early or too late for this network; or other load
     disturbed that one measurement.
@@ -219,14 +221,8 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
     figures = measurement.filter(
         (pl.col("occurrence") == 1) & (pl.col("size") >= DIP_FROM // 2) & pl.col("busbw").is_finite()
     ).sort("benchmark", "half", "type", "redop", "root", "size")
-    kind = ["benchmark", "half", "type", "redop", "root"]
-    below, above = pl.col("busbw").shift(1).over(kind), pl.col("busbw").shift(-1).over(kind)
-    neighbours = pl.when(below.is_not_null() & above.is_not_null()).then(pl.min_horizontal(below, above))
-    dips = figures.with_columns(neighbours=neighbours).filter(
-        pl.col("neighbours").is_not_null()
-        & (pl.col("busbw") < DIP * pl.col("neighbours"))
-        & (pl.col("size") >= DIP_FROM)
-    )
+    kinds = figures.partition_by("benchmark", "half", "type", "redop", "root", maintain_order=True)
+    dips = pl.concat([figures.clear().with_columns(neighbours=0.0), *map(_dips, kinds)])
     halves = figures.group_by("benchmark", "size").agg(all=pl.col("half").n_unique())
     both = dips.join(halves, on=["benchmark", "size"]).filter(
         pl.col("half").n_unique().over("benchmark", "size") == pl.col("all")
@@ -239,13 +235,29 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
         sizes = of_run["size"].unique(maintain_order=True).to_list()
         yield Finding(
             title=f"{called(row)} is slow at {', '.join(map(bytes_text, sizes))}",
-            detail=f"{worst['busbw']:.1f} GB/s at {bytes_text(worst['size'])}, "
-            f"{worst['neighbours']:.1f} GB/s or more at the next smaller and larger size",
+            detail=f"{bandwidth_text(worst['busbw'])} at {bytes_text(worst['size'])}, "
+            f"{bandwidth_text(worst['neighbours'])} or more at the next smaller and larger size",
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
             evidence=evidence_lines(of_run.sort("line"), "dip"),
         )
+
+
+def _dips(curve: pl.DataFrame) -> pl.DataFrame:
+    """Return the sizes of one curve, from small to large, that are slow beside those below and above.
+
+    Up to LONGEST_DIP sizes may follow one another. `neighbours`: the slower of the two sizes around them.
+    """
+    busbw = curve["busbw"].to_list()
+    around: dict[int, float] = {}
+    for length in range(1, LONGEST_DIP + 1):
+        for start in range(1, len(busbw) - length):
+            neighbours = min(busbw[start - 1], busbw[start + length])
+            if all(rate < DIP * neighbours for rate in busbw[start : start + length]):
+                around.update(dict.fromkeys(range(start, start + length), neighbours))
+    slow = curve.with_columns(neighbours=pl.Series([around.get(nth) for nth in range(len(busbw))], dtype=pl.Float64))
+    return slow.filter(pl.col("neighbours").is_not_null() & (pl.col("size") >= DIP_FROM))
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
@@ -269,15 +281,22 @@ def bench_drop_above_a_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) 
         larger = best_of_size.filter(pl.col("size") > best[0]["size"]).sort("size") if best else best_of_size
         if not best or best[0]["size"] < DIP_FROM or larger.height < DROPPED_SIZES:
             continue
-        highest = larger["busbw"].max()
-        if isinstance(highest, float) and highest < DROP * best[0]["busbw"]:
+        rates = larger["busbw"].to_list()
+        first = next((nth for nth in range(len(rates)) if max(rates[nth:]) < DROP * best[0]["busbw"]), len(rates))
+        is_falling = all(after < before for before, after in pairwise([best[0]["busbw"], *rates]))
+        slow = larger.tail(len(rates) - first)
+        if slow.height >= DROPPED_SIZES or (slow.height and is_falling):
+            last_fast = larger["size"][first - 1] if first else best[0]["size"]
+            by_size = ", ".join(f"{rate:.3g}" for rate in [best[0]["busbw"], *rates])
             yield Finding(
-                title=f"{called(row)} is much slower above {bytes_text(best[0]['size'])}",
-                detail=f"{best[0]['busbw']:.1f} GB/s at {bytes_text(best[0]['size'])}, at most {highest:.1f} GB/s from "
-                f"{bytes_text(larger['size'][0])} on",
+                title=f"{called(row)} is much slower above {bytes_text(last_fast)}",
+                detail=f"{bandwidth_text(best[0]['busbw'])} at {bytes_text(best[0]['size'])}, at most "
+                f"{bandwidth_text(max(rates[first:]))} from {bytes_text(slow['size'][0])} on"
+                + f"; it falls from size to size: {by_size} GB/s"
+                * (is_falling and first > 0),
                 certainty="likely",
                 hosts=row["hosts"] or [],
-                evidence=[Line(best[0]["source"], best[0]["line"], "best"), *evidence_lines(larger, "slower")],
+                evidence=[Line(best[0]["source"], best[0]["line"], "best"), *evidence_lines(slow, "slower")],
             )
 
 
@@ -308,7 +327,7 @@ def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
         less, more = sorted([(last[IN_PLACE], IN_PLACE), (last[OUT_OF_PLACE], OUT_OF_PLACE)])
         yield Finding(
             title=f"{called(row)}: {less[1]} is slower than {more[1]} at all large sizes",
-            detail=f"{less[0]:.1f} against {more[0]:.1f} GB/s at {bytes_text(last['size'])}",
+            detail=f"{bandwidth_text(less[0])} against {bandwidth_text(more[0])} at {bytes_text(last['size'])}",
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,

@@ -8,6 +8,7 @@ from statistics import median
 import polars as pl
 
 from ncclforensics.data.busbw import EVEN_SHARE, EVEN_WITHIN, FEWEST_PAIRS, SLOW_PAIR
+from ncclforensics.data.names import bandwidth_text
 from ncclforensics.data.verbs import STATUS
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
@@ -60,7 +61,7 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame, pair_host: pl.DataFrame) -> 
             title=f"all slow {unit} pairs include {unit} {name_of.get(named[0], named[0])}{where}: {names}"
             if is_one_end
             else f"slow {unit} pair: {names}",
-            detail=f"{worst['value']:.1f} GB/s; the median of all pairs is {usual:.1f} GB/s "
+            detail=f"{bandwidth_text(worst['value'])}; the median of all pairs is {bandwidth_text(usual)} "
             f"({worst['test'] or worst['tool']})",
             certainty="likely",
             ranks=named if unit == "rank" else [],

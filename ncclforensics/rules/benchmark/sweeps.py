@@ -15,13 +15,14 @@ from ncclforensics.data.busbw import (
     SLOW_RUN,
     TREE_GAIN,
 )
-from ncclforensics.data.names import bytes_text
+from ncclforensics.data.names import bandwidth_text, bytes_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.degraded_links import degraded_hosts
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.environment_settings import environment_settings
+from ncclforensics.rules.shared.grouping import SHOWN
 
 # Columns that are equal for runs of the same test. Their number of hosts, `host_count`, may differ.
 TEST = ["collective", "models", "type", "largest", "ranks_per_host"]
@@ -74,12 +75,13 @@ def bench_find_slow_node(
         only_slow = sorted(common - fast_hosts)
         suspects = only_slow or sorted(common)
         if not suspects:
+            yield _slow_sets(slow, usual, rows.height)
             continue
         worst = slow.sort("busbw").row(0, named=True)
         names = suspects[0] if len(suspects) == 1 else f"{' and '.join(suspects)} together"
         finding = Finding(
-            title=f"{worst['collective'] or 'a test'} is slow with {names}: {worst['busbw']:.1f} GB/s, "
-            f"and {usual:.1f} GB/s with other hosts",
+            title=f"{worst['collective'] or 'a test'} is slow with {names}: {bandwidth_text(worst['busbw'])}, "
+            f"and {bandwidth_text(usual)} with other hosts",
             detail=f"{slow.height} of {rows.height} runs are slow, and "
             + (
                 "this host takes part in each of them and in no other run"
@@ -94,6 +96,20 @@ def bench_find_slow_node(
             ],
         )
         yield from explain_by_dumps([finding], degraded_hosts(port_state))
+
+
+def _slow_sets(slow: pl.DataFrame, usual: float, runs: int) -> Finding:
+    """Return the finding on slow runs that have no host in common: pairs of a sweep, mostly."""
+    worst = slow.sort("busbw", "source", "line")
+    named = [f"{' and '.join(row['hosts'])} {bandwidth_text(row['busbw'])}" for row in worst.head(SHOWN).to_dicts()]
+    return Finding(
+        title=f"{worst['collective'][0] or 'a test'} is slow between {', '.join(named)}"
+        + f" and {slow.height - SHOWN} more" * (slow.height > SHOWN),
+        detail=f"{slow.height} of {runs} runs are slow, and have no host in common; most reach {bandwidth_text(usual)}",
+        certainty="possible",
+        hosts=sorted({host for hosts in slow["hosts"].to_list() for host in hosts}),
+        evidence=[Line(row["source"], row["best_line"], "slow") for row in worst.head(SHOWN).to_dicts()],
+    )
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
@@ -122,8 +138,8 @@ def bench_good_bad_pair(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
         if set(bad["hosts"]) & set(good["hosts"]) and rows.height == len((bad, good)):
             continue
         yield Finding(
-            title=f"{rows['collective'][0] or 'a test'} reaches {bad['busbw']:.1f} GB/s on {', '.join(bad['hosts'])} "
-            f"and {good['busbw']:.1f} GB/s on {', '.join(good['hosts'])}",
+            title=f"{rows['collective'][0] or 'a test'} reaches {bandwidth_text(bad['busbw'])} on "
+            f"{', '.join(bad['hosts'])} and {bandwidth_text(good['busbw'])} on {', '.join(good['hosts'])}",
             detail=f"{bad['busbw'] / good['busbw']:.0%}, with the same ranks, GPUs and sizes",
             certainty="likely" if rows.height > len((bad, good)) else "possible",
             hosts=bad["hosts"],
@@ -157,7 +173,7 @@ def bench_two_node_tree_inflated(
         if small["busbw"] < TREE_GAIN * large["busbw"]:
             continue
         yield Finding(
-            title=f"all_reduce on two hosts reaches {small['busbw']:.1f} GB/s, on {large['host_count']} hosts "
+            title=f"all_reduce on two hosts reaches {bandwidth_text(small['busbw'])}, on {large['host_count']} hosts "
             f"{large['busbw']:.1f}: two hosts are no reference",
             detail="on two hosts busbw of a tree can exceed what the NICs carry; the larger run need not be slow",
             certainty="likely",
@@ -205,8 +221,8 @@ def bench_scaling_by_nic(
                 continue
             single_rates = ", ".join(f"{nic} {best[nic]:.1f}" for nic in row["nics"])
             yield Finding(
-                title=f"{', '.join(row['nics'])} reach {row['busbw']:.1f} GB/s together, and {total:.1f} GB/s as "
-                "the sum of single runs",
+                title=f"{', '.join(row['nics'])} reach {bandwidth_text(row['busbw'])} together, and "
+                f"{bandwidth_text(total)} as the sum of single runs",
                 detail=f"one at a time: {single_rates} GB/s; together they reach {row['busbw'] / total:.0%} of the sum",
                 certainty="likely",
                 hosts=row["hosts"],
@@ -247,8 +263,8 @@ def bench_gpu_memory_slower(link_measurement: pl.DataFrame) -> Iterator[Finding]
         if share >= GPU_MEMORY_WATCH:
             continue
         yield Finding(
-            title=f"{device or 'a link'} carries {row['bandwidth_GBps']:.1f} GB/s from GPU memory and "
-            f"{row['bandwidth_GBps_host']:.1f} GB/s from host memory",
+            title=f"{device or 'a link'} carries {bandwidth_text(row['bandwidth_GBps'])} from GPU memory and "
+            f"{bandwidth_text(row['bandwidth_GBps_host'])} from host memory",
             detail=f"{share:.0%} at {bytes_text(row['size'])} ({of_test}); within a tenth is normal",
             certainty="likely" if share < GPU_MEMORY_BAD else "possible",
             severity=Severity.WARNING if share < GPU_MEMORY_BAD else Severity.INFO,

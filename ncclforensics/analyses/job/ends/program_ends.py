@@ -32,6 +32,33 @@ def program_end(group_note: pl.DataFrame, program_success: pl.DataFrame, rank: p
     return ends.group_by("source", *OWNER, maintain_order=True).agg(pl.col("pos").min()).select(*PROGRAM_END)
 
 
+REPORTED_SUCCESS = {
+    "form": pl.Categorical(),  # of `program_success`; `process`: of one process alone
+    "ended_pid": pl.Int32(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "pos": pl.Int64(),
+}
+
+
+@analysis(REPORTED_SUCCESS, of=("program_success", "test_end"))
+def reported_success(
+    program_success: pl.DataFrame, test_end: pl.DataFrame, benchmark: pl.DataFrame, benchmark_line: pl.DataFrame
+) -> pl.DataFrame:
+    """The lines by which a program reports that it came to its end: a benchmark does so by its footer.
+
+    Where a benchmark in these files has no footer, or printed that a call failed, no footer shows anything.
+    """
+    reported = program_success.select(list(REPORTED_SUCCESS))
+    if benchmark.is_empty() or not (benchmark["is_complete"] & ~benchmark["has_failed"]).all():
+        return reported
+    of_tables = benchmark_line.filter(pl.col("frame") == "test_end").select("source", "line")
+    footers = test_end.filter(form="average").join(of_tables, on=["source", "line"], how="semi")
+    return pl.concat([reported, footers.select("form", "source", "line", "pos")], how="diagonal_relaxed").select(
+        *REPORTED_SUCCESS
+    )
+
+
 def add_program_end(rows: pl.DataFrame, program_end: pl.DataFrame) -> pl.DataFrame:
     """Add `own_end_pos`, where the program of the row's process ended, and `success_pos`, where all ranks' did."""
     of_all = program_end.filter(pl.col("pid").is_null()).select("source", success_pos="pos")
