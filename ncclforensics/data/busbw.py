@@ -122,5 +122,6 @@ LARGE_MESSAGE = 64 << 10  # bytes
 
 # GPU pairs of one host: a matrix is even if this share of its cells is within this distance of the median.
 EVEN_SHARE, EVEN_WITHIN = 0.75, 0.10
+PEER_ACCESS_GAIN = 0.8  # of what pairs reach without peer access; below it the path itself is the fault
 SLOW_PAIR = 0.7  # of the median
 FEWEST_PAIRS = 6  # cells

@@ -79,6 +79,18 @@ SPEED_CODES = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 6
 STATES = {"down": "down", "init": "initializing", "initialize": "initializing", "armed": "armed", "active": "active",
           "active_defer": "active", "nop": None}  # fmt: skip
 STATE_CODES = {1: "down", 2: "initializing", 3: "armed", 4: "active", 5: "active"}
+
+
+def port_state_of(word: object) -> str | None:
+    """Return the state of a port by the word of a tool; a word that is not known stays as it is, and None stays None.
+
+    >>> port_state_of("ACTIVE"), port_state_of("Init"), port_state_of("Dormant")
+    ('active', 'initializing', 'dormant')
+    """
+    lowered = None if word is None else str(word).lower()
+    return STATES.get(lowered, lowered) if lowered else None
+
+
 PHYSICAL_CODES = {1: "Sleep", 2: "Polling", 3: "Disabled", 4: "PortConfigurationTraining", 5: "LinkUp",
                   6: "LinkErrorRecovery", 7: "Phy Test"}  # fmt: skip
 PHYSICAL = {"LINK_UP": "LinkUp", "LINKUP": "LinkUp", "POLLING": "Polling", "DISABLED": "Disabled", "SLEEP": "Sleep",

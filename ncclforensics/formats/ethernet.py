@@ -5,6 +5,6 @@ from __future__ import annotations
 from ncclforensics.data import nouns
 
 GRAMMARS = ("ethernet", "collected")
-SIGNATURES = ("nic_statistics", "qos")
+SIGNATURES = ("nic_statistics", "nic_counter.picked", "qos")
 KINDS = {"qos": "ib-state", "nic_counter": "ib-counters"}
 NOUN = nouns.PORT

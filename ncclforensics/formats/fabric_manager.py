@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("fabricmanager", "collected")
-SIGNATURES = ("switch_error", "manager_line")
+SIGNATURES = ("switch_error", "manager_line", "manager_service")
 KINDS = dict.fromkeys(SIGNATURES, "fabric-manager")

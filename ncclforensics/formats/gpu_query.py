@@ -5,6 +5,6 @@ from __future__ import annotations
 from ncclforensics.data import nouns
 
 GRAMMARS = ("gpuquery",)
-SIGNATURES = ("query_head",)
+SIGNATURES = ("query_head", "query_field.remapped")
 KINDS = dict.fromkeys(SIGNATURES, "topology")
 NOUN = nouns.MACHINE_DUMP

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ncclforensics.data import nouns
 
 GRAMMARS = ("perftest",)
-SIGNATURES = ("link_title", "link_head")
-KINDS = dict.fromkeys(("link_head", "link_row"), "perftest")
+_FAILURES = ("link_failure.status", "link_failure.registration", "link_failure.port", "link_failure.refused")
+SIGNATURES = ("link_title", "link_head", *_FAILURES)
+KINDS = dict.fromkeys(("link_head", "link_row", "link_failure"), "perftest")
 NOUN = nouns.LINK_TEST

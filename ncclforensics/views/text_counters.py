@@ -14,7 +14,7 @@ from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Severity
-from ncclforensics.rules.shared.port_text import port_name
+from ncclforensics.rules.shared.port_text import port_name, port_names
 from ncclforensics.views.text_layout import STYLE, heading, indented, table_with_header
 
 MOST = 12  # rows shown without -v
@@ -22,6 +22,7 @@ LEVELS = "▁▂▃▄▅▆▇█"
 DRAWN = 3  # with so many dumps, increases are drawn over time
 LONGEST = 16  # characters of a bar; and pairs of dumps in a line over time
 TRAFFIC = ("bytes", "packets")
+NOTIFICATIONS = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")  # of congestion, in packets
 FIGURES = (3, 4, 5)  # columns of numbers
 
 
@@ -29,7 +30,7 @@ def counters(report: Report, verbose: bool) -> list[RenderableType]:
     """List the ports by state and rate, and the counters of errors and congestion, increases first."""
     parts: list[RenderableType] = []
     if states := _states(report.run["port_state"]):
-        parts += [heading("PORTS"), indented(Text(states))]
+        parts += [heading("PORTS"), *(indented(Text(line)) for line in states)]
     if grew := increased_counters(report):
         shown = grew if verbose else grew[:MOST]
         parts += [heading("COUNTERS THAT GREW"), indented(_grown(shown, report))]
@@ -51,7 +52,9 @@ def _error_counters(report: Report, condition: pl.Expr) -> pl.DataFrame:
 
 def _once(report: Report, verbose: bool) -> list[RenderableType]:
     """List the nonzero counters of ports with a single dump, worst ports first."""
-    old = _error_counters(report, (pl.col("dumps") == 1) & (pl.col("value") > 0))
+    is_shown = (pl.col("dumps") == 1) & (pl.col("value") > 0)
+    notified = report.run["counter_increase"].filter(is_shown & pl.col("name").is_in(NOTIFICATIONS))
+    old = pl.concat([_error_counters(report, is_shown), notified]).unique(maintain_order=True)
     if old.is_empty():
         return []
     old = old.select("key", *PORT, "name", "value", "is_saturated").sort("key", "name")
@@ -69,17 +72,22 @@ def _more(left: int) -> list[RenderableType]:
     return [indented(Text(f"and {left} more (-v shows all)", style="dim"))] if left > 0 else []
 
 
-def _states(port_state: pl.DataFrame) -> str:
-    """Summarise the last state of every port: `38 active at 400 Gb/s, 3 down`."""
+def _states(port_state: pl.DataFrame) -> list[str]:
+    """Summarise the last state of every port, `38 active at 400 Gb/s, 3 down`, and name those that are down."""
     last_states = port_state.with_columns(
         key=pl.concat_str(["guid", "lid", "host", "device", "port"], separator=" ", ignore_nulls=True)
     ).unique("key", keep="last", maintain_order=True)
-    kinds = last_states.group_by("state", "rate_Gbps", maintain_order=True).len()
+    is_down = (pl.col("state") == "down").fill_null(value=False)
+    rate = pl.when(~is_down).then("rate_Gbps")  # that of a port without a link means nothing
+    kinds = last_states.group_by("state", rate=rate, maintain_order=True).len()
     words = []
     for state, rate, many in kinds.sort("len", descending=True, maintain_order=True).iter_rows():
-        at = f" at {rate:g} Gb/s" if rate is not None and state != "down" else ""
+        at = f" at {rate:g} Gb/s" if rate is not None else ""
         words.append(f"{many} {state or 'linked'}{at}")
-    return ", ".join(words)
+    lines = [", ".join(words)] if words else []
+    for (physical,), rows in last_states.filter(is_down).group_by("physical_state", maintain_order=True):
+        lines.append(f"down{f' ({physical})' if physical else ''}: {port_names(rows)}")
+    return lines
 
 
 def _grown(rows: list[Row], report: Report) -> Table:

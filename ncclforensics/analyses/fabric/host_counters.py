@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import product
 
 import polars as pl
 
@@ -166,16 +167,19 @@ def _of_ethernet(
     names = {place: _interface(commands, *place) for place in heads.select("source", "line").iter_rows()}
     nameless = Counter(source for (source, _), name in names.items() if name is None)
     netdev: str | None = None
+    headed = {source for source, _ in names}
     for row in rows_with_origin(pl.concat([heads, counters], how="diagonal"), output_heading):
         source = row["source"]
         if row["title"] is not None:
             netdev = names[source, row["line"]]
             continue
+        if source not in headed:  # picked out by grep: the command above them names the interface
+            netdev = _interface(commands, source, row["line"])
         value = parse_integer(row["count"])
         is_known = netdev is not None or nameless[source] == 1
         if value is not None and is_known and row["form"] != "queue":
             port = _port_of(netdev, source, row["origin_host"], devices)
-            yield {**origin_of(row), **port, **_counted(str(row["counter"]), value)}
+            yield {**origin_of(row), **port, **_counted(str(row["picked"] or row["counter"]), value)}
 
 
 def _interface(commands: CommandHistory, source: int, line: int) -> str | None:
@@ -234,8 +238,21 @@ def _of_nvlinks(nvlinks: list[Row]) -> Iterator[Row]:
         if form == "gpu":
             here[owner] = f"GPU{row['gpu']}"
         elif form == "errors" and owner in here and (value := parse_integer(row["errors"])) is not None:
-            name = f"nvlink_{str(row['counter']).lower().replace(' ', '_')}"
-            yield {**origin_of(row), "device": here[owner], "port": row["port"], **_counted(name, value)}
+            link = {"device": here[owner], "port": row["port"]}
+            yield {**origin_of(row), **link, **_nvlink_counted(row["counter"], value)}
+        elif form == "abridged" and owner in here and (value := parse_integer(row["errors"])) is not None:
+            ranges = find_values(pl.Series([str(row["ports"])]), "number_range").select("first", "last").iter_rows()
+            ports = [port for first, last in ranges for port in range(first, (last or first) + 1)]
+            for port, kind in product(ports[:MOST_NVLINKS], str(row["counters"]).split("/")):
+                link = {"device": here[owner], "port": port}
+                yield {**origin_of(row), **link, **_nvlink_counted(f"{kind} Errors", value)}
+
+
+MOST_NVLINKS = 64  # of one GPU: more than any has
+
+
+def _nvlink_counted(counter: object, value: int) -> Row:
+    return _counted(f"nvlink_{str(counter).lower().replace(' ', '_')}", value)
 
 
 @analysis(METRIC_VALUE, of=("metric",))

@@ -19,7 +19,7 @@ from ncclforensics.analyses.host.command_sessions import (
 )
 from ncclforensics.analyses.host.numbers import parse_hexadecimal, parse_integer
 from ncclforensics.data.counters import LANES
-from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, STATES
+from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, port_state_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import parse_value
 
@@ -126,7 +126,7 @@ def _verbs_ports(lines: list[Row]) -> Iterator[Row]:
                 yield port
             port = {**origin_of(row), **device, "port": row["port"]}
         elif form == "state" and port:
-            port["state"] = STATES.get(str(row["state"]).lower())
+            port["state"] = port_state_of(row["state"])
             port["line"] = row["line"]
         elif form == "layer" and port:
             port["link_layer"] = str(row["link_layer"])
@@ -180,7 +180,7 @@ def _rdma_links(links: list[Row]) -> Iterator[Row]:
             "device": str(row["device"]),
             "port": row["port"],
             "lid": row["lid"] or None,
-            "state": STATES.get(str(row["state"]).lower()),
+            "state": port_state_of(row["state"]),
             "physical_state": PHYSICAL.get(str(row["physical_state"])),
             "link_layer": "InfiniBand" if row["lid"] is not None else None,
             "netdev": None if row["netdev"] is None else str(row["netdev"]),
@@ -189,7 +189,7 @@ def _rdma_links(links: list[Row]) -> Iterator[Row]:
 
 def _netdevs(netdevs: list[Row]) -> Iterator[Row]:
     for row in netdevs:  # the state of the interface is not that of the port
-        state = STATES.get(str(row["verbose_state"]).lower())
+        state = port_state_of(row["verbose_state"])
         place = {"device": str(row["device"]), "port": row["port"], "netdev": str(row["netdev"])}
         yield {**origin_of(row), **place, "state": state}
 
@@ -206,7 +206,7 @@ def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
         yield {
             **place,
             "line": fields["State"]["line"],
-            "state": STATES.get(values["State"].lower()),
+            "state": port_state_of(values["State"]),
             "physical_state": PHYSICAL.get(values.get("Physical state", "").upper()),
             **rated,
             "rate_Gbps": link_speed.get("rate") or rated["rate_Gbps"],

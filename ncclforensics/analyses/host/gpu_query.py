@@ -33,7 +33,7 @@ SMI_GPU = {
 GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # PCIe generation -> GT/s of a lane
 
 
-@analysis(SMI_GPU, of=("query_gpu",))
+@analysis(SMI_GPU, of=("query_gpu", "query_field"))
 def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.DataFrame) -> pl.DataFrame:
     """One row per GPU of a query."""
     owner = ["source", "node"]
@@ -46,6 +46,10 @@ def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.D
         *owner, "launcher_node", "pos", "line", device=text_of("bus").str.to_lowercase().str.strip_prefix("00000000:")
     )
     gpus = gpus.join_asof(heads, on="pos", by=owner, check_sortedness=False).filter(pl.col("dump").is_not_null())
+    # A part of a query, in which no line names its GPU.
+    parts = query_field.join(query_head.select("source"), on="source", how="anti").filter(form="remapped")
+    gpus = pl.concat([gpus, parts.select(*owner, "launcher_node", "pos", "line", dump="line")], how="diagonal_relaxed")
+    gpus = gpus.sort("pos")
     gpus = gpus.with_row_index("gpu")
     fields = query_field.with_columns(form=text_of("form"), field_line="line").drop("line")
     fields = fields.join_asof(gpus.select(*owner, "pos", "gpu"), on="pos", by=owner, check_sortedness=False)

@@ -7,10 +7,11 @@ from statistics import median
 
 import polars as pl
 
-from ncclforensics.data.busbw import EVEN_SHARE, EVEN_WITHIN, FEWEST_PAIRS, SLOW_PAIR
+from ncclforensics.data.busbw import EVEN_SHARE, EVEN_WITHIN, FEWEST_PAIRS, PEER_ACCESS_GAIN, SLOW_PAIR
 from ncclforensics.data.names import bandwidth_text
 from ncclforensics.data.verbs import STATUS
-from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
@@ -86,23 +87,141 @@ def _hosts_of_ranks(pair_host: pl.DataFrame, ranks: list[int]) -> list[str]:
     return with_ranks.filter(pl.col("ranks").is_in(ranks))["host"].cast(pl.String).unique(maintain_order=True).to_list()
 
 
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("gpu_pair",))
+def bench_peer_access_slower(gpu_pair: pl.DataFrame) -> Iterator[Finding]:
+    """GPUs copy more slowly with peer-to-peer access than through host memory.
+
+    Means: transfers between the GPUs pass through the CPU's root complex one packet at a time, or are redirected by
+    PCIe access control (ACS), the IOMMU or a virtual machine. NCCL uses this path unless it is told not to.
+    Not when: it is less than a fifth; the GPUs are linked by NVLink, where peer access is many times faster.
+    Do: turn ACS off and boot with iommu=pt; on such a machine compare NCCL_P2P_DISABLE=1, or NCCL_P2P_LEVEL=PXB.
+    Sources: cuda-samples, p2pBandwidthLatencyTest; nccl#814; NCCL documentation, troubleshooting (ACS).
+    """
+    cells = gpu_pair.filter((pl.col("kind") == "bandwidth") & (pl.col("row") != pl.col("column")))
+    tests = cells.drop_nulls("has_peer_access").with_columns(direction=pl.col("test").str.split(" ").list.first())
+    for (_, direction), rows in tests.group_by("source", "direction", maintain_order=True):
+        of = {has_access: of_kind for (has_access,), of_kind in rows.group_by("has_peer_access")}
+        if set(of) != {False, True}:
+            continue
+        peer, through_host = (median(of[has_access]["value"]) for has_access in (True, False))
+        if peer >= PEER_ACCESS_GAIN * through_host:
+            continue
+        yield Finding(
+            title=f"peer-to-peer access (P2P) makes pairs of GPUs slower: {bandwidth_text(peer)}, and "
+            f"{bandwidth_text(through_host)} without it",
+            detail=f"{peer / through_host:.0%} by the medians of all pairs ({str(direction).lower()}), "
+            f"{bandwidth_text(min(of[True]['value']))} to {bandwidth_text(max(of[True]['value']))}; no GPU alone makes "
+            "the difference, but the path between them",
+            certainty="likely",
+            evidence=[*evidence_lines(of[True])[:2], *evidence_lines(of[False])[:1]],
+        )
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("pair_waived",))
+def bench_pair_test_waived(pair_waived: pl.DataFrame, pair_test: pl.DataFrame) -> Iterator[Finding]:
+    """Nvbandwidth did not run a test, because the machine lacks what it measures.
+
+    Means: tests between GPUs need two of them with peer-to-peer access, multicast tests NVSwitches, tests of several
+    nodes one NVLink domain. Nothing was measured.
+    Not when: the test ran, which its matrix shows.
+    Do: nvidia-smi topo -p2p r shows between which GPUs the driver allows peer access, and why not.
+    Sources: NVIDIA/nvbandwidth, testcases.cpp (filter, WaivedException).
+    """
+    tests = pair_test.select("source", "pos", running="test").sort("pos")
+    waived = pair_waived.sort("pos").join_asof(tests, on="pos", by="source", check_sortedness=False)
+    named = waived.with_columns(name=pl.coalesce(text_of("test"), text_of("running")))
+    for _, rows in named.group_by("source", maintain_order=True):
+        names = rows["name"].drop_nulls().unique(maintain_order=True)
+        reason = "the machine lacks what the test needs"
+        if names.str.contains("device_to_device", literal=True).any():
+            reason = "the driver allows no peer-to-peer access between these GPUs, or there is only one"
+        yield Finding(
+            title=f"nvbandwidth waived {', '.join(names.head(SHOWN)) or 'a test'}: it was not measured",
+            detail=reason,
+            certainty="certain",
+            role=Role.CONTEXT,
+            evidence=evidence_lines(rows),
+        )
+
+
+MAPPING = ("cuMemSetAccess", "cuMemCreate", "cuMemImportFromShareableHandle", "cuMulticastCreate")
+
+
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("pair_failure",))
+def bench_pair_test_failed(pair_failure: pl.DataFrame, pair_test: pl.DataFrame) -> Iterator[Finding]:
+    """Nvbandwidth ended with an error of CUDA, or received other data than it sent.
+
+    Means: a call of CUDA was refused: between nodes mostly because they are not in one NVLink domain, or IMEX does
+    not run on them. Data that differ mean that a path between GPUs corrupts them, mostly under PCIe access control
+    (ACS) or an IOMMU, or that a link or memory is broken.
+    Not when: the test was waived.
+    Do: between nodes: systemctl status nvidia-imex, and nvidia-imex-ctl -N; for wrong data turn ACS off, test each
+    pair of GPUs alone, and look for Xid in dmesg.
+    Sources: NVIDIA/nvbandwidth, error_handling.h and memcpy.cpp; nvbandwidth#19, #34, #44.
+    """
+    tests = pair_test.select("source", "pos", test="test").sort("pos")
+    rows = pair_failure.sort("pos").join_asof(tests, on="pos", by="source", check_sortedness=False)
+    named = rows.filter(text_of("form") != "assertion")
+    for (form, result, call, test), alike in named.group_by(
+        text_of("form"), text_of("result"), text_of("call"), text_of("test"), maintain_order=True
+    ):
+        of_test = f"{test} " if test else ""
+        hosts = alike["node"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
+        ranks = alike["rank"].drop_nulls().unique(maintain_order=True).to_list()
+        if form == "pattern":
+            title, detail = f"nvbandwidth: {of_test}failed: data arrived wrong", "the test compares what it copied"
+        else:
+            where = f" on {', '.join(hosts[:SHOWN])}" * bool(hosts)
+            where += f" (rank {', '.join(map(str, ranks[:SHOWN]))})" * bool(ranks)
+            reason = str(result).removeprefix("CUDA_ERROR_").lower().replace("_", " ")
+            title = f"nvbandwidth: {of_test}failed{where}: {reason}" + f" in {call}" * bool(call)
+            is_mapping = call in MAPPING and bool(hosts)
+            detail = f"{result}" + "; memory of the other node cannot be mapped here" * is_mapping
+        yield Finding(title, detail, "certain", hosts=hosts, evidence=evidence_lines(alike))
+
+
+ENDS = {
+    "registration": ("it could not register its buffer with the NIC", Severity.ERROR),
+    "port": ("port {port} is {port_state}", Severity.ERROR),
+    "no_device": ("the NIC that it was told to use was not found", Severity.ERROR),
+    "refused": ("{peer} did not answer", Severity.INFO),
+}
+
+
 @rule(Category.IB_ERROR, Severity.ERROR, of=("link_failure",))
 def bench_link_test_failed(link_failure: pl.DataFrame) -> Iterator[Finding]:
-    """A test of one network link ended with an error of the NIC.
+    """A test of one network link ended with an error of the NIC, or could not begin.
 
     Means: the link, or one of its ends, does not work, independently of NCCL. The status has the same meaning as in
-    NCCL's own messages.
+    NCCL's own messages. GPU memory that cannot be registered: the module for peer memory is missing (nvidia-peermem).
     Not when: the other side of the test was not started, or cannot be reached (`Couldn't connect`), which proves
     nothing about the link.
-    Do: run the same test between other hosts, and without GPU memory; ibstat, perfquery -x, dmesg -T on both ends.
+    Do: run the same test between other hosts, and without GPU memory; ibstat, perfquery -x, dmesg -T on both ends;
+    where a buffer was not registered, modprobe nvidia-peermem and ulimit -l.
     Sources: perftest, src/perftest_resources.c; rdma-core, libibverbs/verbs.h (ibv_wc_status).
     """
-    rows = link_failure.filter(pl.col("status").is_not_null()).sort("source", "line")
-    for (status,), alike in rows.group_by("status", maintain_order=True):
+    ordered = link_failure.sort("source", "line")
+    counts = ordered.filter(pl.col("posted").is_not_null())
+    for (status,), alike in ordered.drop_nulls("status").group_by("status", maintain_order=True):
         name, meaning, _ = STATUS.get(int(str(status)), (f"status {status}", "unknown status", ""))
+        of_file = counts.filter(pl.col("source") == alike["source"][0]).head(1).to_dicts()
+        counted = "".join(f"; {row['posted']} requests posted, {row['completed']} completed" for row in of_file)
         yield Finding(
             title=f"a link test failed: {name}",
-            detail=f"{meaning} (status {status}, vendor syndrome {alike['syndrome'][0]})",
+            detail=f"{meaning} (status {status}, vendor syndrome {alike['syndrome'][0]}){counted}",
             certainty="certain",
+            evidence=evidence_lines(alike),
+        )
+    reasons = ordered.filter(pl.col("errno").is_not_null())["errno"].cast(pl.String).unique(maintain_order=True)
+    for (form,), alike in ordered.filter(text_of("form").is_in(list(ENDS))).group_by(
+        text_of("form"), maintain_order=True
+    ):
+        text, severity = ENDS[str(form)]
+        yield Finding(
+            title=f"a link test did not run: {text.format_map(alike.row(0, named=True))}",
+            detail=f"it reports: {', '.join(reasons)}" if len(reasons) else "the test measured nothing",
+            certainty="certain",
+            severity=severity,
+            role=Role.CONTEXT if severity is Severity.INFO else Role.CAUSE,
             evidence=evidence_lines(alike),
         )

@@ -53,7 +53,10 @@ def _error_totals(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     is_rare = (pl.col("value") > 0).mean().over("name") < 0.5
     worst = single.filter((pl.col("value") >= NVLINK_EVER) & is_rare).sort(-pl.col("value"), "source", "line")
     if worst.height:
-        detail = f"{host_counters_text(worst)} since the driver was loaded, and none on most other links"
+        # Dumps of which it is not known that they are of one host, at two times, are not added up.
+        links = worst.partition_by("key", maintain_order=True)
+        totals = [f"{_nvlink_name(link.row(0, named=True))} {host_counters_text(link)}" for link in links[:SHOWN]]
+        detail = f"{'; '.join(totals)}; since the driver was loaded, and none on most other links"
         title = f"{_nvlink_name(worst.row(0, named=True))}: errors at some time"
         yield counter_finding(worst, title, detail, severity=Severity.WARNING, certainty="possible")
 

@@ -16,12 +16,14 @@ FEWEST_BUSY = 3
 MOST_AT_REST = 0.25  # of all GPUs in use
 COMPUTES = 0.6  # of the power limit: above it kernels compute; those that wait for a peer draw less
 IN_USE = 0.1  # of the memory that the busy GPUs use: below it the GPU belongs to no process of this job
+SPINS = 0.3  # of the power limit: below it a GPU at 100 % does nothing but wait
 SHOWN = 4
 GPU = ["source", "host", "gpu"]
 
 
 def _name(row: dict[str, Any]) -> str:
-    return f"GPU {row['gpu']}" + (f" on {row['host']}" if row["host"] else "")
+    name = f"GPU {row['gpu']}" if row["gpu"] else "a GPU that the lines do not name"
+    return name + (f" on {row['host']}" if row["host"] else "")
 
 
 def _processes(rows: pl.DataFrame) -> str:
@@ -89,6 +91,49 @@ def gpu_at_rest_among_busy(gpu_use: pl.DataFrame) -> Iterator[Finding]:
     )
 
 
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("gpu_use",), hang=True)
+def gpus_spin(gpu_use: pl.DataFrame) -> Iterator[Finding]:
+    """GPUs are busy at little power.
+
+    Means: a kernel runs all the time and computes nothing: kernels of NCCL that wait for a peer look so. A GPU at 0 %
+    with hardly any memory in use belongs to no process of the job.
+    Not when: one of these GPUs draws more at another moment; the power or its limit is not known; the clocks of a GPU
+    are lowered; a GPU that is used is at rest, which has a finding of its own.
+    Do: while it stands still, collect stacks, RAS reports and dumps on each host (ncclforensics collect -o incident).
+    Sources: nvidia-smi(1), utilization; nccl#2389.
+    """
+    known = gpu_use.drop_nulls(["utilization", "power", "power_limit"])
+    least = known.filter(pl.col("utilization") >= BUSY)["memory"].fill_null(0.0).min()
+    is_used = pl.col("memory").fill_null(0.0) >= IN_USE * (least if isinstance(least, float) else 0.0)
+    rests = known.filter((pl.col("utilization") < AT_REST) & is_used)
+    if rests.height or gpu_use["slowdown"].count():
+        return
+    gpus = known.group_by(GPU, maintain_order=True).agg(
+        lowest=pl.col("utilization").min(),
+        power=pl.col("power").max(),
+        power_limit=pl.col("power_limit").first(),
+        line=pl.col("line").first(),
+    )
+    spinning = gpus.filter((pl.col("lowest") >= BUSY) & (pl.col("power") < SPINS * pl.col("power_limit")))
+    for (host,), rows in spinning.group_by("host", maintain_order=True):
+        names = [str(name) for name in rows["gpu"].drop_nulls().unique(maintain_order=True)]
+        more = f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES)
+        where = f" on {host}" if host else ""
+        yield Finding(
+            title=f"GPU{'s' * (len(names) > 1)} {', '.join(names[:MOST_NAMES])}{more}{where}: busy at little power, as "
+            "kernels that wait for a peer are",
+            detail=f"{_numbers(rows, 'lowest')[0]:.0f} %{_watts(rows)} of {_numbers(rows, 'power_limit')[-1]:.0f} W, "
+            "the most at any moment shown: they spin, and compute nothing",
+            certainty="likely",
+            hosts=[str(host)] if host else [],
+            role=Role.CONTEXT,
+            evidence=[Line(row["source"], row["line"], "busy") for row in rows.head(SHOWN).to_dicts()],
+        )
+
+
+MOST_NAMES = 8  # of GPUs in a title: those of most hosts
+
+
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("use_readings",), hang=True)
 def gpu_columns_unknown(use_readings: pl.DataFrame, gpu_use: pl.DataFrame) -> Iterator[Finding]:
     """Rows of nvidia-smi stand without a head, so that it is not known what their numbers are.
@@ -131,7 +176,7 @@ def gpu_errors_since_load(gpu_use: pl.DataFrame, smi_gpu: pl.DataFrame) -> Itera
             else f"{_name(row)} waits for a reset to take bad memory out of use",
             detail=f"{row['errors']} uncorrectable errors since the driver was loaded"
             if has_errors
-            else "rows to remap or pages to retire are pending",
+            else "rows to remap or pages to retire are pending; until then the GPU may use the bad memory",
             certainty="certain",
             severity=Severity.WARNING if has_errors else Severity.INFO,
             role=Role.CAUSE if has_errors else Role.CONTEXT,

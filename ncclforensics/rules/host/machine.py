@@ -90,7 +90,9 @@ def gpu_memory_errors(smi_gpu: pl.DataFrame, machine_device: pl.DataFrame) -> It
         details = [f"{errors} uncorrectable errors since the driver was loaded"] * (errors > 0)
         details += ["row remapping failed: no spare row is left"] * row["is_unmapped"]
         yield Finding(
-            title=f"GPU {row['device']} has memory errors" + (f" on {row['host']}" if row["host"] else ""),
+            title=(f"GPU {row['device']}" if row["device"] else "a GPU that the lines do not name")
+            + " has memory errors"
+            + (f" on {row['host']}" if row["host"] else ""),
             detail="; ".join(details),
             certainty="certain",
             severity=Severity.ERROR if row["is_unmapped"] else None,

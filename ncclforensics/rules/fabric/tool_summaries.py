@@ -1,0 +1,123 @@
+"""What tools of the fabric say in their own words: ibdiagnet's summary, PFC of switches, the service of NVSwitches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.analyses.host.numbers import parse_integer
+from ncclforensics.data.names import count_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
+
+
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("ibdiagnet_stage",))
+def ibdiagnet_counts_errors(ibdiagnet_stage: pl.DataFrame) -> Iterator[Finding]:
+    """The summary of ibdiagnet counts errors or warnings.
+
+    Means: a stage found ports, links, counters or settings that are not as they should be; errors of `Speed / Width
+    checks` are links below what both their ends support, of `Port Counters` counters above their thresholds.
+    Not when: all counts are zero.
+    Do: look for the lines of that stage in ibdiagnet2.log (-E- and -W-), which name the ports; then mlxlink -d
+    DEVICE -m.
+    Sources: NVIDIA, ibdiagnet user manual.
+    """
+    stages = ibdiagnet_stage.filter(pl.col("stage").is_not_null()).sort("source", "line")
+    for column, noun, severity in (("errors", "error", Severity.WARNING), ("warnings", "warning", Severity.INFO)):
+        found = stages.filter(pl.col(column) > 0)
+        for (source,), rows in found.group_by("source", maintain_order=True):
+            listed = [f"{count_of(row[column], noun)} in {row['stage']}" for row in rows.to_dicts()]
+            checked = stages.filter(pl.col("source") == source).height
+            yield Finding(
+                title=f"ibdiagnet counts {', '.join(listed[:SHOWN])}"
+                + f" and in {count_of(len(listed) - SHOWN, 'other stage')}" * (len(listed) > SHOWN),
+                detail=f"{count_of(checked, 'stage')} in its summary; its log names the ports",
+                certainty="certain",
+                severity=severity,
+                role=Role.CAUSE if severity is Severity.WARNING else Role.CONTEXT,
+                evidence=evidence_lines(rows),
+            )
+
+
+@rule(Category.CONGESTION, Severity.INFO, of=("pfc_row",))
+def switch_pfc_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame) -> Iterator[Finding]:
+    """Ports of a switch sent or received PFC pause frames.
+
+    Means: a port that receives them was told by its neighbour to wait; one that sends them could not pass on what it
+    got: congestion at, or behind, that port. The counters are totals of unknown age.
+    Not when: all counters are zero. Whether it slows a job, only what they grow by during its run shows.
+    Do: clear them (sonic-clear pfccounters), run the job, and look again; compare priorities with the hosts'
+    (mlnx_qos).
+    Sources: SONiC command reference, show pfc counters; IEEE 802.1Qbb.
+    """
+    heads = pfc_head.select("source", "pos", direction=text_of("direction")).sort("pos")
+    rows = pfc_row.sort("pos").join_asof(heads, on="pos", by="source", check_sortedness=False)
+    counted = rows.with_columns(
+        frames=pl.Series(
+            [max(((number or 0, priority) for priority, number in enumerate(_numbers(text))), default=(0, 0))
+             for text in rows["frames"].cast(pl.String)], dtype=pl.List(pl.Int64), strict=False
+        )
+    ).with_columns(most=pl.col("frames").list.first(), priority=pl.col("frames").list.last())  # fmt: skip
+    for (source,), of_switch in counted.filter(pl.col("most") > 0).group_by("source", maintain_order=True):
+        words = {"Rx": "received", "Tx": "sent"}
+        most = of_switch.sort("most", descending=True).unique("direction", keep="first", maintain_order=True)
+        texts = [
+            f"{row['switch_port']} {words[row['direction']]} {row['most']:,} in priority {row['priority']}"
+            for row in most.drop_nulls("direction").to_dicts()
+        ]
+        ports = of_switch["switch_port"].n_unique()
+        total = counted.filter(pl.col("source") == source)["switch_port"].n_unique()
+        yield Finding(
+            title=f"PFC pause frames at {ports} of {count_of(total, 'switch port')}; the most: {', '.join(texts)}",
+            detail="totals since they were cleared, which do not show whether a port pauses now",
+            certainty="certain",
+            role=Role.CONTEXT,
+            evidence=evidence_lines(most),
+        )
+
+
+def _numbers(cells: str) -> list[int | None]:
+    return [parse_integer(cell.replace(",", "")) for cell in cells.split()]
+
+
+SERVICE = {
+    "mismatch": ("its version differs from the driver's", Severity.ERROR),
+    "no_switch": ("it found no NVSwitch to manage", Severity.INFO),
+    "ended": ("it ended with an error", Severity.ERROR),
+    "refused": ("it did not start", Severity.ERROR),
+}
+
+
+@rule(Category.NVLS, Severity.ERROR, of=("manager_service",))
+def fabric_manager_failed(manager_service: pl.DataFrame) -> Iterator[Finding]:
+    """Fabric Manager did not start, or ended, so that the NVSwitches of the host are not set up.
+
+    Means: CUDA then reports `system not yet initialized` (802), or GPUs reach one another without NVLink only.
+    Not when: the machine has no NVSwitch, where the service has nothing to do; it started again and configured them.
+    Do: install the package nvidia-fabricmanager of exactly the driver's version; systemctl restart
+    nvidia-fabricmanager.
+    Sources: NVIDIA Fabric Manager user guide.
+    """
+    ordered = manager_service.sort("source", "line").with_columns(kind=text_of("form"))
+    configured = ordered.filter(kind="configured").group_by("source").agg(configured=pl.col("line").max())
+    rows = ordered.join(configured, on="source", how="left").filter(
+        pl.col("kind").is_in(list(SERVICE)) & (pl.col("line") > pl.col("configured").fill_null(-1))
+    )
+    for (_,), alike in rows.group_by("source", maintain_order=True):
+        first = min(alike.to_dicts(), key=lambda row: list(SERVICE).index(row["kind"]))
+        text, severity = SERVICE[first["kind"]]
+        versions = f" ({first['manager_version']} and {first['driver_version']})" if first["kind"] == "mismatch" else ""
+        hosts = sorted(alike["launcher_node"].cast(pl.String).drop_nulls().unique().to_list())
+        yield Finding(
+            title=f"Fabric Manager{' on ' * bool(hosts)}{', '.join(hosts[:SHOWN])}: {text}{versions}",
+            detail=f"reason: {first['reason'] or first['result']}" if first["reason"] or first["result"] else
+            "no line after it shows that the NVSwitches were configured",
+            certainty="certain",
+            severity=severity,
+            role=Role.CAUSE if severity is Severity.ERROR else Role.CONTEXT,
+            hosts=hosts,
+            evidence=evidence_lines(alike),
+        )  # fmt: skip

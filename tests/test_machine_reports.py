@@ -1,0 +1,143 @@
+"""Kernel logs and tools of GPUs: from where on a line is worth a finding, and what a job beside it changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncclforensics.data.kernel_faults import XIDS, XIDS_OF_HARDWARE
+from ncclforensics.rules.benchmark.link_tests import bench_peer_access_slower
+from ncclforensics.rules.fabric.pci_errors import kernel_nvswitch_errors, kernel_pcie_errors, kernel_port_reports
+from ncclforensics.rules.finding import Finding
+from ncclforensics.rules.host.gpu_use import gpus_spin
+from ncclforensics.rules.host.kernel_reports import kernel_memory_errors, kernel_xid
+from tests.rule_rows import Row, findings_of
+
+RANK = {"job": 0, "rank_id": 0, "rank": 0, "host": "node-a", "pid": 100}
+ENDED_WELL = [{"job": 0, "verdict": "no-hang", "culprits": []}]
+
+
+def severities(findings: list[Finding]) -> list[str]:
+    return [str(finding.severity) for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("number", "severity", "found"),
+    [
+        (9, "Corrected", ["info"]),
+        (10, "Correctable", ["warning"]),
+        (1, "Uncorrected (Non-Fatal)", ["warning"]),
+        (1, "Uncorrectable (Fatal)", ["error"]),
+    ],
+)
+def test_pcie_errors_count_by_severity_and_number(number: int, severity: str, found: list[str]) -> None:
+    rows = [{"form": "bus_error", "busid": "31", "pci_severity": severity, "node": "node-a"}] * number
+
+    findings = findings_of(kernel_pcie_errors, kernel_event=rows)
+    assert severities(findings) == found
+    assert f"reported {number} " in findings[0].title
+    assert "0000:00:03.1 on node-a" in findings[0].title
+    # Beside a job it is a note, and what is harmless is left out; a job that ended well noticed only what is fatal.
+    beside = findings_of(kernel_pcie_errors, kernel_event=rows, rank=[RANK])
+    assert severities(beside) == ["info"] * (found != ["info"])
+    after = findings_of(kernel_pcie_errors, kernel_event=rows, rank=[RANK], verdict=ENDED_WELL)
+    assert severities(after) == ["info"] * (found == ["error"])
+
+
+@pytest.mark.parametrize(
+    ("xid", "pid", "ranks", "found"),
+    [
+        (13, 100, [RANK], ["info"]),
+        (13, 101, [RANK], []),  # of a process that is no rank of this job
+        (13, 101, [], ["warning"]),
+        (63, None, [], ["info"]),
+        (79, 100, [], []),  # of the hardware: another rule's
+        (999, None, [], ["warning"]),  # a number that the catalogue lacks
+    ],
+)
+def test_an_xid_is_reported_with_its_meaning(xid: int, pid: int | None, ranks: list[Row], found: list[str]) -> None:
+    event = {"form": "xid", "xid": xid, "busid": "5d000", "pid": pid}
+
+    assert severities(findings_of(kernel_xid, kernel_event=[event], rank=ranks)) == found
+
+
+def test_every_xid_of_the_hardware_has_a_meaning_and_a_remedy() -> None:
+    assert {13, 31, 43, 45, 109}.isdisjoint(XIDS_OF_HARDWARE)
+    assert {48, 74, 79, 94, 95, 119, 149} <= set(XIDS_OF_HARDWARE)
+    assert all(xid.meaning and xid.remedy for xid in XIDS.values())
+
+
+@pytest.mark.parametrize(
+    ("sxid", "severity", "found"),
+    [
+        (20034, "Fatal", ["error"]),
+        (20034, None, ["error"]),
+        (12028, None, ["warning"]),
+        (12028, "Non-fatal", ["warning"]),
+        (22013, None, ["info"]),
+    ],
+)
+def test_an_sxid_is_fatal_by_its_line_or_by_the_tables(sxid: int, severity: str | None, found: list[str]) -> None:
+    event = {"form": "sxid" if severity else "sxid_details", "xid": sxid, "busid": "c1000", "switch": 3}
+
+    assert severities(findings_of(kernel_nvswitch_errors, kernel_event=[event | {"severity": severity}])) == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "errors", "found"), [("CE", 9, ["info"]), ("CE", 10, ["warning"]), ("UE", 1, ["error"])]
+)
+def test_memory_errors_count_by_kind_and_number(kind: str, errors: int, found: list[str]) -> None:
+    event = {
+        "form": "memory",
+        "memory_error": kind,
+        "memory_fault": "memory read error on DIMM#0 (x)",
+        "errors": errors,
+    }
+
+    assert severities(findings_of(kernel_memory_errors, kernel_event=[event])) == found
+
+
+@pytest.mark.parametrize(
+    ("states", "found"), [("Down", 1), ("Down Up", 0), ("Down Up Down Up", 0), ("Down Up Down Up Down Up", 1)]
+)
+def test_a_link_counts_that_stays_down_or_goes_down_often(states: str, found: int) -> None:
+    rows = [{"form": "link", "netdev": "ens1", "state": state} for state in states.split()]
+
+    assert len(findings_of(kernel_port_reports, kernel_event=rows)) == found
+
+
+def pairs(access: bool, rate: float) -> list[Row]:
+    test = f"Unidirectional P2P={'Enabled' if access else 'Disabled'}"
+    return [
+        {"kind": "bandwidth", "test": test, "has_peer_access": access, "row": a, "column": b, "value": rate}
+        for a in range(3)
+        for b in range(3)
+    ]
+
+
+@pytest.mark.parametrize(("peer", "found"), [(15.9, 1), (16.0, 0), (250.0, 0)])
+def test_peer_access_is_slower_below_four_fifths(peer: float, found: int) -> None:
+    assert len(findings_of(bench_peer_access_slower, gpu_pair=[*pairs(False, 20.0), *pairs(True, peer)])) == found
+    assert findings_of(bench_peer_access_slower, gpu_pair=pairs(True, peer)) == []
+
+
+def gpu(number: int, **fields: object) -> Row:
+    row = {"source": 0, "gpu": str(number), "utilization": 100.0, "power": 200.0, "power_limit": 700.0, "memory": 9e3}
+    return row | fields
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([gpu(0), gpu(1, power=209.0)], ["GPUs 0, 1"]),
+        ([gpu(0), gpu(1, power=210.0)], ["GPU 0"]),
+        ([gpu(0), gpu(0, power=500.0)], []),  # it drew more at another moment
+        ([gpu(0, utilization=90.0)], []),
+        ([gpu(0), gpu(1, slowdown="hw slowdown")], []),
+        ([gpu(0), gpu(1, utilization=0.0)], []),  # one that is used is at rest
+        ([gpu(0), gpu(1, utilization=0.0, memory=10.0)], ["GPU 0"]),
+    ],
+)
+def test_gpus_spin_at_little_power(rows: list[Row], found: list[str]) -> None:
+    titles = [finding.title.partition(": ")[0] for finding in findings_of(gpus_spin, gpu_use=rows)]
+
+    assert titles == found
