@@ -273,11 +273,11 @@ NAMED = {"source": 0, "line": 1, "variable": "NCCL_IB_HCA", "value": ",".join(f"
 def test_a_test_that_fills_only_slow_nics_is_slow_for_the_nics_it_names(
     rate: float, named: Row, gpu: str, found: int
 ) -> None:
-    row, link = run(*HOSTS, gpus=[gpu], source=0, line=1), {"host": HOSTS[0], "kind": "net", "rate": 50.0}
+    row, known = run(*HOSTS, gpus=[gpu], source=0, line=1), {"host": HOSTS[0], "nics": 8, "rate": 400.0, "by": "nccl"}
     frames = {"benchmark": [row], "measurement": [measured(rate)], "exported_variable": [named]}
 
     assert len(findings_of(named_nics.bench_slow_for_its_nics, **frames)) == found
-    assert findings_of(named_nics.bench_slow_for_its_nics, **frames, link=[link]) == []
+    assert findings_of(named_nics.bench_slow_for_its_nics, **frames, host_network=[known]) == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.data.busbw import AS_ON_A_RING, LARGE_OVER_NETWORK, MODEST_NIC, machine_of
 from ncclforensics.data.names import bandwidth_text, bytes_text
+from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.benchmark_text import called, rows_of
@@ -20,7 +21,7 @@ NEAR_ONLY = ("LOC", "PIX", "0", "1")
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
 def bench_slow_for_its_nics(
-    benchmark: pl.DataFrame, measurement: pl.DataFrame, exported_variable: pl.DataFrame, link: pl.DataFrame
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, exported_variable: pl.DataFrame, host_network: pl.DataFrame
 ) -> Iterator[Finding]:
     """Between hosts with a NIC named for each GPU, a test reaches no more than NICs of 100 Gbit/s carry.
 
@@ -32,11 +33,10 @@ def bench_slow_for_its_nics(
     unset NCCL_NET_GDR_LEVEL; check ACS and the IOMMU; measure each NIC with ib_write_bw.
     Sources: nccl-tests#319; NCCL documentation, NCCL_NET_GDR_LEVEL.
     """
-    rates = link.filter((pl.col("kind") == "net") & pl.col("rate").is_not_null())
     tests = benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1))
     for row in tests.filter(pl.col("listed_devices") == pl.col("nranks")).to_dicts():
         hosts, gpus = row["hosts"] or [], row["gpus"] or []
-        if len(hosts) < 2 or len(gpus) != 1 or rates["host"].is_in(hosts).any():
+        if len(hosts) < 2 or len(gpus) != 1 or host_network["host"].is_in([short_name(host) for host in hosts]).any():
             continue
         per_host = row["nranks"] // len(hosts)
         machine = machine_of(gpus[0], per_host)
