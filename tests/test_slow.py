@@ -323,3 +323,10 @@ def test_hostile_traces_are_read_without_harm(tmp_path: Path) -> None:
     assert answer is not None
     assert (answer.verdict, answer.ranks) == ("undecidable", ())
     assert "nan" not in answer.claim
+
+
+@pytest.mark.parametrize(("by", "certainty"), [(0.2, "certain"), (0.04, "likely")])
+def test_a_small_gain_is_less_sure(tmp_path: Path, by: float, certainty: str) -> None:
+    answer = answer_of(simulated(tmp_path, SlowFault.RANK, by=by))
+
+    assert (answer.ranks, answer.certainty) == ((3,), certainty)

@@ -286,9 +286,10 @@ class _Traces:
         )
 
     def _chance(self, named: Named) -> tuple[Doubt, ...]:
-        is_clear = named.found.step_share >= CLEAR
-        is_sure = is_clear and (named.steps >= LONG_WINDOW or named.found.last_share >= ALWAYS_LAST)
-        return () if is_sure else (Doubt.NAMED_BY_CHANCE,)
+        is_steady = named.steps >= LONG_WINDOW or named.found.last_share >= ALWAYS_LAST
+        if not is_steady:
+            return (Doubt.FEW_STEPS,)
+        return () if named.found.step_share >= CLEAR else (Doubt.NAMED_BY_CHANCE,)
 
     def _ends(self) -> tuple[Doubt, ...]:
         return () if self.steps.ends_together else (Doubt.ENDS_APART,)
