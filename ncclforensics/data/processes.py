@@ -57,6 +57,7 @@ SECOND_HAND_CLASSES = frozenset(
         "CalledProcess",
         "Cancelled",
         "RayTask",
+        "TrainingFailed",
         "RayActor",
         "ActorDied",
         "ActorUnavailable",

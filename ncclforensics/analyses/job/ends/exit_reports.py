@@ -141,6 +141,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 # Its numbers are those of Python's multiprocessing; an earlier release printed them without the sign.
                 signal = row["exit_code"] if row["exit_code"] in CRASHES else None
                 yield exit_report(row, "SGLang", row["exit_code"], signal, pid=row["pid"])
+            case "vllm":
+                yield exit_report(row, "vLLM", row["exit_code"], pid=row["pid"])
             case "pals_launch":
                 yield ExitReport(NOT_STARTED, row, "the launcher (PALS)", node=node, message=row["not_launched"])
             case "mpi_abort":
