@@ -17,6 +17,7 @@ from ncclforensics.grammar.meanings import ANSWERED, Kind, Meaning, read_meaning
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.rules.finding import Category
 from ncclforensics.views import json_report
+from tests.budget import IS_FULL
 
 FORMS = {"spill": {"", "slow", "gone"}}
 # Grammars of parts of lines: a launcher's prefix, a value, what stands around a copied message.
@@ -73,7 +74,8 @@ def unanswered(sample: Sample, folder: Path) -> str:
 
 @pytest.mark.parametrize("shape", ANSWERABLE, ids=lambda shape: shape.frame)
 def test_a_line_that_states_a_failure_is_answered_where_it_stands_alone(shape: Shape, tmp_path: Path) -> None:
-    wrong = [found for sample in samples(shape) if (found := unanswered(sample, tmp_path))]
+    tried = {sample.text if IS_FULL else sample.form: sample for sample in samples(shape)}  # one of each form
+    wrong = [found for sample in tried.values() if (found := unanswered(sample, tmp_path))]
 
     assert wrong == []
 
