@@ -182,7 +182,7 @@ class Answer:
         values |= {name: _word(row[name], unknown) for name, unknown in _WORDS.items()}
         values["operation"] = Operation.of(row)
         values["call_ranks"] = None if row["call_ranks"] is None else tuple(row["call_ranks"])
-        values["doubts"] = tuple(Doubt[name] for name in values["doubts"] if name in Doubt.__members__)
+        values["doubts"] = tuple(doubt for name in values["doubts"] for doubt in Doubt if doubt.name == name)
         values["stall_evidence"] = tuple(Sign(sign) for sign in values["stall_evidence"] if sign in list(Sign))
         values["evidence_lines"] = _lines(values["evidence_lines"])
         values["considered"] = tuple(map(_considered, values["considered"]))
