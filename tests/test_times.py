@@ -77,8 +77,8 @@ def test_events_of_the_kernel_are_of_the_days_of_the_run(run: list[str], logged:
     nothing = pl.DataFrame()
     source = pl.DataFrame({"source": range(len(run)), "last_time": run})
     kernel = pl.DataFrame({"source": [9], "logged": [logged], "launcher_time": [None]})
-    times = pl.DataFrame({"time": []}, schema={"time": pl.String})
+    job_end = pl.DataFrame({"time": []}, schema={"time": pl.String})
 
-    days = run_days(kernel, kernel, source, nothing, nothing, nothing, nothing, nothing, nothing, times)
+    days = run_days(kernel, kernel, kernel, source, *[nothing] * 6, job_end)
 
     assert of_these_days(kernel, days, pl.DataFrame()).height == is_of_run
