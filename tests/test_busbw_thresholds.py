@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 import pytest
 
+from ncclforensics.analyses.benchmark.host_network import host_network
 from ncclforensics.rules.benchmark import busbw, named_nics, sweeps
 from ncclforensics.rules.finding import Finding
-from tests.rule_rows import Row, findings_of
+from tests.rule_rows import NOTHING, Row, findings_of
 
 H100 = "NVIDIA H100 80GB HBM3"  # 8 of them reach 360 GB/s over rings, or the site's own figure
 MIB, GIB = 1 << 20, 1 << 30
@@ -81,6 +83,12 @@ def nics(host: str, count: int = 8, rate: float = 50.0) -> list[Row]:
     return [{"host": host, "pid": 1, "kind": "net", "device": f"mlx5_{n}", "rate": rate} for n in range(count)]
 
 
+def known(links: list[Row]) -> list[Row]:
+    """What is known of the adapters of each host from NCCL's lines on its links."""
+    link = pl.DataFrame(links, {**NOTHING["link"].schema}) if links else NOTHING["link"]
+    return host_network(link, NOTHING["port_state"], NOTHING["net_devices"]).to_dicts()
+
+
 HOSTS = ("gpu-a", "gpu-b")
 NICS = nics("gpu-a") + nics("gpu-b")  # 400 GB/s; the GPUs of a host among themselves reach 360
 
@@ -89,7 +97,7 @@ NICS = nics("gpu-a") + nics("gpu-b")  # 400 GB/s; the GPUs of a host among thems
     ("gigabytes", "found"), [(270.0, []), (269.9, [NOTE]), (180.0, [NOTE]), (179.9, [WARNING]), (40.0, [WARNING])]
 )
 def test_hosts_are_slow_below_the_share_of_their_nics(gigabytes: float, found: list[tuple[str, str]]) -> None:
-    assert short(expected(run(*HOSTS), measured(gigabytes), link=NICS)) == found
+    assert short(expected(run(*HOSTS), measured(gigabytes), host_network=known(NICS))) == found
 
 
 @pytest.mark.parametrize(
@@ -105,23 +113,23 @@ def test_hosts_are_slow_below_the_share_of_their_nics(gigabytes: float, found: l
     ],
 )
 def test_hosts_of_which_the_nics_are_not_known_alike_are_not_judged(row: Row, links: list[Row], size: int) -> None:
-    assert expected(row, measured(40.0, size), link=links) == []
+    assert expected(row, measured(40.0, size), host_network=known(links)) == []
 
 
 def test_nics_of_other_hosts_do_not_count() -> None:
-    assert expected(run(*HOSTS), measured(270.0), link=NICS + nics("gpu-c", 1)) == []
+    assert expected(run(*HOSTS), measured(270.0), host_network=known(NICS + nics("gpu-c", 1))) == []
 
 
 def test_the_slower_of_gpus_and_nics_is_the_measure_where_both_are_known() -> None:
     row = run(*HOSTS, gpus=["NVIDIA L4"])
     few = nics("gpu-a", 4) + nics("gpu-b", 4)
 
-    (finding,) = expected(run(*HOSTS), measured(100.0), link=few)
+    (finding,) = expected(run(*HOSTS), measured(100.0), host_network=known(few))
     assert finding.title.endswith("50% of what the NICs of a host carry")
-    (finding,) = expected(run(*HOSTS), measured(90.0), link=NICS)
+    (finding,) = expected(run(*HOSTS), measured(90.0), host_network=known(NICS))
     assert finding.title.endswith("25% of what the GPUs of a host reach among themselves")
-    assert short(expected(row, measured(299.9), link=NICS)) == [NOTE]
-    assert expected(row, measured(300.0), link=NICS) == []
+    assert short(expected(row, measured(299.9), host_network=known(NICS))) == [NOTE]
+    assert expected(row, measured(300.0), host_network=known(NICS)) == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +151,7 @@ def test_the_slower_of_gpus_and_nics_is_the_measure_where_both_are_known() -> No
 def test_sockets_and_host_memory_explain_slow_hosts(transport: list[Row], role: str, text: str | None) -> None:
     rows = [{"host": "gpu-a", "medium": "NET", "is_gdr": False, **row} for row in transport]
 
-    (finding,) = expected(run(*HOSTS), measured(40.0), link=NICS, transport=rows)
+    (finding,) = expected(run(*HOSTS), measured(40.0), host_network=known(NICS), transport=rows)
 
     assert finding.role == role
     assert finding.detail.endswith(text or "its GPUs 360 among themselves")
@@ -181,7 +189,7 @@ NOT_IN_TABLE, NO_RATES = (
 def test_a_large_size_without_a_figure_is_said_not_to_be_judged(
     row: Row, size: int, links: list[Row], found: list[str]
 ) -> None:
-    assert not_judged(row, measured(40.0, size), link=links) == found
+    assert not_judged(row, measured(40.0, size), host_network=known(links)) == found
 
 
 def dips(*rows: Row) -> list[str]:
