@@ -15,7 +15,7 @@ def shift_of(kinds: Sequence[str], ends: Sequence[float], own_kinds: Sequence[st
 
     The clocks of the two may differ, but not change. The calls are of one group, in order; ends in microseconds.
 
-    >>> shift_of("ababab", [1, 2, 4, 5, 7, 8], "babab", [12, 14, 15, 17, 18])
+    >>> shift_of("ababab", [1, 2, 4, 5, 8, 9], "babab", [12, 14, 15, 18, 19])
     1
     """
     if list(kinds[:MOST_COMPARED]) == list(own_kinds[:MOST_COMPARED]) and len(ends) == len(own_ends):
