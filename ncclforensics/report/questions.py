@@ -142,4 +142,21 @@ QUESTIONS = (
             "script_bandwidth",
         ),
     ),
+    Question(
+        "how the switches of the fabric are cabled, and where they route",
+        ("fabric_link",),
+        ("fabricmap", "fabriclinks", "portstates", "routes"),
+    ),
+    Question(
+        "whether the services and self-tests of a host's GPUs failed",
+        ("dcgm_link", "dcgm_result", "manager_service"),
+        ("dcgm", "fabricmanager"),
+        ("gpu_test",),
+    ),
+    Question(
+        "how long each step of training took",
+        ("training_step", "progress_bar"),
+        ("steps",),
+        ("timer_head", "straggler_report", "script_wait"),
+    ),
 )
