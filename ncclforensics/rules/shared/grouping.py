@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import ranks_text
-from ncclforensics.frames.columns import OWNER, printed_hosts, text_of
+from ncclforensics.frames.columns import MADE_UP, OWNER, printed_hosts, text_of
 from ncclforensics.rules.finding import Finding, Line, Nic
 
 UNNAMED = "a process"  # no line names its rank or its host
@@ -70,6 +70,8 @@ def printed_process(rows: pl.DataFrame, processes: str) -> str:
 
     `processes`: the text for its host, which is returned where several processes or none are named.
     """
+    if "host" in rows:  # with the name of a host, its pids are made up, too
+        rows = rows.filter(~text_of("host").str.starts_with(MADE_UP).fill_null(False))
     pids = rows["pid"].drop_nulls().unique().to_list() if "pid" in rows else []
     workers = sorted(set(rows["worker"].drop_nulls()) - {""}) if "worker" in rows else []
     if len(pids) > 1 or len(workers) > 1 or not (pids or workers):

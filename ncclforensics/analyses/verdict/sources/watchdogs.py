@@ -320,7 +320,7 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         collect = "collect stderr of every rank: within one process group, compare `last enqueued work`"
     else:
         reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
-        collect = "collect stderr of every rank: the rank with a lower `last enqueued work` is the culprit"
+        collect = "collect stderr of every rank: who enqueued less than the others may be the culprit"
     diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
     diagnosis.collect = [collect, RECORDER_DUMPS]
     return diagnosis
