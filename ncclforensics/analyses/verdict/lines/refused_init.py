@@ -114,7 +114,7 @@ def _explain_gpu_used_twice(
         return culprits, f"{names} use the same GPU", Detail.SAME_GPU
     printers = ranks_text(job.rank_numbers(row.rank_id for row in lines if row.rank_id is not None))
     reporter = f", and {printers} of the job reports it" if printers else ""
-    reason = f"{names} of one communicator use the same GPU; these are its own numbers, not those of the job{reporter}"
+    reason = f"{names} of one communicator use the same GPU; its own numbers need not be those of the job{reporter}"
     return [], reason, Detail.SAME_GPU
 
 
