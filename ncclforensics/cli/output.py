@@ -50,10 +50,12 @@ def write_report(
 
             return json_report.json(report) if report_format is Format.JSON else json_report.json_lines(report)
         if report_format is Format.MARKDOWN:
-            from ncclforensics.views import markdown, markdown_slow
-
             if report.is_about_slow:
+                from ncclforensics.views import markdown_slow
+
                 return markdown_slow.markdown(report).encode()
+            from ncclforensics.views import markdown
+
             return markdown.markdown(report, everything=everything).encode()
         if report_format in (Format.JUNIT, Format.SARIF):
             from ncclforensics.views import ci_formats
@@ -61,14 +63,14 @@ def write_report(
             if report_format is Format.JUNIT:
                 return ci_formats.junit(report, FAILING_SEVERITIES[fail_on])
             return ci_formats.sarif(report)
-        from ncclforensics.views import text_report, text_screen, text_slow
+        from ncclforensics.views import text_report, text_screen
 
-        if report.is_about_slow:
-            return text_slow.screen(
-                report, width=text_report.width_of_terminal(), color=is_colored(output, no_color)
-            ).encode()
         color = is_colored(output, no_color)
         width = text_report.width_of_terminal()
+        if report.is_about_slow:
+            from ncclforensics.views import text_slow
+
+            return text_slow.screen(report, width=width, color=color).encode()
         if not verbose:
             height = text_screen.height_of_terminal() if output is None else math.inf
             return text_screen.screen(report, width=width, height=height, color=color, everything=everything).encode()
