@@ -113,9 +113,7 @@ def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     kind = Kind(row["kind"])
     detail = f"{count_of(rows.height, 'line')} of {count_of(rows.select('source', *OWNER).n_unique(), 'process')}"
     finding = error_finding(rows, rank, f"{{processes}}: {row['meaning']}", detail, "certain")
-    pids = rows["pid"].unique().to_list()
-    is_named = len(pids) == 1 and pids[0] is not None
-    finding.title = finding.title.replace(f"{UNNAMED}: ", f"process {pids[0]}: " if is_named else "")
+    finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
     finding.category, finding.remedy, finding.role = Category(row["category"]), row["remedy"], ROLE_OF_KIND[kind]
     finding.severity = Severity.INFO if kind is Kind.CONSEQUENCE else Severity.WARNING
     finding.about = [Line(source, line) for source, line in rows.select(PLACE).iter_rows()]
