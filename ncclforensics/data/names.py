@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 # nccl.h, ncclDataType_t; bfloat16 from 2.10.3, the 8-bit floats from 2.24.3.
@@ -261,3 +261,12 @@ def version_text(code: int) -> str:
     """
     unit = 10000 if code >= 10000 else 1000
     return f"{code // unit}.{code % unit // 100}.{code % 100}"
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """List names, at most so many of them.
+
+    >>> some_of(["leaf-1", "leaf-2", "leaf-3"], 2), some_of(["leaf-1"], 2)
+    ('leaf-1, leaf-2 and 1 more', 'leaf-1')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

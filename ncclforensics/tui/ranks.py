@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.data.names import known, ranks_text
+from ncclforensics.data.names import known, ranks_text, some_of
 from ncclforensics.tui.prompts import Ask
 from ncclforensics.tui.rank_table import RankTable
 from ncclforensics.tui.screen import Page, Place, Position
@@ -229,7 +229,7 @@ class Ranks(Page):
         """Say what exists where a filter leaves no rank, and show all."""
         hosts = sorted({rank_row.host for rank_row in self._rank_rows})
         numbers = ranks_text(rank_row.rank for rank_row in self._rank_rows if rank_row.rank is not None)
-        some = ", ".join(hosts[:MOST_HOSTS]) + (f" and {len(hosts) - MOST_HOSTS} more" * (len(hosts) > MOST_HOSTS))
+        some = some_of(hosts, MOST_HOSTS)
         self.notify(f"no rank passes the filter {self._filter}; there are {numbers} on {some}", markup=False)
         self._filter = ""
         self._fill()

@@ -6,7 +6,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import printable
+from ncclforensics.data.names import printable, some_of
 from ncclforensics.report.build import Report, Row
 from ncclforensics.views.text_layout import STYLE, heading, indented
 
@@ -103,5 +103,4 @@ def _row(text: Text, label: str, names: list[tuple[str, bool]], usual: str) -> N
 
 def _names(text: Text, names: list[str]) -> None:
     if names:
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        text.append(f"  {MARK} {printable(', '.join(names[:MOST_NAMED]))}{more}", STYLE["warning"])
+        text.append(f"  {MARK} {printable(some_of(names, MOST_NAMED))}", STYLE["warning"])

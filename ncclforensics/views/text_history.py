@@ -8,7 +8,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import count_of, printable
+from ncclforensics.data.names import count_of, printable, some_of
 from ncclforensics.history.bands import FEWEST, Measured, Series
 from ncclforensics.history.overview import UNDECIDED, Overview
 from ncclforensics.history.returning import ReturningPart
@@ -124,9 +124,8 @@ def _open(parts: list[ReturningPart]) -> Iterator[RenderableType]:
 
 def _usual(parts: list[ReturningPart]) -> Iterator[RenderableType]:
     if parts:
-        names = [f"{_name(part)} ({part.named} of {part.runs})" for part in parts[:MOST_OPEN]]
-        more = f" and {len(parts) - MOST_OPEN} more" if len(parts) > MOST_OPEN else ""
-        yield indented(Text(f"Named no more often than by chance: {', '.join(names)}{more}.", style="dim"))
+        names = [f"{_name(part)} ({part.named} of {part.runs})" for part in parts]
+        yield indented(Text(f"Named no more often than by chance: {some_of(names, MOST_OPEN)}.", style="dim"))
 
 
 def _starts(overview: Overview) -> Iterator[RenderableType]:
@@ -175,8 +174,7 @@ def _figures(test: Series, band: tuple[float, float]) -> Text:
 
 def _figure(figure: Measured) -> str:
     hosts = figure.hosts.split(", ") if figure.hosts else []
-    more = f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else ""
-    place = f" on {printable(', '.join(hosts[:MOST_HOSTS]))}{more}" if hosts else ""
+    place = f" on {printable(some_of(hosts, MOST_HOSTS))}" if hosts else ""
     return f"{figure.busbw:.4g} GB/s in run {figure.run}, {_day(figure.moment)}{place}"
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.data.names import printable
+from ncclforensics.data.names import printable, some_of
 from ncclforensics.report.build import Report
 from ncclforensics.views.text_layout import table_with_header
 
@@ -34,13 +34,8 @@ def machines(report: Report) -> list[tuple[str, Table]]:
         groups.setdefault(key, []).append(str(host or file))
         if key not in tables:
             tables[key] = _table(cells, dict(device_names.select("device", "name").iter_rows()))
-    titled = [(printable(_listed(machines)), tables[key]) for key, machines in groups.items()]
+    titled = [(printable(some_of(machines, LONGEST)), tables[key]) for key, machines in groups.items()]
     return titled[:MOST]
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - LONGEST
-    return ", ".join(names[:LONGEST]) + (f" and {more} more" if more > 0 else "")
 
 
 def _table(cells: list[tuple[str, str, str]], names: dict[str, str]) -> Table:
@@ -62,7 +57,9 @@ def _table(cells: list[tuple[str, str, str]], names: dict[str, str]) -> Table:
             ends = [names.get(nic, nic) for nic in nics.get(device, {}).get(way, [])]
             is_unusual = is_near and way == PATHS[-1]
             row.append(
-                Text(printable(f"{way} {_listed(ends)}{' !' * is_unusual}"), style=UNUSUAL if is_unusual else "")
+                Text(
+                    printable(f"{way} {some_of(ends, LONGEST)}{' !' * is_unusual}"), style=UNUSUAL if is_unusual else ""
+                )
             )
         table.add_row(*row)
     return table

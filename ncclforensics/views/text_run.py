@@ -6,7 +6,7 @@ from collections import Counter
 
 from rich.table import Table
 
-from ncclforensics.data.names import count_of, printable, ranks_text
+from ncclforensics.data.names import count_of, printable, ranks_text, some_of
 from ncclforensics.report.build import Report
 from ncclforensics.report.summary import summary
 from ncclforensics.views.text_layout import table_without_header
@@ -42,6 +42,4 @@ def run_table(report: Report, *, verbose: bool = False) -> Table:
 
 
 def _list(names: list[str], verbose: bool) -> str:
-    shown = names if verbose else names[:MOST_HOSTS]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return some_of(names, len(names) if verbose else MOST_HOSTS)

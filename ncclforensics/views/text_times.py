@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.vocabulary import How, Sign
-from ncclforensics.data.names import ranks_text, sentence
+from ncclforensics.data.names import ranks_text, sentence, some_of
 from ncclforensics.frames.time_range import as_time
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Finding
@@ -138,6 +138,5 @@ def host_versions(report: Report, answer: Answer) -> list[RenderableType]:
     table.add_column(overflow="fold")
     by_version = printed.group_by("version").agg(pl.col("host").cast(pl.String).unique().sort()).sort("version")
     for version, hosts in by_version.iter_rows():
-        more = f" and {len(hosts) - SHOWN_HOSTS} more" if len(hosts) > SHOWN_HOSTS else ""
-        table.add_row(version, ", ".join(hosts[:SHOWN_HOSTS]) + more)
+        table.add_row(version, some_of(hosts, SHOWN_HOSTS))
     return [heading("NCCL VERSIONS DIFFER"), indented(table)]

@@ -8,7 +8,7 @@ from statistics import median
 import polars as pl
 
 from ncclforensics.data.busbw import EVEN_SHARE, EVEN_WITHIN, FEWEST_PAIRS, PEER_ACCESS_GAIN, SLOW_PAIR
-from ncclforensics.data.names import bandwidth_text
+from ncclforensics.data.names import bandwidth_text, some_of
 from ncclforensics.data.verbs import STATUS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -52,8 +52,7 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame, pair_host: pl.DataFrame) -> 
         worst = slow.row(0, named=True)
         listed = pair_host.filter(pl.col("source") == worst["source"])
         name_of = dict(zip(listed["nth"], listed["host"].cast(pl.String), strict=True)) if unit == "host" else {}
-        names = ", ".join(f"{name_of.get(a, a)} to {name_of.get(b, b)}" for a, b in pairs[:SHOWN])
-        names += f" and {len(pairs) - SHOWN} more" * (len(pairs) > SHOWN)
+        names = some_of([f"{name_of.get(a, a)} to {name_of.get(b, b)}" for a, b in pairs], SHOWN)
         is_one_end = len(pairs) > 1 and len(common) == 1
         named = sorted(common if is_one_end else {end for pair in pairs for end in pair})
         hosts = list(map(str, filter(None, map(name_of.get, named)))) if name_of else _hosts_of_ranks(listed, named)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import some_of
 from ncclforensics.data.roce import LOSSES
 from ncclforensics.data.verbs import RETRY_EXCEEDED
 from ncclforensics.frames.columns import short_host, text_of
@@ -162,9 +163,8 @@ def nic_firmware_differs(port_state: pl.DataFrame, ibdiagnet_firmware: pl.DataFr
     """
     for (board, latest), rows in ibdiagnet_firmware.group_by("board", "latest", maintain_order=True):
         names = rows["device_name"].cast(pl.String).unique(maintain_order=True).to_list()
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         yield Finding(
-            f"firmware of board {board} differs: {', '.join(names[:SHOWN])}{more} do not run {latest}",
+            f"firmware of board {board} differs: {some_of(names, SHOWN)} do not run {latest}",
             "as ibdiagnet reports",
             "certain",
             role=Role.CONTEXT,

@@ -7,9 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.names import some_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.deviations import some_of
+from ncclforensics.rules.shared.deviations import SHOWN
 
 
 def _rows(load_deviation: pl.DataFrame, kind: str) -> list[dict[str, Any]]:
@@ -43,7 +44,7 @@ def fabric_uneven_spines(load_deviation: pl.DataFrame) -> Iterator[Finding]:
         times = row["high"] / row["low"] if row["low"] else None
         waited = f"; the busy ones waited {row['lost']:.0%} of the time with data" if row["lost"] >= 0.01 else ""
         yield Finding(
-            f"spines carry uneven loads: {some_of(row['names'])} {high}, {some_of(row['others'])} {low}",
+            f"spines carry uneven loads: {some_of(row['names'], SHOWN)} {high}, {some_of(row['others'], SHOWN)} {low}",
             (f"{times:,.0f} times as much" if times else "the others carry nothing") + waited,
             "likely",
             evidence=_lines(row),
@@ -85,7 +86,7 @@ def fabric_uneven_load(load_deviation: pl.DataFrame) -> Iterator[Finding]:
         yield Finding(
             f"uplinks of {len(row['names'])} of {row['count']} leaves carry uneven loads, such as {row['names'][0]}: "
             f"{row['low']:.0%} to {row['high']:.0%} of their rate",
-            f"routes are not spread over the uplinks of {some_of(row['names'])}",
+            f"routes are not spread over the uplinks of {some_of(row['names'], SHOWN)}",
             "likely",
             evidence=_lines(row),
         )
@@ -116,8 +117,8 @@ def fabric_uneven_routes(uplink_routes: pl.DataFrame) -> Iterator[Finding]:
     least = ""
     if others.height:
         most, mean = (float(str(hosts)) for hosts in (spines["hosts"].max(), others["hosts"].mean()))
-        least = f"; per link, {most:.0f} hosts go through {some_of(busy)}, "
-        least += f"{format(mean, '.0f') if mean >= 1 else 'none'} through {some_of(others['parent'].to_list())}"
+        least = f"; per link, {most:.0f} hosts go through {some_of(busy, SHOWN)}, "
+        least += f"{format(mean, '.0f') if mean >= 1 else 'none'} through {some_of(others['parent'].to_list(), SHOWN)}"
     most_hosts, mean_hosts = int(str(first["hosts"].max())), float(first["mean"][0])
     finding = Finding(
         f"routes are not spread over the uplinks of {leaves} of {all_leaves} leaves: {first['name'][0]} sends "

@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.kernel_events import BUS_ERRORS
 from ncclforensics.data.kernel_faults import FATAL_SXIDS, PCI_ERRORS, SXIDS, SXIDS_OF_RESETS
-from ncclforensics.data.names import count_of, pci_address
+from ncclforensics.data.names import count_of, pci_address, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
@@ -139,7 +139,7 @@ def kernel_nvswitch_errors(kernel_event: pl.DataFrame, rank: pl.DataFrame, verdi
                 for switch, busid in rows.select("switch", "busid").iter_rows()
             }
         )
-        few = ", ".join(switches[:2]) + f" and {len(switches) - 2} more" * (len(switches) > 2)
+        few = some_of(switches, 2)
         is_fatal = kind == "Fatal"
         title = (
             f"{few}{{where}}: SXid {number}" + "".join(f", {fault}" for fault in faults[:1]) + f" ({str(kind).lower()})"

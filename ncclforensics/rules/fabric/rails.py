@@ -8,15 +8,16 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.names import some_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.deviations import lines_of, rows_of, some_of
+from ncclforensics.rules.shared.deviations import SHOWN, lines_of, rows_of
 
 
 def _moves_text(row: dict[str, Any]) -> str:
     """`mlx5_1 is on leaf-r3 instead of leaf-r2, mlx5_2 on leaf-r2 instead of leaf-r3`."""
     moved = zip(row["devices"], row["others"], row["parents"], strict=True)
-    return some_of([f"{device} is on {leaf}, not on {own}" for device, leaf, own in moved])
+    return some_of([f"{device} is on {leaf}, not on {own}" for device, leaf, own in moved], SHOWN)
 
 
 @rule(Category.TOPOLOGY, Severity.WARNING, of=("fabric_deviation",))
@@ -87,10 +88,11 @@ def fabric_nic_missing(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
         units[row["source"], row["usual"], row["have"], tuple(row["parents"]), row["sibling"]].append(row)
     for (_, usual, have, leaves, sibling), rows in units.items():
         hosts = [row["hosts"][0] for row in rows]
-        is_one = len(hosts) == 1
+        found_on = some_of(leaves, SHOWN)
+        absent = f"ones on {found_on} are" if len(leaves) > 1 else f"one on {found_on} is"
         yield Finding(
-            f"{some_of(hosts)} {'has' if is_one else 'have'} {have} of {usual} NICs in the fabric: the one"
-            f"{'s' if len(leaves) > 1 else ''} on {some_of(leaves)} {'are' if len(leaves) > 1 else 'is'} missing",
+            f"{some_of(hosts, SHOWN)} {'has' if len(hosts) == 1 else 'have'} {have} of {usual} NICs in the fabric: the "
+            f"{absent} missing",
             f"{rows[0]['count']} hosts of this unit are complete, such as {sibling}; the order of the rest is as there",
             "likely",
             hosts=hosts,
@@ -112,7 +114,7 @@ def fabric_leaf_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
         yield Finding(
             f"all {len(hosts)} hosts of a unit have {row['have']} of {row['usual']} NICs in the fabric: a leaf is "
             "missing",
-            f"such as {some_of(hosts)}; {row['count']} hosts of this kind elsewhere have {row['usual']}",
+            f"such as {some_of(hosts, SHOWN)}; {row['count']} hosts of this kind elsewhere have {row['usual']}",
             "likely",
             hosts=hosts,
             evidence=lines_of(row),
@@ -134,7 +136,7 @@ def fabric_slow_nic(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
         yield Finding(
             f"{host} {device} runs at {row['rate']:g} Gb/s",
             f"its {row['count']} other adapters of this model run at {row['usual_rate']:g} Gb/s; it leads to "
-            f"{some_of(row['others'])}",
+            f"{some_of(row['others'], SHOWN)}",
             "likely",
             hosts=[host],
             nics={(host, device, 1)},

@@ -8,9 +8,10 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.names import some_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.deviations import SHOWN, lines_of, rows_of, some_of
+from ncclforensics.rules.shared.deviations import SHOWN, lines_of, rows_of
 
 
 def _links_text(row: dict[str, Any], column: str = "links") -> str:
@@ -77,7 +78,7 @@ def fabric_uplinks_missing(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
         lost = row["usual"] - row["have"]
         usual = f"; {row['sibling']} has {_links_text(row, 'sibling_links')}" if row["sibling"] else ""
         yield Finding(
-            f"{row['name']} lacks {lost} of {row['usual']} uplinks: fewer or none to {some_of(row['others'])}",
+            f"{row['name']} lacks {lost} of {row['usual']} uplinks: fewer or none to {some_of(row['others'], SHOWN)}",
             f"it has {_links_text(row)}{usual}; {row['count']} switches have the same switches above them",
             _certainty(row),
             evidence=lines_of(row),
@@ -121,7 +122,7 @@ def fabric_spine_short(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
             f"{row['name']} has {row['have']} links to the {row['count']} switches below it, {row['sibling']} has "
             f"{row['usual']}",
             f"{row['absent']} of these switches have fewer links to it than to other spines, such as "
-            f"{some_of(row['others'])}; what they lack is counted here only",
+            f"{some_of(row['others'], SHOWN)}; what they lack is counted here only",
             _certainty(row),
             evidence=lines_of(row),
         )
@@ -138,7 +139,7 @@ def fabric_spine_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
     Sources: derived from maps in which one spine was removed.
     """
     for row in rows_of(fabric_deviation, "spine-absent"):
-        names, (first, last) = some_of(row["names"]), row["ports"]
+        names, (first, last) = some_of(row["names"], SHOWN), row["ports"]
         ports = f"port {first}" if first == last else f"ports {first} to {last}"
         is_one = len(row["names"]) == 1
         yield Finding(

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.data.names import count_of
+from ncclforensics.data.names import count_of, some_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
@@ -117,10 +117,9 @@ def gpus_spin(gpu_use: pl.DataFrame) -> Iterator[Finding]:
     spinning = gpus.filter((pl.col("lowest") >= BUSY) & (pl.col("power") < SPINS * pl.col("power_limit")))
     for (host,), rows in spinning.group_by("host", maintain_order=True):
         names = [str(name) for name in rows["gpu"].drop_nulls().unique(maintain_order=True)]
-        more = f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES)
         where = f" on {host}" if host else ""
         yield Finding(
-            title=f"GPU{'s' * (len(names) > 1)} {', '.join(names[:MOST_NAMES])}{more}{where}: busy at little power, as "
+            title=f"GPU{'s' * (len(names) > 1)} {some_of(names, MOST_NAMES)}{where}: busy at little power, as "
             "kernels that wait for a peer are",
             detail=f"{_numbers(rows, 'lowest')[0]:.0f} %{_watts(rows)} of {_numbers(rows, 'power_limit')[-1]:.0f} W, "
             "the most at any moment shown: they spin, and compute nothing",

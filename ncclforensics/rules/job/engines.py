@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -315,7 +315,7 @@ def engine_start_incomplete(engine_start: pl.DataFrame) -> Iterator[Finding]:
     if pending.is_empty():
         return
     names = [name for name in pending["worker"] if name]
-    named = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    named = some_of(names, SHOWN)
     yield Finding(
         title=f"{named or count_of(pending.height, 'worker')} began the start of torch.distributed and did not end it",
         detail=f"{count_of(ended.height, 'worker')} ended it" if ended.height else "no worker in these files ended it",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -20,9 +19,3 @@ def rows_of(fabric_deviation: pl.DataFrame, kind: str) -> list[dict[str, Any]]:
 def lines_of(row: dict[str, Any]) -> list[Line]:
     """The lines of a deviation: of what deviates, then of one that is as usual."""
     return [Line(row["source"], line) for line in dict.fromkeys(row["evidence"])]
-
-
-def some_of(names: Sequence[str]) -> str:
-    """List names, at most SHOWN of them: `leaf-1, leaf-2 and 6 more`."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 import polars as pl
 
-from ncclforensics.data.names import pci_address, sentence
+from ncclforensics.data.names import pci_address, sentence, some_of
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.frames.time_range import NO_YEAR, as_time
 from ncclforensics.rules.finding import Finding, Line, Role, Severity
@@ -45,7 +46,9 @@ def kernel_log_findings(
     if job.is_there and (severity is Severity.INFO or (job.has_ended_well and severity is not Severity.ERROR)):
         return
     hosts = printed_hosts(sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list()))
-    where = f" on {hosts[0]}" if len(hosts) == 1 else f" on {len(hosts)} hosts ({_few(hosts)})" if hosts else ""
+    where = (
+        f" on {hosts[0]}" if len(hosts) == 1 else f" on {len(hosts)} hosts ({some_of(hosts, SHOWN)})" if hosts else ""
+    )
     yield Finding(
         title.replace("{where}", where),
         "; ".join([*filter(None, details), WITH_JOB if job.is_there else NO_JOB]),
@@ -61,7 +64,7 @@ def kernel_log_findings(
 
 def devices_text(rows: pl.DataFrame) -> str:
     """Format the PCI addresses in a column `busid`, the first few of many; empty if no line names one."""
-    return _few(sorted({pci_address(busid) for busid in rows["busid"].cast(pl.String).drop_nulls()}))
+    return some_of(sorted({pci_address(busid) for busid in rows["busid"].cast(pl.String).drop_nulls()}), SHOWN)
 
 
 def times_text(rows: pl.DataFrame) -> str:
@@ -75,9 +78,6 @@ def times_text(rows: pl.DataFrame) -> str:
 def rate_text(rows: pl.DataFrame, number: int) -> str:
     """Format how many a minute `number` errors are, by the times of their lines; empty where these show no span."""
     times = rows.select(as_time(LOGGED, NO_YEAR)).to_series().drop_nulls()
-    span = (times.max() - times.min()).total_seconds() if len(times) > 1 else 0  # type: ignore[operator,union-attr]
+    ordered: list[datetime] = times.sort().to_list()
+    span = (ordered[-1] - ordered[0]).total_seconds() if ordered else 0
     return f"{number * 60 / span:,.3g} a minute" if span else ""
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.counters import LINK_DOWNED, LINK_RETRAINED, WHAT
-from ncclforensics.data.names import printable
+from ncclforensics.data.names import printable, some_of
 from ncclforensics.data.roce import COUNTER_TEXTS
 from ncclforensics.rules.finding import Nic
 
@@ -38,8 +38,7 @@ def nics_of(rows: Iterable[Row]) -> set[Nic]:
 def port_names(rows: pl.DataFrame) -> str:
     """Name the ports of these rows, at most SHOWN of them: `node1 mlx5_0 port 1, node2 mlx5_0 port 1 and 6 more`."""
     names = list(dict.fromkeys(port_name(row) for row in rows.to_dicts()))
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    return some_of(names, SHOWN)
 
 
 def period_text(row: Row) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
@@ -74,10 +74,9 @@ def gpu_test_names_broken_gpus(gpu_test: pl.DataFrame) -> Iterator[Finding]:
     names = sorted(broken["tested"].cast(pl.String).drop_nulls().unique())
     world = max(sound["ranks_of_run"].drop_nulls().to_list(), default=0)
     silent = max(world - sound["rank"].n_unique() - len(names), 0)
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     missing = f"{silent} of {world} printed neither OK nor broken: look at these first" if silent else ""
     yield Finding(
-        f"the test calls {shown} broken, which may only have waited for others",
+        f"the test calls {some_of(names, 4)} broken, which may only have waited for others",
         missing or "a GPU that waits for another one prints the same",
         "possible",
         role=Role.CONTEXT,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK
+from ncclforensics.data.names import some_of
 from ncclforensics.frames.columns import OWNER, PLACE, begins_with, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -157,8 +158,7 @@ def _last_retries(failure: pl.DataFrame, communicator_progress: pl.DataFrame, ra
 
 
 def _peers_text(peers: list[str]) -> str:
-    more = f" and {len(peers) - SHOWN_PEERS} more" if len(peers) > SHOWN_PEERS else ""
-    return ", ".join(peers[:SHOWN_PEERS]) + more or "a peer"
+    return some_of(peers, SHOWN_PEERS) or "a peer"
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure", "socket_error"), hang=True)
