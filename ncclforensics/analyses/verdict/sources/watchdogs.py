@@ -317,10 +317,10 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         )
         reason = f"time-outs in different process groups, whose numbers cannot be compared: {works}"
         reason += "; no other member of these groups reports how far it came"
-        collect = "collect stderr of every rank: within one process group, compare `last enqueued work`"
+        collect = "collect stderr of every rank: within one process group, compare the last enqueued work"
     else:
         reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
-        collect = "collect stderr of every rank: who enqueued less than the others may be the culprit"
+        collect = "collect stderr of every rank, and look for the rank with a lower last enqueued work"
     diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
     diagnosis.collect = [collect, RECORDER_DUMPS]
     return diagnosis
