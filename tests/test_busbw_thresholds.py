@@ -250,9 +250,15 @@ def test_a_test_drops_above_a_size(rates: tuple[float, ...], above: str | None) 
 def sweep(*slow: tuple[str, str]) -> list[Finding]:
     """Tests of pairs of eight hosts, in two rounds."""
     rounds = ("ab", "cd", "ef", "gh", "ac", "bd", "eg", "fh")
-    runs = [run(*pair, benchmark=nth, source=0, line=nth) for nth, pair in enumerate(rounds)]
-    rows = [measured(10.0 if tuple(pair) in slow else 40.0, benchmark=nth) for nth, pair in enumerate(rounds)]
-    return findings_of(sweeps.bench_find_slow_node, benchmark=runs, measurement=rows)
+    runs = [
+        {
+            "benchmark": nth, "collective": "all_reduce", "models": H100, "type": "float", "largest": GIB,
+            "ranks_per_host": 8.0, "hosts": [*pair], "host_count": 2, "best_line": nth,
+            "busbw": 10.0 if tuple(pair) in slow else 40.0,
+        }
+        for nth, pair in enumerate(rounds)
+    ]  # fmt: skip
+    return findings_of(sweeps.bench_find_slow_node, host_run=runs)
 
 
 def test_a_sweep_names_the_host_or_the_pairs_that_are_slow() -> None:

@@ -29,6 +29,9 @@ RULES = {
     FabricFault.HOT_UPLINK: "fabric-hot-uplink",
     FabricFault.UNEVEN_LOAD: "fabric-uneven-load",
     FabricFault.UNEVEN_ROUTES: "fabric-uneven-routes",
+    FabricFault.BAD_CABLE: "fabric-pairs-share-part",
+    FabricFault.BAD_LEAF: "fabric-pairs-share-part",
+    FabricFault.BAD_LINK: "fabric-pairs-share-part",
 }
 NOTES = {"fabric-links-absent"}  # of a link that now leads elsewhere
 
@@ -49,6 +52,25 @@ def test_a_simulated_fault_of_a_fabric_is_named_and_nothing_else(fault: FabricFa
     said = " ".join(f"{finding.title} {finding.detail}" for finding in findings)
     named = fabric.truth.get("host") or fabric.truth.get("switch")
     assert fault is FabricFault.LEAF_ABSENT or str(named or "") in said
+
+
+def test_a_hot_uplink_names_the_hosts_that_the_table_sends_through_it(tmp_path: Path) -> None:
+    fabric = simulated_fabric(24, 2, FabricFault.HOT_UPLINK, seed=7)
+    write_fabric(fabric, FabricFault.HOT_UPLINK, tmp_path)
+    leaf, port = fabric.truth["switch"], fabric.truth["port"]
+    _, _, table = (tmp_path / "dump_lfts.txt").read_text(encoding="utf-8").partition(f"({leaf_description(leaf)})")
+    own = table.partition("valid lids")[0].splitlines()
+    reached = {line.split("'")[1] for line in own if f" {port:03d} :" in line}
+
+    (finding,) = judged(tmp_path).findings
+
+    _, _, named = finding.detail.partition("sends through it to ")
+    assert reached
+    assert set(named.split(" and ")[0].split(", ")) <= reached
+
+
+def leaf_description(leaf: object) -> str:
+    return f"MF0;{leaf}:MQM9700/U1"
 
 
 def test_a_map_without_tabs_and_with_labels_of_ibdiagnet_is_the_same_map(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ ENDS = {
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("link_failure",))
-def bench_link_test_failed(link_failure: pl.DataFrame) -> Iterator[Finding]:
+def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame) -> Iterator[Finding]:
     """A test of one network link ended with an error of the NIC, or could not begin.
 
     Means: the link, or one of its ends, does not work, independently of NCCL. The status has the same meaning as in
@@ -206,9 +206,10 @@ def bench_link_test_failed(link_failure: pl.DataFrame) -> Iterator[Finding]:
         of_file = counts.filter(pl.col("source") == alike["source"][0]).head(1).to_dicts()
         counted = "".join(f"; {row['posted']} requests posted, {row['completed']} completed" for row in of_file)
         yield Finding(
-            title=f"a link test failed: {name}",
+            title=f"a link test failed: {name}" if alike.height == 1 else f"{alike.height} link tests failed: {name}",
             detail=f"{meaning} (status {status}, vendor syndrome {alike['syndrome'][0]}){counted}",
             certainty="certain",
+            role=Role.CONSEQUENCE if (shared_part["failed"] > 0).any() else Role.CAUSE,
             evidence=evidence_lines(alike),
         )
     reasons = ordered.filter(pl.col("errno").is_not_null())["errno"].cast(pl.String).unique(maintain_order=True)
