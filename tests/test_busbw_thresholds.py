@@ -60,11 +60,30 @@ def test_a_host_is_slow_below_the_share_of_its_kind(gigabytes: float, found: lis
         (run("gpu-a", listed_devices=7), GIB),
         (run("gpu-a", gpus=["NVIDIA L4"]), GIB),
         (run("gpu-a", gpus=[H100, "NVIDIA H200"]), GIB),
-        (run("gpu-a", nranks=4, listed_devices=4), GIB),
+        (run("gpu-a", nranks=3, listed_devices=3), GIB),
+        (run("gpu-a", nranks=4, listed_devices=4, gpus=["NVIDIA A100-SXM4-80GB"]), GIB),
     ],
 )
 def test_a_host_of_an_unknown_kind_or_a_small_size_is_not_judged(row: Row, size: int) -> None:
     assert expected(row, measured(40.0, size)) == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "gigabytes", "found"),
+    [
+        ("NVIDIA H200", 4, 363.0, []),  # measured: stas00/ml-engineering
+        ("NVIDIA H200", 4, 150.0, [WARNING]),
+        ("AMD Instinct MI300X", 2, 47.7, []),  # one link of seven
+        ("AMD Instinct MI300X", 2, 20.0, [WARNING]),
+        ("AMD Instinct MI300X", 8, 47.7, [WARNING]),
+        ("NVIDIA GH200 120GB", 4, 338.8, []),
+    ],
+)
+def test_a_part_of_a_host_is_judged_by_what_such_a_part_reaches(
+    gpu: str, gpus: int, gigabytes: float, found: list[tuple[str, str]]
+) -> None:
+    row = run("gpu-a", nranks=gpus, listed_devices=gpus, gpus=[gpu])
+    assert short(expected(row, measured(gigabytes))) == found
 
 
 def test_the_best_large_size_counts() -> None:
