@@ -14,7 +14,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.analyses.slow.change_points import levels
-from ncclforensics.analyses.slow.step_stall import period
+from ncclforensics.analyses.slow.stalls import period
 from ncclforensics.cli import main
 from ncclforensics.extensions.loading import load_folder
 from tests.budget import IS_FULL
