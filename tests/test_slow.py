@@ -118,6 +118,31 @@ def test_a_set_of_half_of_the_ranks_is_not_named_for_being_last_in_half_of_the_s
     assert named == 0
 
 
+def test_a_long_step_of_another_rank_does_not_change_the_period_of_stalls() -> None:
+    window = StepWindow(report_of(JOBS / "periodic").run["own_time"])
+    assert window.stalls is not None
+    first, second = window.stalls.places[:2]
+    window = StepWindow(report_of(JOBS / "periodic").run["own_time"])
+    window.own[(first + second) // 2][0] = max(window.own[first])
+
+    stalls = window.stalls
+
+    assert stalls is not None
+    assert (stalls.period, window.ranks[stalls.owner or 0], stalls.owned, len(stalls.places)) == (10, 3, 4, 5)
+
+
+def test_ranks_that_are_late_by_chance_are_not_said_to_work_longest() -> None:
+    generator = random.Random(1)
+    window = StepWindow(report_of(JOBS / "busy-machine").run["own_time"])
+    named = 0
+    for _ in range(50):
+        window = copy.copy(window)
+        window.own = [[generator.gauss(20_000, 8_000) for _ in window.ranks] for _ in window.own]
+        named += len(window.late_ranks())
+
+    assert named <= 3
+
+
 def test_nothing_is_asked_for_that_is_there(tmp_path: Path) -> None:
     folder = simulated(tmp_path, SlowFault.NONE, steps=45)
     with_traces = answer_of(folder)
@@ -181,6 +206,12 @@ def test_a_rank_that_becomes_slow_is_dated(tmp_path: Path) -> None:
 
     assert (answer.verdict, answer.ranks) == ("slow-rank", (3,))
     assert answer.since_step == 30  # the first traced step is step 5
+
+
+def test_a_group_that_becomes_slow_is_dated(tmp_path: Path) -> None:
+    answer = answer_of(simulated(tmp_path, SlowFault.GROUP, rank=5, steps=45, since=25))
+
+    assert (answer.verdict, answer.ranks, answer.since_step) == ("slow-group", (4, 5), 30)
 
 
 @pytest.mark.parametrize("absent", [3, 5])

@@ -111,75 +111,78 @@ class StepWindow:
             for name, members in named.items()
         ]
         sets = [entry for entry in sets if 1 < len(entry[2]) < len(self.ranks)]
-        single = self._single(self.ordinary)
+        single = self._single()
         for kind, name, members in sorted(sets, key=lambda entry: len(entry[2])):
             if found := self._set(kind, name, members):
                 return found
         return single
 
     def late_ranks(self) -> list[int]:
-        """The numbers of the ranks that usually work longer than the median rank."""
-        late = [
-            median(self.own[place][rank] - median(self.own[place]) for place in self.ordinary)
-            for rank in range(len(self.ranks))
-        ]
-        return [self.ranks[rank] for rank, value in enumerate(late) if value >= MEMBER_LATE * self.length]
+        """The numbers of the ranks that usually work longer than the median rank, by more than chance explains."""
+        steps, ranks = len(self.ordinary), []
+        for rank, number in enumerate(self.ranks):
+            late = [self.own[place][rank] - median(self.own[place]) for place in self.ordinary]
+            later = sum(value > 0 for value in late)
+            is_chance = often_by_chance(later, steps, 0.5) * len(self.ranks) > RARELY
+            if median(late) >= MEMBER_LATE * self.length and not is_chance:
+                ranks.append(number)
+        return ranks
 
-    def _single(self, places: Sequence[int]) -> Named | None:
-        """Return the rank that the others wait for, from the beginning or from a change on."""
-        own = [self.own[place] for place in places]
-        return self._judged("rank", "", frozenset([latest(own)])) or self._changed()
-
-    def _changed(self) -> Named | None:
-        """Return the rank that became late, where that is too short to be named over all steps."""
-        last_steps = [self.own[place] for place in self.ordinary[-FEWEST_STEPS // 2 :]]
-        members = frozenset([latest(last_steps)])
-        at = self._became_late(members)
-        if at is None:
-            return None
-        places = self.ordinary[at:]
-        found = self._gain(places, members)
-        is_clear = self._is_clear(places, members)
-        return (
-            Named(found, places[0], "rank", "", len(places))
-            if is_clear and is_named_since(found, len(places))
-            else None
-        )
+    def _single(self) -> Named | None:
+        """Return the rank that the others wait for: that which is late most, or most in the last steps."""
+        own = [self.own[place] for place in self.ordinary]
+        candidates = dict.fromkeys((latest(own), latest(own[-FEWEST_BEHIND_CHANGE:])))
+        named = (self._judged("rank", "", frozenset([rank])) for rank in candidates)
+        return next(filter(None, named), None)
 
     def _became_late(self, members: Members) -> int | None:
         """Return the ordinary step from which on some ranks are later than before; None if they are from the first on.
 
         The series is that of steps whose length varies with the lateness of these ranks alone.
         """
-        lengths = [self.length + late for late in self.late_by(self.ordinary, members)]
+        lengths = [self.length + late for late in self._later_than_outside(members, self.ordinary)]
         parts = levels(lengths, FEWEST_BEHIND_CHANGE // 2, 1 + MEMBER_LATE)
         return parts[-1].start if len(parts) > 1 and parts[-1].middle > parts[-2].middle else None
 
+    def _later_than_outside(self, members: Members, places: Sequence[int]) -> list[float]:
+        """By how much the median of some ranks works longer than that of the others, in each of these steps."""
+        outside = [rank for rank in range(len(self.ranks)) if rank not in members]
+        return [
+            median(self.own[place][rank] for rank in members) - median(self.own[place][rank] for rank in outside)
+            for place in places
+        ]
+
     def _set(self, kind: str, name: str, members: Members) -> Named | None:
         """Return a set each of whose members is late, so that it gains more than its best member alone."""
+        found = self._judged(kind, name, members)
+        if found is None:
+            return None
+        places = [place for place in self.ordinary if found.since is None or place >= found.since]
         outside = [rank for rank in range(len(self.ranks)) if rank not in members]
         for rank in members:
             late = median(
-                self.own[place][rank] - median(self.own[place][other] for other in outside) for place in self.ordinary
+                self.own[place][rank] - median(self.own[place][other] for other in outside) for place in places
             )
             if late < MEMBER_LATE * self.length:
                 return None
-        best = max(self._gain(self.ordinary, frozenset([rank])).step_share for rank in members)
-        found = self._judged(kind, name, members)
-        return found if found and found.found.step_share >= SET_GAIN * best else None
+        best = max(self._gain(places, frozenset([rank])).step_share for rank in members)
+        return found if found.found.step_share >= SET_GAIN * best else None
 
     def _judged(self, kind: str, name: str, members: Members) -> Named | None:
-        found = self._gain(self.ordinary, members)
-        others = [self._gain(self.ordinary, frozenset([rank])).step_share for rank in self._rivals(members)]
-        if not is_named(found, max(others, default=0.0), len(self.ordinary)):
-            return None
-        if self._chance(round(found.last_share * len(self.ordinary)), len(self.ordinary), len(members)) > HARDLY_EVER:
-            return None
-        if not self._is_clear(self.ordinary, members):
-            return None
+        """Return these ranks if the others wait for them in the whole window, or since they became late."""
         at = self._became_late(members)
         places = self.ordinary if at is None else self.ordinary[at:]
-        return Named(self._gain(places, members), None if at is None else places[0], kind, name, len(places))
+        found = self._gain(places, members)
+        is_since = at is not None and is_named_since(found, len(places))
+        if not (is_since or self._is_named_throughout(members)) or not self._is_clear(places, members):
+            return None
+        return Named(found, None if at is None else places[0], kind, name, len(places))
+
+    def _is_named_throughout(self, members: Members) -> bool:
+        found, steps = self._gain(self.ordinary, members), len(self.ordinary)
+        others = [self._gain(self.ordinary, frozenset([rank])).step_share for rank in self._rivals(members)]
+        is_chance = self._chance(round(found.last_share * steps), steps, len(members)) > HARDLY_EVER
+        return is_named(found, max(others, default=0.0), steps) and not is_chance
 
     def _rivals(self, members: Members) -> set[int]:
         """The other ranks that are the longest in any step: none else gains anything."""
@@ -209,17 +212,21 @@ class StepWindow:
     def stalls(self) -> Stalls | None:
         """Long steps at equal distances; None if there are fewer than three, or they come without a rhythm."""
         places = self._long.recurring()
-        every = period(places)
+        if not places:
+            return None
+        longest = [self.own[place].index(max(self.own[place])) for place in places]
+        owner, owned = Counter(longest).most_common(1)[0]
+        chance = self._chance(owned, len(places))
+        is_owned = chance <= NAMED_BY_CHANCE
+        own = [place for place, rank in zip(places, longest, strict=True) if rank == owner and is_owned]
+        every = period(own) or period(places)
         if every is None:
             return None
-        longest = Counter(self.own[place].index(max(self.own[place])) for place in places)
-        owner, owned = longest.most_common(1)[0]
-        chance = self._chance(owned, len(places))
         lost = sum(self.lengths[place] - self.length for place in places)
         return Stalls(
             places=places,
             period=every,
-            owner=owner if chance <= NAMED_BY_CHANCE else None,
+            owner=owner if is_owned else None,
             owned=owned,
             share=lost / sum(self.lengths),
             chance=chance,
