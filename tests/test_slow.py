@@ -214,6 +214,16 @@ def test_a_group_that_becomes_slow_is_dated(tmp_path: Path) -> None:
     assert (answer.verdict, answer.ranks, answer.since_step) == ("slow-group", (4, 5), 30)
 
 
+def test_step_lines_do_not_hide_that_the_trace_of_a_rank_is_missing(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, SlowFault.RANK, steps=45, since=25, by=0.6)
+    (folder / "rank6.pt.trace.json").unlink()
+
+    answer = answer_of(folder)
+
+    assert (answer.verdict, answer.missing, answer.since_step) == ("undecidable", (6,), 30)
+    assert [verdict for verdict, *_ in answer.considered] == ["slowed-down"]
+
+
 @pytest.mark.parametrize("absent", [3, 5])
 def test_without_the_trace_of_a_rank_none_is_named(tmp_path: Path, absent: int) -> None:
     folder = simulated(tmp_path, SlowFault.RANK)

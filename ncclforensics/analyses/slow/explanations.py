@@ -95,8 +95,8 @@ def answer_of(
     """Return the explanation that is told first, with what else was considered.
 
     Verdicts that name ranks, or a link, say more than those that describe a change, and these more than what every job
-    shows. One that names nothing adds to another of that verdict that does. `collect`: what to collect where nothing
-    was explained; `present`: kinds of inputs that are there.
+    shows; that ranks are missing, one of which may be named, goes before these. One that names nothing adds to another
+    of its verdict that does. `collect`: what to collect where nothing was explained; `present`: kinds of inputs here.
     """
     found = sorted(explanations, key=_order)
     if not found:
@@ -151,9 +151,10 @@ def answer_of(
     )
 
 
-def _order(explanation: SlowExplanation) -> tuple[int, bool, int, float]:
+def _order(explanation: SlowExplanation) -> tuple[bool, int, bool, int, float]:
     certainties = list(Certainty)
     return (
+        not (explanation.names or explanation.missing),
         list(SlowKind).index(explanation.verdict),
         not explanation.names,
         certainties.index(explanation.certainty),
