@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import nlargest
 from math import comb
 from statistics import median
 
@@ -180,14 +181,17 @@ class StepWindow:
 
     def _is_named_throughout(self, members: Members) -> bool:
         found, steps = self._gain(self.ordinary, members), len(self.ordinary)
-        others = [self._gain(self.ordinary, frozenset([rank])).step_share for rank in self._rivals(members)]
         is_chance = self._chance(round(found.last_share * steps), steps, len(members)) > HARDLY_EVER
-        return is_named(found, max(others, default=0.0), steps) and not is_chance
+        return is_named(found, self._best_of_others(members), steps) and not is_chance
 
-    def _rivals(self, members: Members) -> set[int]:
-        """The other ranks that are the longest in any step: none else gains anything."""
-        longest = {self.own[place].index(max(self.own[place])) for place in self.ordinary}
-        return longest - members
+    def _best_of_others(self, members: Members) -> float:
+        """The share of the steps that would be gained without the best rank outside: it gains where it is longest."""
+        gained: dict[int, float] = defaultdict(float)
+        for place in self.ordinary:
+            longest, next_longest = nlargest(2, self.own[place])
+            gained[self.own[place].index(longest)] += longest - next_longest
+        outside = (time for rank, time in gained.items() if rank not in members)
+        return max(outside, default=0.0) / (sum(self.lengths[place] for place in self.ordinary) or 1.0)
 
     def _gain(self, places: Sequence[int], members: Members) -> Gain:
         return gain([self.own[place] for place in places], [self.lengths[place] for place in places], members)
