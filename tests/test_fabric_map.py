@@ -8,7 +8,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.data.busbw import limit_of
-from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
+from ncclforensics.simulate.fabric import FabricFault, SimulatedFabric, simulated_fabric
 from ncclforensics.simulate.fabric_text import write_fabric
 from ncclforensics.views.printed_report import PrintedReport
 
@@ -91,6 +91,49 @@ def test_a_map_without_tabs_and_with_labels_of_ibdiagnet_is_the_same_map(tmp_pat
         (tmp_path / name).mkdir()
         (tmp_path / name / "map.txt").write_text(other, encoding="utf-8", newline="")
         assert judged(tmp_path / name).frames["fabric_link"].select(columns).equals(usual), name
+
+
+WIDTHS, SPEEDS = {"1x": 1, "2x": 16, "4x": 2}, {"NDR": 2048}  # codes of ibdiagnet
+
+
+def write_tables(fabric: SimulatedFabric, path: Path) -> None:
+    """Write nodes, ports and links as ibdiagnet does, with some of its columns."""
+    nodes, ports, links = ["NodeDesc,NumPorts,NodeType,SystemImageGUID,NodeGUID,DeviceID"], [], []
+    for node in fabric.nodes.values():
+        guid, kind, device = f"0x{node.guid:016x}", 1 + node.is_switch, 0xD2F2 if node.is_switch else 0x1021
+        nodes.append(f'"{node.description}",{node.ports},{kind},{guid},{guid},{device}')
+    for (guid, port), (peer, peer_port, width, speed) in fabric.links.items():
+        lid = fabric.nodes[guid].lid
+        ports.append(f"0x{guid:016x},0x{guid:016x},{port},{lid},{WIDTHS[width]},{SPEEDS[speed]},5,4")
+        if (guid, port) < (peer, peer_port):
+            links.append(f"0x{guid:016x},{port},0x{peer:016x},{peer_port}")
+    sections = {
+        "NODES": nodes,
+        "PORTS": ["NodeGuid,PortGuid,PortNum,LID,LinkWidthActv,LinkSpeedActv,PortPhyState,PortState", *ports],
+        "LINKS": ["NodeGuid1,PortNum1,NodeGuid2,PortNum2", *links],
+    }
+    lines = [line for name, rows in sections.items() for line in (f"START_{name}", *rows, f"END_{name}", "", "")]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "fault", [FabricFault.NONE, FabricFault.SPINE_SHORT, FabricFault.CROSSED_RAILS, FabricFault.SLOW_LINK]
+)
+def test_the_tables_of_ibdiagnet_are_the_same_map(fault: FabricFault, tmp_path: Path) -> None:
+    fabric = simulated_fabric(24, 4, fault, seed=7)
+    write_fabric(fabric, fault, tmp_path / "map")
+    (tmp_path / "tables").mkdir()
+    write_tables(fabric, tmp_path / "tables" / "ibdiagnet2.db_csv")
+
+    of_map, of_tables = judged(tmp_path / "map"), judged(tmp_path / "tables")
+
+    shown = [[(finding.rule, finding.title) for finding in report.findings] for report in (of_map, of_tables)]
+    assert shown[0] == shown[1]
+    sizes = [
+        report.frames["fabric_map"].select("switches", "levels", "links", "is_whole").rows()
+        for report in (of_map, of_tables)
+    ]
+    assert sizes[0] == sizes[1]
 
 
 def test_limits_hold_for_what_machines_were_measured_to_reach() -> None:
