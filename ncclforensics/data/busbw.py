@@ -64,9 +64,9 @@ def machine_of(gpu: str, gpus: int) -> Machine | None:
     (None, None)
     """
     known = [machine for machine in MACHINES if gpu in machine.models]
-    whole = next((machine for machine in known if machine.gpus == gpus), None)
+    complete = next((machine for machine in known if machine.gpus == gpus), None)
     part = next((machine for machine in known if machine.least and machine.least <= gpus < machine.gpus), None)
-    return whole or (part and replace(part, gpus=gpus, offloaded=None))
+    return complete or (part and replace(part, gpus=gpus, offloaded=None))
 
 
 LIMIT_MARGIN = 1.07  # figures above a limit by less are of rounding, or of a clock
