@@ -136,6 +136,25 @@ def test_the_tables_of_ibdiagnet_are_the_same_map(fault: FabricFault, tmp_path: 
     assert sizes[0] == sizes[1]
 
 
+def test_damaged_tables_of_ibdiagnet_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    links = [
+        "NodeGuid1,PortNum1,NodeGuid2,PortNum2",
+        "0x12,1,0x13,2",
+        "0x12,3,0x13",
+        "0x12,4294967296,0x1,1",
+        "0x14,1,,",
+    ]
+    ports = ["NodeGuid,PortNum,LID,LinkWidthActv", "0xzz,1,65535,7", "0x12,255,1,2", "0x12,1,,"]
+    lines = ["START_LINKS", *links, "END_LINKS", "START_PORTS", *ports]
+    (tmp_path / "ibdiagnet2.db_csv").write_text("\n".join(lines), encoding="utf-8")
+
+    report = judged(tmp_path)
+
+    assert report.defects == []
+    links_read = report.frames["tabled_link"].filter(peer_guid="0x13")
+    assert links_read.select("guid", "port", "peer_port", "line").rows() == [("0x12", 1, 2, 3)]
+
+
 def test_limits_hold_for_what_machines_were_measured_to_reach() -> None:
     measured = [
         ("all_reduce", 8, 1, 450, True, None, 480.0),  # eight H100 with NVLS
