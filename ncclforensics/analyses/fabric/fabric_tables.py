@@ -86,7 +86,8 @@ def _number(column: str) -> pl.Expr:
     text = pl.col(column)
     hexadecimal = text.str.strip_prefix("0x").str.to_integer(base=16, strict=False)
     is_hexadecimal = text.str.starts_with("0x")
-    return pl.when(is_hexadecimal).then(hexadecimal).otherwise(text.str.to_integer(strict=False)).cast(pl.Int32, strict=False)
+    number = pl.when(is_hexadecimal).then(hexadecimal).otherwise(text.str.to_integer(strict=False))
+    return number.cast(pl.Int32, strict=False)
 
 
 @analysis(TABLED_NODE, of=("table_edge",), is_step=True)
