@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.slow.answer import SlowKind
-from ncclforensics.analyses.slow.change_points import MIN_RECORDS
+from ncclforensics.analyses.slow.change_points import MIN_RECORDS, RATIO
 from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation
 from ncclforensics.analyses.verdict.doubts import Doubt
 
@@ -128,7 +128,31 @@ def _stalls(step_stall: pl.DataFrame) -> Iterator[SlowExplanation]:
 
 def _even(job_step: pl.DataFrame, step_change: pl.DataFrame) -> Iterator[SlowExplanation]:
     """Series whose steps are as long at the end as at the beginning: which may be too long, all of them."""
-    lines = job_step.group_by("series").len().filter(pl.col("len") >= FEWEST_STEPS)["len"]
+    pace, third = pl.col("pace"), pl.len() // 3
+    first, last = pace.head(third), pace.tail(third)
+    thirds = job_step.group_by("series", maintain_order=True).agg(
+        pl.len().alias("lines"),
+        ratio=last.median() / first.median(),
+        spread=pl.max_horizontal(*((part / part.median() - 1).abs().median() for part in (first, last))),
+        source=pl.col("source").last(),
+        line=pl.col("line").last(),
+    )
+    thirds = thirds.filter(pl.col("lines") >= FEWEST_STEPS)
+    is_explained = pl.col("series").is_in(step_change["series"].implode())
+    unclear = thirds.filter((pl.col("ratio") >= RATIO) & ~is_explained)
+    lines = thirds.join(unclear, on="series", how="anti")["lines"]
+    for row in unclear.head(1).to_dicts():
+        yield SlowExplanation(
+            SlowKind.UNDECIDABLE,
+            f"the last third of {row['lines']:,} steps takes {row['ratio']:.3g} times as long as the first, and half "
+            f"of them lie farther than {row['spread']:.0%} from their median: no change beyond noise".replace(
+                "%", " %"
+            ),
+            (Doubt.OPEN,),
+            collect=(Request("the step lines of more steps: these do not tell a change from noise"),),
+            evidence=((row["source"], row["line"]),),
+        )
+        return
     if lines.is_empty():
         return
     yield SlowExplanation(
