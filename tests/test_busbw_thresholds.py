@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from ncclforensics.analyses.benchmark.host_network import host_network
-from ncclforensics.rules.benchmark import busbw, named_nics, sweeps
+from ncclforensics.rules.benchmark import busbw, link_tests, named_nics, sweeps
 from ncclforensics.rules.finding import Finding
 from tests.rule_rows import NOTHING, Row, findings_of
 
@@ -264,6 +264,32 @@ def test_a_test_drops_above_a_size(rates: tuple[float, ...], above: str | None) 
     findings = findings_of(busbw.bench_drop_above_a_size, benchmark=[run("gpu-a")], measurement=curve(*rates))
 
     assert [finding.title.partition(" slower above ")[2] for finding in findings] == ([above] if above else [])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gigabytes", "found"),
+    [
+        (H100, 376.0, 0),
+        (H100, 150.0, 0),  # boards of four: a third of the links
+        (H100, 42.0, 1),
+        ("NVIDIA H100 PCIe", 42.0, 0),
+        ("Tesla V100-SXM2-32GB", 9.0, 0),  # not all pairs are linked
+        ("AMD Instinct MI300X", 48.0, 0),
+        ("AMD Instinct MI300X", 25.0, 1),
+    ],
+)
+def test_pairs_that_all_carry_what_pcie_carries_are_named(gpu: str, gigabytes: float, found: int) -> None:
+    cells = [
+        {
+            "matrix": 0, "ends": "GPU", "kind": "bandwidth", "has_peer_access": True, "row": row, "column": column,
+            "value": gigabytes,
+        }
+        for row in range(4)
+        for column in range(4)
+    ]  # fmt: skip
+    devices = [{"device": nth, "gpu": gpu} for nth in range(4)]
+
+    assert len(findings_of(link_tests.bench_pairs_below_links, gpu_pair=cells, pair_device=devices)) == found
 
 
 def sweep(*slow: tuple[str, str]) -> list[Finding]:

@@ -69,6 +69,12 @@ def machine_of(gpu: str, gpus: int) -> Machine | None:
     return complete or (part and replace(part, gpus=gpus, offloaded=None))
 
 
+# Share of a GPU's links that any pair of a host has to itself: on boards of four a third, of eight MI300X a seventh;
+# all of them behind NVSwitches. In hosts with V100 some pairs have none.
+PAIR_SHARE = {**dict.fromkeys((*_A100, *_H100, "NVIDIA H200", "NVIDIA B200"), 1 / 3), "AMD Instinct MI300X": 1 / 7}
+PAIR_BAD = 0.5  # of that; PCIe carries less
+
+
 LIMIT_MARGIN = 1.07  # figures above a limit by less are of rounding, or of a clock
 
 
