@@ -100,7 +100,7 @@ def answer_of(
     """
     found = sorted(explanations, key=_order)
     if not found:
-        claim = "these files hold no trace, table or step line of a job"
+        claim = "these files hold no trace, no step line, and no tables of profilers of all ranks"
         found = [SlowExplanation(SlowKind.UNDECIDABLE, claim, (Doubt.OPEN,), collect=tuple(collect))]
     best = found[0]
     alike = [other for other in found[1:] if other.verdict is best.verdict]

@@ -11,6 +11,7 @@ from ncclforensics.analyses.slow.causes import cause_of
 from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation, answer_of
 from ncclforensics.analyses.slow.inspector import of_inspector
 from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
+from ncclforensics.analyses.slow.sums import of_sums
 from ncclforensics.analyses.slow.traces import of_traces
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.frames.registry import analysis
@@ -24,7 +25,7 @@ NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000""",
     "or the step lines of the training log, from its start on",
 )
 
-INPUTS = ("profiled_process", "job_step")  # frames: a row in one of them is evidence on the speed of a job
+INPUTS = ("profiled_process", "job_step", "rank_sum")  # frames: a row in one of them is evidence on the speed of a job
 
 
 @analysis(SLOW_ANSWER)
@@ -37,6 +38,7 @@ def slow_answer(
     rank_time: pl.DataFrame,
     profiled_kernel: pl.DataFrame,
     ended_operation: pl.DataFrame,
+    rank_sum: pl.DataFrame,
     recorder_dump: pl.DataFrame,
     counter_increase: pl.DataFrame,
     benchmark: pl.DataFrame,
@@ -49,6 +51,7 @@ def slow_answer(
     explanations: list[SlowExplanation] = _standing_still(verdict) or [
         *of_traces(ranked_process, timed_call, own_time, call_rate, why),
         *of_inspector(ended_operation),
+        *of_sums(rank_sum),
         *explanations_of_step_lines(job_step, step_change, step_stall, own_time),
     ]
     inputs = {
