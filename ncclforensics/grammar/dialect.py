@@ -225,6 +225,23 @@ class Dialect:
         return {frame: forms for frame, forms in found.items() if forms}
 
     @cached_property
+    def ranks_of_forms(self) -> pl.DataFrame:
+        """Each shape with a form of it (`shape`), its place in the order of trial (`order`), and what ends it.
+
+        `is_free`: any text or a value that more text may go on; `is_general`: a shape for lines of any text.
+        """
+        rows = [
+            (
+                f"{c.shape.frame} {c.pattern.form}",
+                c.number,
+                c.pattern.is_greedy or c.pattern.is_open,
+                c.shape.priority < 0,
+            )
+            for c in self.candidates
+        ]
+        return pl.DataFrame(rows, schema=["shape", "order", "is_free", "is_general"], orient="row")
+
+    @cached_property
     def answered_anchors(self) -> list[str]:
         """Literals that stand in such lines, and in signatures of formats that this dialect lacks."""
         own = anchors(c for c in self.candidates if c.pattern.form in self.answered_forms.get(c.shape.frame, ()))

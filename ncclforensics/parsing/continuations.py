@@ -13,7 +13,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.altered_lines import altered_lines
 from ncclforensics.parsing.matching import Matched, match
-from ncclforensics.parsing.next_lines import joined_texts, rest_lines, with_next_lines
+from ncclforensics.parsing.next_lines import joined_texts, rest_lines, specific_shapes, with_next_lines
 from ncclforensics.parsing.wrapped_lines import lines_of_specific_shapes
 
 MAX_LINES = 2_000  # lines that are tried together with the next ones
@@ -32,18 +32,26 @@ def complete_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> Ma
     """
     if matched.unknown.is_empty():
         return matched
-    followed = _followed_lines(rows, matched, dialect)
+    rest = rest_lines(matched, dialect)
+    completed = altered_lines(rows, matched, rest, dialect).with_columns(is_torn=False)
+    if rest.height:
+        certain = _completed(rows, matched, rest, dialect)
+        # Of two readings, the one that leaves fewer lines over.
+        completed = pl.concat([certain, completed]).sort("parts", descending=True, maintain_order=True)
+        completed = _apart(completed.unique(PLACE, keep="first", maintain_order=True))
+    return _replaced(rows, matched, completed, dialect) if completed.height else matched
+
+
+def _completed(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Lines together with the next lines that complete them (columns PLACE, `text`, `parts`, `is_torn`)."""
+    followed = _followed_lines(rows, matched, rest, dialect)
     wrapped = _specific(joined_texts(followed.head(MAX_LINES)), dialect)
     wrapped = wrapped.unique(PLACE, keep="first", maintain_order=True)
     remaining = followed.join(wrapped, on=PLACE, how="anti", maintain_order="left")
     torn = _unambiguous(_specific(_torn_candidates(remaining.head(MAX_TORN), dialect), dialect))
-    grown = _grown(rows, matched, wrapped, dialect)
-    altered = altered_lines(rows, matched, dialect).join(pl.concat([wrapped, grown, torn]), on=PLACE, how="anti")
-    untorn = pl.concat([wrapped, grown, altered]).with_columns(is_torn=False)
-    completed = _apart(pl.concat([untorn, torn.with_columns(is_torn=True)]))
-    if completed.is_empty():
-        return matched
-    return _replaced(rows, matched, completed, dialect)
+    grown = _grown(rows, matched, wrapped, rest, dialect)
+    untorn = pl.concat([wrapped, grown]).with_columns(is_torn=False)
+    return pl.concat([untorn, torn.with_columns(is_torn=True)])
 
 
 def _apart(completed: pl.DataFrame) -> pl.DataFrame:
@@ -53,12 +61,11 @@ def _apart(completed: pl.DataFrame) -> pl.DataFrame:
     return ordered.filter((pl.col("line") >= end).fill_null(value=True))
 
 
-def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl.DataFrame:
+def _followed_lines(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Lines that only a general shape matches (columns PLACE, `text`), with the next lines that may be their rest.
 
     Column `next1` holds the first of these, up to MAX_NEXT of them null where there are fewer.
     """
-    rest = rest_lines(matched, dialect)
     general = [shape.frame for shape in dialect.shapes if shape.priority < 0]
     places = [piece.select(PLACE) for name in general for piece in matched.frames.get(name, [])]
     has_failure = matched.unknown["text"].str.contains(dialect.failure_word)
@@ -67,33 +74,23 @@ def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> p
     return with_next_lines(lines, rows, rest).filter(pl.col("next1").is_not_null())
 
 
-def _grown(rows: pl.DataFrame, matched: Matched, wrapped: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+def _grown(
+    rows: pl.DataFrame, matched: Matched, wrapped: pl.DataFrame, rest: pl.DataFrame, dialect: Dialect
+) -> pl.DataFrame:
     """Lines that match a shape alone, and another one together with the next lines, in inputs that were wrapped."""
     sources = wrapped.group_by("source").len().filter(pl.col("len") >= MIN_WRAPPED)["source"]
     is_known = pl.col("source").is_in(sources.implode()) & ~pl.col("is_unrecognised")
     lines = matched.known.filter(is_known).select(PLACE).join(wrapped, on=PLACE, how="anti").unique(maintain_order=True)
-    followed = with_next_lines(lines, rows, rest_lines(matched, dialect)).filter(pl.col("next1").is_not_null())
+    followed = with_next_lines(lines, rows, rest).filter(pl.col("next1").is_not_null())
     if followed.is_empty():
         return wrapped.clear()
     candidates = joined_texts(followed.head(MAX_LINES)).with_row_index("number", offset=1)
     texts = candidates.select("source", "text", line=pl.col("number").cast(pl.Int32), damaged=False, cut=False)
-    completed = _shapes(match(texts, dialect), dialect).select("shape", number=pl.col("line").cast(pl.UInt32))
-    uncompleted = _shapes(matched, dialect).unique(PLACE)
+    completed = specific_shapes(match(texts, dialect), dialect).select("shape", number=pl.col("line").cast(pl.UInt32))
+    uncompleted = specific_shapes(matched, dialect).unique(PLACE)
     compared = candidates.join(completed, on="number").join(uncompleted, on=PLACE, suffix="_uncompleted")
     other = compared.filter(pl.col("shape") != pl.col("shape_uncompleted")).sort("number")
     return other.unique(PLACE, keep="first", maintain_order=True).select(wrapped.columns)
-
-
-def _shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
-    """The specific shape, with its form, of each line that has one (columns PLACE, `shape`)."""
-    general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
-    pieces = [
-        piece.select(*PLACE, shape=pl.lit(f"{name} ") + pl.col("form").cast(pl.String).fill_null(""))
-        for name, found in matched.frames.items()
-        if name not in general
-        for piece in found
-    ]
-    return pl.concat([pl.DataFrame(schema={"source": pl.Int32, "line": pl.Int32, "shape": pl.String}), *pieces])
 
 
 def _torn_candidates(followed: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
@@ -143,6 +140,7 @@ def _replaced(rows: pl.DataFrame, matched: Matched, completed: pl.DataFrame, dia
     parts = distances.with_columns(part=pl.col("line") + pl.col("distance").cast(pl.Int32))
     known = found.known.join(parts.select(*PLACE, "part", "is_torn"), on=PLACE, maintain_order="left")
     known = known.with_columns(
+        host=pl.when(pl.col("part") == pl.col("line")).then("host"),  # the rest is no line that the process printed
         line="part",
         is_unrecognised=pl.col("is_unrecognised") | pl.col("is_torn"),
         cut=pl.col("cut") | pl.col("is_torn"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.matching import Matched
 from ncclforensics.parsing.wrapped_lines import is_start
 
-MAX_NEXT = 8  # next lines: PyTorch's longest sentences on a time-out, in a mail
+MAX_NEXT = 12  # next lines: PyTorch's longest sentences, on a narrow screen
 LONGEST = 8_192  # bytes of a line that is completed, and of one that completes it
 NEXT = [f"next{distance}" for distance in range(1, MAX_NEXT + 1)]
 PLACE = ["source", "line"]
@@ -54,3 +56,25 @@ def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
         texts = (joined, words, words.str.strip_chars_start(" "), pl.concat_str(*filled, own))
         candidates += [followed.select(*PLACE, text=text, parts=pl.lit(distance + 1)) for text in texts]
     return pl.concat(candidates).drop_nulls("text")
+
+
+def specific_shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """The specific shape, with its form, of each line that has one (columns PLACE, `shape`)."""
+    general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
+    return _shapes(matched, {name: None for name in matched.frames if name not in general})
+
+
+def answered_shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """The same of lines that state a failure, a condition or a consequence."""
+    return _shapes(matched, dialect.answered_forms)
+
+
+def _shapes(matched: Matched, forms: Mapping[str, list[str] | None]) -> pl.DataFrame:
+    """The shape and form of lines of these frames, of these forms."""
+    form = pl.col("form").cast(pl.String).fill_null("")
+    pieces = [
+        (piece if wanted is None else piece.filter(form.is_in(wanted))).select(*PLACE, shape=pl.lit(f"{name} ") + form)
+        for name, wanted in forms.items()
+        for piece in matched.frames.get(name, [])
+    ]
+    return pl.concat([pl.DataFrame(schema={"source": pl.Int32, "line": pl.Int32, "shape": pl.String}), *pieces])
