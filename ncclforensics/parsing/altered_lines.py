@@ -25,6 +25,7 @@ from ncclforensics.parsing.next_lines import (
 PLACE = ["source", "line"]
 DEPTH = 6  # things in front of a line
 MAX_LINES = 200  # of one input that are read in other ways
+SEAM = 40  # characters on each side of the end of a line, for words that a break tore apart
 MAX_TEXTS = 100_000  # that these make
 
 
@@ -71,13 +72,17 @@ def _unread_lines(matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.
         return unread.select(*PLACE, is_known=False)
     following = rest.select("source", pl.col("line") - 1, following=_unframed(pl.col("text")))
     unread = unread.join(following, on=PLACE, how="left", maintain_order="left")
-    own, after = pl.col("text").str.strip_chars_end(" │┃║"), pl.col("following").fill_null("")
-    states = unread.select(
-        (own + after).str.contains_any(dialect.answered_anchors)
-        | (own + " " + after).str.contains_any(dialect.answered_anchors)
-    ).to_series()
+    own, after = pl.col("text").str.strip_chars_end(" │┃║"), pl.col("following")
+    seams = [own.str.tail(SEAM) + sign + after.str.head(SEAM) for sign in ("", " ")]
+    anchors = dialect.answered_anchors
+    states = pl.any_horizontal(text.str.contains_any(anchors) for text in (own, *seams)).fill_null(value=False)
+    # A next line that has a shape of its own is no unread line, which this looks at anyway.
+    read = rest.join(unread, on=PLACE, how="anti").filter(pl.col("text").str.contains_any(anchors))
+    before = read.select("source", pl.col("line") - 1, is_before=True).unique()
+    unread = unread.join(before, on=PLACE, how="left", maintain_order="left")
+    unread = unread.select(*PLACE, states=states | pl.col("is_before").fill_null(value=False))
     near = pl.any_horizontal(pl.col("states").shift(-distance, fill_value=False) for distance in range(MAX_NEXT))
-    return unread.select(*PLACE, states=states).filter(near).select(*PLACE, is_known=False)
+    return unread.filter(near).select(*PLACE, is_known=False)
 
 
 def _lines_that_go_on(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
