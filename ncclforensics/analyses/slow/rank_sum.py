@@ -92,7 +92,9 @@ def _below_heads(sum_columns: pl.DataFrame, sum_report: pl.DataFrame, sum_row: p
     """The rows of all tables with the columns, the unit and the place of their head, and the rank of their report."""
     heads = sum_columns.select("source", "pos", "columns", text_of("unit"), head="pos").sort("pos")
     reports = sum_report.select("source", "pos", report="report_rank").sort("pos")
-    rows = sum_row.with_columns(text_of("form"), text_of("summed")).sort("pos")
+    rows = sum_row.with_columns(
+        text_of("form"), text_of("summed"), cells=pl.coalesce(text_of("cells"), text_of("figures_and_name"))
+    ).sort("pos")
     for above in (heads, reports):
         rows = rows.join_asof(above, on="pos", by="source", check_sortedness=False)
     return rows.with_columns(pl.col("report").fill_null(-1), columns=_split("columns"), parts=_split("cells"))
