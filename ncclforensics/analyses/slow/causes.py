@@ -64,8 +64,8 @@ def with_state_of_host(
     if host is not None and not (explanation.cause or "").startswith(LATE_HOST):
         states = [*_lowered(gpu_use, host), *_lower_clocks(clocks, host), *_shared(gpu_use, use_process, host)]
     if states:
-        said = f"on {host} {states[0][0]}"
-        cause = said if explanation.cause is None else f"{explanation.cause}; {said}"
+        state = f"on {host} {states[0][0]}"
+        cause = state if explanation.cause is None else f"{explanation.cause}; {state}"
         return replace(explanation, cause=cause, evidence=(*explanation.evidence[:-1], states[0][1]))
     if host is not None and _of_host(gpu_use, host).height:
         return explanation
