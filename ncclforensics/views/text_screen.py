@@ -127,6 +127,8 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
         notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
         findings += [note for note in notes if note.evidence and note.title != reason_without_job(report.run)]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
+    if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure
+        findings = [f for f in report.findings if f.role is Role.CONSEQUENCE and f.job is None and f.evidence]
     return next(iter(leading_findings(jobs, findings) or (findings if everything or shows_nothing else [])), None)
 
 

@@ -20,6 +20,7 @@ class Timeout:
     operation: str | None
     numel: int | None  # input elements
     has_timed_out: bool  # this rank reports the time-out itself
+    is_timeout: bool  # a line says that time ran out; others stand for an error or a time-out
     source: int
     line: int
 

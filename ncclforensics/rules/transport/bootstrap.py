@@ -176,7 +176,7 @@ def boot_message_truncated(
     Not when: the lengths differ in a collective over sockets, which is a mismatch of calls; NCCL 2.20.5 mixes up
     messages of sub-groups itself (fixed in 2.21.5).
     Do: compare `NCCL version` of all ranks, and the library that each process loaded (/proc/PID/maps).
-    Sources: nccl#1176, nccl#1273, nccl#1328, nccl-tests#188, nccl-tests#294, pytorch#122571.
+    Sources: nccl#1176, nccl#1273, nccl#1328, nccl#1837, nccl-tests#188, nccl-tests#294, pytorch#122571.
     """
     cut = failure.filter(form="message_truncated")
     family = socket_error.filter(form="family").filter(
@@ -187,9 +187,19 @@ def boot_message_truncated(
     rows = pl.concat([cut.select(PLACE), family.select(PLACE)])
     if rows.is_empty():
         return
-    defect = "had an unexpected length" if not cut.is_empty() else "had an address of an unknown family"
-    detail = f"a message {defect}"
-    yield group_finding(rows, rank, "{processes} cannot read an init message of another rank", detail, "likely")
+    if cut.is_empty():
+        numbers = ", ".join(map(str, family["family"].unique().sort()))
+        detail = f"its family is {numbers}: it was never set, as where the interface of NCCL_SOCKET_IFNAME has no address"
+        detail += " there, or another version of NCCL wrote it"
+        finding = group_finding(rows, rank, "{processes} got an address of another rank that is none", detail, "likely")
+        finding.remedy = (
+            "on every host, compare NCCL_SOCKET_IFNAME with `ip addr`: the interface must exist and have an address; "
+            "then compare `NCCL version` of all ranks"
+        )
+        yield finding
+    else:
+        detail = "a message had an unexpected length"
+        yield group_finding(rows, rank, "{processes} cannot read an init message of another rank", detail, "likely")
     known = rank.join(version.select(OWNER).drop_nulls(), on=OWNER, how="semi")
     if known.height == rank.height == (member["nranks"].max() or 0) and version["version"].n_unique() == 1:
         return  # all ranks print the same version

@@ -143,6 +143,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(row, "SGLang", row["exit_code"], signal, pid=row["pid"])
             case "vllm":
                 yield exit_report(row, "vLLM", row["exit_code"], pid=row["pid"])
+            case "kubectl":
+                yield exit_report(row, "kubectl exec", code)
             case "pals_launch":
                 yield ExitReport(NOT_STARTED, row, "the launcher (PALS)", node=node, message=row["not_launched"])
             case "mpi_abort":
@@ -183,6 +185,7 @@ def _is_next_line(earlier: Row, later: Row) -> bool:
     return bool(earlier["source"] == later["source"] and 0 < later["line"] - earlier["line"] <= NEAR)
 
 
+ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 STACK = 30  # most lines of an error stack of MPICH
 TRACEBACK_LINES = 100
 NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
@@ -270,6 +273,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
         elif row["form"] == "node_failure":
             yield ExitReport(NODE, row, "Slurm", node=row["node"])
+    fields = worker_end.filter(pl.col("form").is_in(["ray_actor_pid", "ray_actor_ip"])).to_dicts()
     for row in worker_end.to_dicts():
         if event := _EVICTIONS.get(row["form"]):
             message = f"{event}: {row['resource']} ran out on the node" if row["resource"] else event
@@ -279,9 +283,15 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         elif row["exception"] == "OutOfMemory":
             yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])
         elif row["form"] == "ray_worker":
-            yield ExitReport(EXIT, row, "Ray", pid=row["pid"], message="a worker died unexpectedly")
+            yield ExitReport(
+                EXIT, row, "Ray", pid=row["pid"], node=row["address"], message="a worker died unexpectedly"
+            )
         elif row["exception"] == "ActorDied" and row["message"].startswith("The actor died unexpectedly"):
-            yield ExitReport(EXIT, row, "Ray", message="an actor died unexpectedly")
+            below = [field for field in fields if field["source"] == row["source"]]
+            below = [field for field in below if 0 < field["line"] - row["line"] <= ACTOR_FIELDS]
+            pid = next((field["pid"] for field in below if field["pid"]), None)
+            node = next((field["address"] for field in below if field["address"]), None)
+            yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message="an actor died unexpectedly")
 
 
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]

@@ -41,7 +41,7 @@ FAILURES = {HARD: Sign.FAILURE, NETWORK: Sign.FAILURE, LOST: Sign.LOST_CONNECTIO
 def find_stall_evidence(job: Job) -> list[Sign]:
     """Name what shows that the job stood still or failed, as in the contract's `standstill.by`."""
     kinds: list[Sign] = []
-    if job.timeouts or job.desyncs or (job.recordings and job.recordings.has_timed_out):
+    if any(row.is_timeout for row in job.timeouts) or job.desyncs or (job.recordings and job.recordings.has_timed_out):
         kinds.append(Sign.WATCHDOG)
     if any(row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]):
         kinds.append(Sign.TIMEOUT)

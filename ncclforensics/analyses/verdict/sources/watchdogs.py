@@ -34,6 +34,7 @@ WORK = {
     "operation": pl.String(),
     "numel": pl.Int64(),  # input elements
     "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
+    "is_timeout": pl.Boolean(),  # a line says that time ran out; others stand for an error or a time-out
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -44,6 +45,7 @@ RECORDER_DUMPS = (
     " (before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000): `ls ~/.cache/torch/comm_lib_trace_rank_*`"
 )
 MOST_GROUPS = 4  # process groups that a sentence names
+TIMEOUT_FORMS = ("timeout", "signalled", "relayed")  # of status lines that speak of a time-out
 UNSET = 1 << 40  # larger counter values were never set
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
 OPERATION_NAMES = {
@@ -71,8 +73,16 @@ def work(
     known += ["moment", "launcher_time"]
     reports = pl.concat(
         [
-            work_timeout.select(*known, "operation", "timeout", numel="numel_in", has_timed_out=pl.lit(True)),
-            states.select(*known, "enqueued", "completed", has_timed_out=pl.col("sequence").is_not_null()),
+            work_timeout.select(
+                *known, "operation", "timeout", numel="numel_in", has_timed_out=pl.lit(True), is_timeout=pl.lit(True)
+            ),
+            states.select(
+                *known,
+                "enqueued",
+                "completed",
+                has_timed_out=pl.col("sequence").is_not_null(),
+                is_timeout=text_of("form").is_in(TIMEOUT_FORMS),
+            ),
         ],
         how="diagonal",
     )
@@ -83,14 +93,14 @@ def work(
     # If no line names a global rank or a group, there is one group, and its ranks are those of the job.
     is_one_group = pl.col("guid").is_in(WORLD).all()
     rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
-    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out")]
+    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out", "is_timeout")]
     first_values = [pl.col(name).drop_nulls().first() for name in others]
     reports = reports.with_columns(rank=rank).filter(pl.col("rank").is_not_null())
     return (
         of_latest_attempt(reports, source, run_start)
         .with_columns(_guid_of_same_timeout())
         .group_by("rank", "guid", maintain_order=True)
-        .agg(*first_values, pl.col("has_timed_out").any())
+        .agg(*first_values, pl.col("has_timed_out").any(), pl.col("is_timeout").any())
         .select(*WORK)
         .with_columns(
             pl.when(pl.col(name).is_between(-1, UNSET)).then(name).alias(name) for name in ("enqueued", "completed")
@@ -216,7 +226,9 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     silent = numbers - reporting_ranks - timed_out
     silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
     if not sequences or any(row.enqueued is None for row in rows):
-        reason = "watchdogs timed out, and the logs do not show how far each rank had come"
+        reason = "the logs do not show how far each rank had come"
+        if any(row.is_timeout for row in job.timeouts):
+            reason = f"watchdogs timed out, and {reason}"
         if silent_ranks:
             reason += f"; {silent_ranks} printed no time-out"
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
@@ -318,8 +330,15 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         reason = f"time-outs in different process groups, whose numbers cannot be compared: {works}"
         reason += "; no other member of these groups reports how far it came"
         collect = "collect stderr of every rank: within one process group, compare the last enqueued work"
+    elif not any(row.is_timeout for row in job.timeouts):
+        reason = f"{rank} reports an error or a time-out of a call, and its line does not say which of both"
+        collect = "collect stderr of every rank: the first error or time-out in time says more"
     else:
         reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
+        unplaced = [row for row in job.timeouts if not row.guid and row not in rows and row.sequence is not None]
+        if unplaced:
+            works = ", ".join(f"{ranks_text([row.rank])} in work {row.sequence}" for row in unplaced[:MOST_GROUPS])
+            reason = f"{rank} waited in work {rows[0].sequence}, and {works} of a group that no line names"
         collect = "collect stderr of every rank, and look for the rank with a lower last enqueued work"
     diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
     diagnosis.collect = [collect, RECORDER_DUMPS]
