@@ -83,10 +83,10 @@ def _returned_warnings(nccl_warning: pl.DataFrame, failed: pl.DataFrame) -> list
 
 
 def _quoted_warnings(nccl_warning: pl.DataFrame, finding: Finding) -> list[Line]:
-    """Return the warnings that an application quotes, without the process, in the files that a finding cites."""
+    """Return a warning that an application quotes, without its place in NCCL, in the files that a finding cites."""
     sources = {line.source for line in finding.evidence}
-    quotes = nccl_warning.filter(pl.col("site").is_null() & pl.col("pid").is_null() & pl.col("source").is_in(sources))
-    return [Line(*place, RETURNED) for place in quotes.select("source", "line").unique(maintain_order=True).head(1).rows()]
+    quotes = nccl_warning.filter(pl.col("site").is_null() & pl.col("source").is_in(sources))
+    return [Line(source, line, RETURNED) for source, line in quotes.select("source", "line").head(1).iter_rows()]
 
 
 @rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True, verdict="rank-missing")

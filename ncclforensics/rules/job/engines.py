@@ -10,8 +10,7 @@ import polars as pl
 
 from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.frames.columns import text_of
-from ncclforensics.grammar.grammar_file import load
-from ncclforensics.grammar.values import numbers_of_ranges
+from ncclforensics.grammar.values import numbers_of_ranges, parse_value
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
@@ -317,10 +316,13 @@ def horovod_waits_for_ranks(horovod_stall: pl.DataFrame, verdict: pl.DataFrame) 
 def _different_tensors(submitted: pl.DataFrame) -> Finding | None:
     """Return the finding that ranks submitted different tensors, where a warning lists such; otherwise none."""
     first = submitted.sort("source", "line").row(0, named=True)
-    (pattern,) = load("engines").part_shape("_submitted").patterns
-    regex = pattern.regex.removeprefix("^").removesuffix("$")
-    more = pl.Series([str(first["more_stalled"] or "")]).str.extract_all(regex).explode().str.extract_groups(regex)
-    stalled = [(first["tensor"], first["ready_ranks"]), *((found["tensor"], found["ready_ranks"]) for found in more)]
+    more = [
+        parse_value(f"{item.rstrip(']')}]", "stalled_tensor") for item in str(first["more_stalled"] or "").split("], ")
+    ]
+    stalled = [
+        (first["tensor"], first["ready_ranks"]),
+        *((item["tensor"], item["submitters"]) for item in more if item),
+    ]
     tensor_of: dict[tuple[int, ...], str] = {}
     for tensor, ready in stalled:
         if ready:

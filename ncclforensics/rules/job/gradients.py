@@ -18,8 +18,8 @@ TITLES = {
 }
 REMEDIES = {
     "missing": (
-        "find parameters that the loss does not use on this rank (TORCH_DISTRIBUTED_DEBUG=DETAIL names them); freeze or "
-        "remove them, return all outputs from forward, or pass find_unused_parameters=True to DistributedDataParallel"
+        "find parameters that the loss does not use on this rank (TORCH_DISTRIBUTED_DEBUG=DETAIL names them); freeze "
+        "or remove them, return all outputs of forward, or pass find_unused_parameters=True to DistributedDataParallel"
     ),
     "twice": (
         "do not use a parameter outside of forward, or a layer twice under reentrant checkpointing: pass "

@@ -271,6 +271,10 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
     by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
     of_group_text = "" if is_world else " of a process group"
     difference = _difference_text(fingerprint, is_open=bool(called) and not has_majority)
+    if differ_in_number_alone(fingerprint.to_dicts()):
+        difference = (
+            f"{fingerprint['operation'].drop_nulls()[0]} under different numbers, which PyTorch may count wrongly"
+        )
     yield Finding(
         title=f"{ranks_text(minority) or 'ranks'}{of_group_text} called {difference}",
         detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items()) or _single_call_text(fingerprint),

@@ -14,9 +14,10 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.store_findings import too_many_at_store
 from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
-LOST_STORE = ("Connection reset", "Connection refused", "Broken pipe", "Connection closed")  # of errors of the store
+LOST_STORE = ["Connection reset", "Connection refused", "Broken pipe", "Connection closed"]  # of errors of the store
 MAX_MESSAGE = 120  # characters of a message in a title
 
 
@@ -187,6 +188,9 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
             else "processes came to the store of the process group"
         )
         title, rows = f"{joined} of {expected} {clients}", counted
+        if joined > expected:
+            yield too_many_at_store(counted, joined, expected)
+            return
     elif not taken.is_empty():
         title, rows = "the port of the store is taken by another process", taken
     elif not unreachable.is_empty():

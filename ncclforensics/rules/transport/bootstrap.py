@@ -189,8 +189,11 @@ def boot_message_truncated(
         return
     if cut.is_empty():
         numbers = ", ".join(map(str, family["family"].unique().sort()))
-        detail = f"its family is {numbers}: it was never set, as where the interface of NCCL_SOCKET_IFNAME has no address"
-        detail += " there, or another version of NCCL wrote it"
+        seen = f"a message had an address of the unknown family {numbers}"
+        detail = (
+            f"its family is {numbers}: it was never set, as where the interface of NCCL_SOCKET_IFNAME has no address "
+            "there, or another version of NCCL wrote it"
+        )
         finding = group_finding(rows, rank, "{processes} got an address of another rank that is none", detail, "likely")
         finding.remedy = (
             "on every host, compare NCCL_SOCKET_IFNAME with `ip addr`: the interface must exist and have an address; "
@@ -198,13 +201,13 @@ def boot_message_truncated(
         )
         yield finding
     else:
-        detail = "a message had an unexpected length"
-        yield group_finding(rows, rank, "{processes} cannot read an init message of another rank", detail, "likely")
+        seen = "a message had an unexpected length"
+        yield group_finding(rows, rank, "{processes} cannot read an init message of another rank", seen, "likely")
     known = rank.join(version.select(OWNER).drop_nulls(), on=OWNER, how="semi")
     if known.height == rank.height == (member["nranks"].max() or 0) and version["version"].n_unique() == 1:
         return  # all ranks print the same version
     yield group_finding(
-        rows, rank, "ranks may run different versions of NCCL", f"{detail}, as with different builds", "possible",
+        rows, rank, "ranks may run different versions of NCCL", f"{seen}, as with different builds", "possible",
         category=Category.VERSION_MISMATCH, severity=Severity.INFO, role=Role.CONTEXT,
     )  # fmt: skip
 

@@ -68,7 +68,7 @@ def work(
     work_timeout: pl.DataFrame, work_status: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame
 ) -> pl.DataFrame:
     """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times."""
-    states = work_status.filter(pl.col("enqueued").is_not_null())
+    states = work_status.filter(pl.col("enqueued").is_not_null() | pl.col("sequence").is_not_null())
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
     known += ["moment", "launcher_time"]
     reports = pl.concat(
@@ -155,11 +155,14 @@ def find_desync(job: Job) -> Explanation | None:
         if diagnosis := _find_different_works(job, [*rows, *_of_only_group(job, guid)], sequence, name):
             return diagnosis
     lagging = sorted({rank for row in job.desyncs for rank in row["ranks"]})
-    if lagging and len(lagging) < len(job.rank_ids):
+    waiting_numbers = {*(row["rank"] for row in job.rank_ids.values()), *(row.rank for row in job.timeouts)} - {None}
+    if lagging and waiting_numbers - {*lagging}:
+        numbers = sorted({row["sequence"] for row in job.desyncs} - {None})
+        place = f"collective {numbers[0]}" if len(numbers) == 1 else "a collective that the others are in"
         diagnosis = _diagnose(
             job,
             Kind.LAGGING,
-            "PyTorch's desync report names these ranks as lagging",
+            f"did not join {place}, as PyTorch's desync report says",
             [Doubt.SECOND_HAND],
             job.timeouts,
             lagging,
