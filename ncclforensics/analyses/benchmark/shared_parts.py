@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from ncclforensics.analyses.fabric.tested_pairs import NCCL_TEST
+from ncclforensics.analyses.benchmark.tested_pairs import NCCL_TEST
 from ncclforensics.data.busbw import SLOW_RUN
 from ncclforensics.data.fabric import CHANCE, CLASS_LEAST, COVERED, GOOD_PARTS, MOST_HOPS, PAIRS_LEAST
 from ncclforensics.frames.columns import frame_of_rows, short_host
