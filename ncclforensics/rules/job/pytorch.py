@@ -7,7 +7,12 @@ from datetime import timedelta
 
 import polars as pl
 
-from ncclforensics.analyses.job.text.torch_text import compared_calls, differ_in_number_alone, differing_ranks
+from ncclforensics.analyses.job.text.torch_text import (
+    NOT_RECEIVED,
+    compared_calls,
+    differ_in_number_alone,
+    differing_ranks,
+)
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
@@ -275,8 +280,11 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
         difference = (
             f"{fingerprint['operation'].drop_nulls()[0]} under different numbers, which PyTorch may count wrongly"
         )
+    title = f"{ranks_text(minority) or 'ranks'}{of_group_text} called {difference}"
+    if lacking := [rank for rank, call in called.items() if call == NOT_RECEIVED]:
+        title = f"PyTorch compared the calls of ranks, and that of {ranks_text(lacking)}{of_group_text} is not known"
     yield Finding(
-        title=f"{ranks_text(minority) or 'ranks'}{of_group_text} called {difference}",
+        title=title,
         detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items()) or _single_call_text(fingerprint),
         certainty="likely" if differ_in_number_alone(fingerprint.to_dicts()) else "certain",
         ranks=minority if is_world else [],

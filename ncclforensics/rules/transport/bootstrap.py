@@ -8,10 +8,11 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK
 from ncclforensics.data.names import some_of
-from ncclforensics.frames.columns import OWNER, PLACE, begins_with, text_of
+from ncclforensics.frames.columns import OWNER, PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
+from ncclforensics.rules.shared.local_interfaces import is_local_interface
 
 SAME_HOST = ("127.", "::1<")  # how an address begins that only the same host reaches
 LOOPBACK_REMEDY = (
@@ -33,9 +34,6 @@ MEANINGS = {
     "Software caused connection abort": "an earlier attempt on the same socket failed; its reason is not printed",
 }
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
-LOOPBACK = "lo"
-BRIDGES = ["docker", "veth", "cni", "virbr", "br-", "tunl", "flannel", "cali"]  # host-local interfaces of containers
-LOCAL_ADDRESSES = ["fe80:", "::1"]
 SYSTEM_ERROR = 2  # ncclSystemError
 FAMILIES = (2, 10)  # AF_INET, AF_INET6
 OPEN_FILES = "Too many open files"
@@ -84,9 +82,7 @@ def boot_wrong_interface(
     processes = jobs.select("job", *OWNER).unique(OWNER)
     if jobs["host"].n_unique() < 2:
         return
-    is_bridge = (pl.col("interface") == LOOPBACK) | begins_with("interface", BRIDGES)
-    is_local = is_bridge | begins_with("address", LOCAL_ADDRESSES)
-    offered = milestone.filter((pl.col("form") == "bootstrap") & is_local)
+    offered = milestone.filter((pl.col("form") == "bootstrap") & is_local_interface())
     local = offered.join(processes, on=OWNER, how="semi")
     for (name,), rows in local.group_by(text_of("interface"), maintain_order=True):
         detail = "other hosts cannot reach this address, and init did not complete"

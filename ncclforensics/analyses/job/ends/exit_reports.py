@@ -283,15 +283,20 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         elif row["exception"] == "OutOfMemory":
             yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])
         elif row["form"] == "ray_worker":
-            yield ExitReport(
-                EXIT, row, "Ray", pid=row["pid"], node=row["address"], message="a worker died unexpectedly"
-            )
+            message = _worker_end_text(row)
+            yield ExitReport(EXIT, row, "Ray", pid=row["pid"], node=row["address"], message=message)
         elif row["exception"] == "ActorDied" and row["message"].startswith("The actor died unexpectedly"):
             below = [field for field in fields if field["source"] == row["source"]]
             below = [field for field in below if 0 < field["line"] - row["line"] <= ACTOR_FIELDS]
             pid = next((field["pid"] for field in below if field["pid"]), None)
             node = next((field["address"] for field in below if field["address"]), None)
             yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message="an actor died unexpectedly")
+
+
+def _worker_end_text(row: Row) -> str:
+    """Say that a worker of Ray died, with the first sentence of what Ray knows of its end."""
+    detail = (row["message"] or "").partition(". ")[0].removesuffix(".")
+    return f"a worker died unexpectedly{f': {detail}' if detail else ''}"
 
 
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
