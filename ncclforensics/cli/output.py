@@ -131,14 +131,12 @@ def exit_code_of_slow(report: Report, fail_on: FailOn) -> Exit:
 
 
 def _is_judged(report: Report, findings: Sequence[Finding]) -> bool:
-    """Whether the files hold what rules on machines judge, or a success, and no rule found that too much is absent."""
+    """Whether the files hold what rules on machines judge, and no rule found that too much is absent."""
     from ncclforensics.frames.protocol import has_rows
     from ncclforensics.rules.finding import Category
 
     is_incomplete = any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in findings)
-    return not is_incomplete and (
-        report.run.has("program_success") or any(rule.of and has_rows(report.run, rule) for rule in report.rules)
-    )
+    return not is_incomplete and any(rule.of and has_rows(report.run, rule) for rule in report.rules)
 
 
 def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False, asks_for_hang: bool = False) -> Exit:
@@ -146,8 +144,8 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
 
     Findings stand though another part of the program failed; that nothing was found does not. A benchmark without any
     communicator log needs no verdict to succeed, but one that did not end, or was not judged, decides nothing; so it is
-    with the state of machines. Whoever
-    asks for a hang has no answer where the logs end in calls that completed, or in which all ranks hang.
+    with the state of machines. Whoever asks for a hang has no answer where the logs end in calls that completed, or in
+    which all ranks hang.
     """
     from ncclforensics.report.without_job import verdict_without_job
     from ncclforensics.rules.finding import Category
@@ -163,7 +161,7 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
     if has_benchmark and verdicts <= {"undecidable"}:  # whether a job hangs is no question of a test that ended
         is_judged = not any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in findings)
         return Exit.OK if is_judged and report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
-    if not verdicts and not asks_for_hang:  # no job, but machines, which rules judged
-        return Exit.OK if _is_judged(report, findings) else Exit.UNDECIDABLE
+    if not report.verdicts and not asks_for_hang and _is_judged(report, findings):  # no job, but machines
+        return Exit.OK
     is_open = asks_for_hang and any(answer.certainty == "possible" for answer in report.verdicts)
     return Exit.UNDECIDABLE if "undecidable" in verdicts or is_open else Exit.OK

@@ -14,7 +14,7 @@ from ncclforensics.data.names import printable
 from ncclforensics.frames.protocol import has_rows
 from ncclforensics.report.build import Report
 from ncclforensics.report.slow import slow_answer
-from ncclforensics.report.without_job import reason_without_job
+from ncclforensics.report.without_job import reason_without_job, verdict_without_job
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.registry import Rule
 from ncclforensics.views.json_report import dump_json
@@ -40,7 +40,7 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
     undecided = {
         f"verdict on job {answer.job}": answer.reason for answer in report.verdicts if answer.verdict == "undecidable"
     }
-    if not report.verdicts:
+    if not report.verdicts and verdict_without_job(report.run) == "undecidable":
         undecided["verdict on a job"] = reason_without_job(report.run)
     slow = slow_answer(report)
     is_slow = slow is not None and slow.is_actionable and Severity.WARNING in failing
