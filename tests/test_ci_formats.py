@@ -15,6 +15,7 @@ from ncclforensics.cli import main
 from ncclforensics.errors import UsageError
 from ncclforensics.frames.protocol import has_rows
 from ncclforensics.inputs import lines
+from ncclforensics.report.without_job import verdict_without_job
 from ncclforensics.rules.finding import Severity
 from ncclforensics.rules.registry import all_rules
 from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
@@ -39,9 +40,8 @@ def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> Non
     serious = {finding.rule for finding in report.findings if finding.severity in SERIOUS}
     assert {case.get("name") for case in document.iter("testcase") if case.find("failure") is not None} == serious
     assert document.get("failures") == str(len(serious))
-    undecided = [answer for answer in report.verdicts if answer.verdict == "undecidable"] or [None] * (
-        not report.verdicts
-    )
+    undecided = [str(answer.verdict) for answer in report.verdicts] or [str(verdict_without_job(report.run))]
+    undecided = [verdict for verdict in undecided if verdict == "undecidable"]
     idle = [rule for rule in all_rules() if not has_rows(report.run, rule)]
     assert document.get("tests") == str(len(all_rules()) + len(undecided))
     skipped = [case for case in document.iter("testcase") if case.find("skipped") is not None]
