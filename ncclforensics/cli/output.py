@@ -15,6 +15,7 @@ from ncclforensics.cli.options import FailOn, Format
 from ncclforensics.errors import UsageError
 
 if TYPE_CHECKING:
+    from ncclforensics.cli.option_groups import Printing
     from ncclforensics.report.build import Report
     from ncclforensics.rules.finding import Finding
 
@@ -32,18 +33,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def write_report(
-    report: Report,
-    report_format: Format,
-    output: Path | None,
-    *,
-    fail_on: FailOn,
-    verbose: bool,
-    no_color: bool,
-    everything: bool = False,
-) -> None:
-    """Write a report in this format to a file, or to stdout if `output` is None."""
+def write_report(report: Report, printing: Printing, *, everything: bool = False) -> None:
+    """Write a report to a file, or to stdout."""
     from ncclforensics.frames.run import limit_threads
+
+    report_format, output = printing.report_format, printing.output
 
     def render() -> bytes:
         if report_format in (Format.JSON, Format.JSONL):
@@ -62,27 +56,30 @@ def write_report(
             from ncclforensics.views import ci_formats
 
             if report_format is Format.JUNIT:
-                return ci_formats.junit(report, FAILING_SEVERITIES[fail_on])
+                return ci_formats.junit(report, FAILING_SEVERITIES[printing.fail_on])
             return ci_formats.sarif(report)
         from ncclforensics.views import text_report, text_screen
 
-        color = is_colored(output, no_color)
+        color = is_colored(output, printing.no_color)
         width = text_report.width_of_terminal()
         if report.is_about_slow:
             from ncclforensics.views import text_slow
 
             return text_slow.screen(report, width=width, color=color).encode()
-        if not verbose:
+        if not printing.verbose:
             height = text_screen.height_of_terminal() if output is None else math.inf
             return text_screen.screen(report, width=width, height=height, color=color, everything=everything).encode()
-        return text_report.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
+        return text_report.text(
+            report, width=width, color=color, verbose=printing.verbose, everything=everything
+        ).encode()
 
     write_bytes(limit_threads(report.run, render), output, [report])
 
 
-def is_on_terminal(report_format: Format, output: Path | None) -> bool:
+def is_on_terminal(printing: Printing) -> bool:
     """Whether a report is printed as text on the terminal that also shows stderr."""
-    return report_format is Format.TEXT and output is None and sys.stdout.isatty() and sys.stderr.isatty()
+    is_text = printing.report_format is Format.TEXT and printing.output is None
+    return is_text and sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def is_colored(output: Path | None, no_color: bool) -> bool:
