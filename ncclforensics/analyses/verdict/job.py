@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -14,14 +15,17 @@ from ncclforensics.analyses.hang.ras_reports import may_be_of
 from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
 from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
+from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows
 from ncclforensics.analyses.verdict.rows import FailureEvent, Member
+from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import place_of
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
+MOST_CITED = 4  # lines
 
 
 class Job:
@@ -51,6 +55,7 @@ class Job:
         self.recordings, self.old_dumps = rows.recordings, rows.old_dumps
         self.left_out = list(rows.left_out)  # what is said of sources that are left out
         self.communicators_of_groups: dict[str, str] = {}  # process group of the dumps -> key with the same members
+        self.stall_evidence: list[Sign] = []  # what shows that it stood still, once its sources were compared
         self.differences: list[Explanation] | None = None  # between the calls of its ranks, once they were judged
         self.doubts: dict[str, str] = {}  # sources that may be of another run than NCCL's lines -> why
         self.dump_paths = [row["dump_path"] for row in rows.of_only_job("recorder_file")]
@@ -223,6 +228,25 @@ class Job:
         """Return all ranks on the hosts of some ranks."""
         hosts = {self.rank_ids[rank_id]["host"] for rank_id in rank_ids}
         return {rank_id for rank_id, row in self.rank_ids.items() if row["host"] in hosts}
+
+    @cached_property
+    def rank_id_of(self) -> dict[int, int]:
+        """Number of a rank -> its id."""
+        return {row["rank"]: rank_id for rank_id, row in self.rank_ids.items() if row["rank"] is not None}
+
+    def explanation_by(self, verdict: Kind, claim: str, numbers: Iterable[int], *doubts: Doubt) -> Explanation:
+        """Return an explanation by ranks of these numbers: the culprits, or missing without a log; the others wait."""
+        named = set(numbers)
+        culprits = sorted(self.rank_id_of[number] for number in named & self.rank_id_of.keys())
+        missing = sorted(named - self.rank_id_of.keys())
+        victims = sorted(self.rank_ids.keys() - culprits)
+        return Explanation(verdict, claim, [*doubts], culprits, victims, missing)
+
+    def cite(self, diagnosis: Explanation, what: str, rows: Iterable[Row]) -> None:
+        """Cite lines of sources that know ranks by their numbers alone."""
+        first = islice(rows, MOST_CITED)
+        numbers = ((row, row["rank"] if "rank" in row else row["global_rank"]) for row in first)
+        diagnosis.add_evidence(what, [{**row, "rank_id": self.rank_id_of.get(number)} for row, number in numbers])
 
     def numbers_blamed(self, diagnosis: Explanation) -> frozenset[int]:
         """Return the known numbers of the culprits, and of ranks without a log."""

@@ -35,6 +35,7 @@ def _answers(frames: dict[str, pl.DataFrame]) -> Iterator[Answer]:
     """Yield the cheapest explanation of every job, held against all sources, with what else is to be told."""
     for job in all_jobs(frames):
         counts.compare_counts(job)
+        job.stall_evidence = stall.find_stall_evidence(job)
         suggestions = explain(job)
         diagnosis = settle(job, suggestions[0])
         counts.mention_counts(job, diagnosis)
@@ -69,7 +70,7 @@ def _answer(job: Job, diagnosis: Explanation, suggestions: list[Explanation], re
         fields=tuple(diagnosis.fields),
         claim=diagnosis.claim,
         reason=diagnosis.reason,
-        stall_evidence=tuple(diagnosis.stall_evidence),
+        stall_evidence=tuple(job.stall_evidence),
         rests_on_stall=diagnosis.rests_on_stall,
         collect=tuple(diagnosis.collect),
         evidence_lines=tuple(diagnosis.evidence_lines),

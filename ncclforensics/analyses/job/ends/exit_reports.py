@@ -202,8 +202,9 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
     recorded = exception.filter(form="recorded").sort("pos").to_dicts()
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
     below_root_cause: dict[int, bool] = {}
+    entry: Row | None
     for place, row in enumerate(rows):
-        block = blocks[row["source"]]
+        block, entry = blocks[row["source"]], None
         if row["form"] == "summary":
             below_root_cause[row["source"]] = False
         elif row["form"] == "root_cause":
@@ -214,21 +215,20 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
             is_same_entry = rank_row is not None and _is_next_line(rank_row, row)
             is_later = (row["exit_code"] or 0) > 0 and not below_root_cause.get(row["source"], True)
-            entry: Row = {
+            entry = {
                 "rank": rank_row["rank"] if rank_row and is_same_entry else None,
                 "node": host["node"] if host and is_same_entry else None,
                 "time": time["time"] if time and is_same_entry else "",
                 "follows": row["pid"] in ended_pids or is_later,
             }
-            yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
         elif row["form"] == "first_entry":
             entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": row["pid"] in ended_pids}
-            yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
         elif row["form"] == "recorded" and "rank" in block:
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
             yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
             entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
+        if entry is not None:
             yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
 
 

@@ -16,7 +16,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_cut_logs, judge_unseen_members
-from ncclforensics.analyses.verdict.lines.stall import find_stall_evidence, ranks_that_moved_data
+from ncclforensics.analyses.verdict.lines.stall import ranks_that_moved_data
 from ncclforensics.analyses.verdict.rows import FailureEvent, Member
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
 from ncclforensics.data.nccl_sources import is_call_file, is_top_file
@@ -180,7 +180,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
             "every rank began this init, and no line shows that one completed it",
             [Doubt.INIT_GOES_ON],
         )
-        if not find_stall_evidence(job):
+        if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.key, diagnosis.victims = key, victims
     diagnosis.add_evidence("waiting", [row.place for row in rows[:3]])
@@ -254,7 +254,7 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
         or not _may_be_in_bootstrap(job)
         or any(_application_continues(job, rank_id) for rank_id in job.rank_ids)
         or any(row["form"] == "unique_id" for row in job.pytorch["store_error"])  # such a rank never came to NCCL
-        or (len(job.rank_ids) < 2 and not find_stall_evidence(job))
+        or (len(job.rank_ids) < 2 and not job.stall_evidence)
     ):
         return None
     numbers = job.rank_numbers(job.rank_ids)
@@ -270,7 +270,7 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
             "every rank in these logs waits in the bootstrap; this version of NCCL prints the communicator only later"
         )
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], victims=victims, collect=collect)
-        if not find_stall_evidence(job):
+        if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.add_evidence("waiting", [job.last_line(rank_id) for rank_id in victims[:3]])
     return diagnosis

@@ -18,7 +18,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines import call_sequences, waiting
-from ncclforensics.analyses.verdict.lines.stall import WEAK, find_stall_evidence
+from ncclforensics.analyses.verdict.lines.stall import WEAK
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
 from ncclforensics.data.versions import releases
@@ -62,7 +62,7 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     if earliest.how is How.EXTRA and _repeats_previous(job, earliest):
         earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
         # A line that came twice stops no job.
-        has_stopped = not WEAK.issuperset(find_stall_evidence(job)) and all(gap["missing"] >= 0 for gap in job.gaps)
+        has_stopped = not WEAK.issuperset(job.stall_evidence) and all(gap["missing"] >= 0 for gap in job.gaps)
         earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
     if earliest.culprits and _made_the_same(job, earliest):
         earliest.doubt(

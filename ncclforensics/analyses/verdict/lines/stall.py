@@ -63,7 +63,7 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
 
     A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
     """
-    evidence = diagnosis.stall_evidence = find_stall_evidence(job)
+    evidence = job.stall_evidence
     is_from_ends = diagnosis.verdict in FROM_ENDS or diagnosis.rests_on_stall
     diagnosis.rests_on_stall = False
     if not is_from_ends:
@@ -74,7 +74,7 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
         reason = "every rank destroyed its communicators, so " + (
             lost if is_weak else "what shows a hang is not of its end"
         )
-        return Explanation(Kind.NO_HANG, reason, [Doubt.NOT_OF_ITS_END], stall_evidence=evidence)
+        return Explanation(Kind.NO_HANG, reason, [Doubt.NOT_OF_ITS_END])
     answer = find_several_ends(job, diagnosis, is_end_shown=not is_weak) or find_culprits_apart(job, diagnosis)
     if is_weak and answer is None:
         answer = find_end_in_setup(job, diagnosis)
@@ -95,7 +95,7 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
 
 def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
     """Doubt that the job stood still: no sign shows it, or one that an orderly end may show as well."""
-    evidence = diagnosis.stall_evidence
+    evidence = job.stall_evidence
     diagnosis.rests_on_stall = not evidence
     diagnosis.doubt(Doubt.RUNS_ON, _shown_by(job, evidence) if evidence else "")
     if job.is_ended:

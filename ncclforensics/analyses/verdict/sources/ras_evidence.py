@@ -50,7 +50,6 @@ class Reports:
             and row["process"] is not None
             and row["communicator"] in self.world_communicators
         }
-        self.by_number = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
         self.by_place = {
             (row["host"], row["pid"], row["cudadev"]): rank_id
             for rank_id, row in job.rank_ids.items()
@@ -66,7 +65,7 @@ class Reports:
     def rank_id(self, row: Row) -> int | None:
         """Return the id of the rank in a row, or None if the logs do not know it."""
         number = self.number(row)
-        return self.by_number.get(number) if number is not None else self.by_place.get(process_place(row))
+        return self.job.rank_id_of.get(number) if number is not None else self.by_place.get(process_place(row))
 
     def diagnose(self, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Row]) -> Explanation:
         """Return a diagnosis with the ranks of these rows as culprits, citing the rows."""

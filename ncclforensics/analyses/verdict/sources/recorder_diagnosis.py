@@ -53,12 +53,7 @@ def described(call: Row, *, with_size: bool = False) -> str:
 
 def diagnose(job: Job, verdict: Kind, reason: str, numbers: list[int]) -> Explanation:
     """Return a diagnosis whose culprits are given by their numbers in the job."""
-    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
-    diagnosis = Explanation(verdict, reason, [Doubt.DUMPS_OF_ANOTHER_MOMENT])
-    diagnosis.culprits = sorted({rank_id_of[number] for number in numbers if number in rank_id_of})
-    diagnosis.missing = sorted({number for number in numbers if number not in rank_id_of})
-    diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
-    return diagnosis
+    return job.explanation_by(verdict, reason, numbers, Doubt.DUMPS_OF_ANOTHER_MOMENT)
 
 
 def set_call(diagnosis: Explanation, call: Row | None) -> None:
@@ -74,8 +69,7 @@ def set_call(diagnosis: Explanation, call: Row | None) -> None:
 
 def cite(job: Job, diagnosis: Explanation, what: str, rows: list[Row]) -> None:
     """Cite the dumps of the first of these calls."""
-    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
-    diagnosis.add_evidence(what, [{**row, "rank_id": rank_id_of.get(row["rank"])} for row in rows[:SHOWN]])
+    job.cite(diagnosis, what, rows[:SHOWN])
 
 
 def communicator_of(job: Job, diagnosis: Explanation) -> str | None:

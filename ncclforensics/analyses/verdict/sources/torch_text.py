@@ -24,11 +24,8 @@ from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import recorder_diagnosis
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.sources.torch_diagnosis import (
-    cite,
-    diagnose,
     in_job,
     numbers_in_job,
-    rank_ids_of,
     ranks_with_output,
 )
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
@@ -92,7 +89,7 @@ def find_failed_ranks(job: Job) -> Explanation | None:
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
         )
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
-    elif set(rank_ids_of(job)) <= set(numbers) and len(numbers) > 1:
+    elif job.rank_id_of.keys() <= set(numbers) and len(numbers) > 1:
         reason = "every rank in this text failed by itself, so none waits for another"
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
     elif is_exit or (not losses and all(row["signal"] == ABORT and not row["message"] for row in strongest)):
@@ -101,13 +98,13 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_OUTPUT)
     else:
         is_sure = len(numbers) == 1 and strongest[0]["how"] != EXIT
-        diagnosis = diagnose(
-            job, Kind.RANK_DIED, [] if is_sure else [Doubt.SEVERAL_ENDED], ended_text(strongest[0]), numbers
+        diagnosis = job.explanation_by(
+            Kind.RANK_DIED, ended_text(strongest[0]), numbers, *([] if is_sure else [Doubt.SEVERAL_ENDED])
         )
-        if set(rank_ids_of(job)) <= set(numbers):
+        if job.rank_id_of.keys() <= set(numbers):
             diagnosis.doubt(Doubt.ALL_ENDED)
-    cite(job, diagnosis, "culprit", strongest)
-    cite(job, diagnosis, "failure", losses[:3])
+    job.cite(diagnosis, "culprit", strongest)
+    job.cite(diagnosis, "failure", losses[:3])
     return diagnosis
 
 
@@ -141,10 +138,10 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     reason = "did not come to the barrier that the others had reached"
     if silent:
         reason += f"; the barrier names rank {named[0]} alone, and {ranks_text(silent)} printed nothing until the end"
-    diagnosis = diagnose(job, Kind.LAGGING, [Doubt.OTHER_TEXT], reason, sorted({*culprits, *silent}))
+    diagnosis = job.explanation_by(Kind.LAGGING, reason, sorted({*culprits, *silent}), Doubt.OTHER_TEXT)
     diagnosis.call = {"name": "monitored_barrier"}
-    cite(job, diagnosis, "waiting", naming)
-    cite(job, diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
+    job.cite(diagnosis, "waiting", naming)
+    job.cite(diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
     return diagnosis
 
 
@@ -167,9 +164,9 @@ def find_missing_clients(job: Job) -> Explanation | None:
             f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the"
         )
         reason += " others were never started, and no line shows which these are"
-        diagnosis = diagnose(job, Kind.RANK_MISSING, [Doubt.OTHER_TEXT], reason, [])
+        diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, [], Doubt.OTHER_TEXT)
         diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
-        cite(job, diagnosis, "waiting", rows)
+        job.cite(diagnosis, "waiting", rows)
         return diagnosis
     shown_ranks = {rank["rank"] for rank in job.rank_ids.values()} - {None}
     suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
@@ -177,10 +174,10 @@ def find_missing_clients(job: Job) -> Explanation | None:
     reason = f"never came to the store of the process group: {joined} of {expected} processes did"
     if not is_named:
         reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
-    diagnosis = diagnose(job, Kind.RANK_MISSING, [Doubt.OTHER_TEXT], reason, suspects if is_named else [])
+    diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, suspects if is_named else [], Doubt.OTHER_TEXT)
     if not is_named and suspects:
         diagnosis.collect = [f"collect the output of {ranks_text(suspects)}, which these files lack"]
-    cite(job, diagnosis, "waiting", rows)
+    job.cite(diagnosis, "waiting", rows)
     return diagnosis
 
 
@@ -211,9 +208,9 @@ def find_rendezvous(job: Job) -> Explanation | None:
             f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
         )
     verdict = Kind.INIT_FAILED if any(row["form"] == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
-    diagnosis = diagnose(job, verdict, [Doubt.OTHER_TEXT], reason, [])
+    diagnosis = job.explanation_by(verdict, reason, [], Doubt.OTHER_TEXT)
     diagnosis.collect = collect
-    cite(job, diagnosis, "waiting", unreachable or rows)
+    job.cite(diagnosis, "waiting", unreachable or rows)
     return diagnosis
 
 
@@ -239,13 +236,13 @@ def find_failed_calls(job: Job) -> Explanation | None:
     is_collective = not set(names) & set(POINT_TO_POINT)
     if has_all and is_timeout and len(names) == 1 and is_collective:
         reason = f"every rank timed out in {names[0]}: the transport failed, or their arguments differ"
-        diagnosis = diagnose(job, Kind.STUCK_TOGETHER, [Doubt.OTHER_TEXT], reason, [])
+        diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], Doubt.OTHER_TEXT)
     elif has_all and len(names) > 1 and is_collective and 0 < 2 * len(outliers := minority_of(calls)) < len(calls):
         reason = f"was in {calls[outliers[0]]} while the others were in another call, if all use one process group"
-        diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_GROUP], reason, outliers)
+        diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.OTHER_GROUP)
         diagnosis.how = How.SWAPPED
     else:
-        diagnosis = diagnose(job, Kind.UNDECIDABLE, [Doubt.OPEN], _unexplained(first, calls, silent), [])
+        diagnosis = job.explanation_by(Kind.UNDECIDABLE, _unexplained(first, calls, silent), [], Doubt.OPEN)
         diagnosis.suspects = silent if len(silent) == 1 else []
         if silent and not is_timeout:  # a rank that ended without an error closes its connections, too
             diagnosis.collect = [f"collect the exit code and the end of the output of {ranks_text(silent)}"]
@@ -255,9 +252,9 @@ def find_failed_calls(job: Job) -> Explanation | None:
     elif diagnosis.culprits:
         diagnosis.call = {"name": next(call for rank, call in calls.items() if rank not in outliers)}
     culprit_numbers = job.rank_numbers(diagnosis.culprits)
-    cite(job, diagnosis, "minority", [first[rank] for rank in culprit_numbers])
-    cite(
-        job, diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
+    job.cite(diagnosis, "minority", [first[rank] for rank in culprit_numbers])
+    job.cite(
+        diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
     )
     return diagnosis
 
@@ -272,7 +269,7 @@ def find_unrecorded_difference(job: Job) -> Explanation | None:
         return None
     recordings = job.recordings
     group, positions = next(iter(recordings.positions.items()))
-    undumped = {*rank_ids_of(job), *recordings.members[group]} - set(recordings.dumps)
+    undumped = {*job.rank_id_of, *recordings.members[group]} - set(recordings.dumps)
     last = {recordings.enqueued(group, rank) for rank in positions}
     if len(undumped) != 1 or len(last) != 1 or recordings.outdated or len(positions) < 2:
         return None
@@ -286,10 +283,10 @@ def find_unrecorded_difference(job: Job) -> Explanation | None:
         f"made another call than {others}, which recorded {recorder_diagnosis.described(calls[0], with_size=True)},"
         f" {place}: a message of an unexpected size shows that calls differ, and only this rank left no dump"
     )
-    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_TEXT], reason, [*undumped])
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, [*undumped], Doubt.OTHER_TEXT)
     diagnosis.how = How.ANOTHER
     recorder_diagnosis.set_call(diagnosis, calls[0])
-    cite(job, diagnosis, "failure", wrong_sizes)
+    job.cite(diagnosis, "failure", wrong_sizes)
     recorder_diagnosis.cite(job, diagnosis, "majority", calls)
     return diagnosis
 
@@ -298,12 +295,12 @@ def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Explanation:
     """Judge messages of an unexpected size: the ranks make different calls, and no line shows which rank differs."""
     ranks = ranks_text(sorted({row["rank"] for row in rows if row["rank"] is not None})) or "a rank"
     reason = f"{ranks} received more bytes than expected: the ranks do not make the same call, or differ in its size"
-    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_TEXT], reason, [])
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, [], Doubt.OTHER_TEXT)
     diagnosis.how = How.SWAPPED
     diagnosis.collect = [
         "set, and run again, so that PyTorch names the call of every rank: `export TORCH_DISTRIBUTED_DEBUG=DETAIL`"
     ]
-    cite(job, diagnosis, "failure", rows)
+    job.cite(diagnosis, "failure", rows)
     return diagnosis
 
 
@@ -328,5 +325,5 @@ def describe_end(job: Job) -> Explanation:
     else:
         reason = "no line shows a rank that failed first, a comparison of calls or a time-out"
     diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
-    cite(job, diagnosis, "context", terminated)
+    job.cite(diagnosis, "context", terminated)
     return diagnosis

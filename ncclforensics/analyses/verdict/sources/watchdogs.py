@@ -125,18 +125,14 @@ def _groups(job: Job) -> list[tuple[str, list[Timeout]]]:
 def _diagnose(
     job: Job, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Timeout], ranks: list[int]
 ) -> Explanation:
-    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items()}
-    diagnosis = Explanation(verdict, reason, doubts)
-    diagnosis.culprits = sorted(rank_id_of[rank] for rank in ranks if rank in rank_id_of)
-    diagnosis.missing = sorted(rank for rank in ranks if rank not in rank_id_of)
-    diagnosis.victims = sorted(rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits)
+    diagnosis = job.explanation_by(verdict, reason, ranks, *doubts)
     culprit_rows = [row for row in rows if row.rank in ranks]
     waiting = [row for row in rows if row.rank not in ranks]
     operations = [row.operation for row in waiting or rows if row.operation]
     if operations and (waiting or len(set(operations)) == 1):
         diagnosis.call = {"name": _operation_name(operations[0])}
     for what, lines in (("culprit", culprit_rows[:4]), ("waiting", waiting[:3])):
-        diagnosis.add_evidence(what, [row.place(rank_id_of.get(row.rank)) for row in lines])
+        diagnosis.add_evidence(what, [row.place(job.rank_id_of.get(row.rank)) for row in lines])
     return diagnosis
 
 
