@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
@@ -103,8 +103,7 @@ class Dump(Format, Protocol):
         """All records, those of the head first."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentReader:
+class DocumentReader(NamedTuple):
     """How the records of one document are read: all, or the first ones from its first bytes."""
 
     records: Callable[[bytes], Records]
@@ -112,8 +111,7 @@ class DocumentReader:
     one_record_a_line: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TraceReader:
+class TraceReader(NamedTuple):
     """How the records of one trace are read."""
 
     read: Callable[..., TraceRecords]  # takes a stream, and `is_whole`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import polars as pl
 
@@ -59,8 +59,7 @@ class Shape:
         return {FORM: pl.Categorical(), **{name: column_type.dtype for name, column_type in self.columns.items()}}
 
 
-@dataclass(frozen=True, slots=True)
-class OutputHead:
+class OutputHead(NamedTuple):
     """Lines where outputs begin that a tool prints again and again, or that stand above such outputs."""
 
     frame: str

@@ -7,8 +7,7 @@ says what each of them adds. The findings have their roles already; nothing is j
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -27,8 +26,7 @@ MOST_QUOTES = 2
 LONGEST_QUOTE = 160  # characters
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """One link of a chain: what happened, whether it began the incident or followed, and the line that shows it."""
 
     text: str

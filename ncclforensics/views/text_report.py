@@ -27,12 +27,9 @@ from ncclforensics.report.causes import Cause
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
-from ncclforensics.views.text_benchmarks import benchmarks
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import FEW, considered_table, unexplained_table
-from ncclforensics.views.text_counters import counters
 from ncclforensics.views.text_coverage import coverage
-from ncclforensics.views.text_fabric import fabrics
 from ncclforensics.views.text_layout import (
     STYLE,
     heading,
@@ -43,7 +40,6 @@ from ncclforensics.views.text_layout import (
     table_with_header,
     table_without_header,
 )
-from ncclforensics.views.text_machines import machines
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 
@@ -134,6 +130,11 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
 
 def measurements(report: Report, *, verbose: bool = False) -> list[RenderableType]:
     """Show what was measured and counted: machines, benchmarks, fabrics, counters."""
+    from ncclforensics.views.text_benchmarks import benchmarks
+    from ncclforensics.views.text_counters import counters
+    from ncclforensics.views.text_fabric import fabrics
+    from ncclforensics.views.text_machines import machines
+
     parts: list[RenderableType] = []
     for name, table in machines(report):
         parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]

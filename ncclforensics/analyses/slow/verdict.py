@@ -25,8 +25,6 @@ NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000""",
     "or the step lines of the training log, from its start on",
 )
 
-INPUTS = ("profiled_process", "job_step", "rank_sum")  # frames: a row in one of them is evidence on the speed of a job
-
 
 @analysis(SLOW_ANSWER)
 def slow_answer(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar
@@ -60,7 +59,7 @@ class JobRows:
 
     def _typed(self, name: str, of: type[R]) -> list[R]:
         """The rows of a frame as values of a class whose fields are columns."""
-        return [of(*values) for values in _values(self.frames[name].select(field.name for field in fields(of)))]
+        return [of(*values) for values in _values(self.frames[name].select(of._fields))]
 
     def of_ranks(self, name: str, job: int) -> list[Row]:
         """The rows of a frame about ranks of a job."""

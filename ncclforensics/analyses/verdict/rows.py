@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Timeout:
+class Timeout(NamedTuple):
     """What the watchdog of a rank reports of one process group: a row of `work`."""
 
     rank: int
@@ -34,8 +32,7 @@ class Timeout:
         return {"rank_id": rank_id, "source": self.source, "line": self.line}
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """The membership of a rank in a communicator: a row of `member`."""
 
     job: int
@@ -67,8 +64,7 @@ class Member:
         return {"rank_id": self.rank_id, "source": self.end_source, "line": self.end_line}
 
 
-@dataclass(frozen=True, slots=True)
-class FailureEvent:
+class FailureEvent(NamedTuple):
     """A line in which a process reports a failure: a row of `failure_event`."""
 
     job: int | None
