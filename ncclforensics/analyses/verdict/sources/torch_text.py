@@ -274,10 +274,10 @@ def find_unrecorded_difference(job: Job) -> Explanation | None:
     if len(undumped) != 1 or len(last) != 1 or recordings.outdated or len(positions) < 2:
         return None
     calls = [called for rows in recordings.collectives_at(group, last.pop()).values() for called in rows]
-    recorded = {(call["name"], call["elements"], call["dtypes"]) for call in calls}
+    recorded = {(call.name, call.elements, call.dtypes) for call in calls}
     if len(recorded) != 1 or len(calls) != len(positions):
         return None
-    others = ranks_text(call["rank"] for call in calls)
+    others = ranks_text(call.rank for call in calls)
     place = recorder_diagnosis.place_text(recordings, calls[0])
     reason = (
         f"made another call than {others}, which recorded {recorder_diagnosis.described(calls[0], with_size=True)},"
