@@ -10,6 +10,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
+from ncclforensics.analyses.hang.rank_stacks import stacks_in
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.stacks import place_text
 from ncclforensics.data.names import (
@@ -200,7 +201,7 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
     last = {call.rank_id: call for call in report.job(answer.job).last_calls}
     of_verdict = report.run["rank"].filter(pl.col("rank_id").is_in(answer.culprits)).sort("rank")
     ranks = [_as_printed(rank) for rank in of_verdict.to_dicts()]
-    stacks = {stack["rank_id"]: stack for stack in report.run["rank_stack"].to_dicts()}
+    stacks = {stack.rank_id: stack for stack in stacks_in(report.run["rank_stack"])}
     columns = ("host", "cudadev", "pid")
     known_columns = [name for name in columns if any(rank[name] is not None for rank in ranks[:most])]
     has_place = answer.missing or any({rank["rank_id"]} & {*last, *stacks} for rank in ranks[:most])
@@ -209,7 +210,7 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
     table = table_with_header(*headers)
     for rank in ranks[:most]:
         call, stack = last.get(rank["rank_id"]), stacks.get(rank["rank_id"])
-        place = (call.source, call.line) if call else (stack["source"], stack["line"]) if stack else None
+        place = (call.source, call.line) if call else (stack.source, stack.line) if stack else None
         stands = f"stands in {place_text(stack)}" if stack else "none seen"
         cells = [
             known(rank["rank"]), *(known(rank[name]) for name in known_columns),

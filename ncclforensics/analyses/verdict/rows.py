@@ -5,6 +5,36 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
+Owner = tuple[str, int | None]  # host and process that printed a line
+
+
+class Rank(NamedTuple):
+    """A rank of a job, or a process without one: a row of `rank`."""
+
+    job: int
+    rank_id: int
+    rank: int | None  # in the largest communicator of the job
+    host: str
+    pid: int | None
+    cudadev: int | None
+    busid: str | None
+    source: int
+
+    @property
+    def owner(self) -> Owner:
+        """Its host and process."""
+        return self.host, self.pid
+
+
+class Gap(NamedTuple):
+    """A place at which the log of a rank lacks collectives, or has some twice: a row of `call_gap`."""
+
+    key: str
+    rank_id: int
+    nth: int
+    missing: int
+    later: int
+    is_lost: bool | None
 
 
 class Timeout(NamedTuple):

@@ -75,7 +75,7 @@ def _answer(job: Job, diagnosis: Explanation, suggestions: list[Explanation], re
         collect=tuple(diagnosis.collect),
         evidence_lines=tuple(diagnosis.evidence_lines),
         considered=considered(diagnosis, suggestions, job.rank_numbers(diagnosis.culprits)),
-        unexplained=unexplained(diagnosis, job.process_exits, fatal),
+        unexplained=unexplained(diagnosis, job.first_ends, fatal),
     )
 
 

@@ -225,7 +225,7 @@ FEIGNING = (
 def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     """Doubt a verdict that rests on calls which logs lack, where lines are missing from these."""
     for faults in FEIGNING:
-        if faults.feigns(diagnosis) and job.share_with_fault(*faults.kinds) > faults.most:
+        if faults.feigns(diagnosis) and _share_with_fault(job, faults.kinds) > faults.most:
             accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "its lines are as the ranks wrote them")
             return undecided(faults.reason, [faults.collect], diagnosis, between=[accusation])
     if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
@@ -250,6 +250,12 @@ def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     elif diagnosis.verdict not in FROM_CALLS:
         return diagnosis
     return _doubt_missing_lines(job, diagnosis, involved, unplaced) if involved else diagnosis
+
+
+def _share_with_fault(job: Job, kinds: Iterable[str]) -> float:
+    """Return the share of the ranks of which a line shows that lines of their logs were lost or moved, say."""
+    ranks = [rank_id for rank_id in job.rank_ids if not job.faults_of(rank_id).isdisjoint(kinds)]
+    return len(ranks) / max(1, len(job.rank_ids))
 
 
 def _doubt_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], unplaced: set[int]) -> Explanation:

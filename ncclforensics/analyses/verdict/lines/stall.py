@@ -49,13 +49,19 @@ def find_stall_evidence(job: Job) -> list[Sign]:
         kinds.append(Sign.RAS)
     if is_standing_still(job):
         kinds.append(Sign.STACKS)
-    if job.is_partly_aborted:
+    if _is_partly_aborted(job):
         kinds.append(Sign.ABORT)
     if _silence(job):
         kinds.append(Sign.SILENCE)
     kinds += [FAILURES[event.kind] for event in job.failure_events if event.kind in FAILURES and job.is_fatal(event)]
-    kinds += [Sign.CAPTURE for row in job.process_exits if row["is_first"] and row["reporter"] == CAPTURE]
+    kinds += [Sign.CAPTURE for row in job.process_exits if row.is_first and row.reporter == CAPTURE]
     return list(dict.fromkeys(kinds))
+
+
+def _is_partly_aborted(job: Job) -> bool:
+    """Whether some ranks aborted a communicator and others did not; PyTorch aborts them at an orderly end, too."""
+    aborted = {row.rank_id for row in job.memberships if row.end in ("Abort", "Revoke")}
+    return bool(aborted) and aborted != {row.rank_id for row in job.memberships}
 
 
 def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
@@ -118,7 +124,7 @@ def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
 
     A NIC answers without its process: that a rank makes no call does not fail transfers, only that it ends does.
     """
-    hosts = {job.rank_ids[rank_id]["host"] for rank_id in diagnosis.culprits}
+    hosts = {job.rank_ids[rank_id].host for rank_id in diagnosis.culprits}
     reporting = {event.rank_id for event in job.failure_events}
     if not hosts or not reporting.isdisjoint(diagnosis.culprits):
         return None
@@ -161,7 +167,7 @@ def _long_for(job: Job) -> float:
 
 def _was_ended(job: Job) -> bool:
     """Whether a scheduler cancelled the job, or most of its processes were ended by a signal."""
-    ended = {row["rank_id"] for row in job.process_exits if row["how"] == SIGNAL}
+    ended = {row.rank_id for row in job.process_exits if row.how == SIGNAL}
     return job.is_cancelled or len(ended) * 2 > len(job.rank_ids)
 
 

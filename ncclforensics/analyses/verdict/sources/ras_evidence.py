@@ -50,10 +50,8 @@ class Reports:
             and row["process"] is not None
             and row["communicator"] in self.world_communicators
         }
-        self.by_place = {
-            (row["host"], row["pid"], row["cudadev"]): rank_id
-            for rank_id, row in job.rank_ids.items()
-            if row["pid"] is not None
+        self.by_place: dict[Place, int] = {
+            (row.host, row.pid, row.cudadev): rank_id for rank_id, row in job.rank_ids.items() if row.pid is not None
         }
 
     def number(self, row: Row) -> int | None:

@@ -46,21 +46,21 @@ COLLECT_STACKS = [
 GIVEN_UP = ("summary", "root_cause", "exit_code", "first_entry")  # lines of the table that torchrun prints at its end
 
 
-def _attempt(job: Job, row: Row) -> int:
+def _attempt(job: Job, source: int, pos: int, *, is_by_torchrun: bool = False) -> int:
     """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures."""
     attempts = {place["source"]: place["attempt"] for place in job.pytorch["torch_source"]}
-    if attempts.get(row["source"]) is not None:
-        return int(attempts[row["source"]])
+    if attempts.get(source) is not None:
+        return int(attempts[source])
     failures = [failure for failure in job.pytorch["elastic_failure"] if failure["form"] == "failed"]
-    before = len([True for failure in failures if failure["source"] == row["source"] and failure["pos"] < row["pos"]])
-    return before - 1 if row.get("reporter") == "torchrun" and before else before
+    before = len([True for failure in failures if failure["source"] == source and failure["pos"] < pos])
+    return before - 1 if is_by_torchrun and before else before
 
 
 def _has_recovered(job: Job, attempt: int) -> bool:
     """Whether torchrun started the ranks again after this attempt, and neither they nor torchrun report an error."""
     rows = job.pytorch["elastic_failure"]
     failures = [row for row in rows if row["form"] == "failed"]
-    later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row) > attempt]
+    later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row["source"], row["pos"]) > attempt]
     if later_errors or any(row["form"] in GIVEN_UP for row in rows):
         return False
     if any((place["attempt"] or 0) > attempt for place in job.pytorch["torch_source"]):
@@ -73,16 +73,20 @@ def _has_recovered(job: Job, attempt: int) -> bool:
 
 def find_failed_ranks(job: Job) -> Explanation | None:
     """Find the ranks that failed by themselves, in the last attempt in which any did."""
-    exits = [row for row in job.all_exits if row["is_first"] and row["is_final"] and row["rank"] is not None]
-    if not exits:
+    attempts = {
+        row: _attempt(job, row.source, row.pos, is_by_torchrun=row.reporter == "torchrun")
+        for row in job.all_exits
+        if row.is_first and row.is_final and row.rank is not None
+    }
+    if not attempts:
         return None
-    last = max(_attempt(job, row) for row in exits)
-    exits = strongest_reports(row for row in exits if _attempt(job, row) == last)
-    strongest = [row for row in exits if row["how"] != EXIT] or exits
-    if strongest[0]["how"] == EXIT and any(row["kind"] in (TIMED_OUT, BARRIER) for row in job.pytorch["torch_error"]):
+    last = max(attempts.values())
+    exits = strongest_reports(row for row, attempt in attempts.items() if attempt == last)
+    strongest = [row for row in exits if row.how != EXIT] or exits
+    if strongest[0].how == EXIT and any(row["kind"] in (TIMED_OUT, BARRIER) for row in job.pytorch["torch_error"]):
         return None  # the others timed out, and an exit code alone does not tell a time-out from a cause
-    numbers = sorted({row["rank"] for row in strongest})
-    is_exit = all(row["how"] == EXIT and row["exit_code"] == 1 for row in strongest)
+    numbers = sorted({row.rank for row in strongest if row.rank is not None})
+    is_exit = all(row.how == EXIT and row.exit_code == 1 for row in strongest)
     losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
     if _has_recovered(job, last):
         reason = (
@@ -92,18 +96,18 @@ def find_failed_ranks(job: Job) -> Explanation | None:
     elif job.rank_id_of.keys() <= set(numbers) and len(numbers) > 1:
         reason = "every rank in this text failed by itself, so none waits for another"
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
-    elif is_exit or (not losses and all(row["signal"] == ABORT and not row["message"] for row in strongest)):
+    elif is_exit or (not losses and all(row.signal == ABORT and not row.message for row in strongest)):
         end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
         reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_OUTPUT)
     else:
-        is_sure = len(numbers) == 1 and strongest[0]["how"] != EXIT
+        is_sure = len(numbers) == 1 and strongest[0].how != EXIT
         diagnosis = job.explanation_by(
             Kind.RANK_DIED, ended_text(strongest[0]), numbers, *([] if is_sure else [Doubt.SEVERAL_ENDED])
         )
         if job.rank_id_of.keys() <= set(numbers):
             diagnosis.doubt(Doubt.ALL_ENDED)
-    job.cite(diagnosis, "culprit", strongest)
+    job.cite(diagnosis, "culprit", [row._asdict() for row in strongest])
     job.cite(diagnosis, "failure", losses[:3])
     return diagnosis
 
@@ -128,11 +132,11 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     is_first_only = not any("," in row["ranks"] for row in naming) and len(named) == 1
     silent: list[int] = []
     if is_first_only and came and numbers is None and not _is_announced_for_all(naming):
-        ended = {
-            job.rank_ids[row["rank_id"]]["rank"]
-            for row in job.process_exits
-            if row["rank_id"] is not None and row["signal"] in REQUESTED_ENDS
-        }
+        ended = set(
+            job.rank_numbers(
+                row.rank_id for row in job.process_exits if row.rank_id is not None and row.signal in REQUESTED_ENDS
+            )
+        )
         with_errors = {row["rank"] for row in job.pytorch["torch_error"]}
         silent = sorted(ended - with_errors - came - {0, *named})
     reason = "did not come to the barrier that the others had reached"
@@ -168,7 +172,7 @@ def find_missing_clients(job: Job) -> Explanation | None:
         diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
         job.cite(diagnosis, "waiting", rows)
         return diagnosis
-    shown_ranks = {rank["rank"] for rank in job.rank_ids.values()} - {None}
+    shown_ranks = {rank.rank for rank in job.rank_ids.values()} - {None}
     suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
     is_named = len(suspects) == lacking
     reason = f"never came to the store of the process group: {joined} of {expected} processes did"

@@ -218,7 +218,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     guid, rows = _groups(job)[0]
     sequences = [row.sequence for row in rows if row.sequence is not None]
     reporting_ranks = {row.rank for row in rows}
-    numbers = {*(row["rank"] for row in job.rank_ids.values()), *job.absent} - {None}
+    numbers = {*job.rank_id_of, *job.absent}
     numbers |= set(numbers_below(max(reporting_ranks, default=0)))  # a rank number implies all lower ones
     # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
     timed_out = {row.rank for row in job.timeouts if row.has_timed_out}
