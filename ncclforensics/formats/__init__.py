@@ -1,8 +1,8 @@
-"""Input formats, one module for each: its grammars, and what an input that holds its lines is called.
+"""Input formats: the grammars of each, and what an input that holds its lines is called.
 
-A new format is one grammar and one module here; the modules are found by walking the package. NCCL's own log is looked
-for in every input. Other formats are embedded: their shapes are tried only on inputs that hold a line of their
-signature frames.
+A new format is one grammar and one row in `data/line_formats.py`, or a module here if code reads its inputs. NCCL's own
+log is looked for in every input. Other formats are embedded: their shapes are tried only on inputs that hold a line of
+their signature frames.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import polars as pl
 
+from ncclforensics.data.line_formats import LINE_FORMATS
 from ncclforensics.data.nouns import Noun
 from ncclforensics.formats import nccl
 from ncclforensics.grammar.dialect import Dialect, EmbeddedFormat
@@ -130,9 +131,9 @@ def add_format(name: str, module: Format) -> None:
 
 @lru_cache(maxsize=1)
 def all_formats() -> Mapping[str, Format]:
-    """Every module of this package, and what was added, by name."""
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return {name: cast(Format, import_module(f"{__name__}.{name}")) for name in names} | _ADDED
+    """Every module of this package, all formats of lines without code, and what was added, by name."""
+    modules = {found.name: import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)}
+    return cast(dict[str, Format], dict(sorted({**LINE_FORMATS, **modules}.items()))) | _ADDED
 
 
 def declared(name: str) -> list[Any]:

@@ -314,16 +314,15 @@ def _judge_without_culprits(job: Job) -> Explanation:
     report_starts = [
         {"rank_id": None, "source": report["source"], "line": report["line"]} for report in job.snapshots[:2]
     ]
+    verdict, doubt, collect = Kind.UNDECIDABLE, Doubt.OPEN, COLLECT_PLACES
     if with_progress:
-        diagnosis = Explanation(
-            Kind.NO_HANG, "ranks had launched more calls in the later RAS report: the job was running", [Doubt.RUNS_ON]
-        )
+        verdict, doubt, collect = Kind.NO_HANG, Doubt.RUNS_ON, []
+        reason = "ranks had launched more calls in the later RAS report: the job was running"
     elif differs and in_several_reports:
         reason = (
             "no rank launched a call between the RAS reports; the ranks differ, and none is behind all others: on"
             " several communicators they wait for each other, or for a message, which RAS does not count"
         )
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
     elif in_several_reports and any(
         latest_tallies[name].total_of_rank(rank) for name in in_several_reports for rank in latest_tallies[name].counts
     ):
@@ -331,22 +330,21 @@ def _judge_without_culprits(job: Job) -> Explanation:
             "no rank launched a call between the RAS reports: all ranks are in one call, or busy outside NCCL; "
             "RAS counts launched calls, not completed ones"
         )
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
     elif is_fine and len(job.snapshots) > 1:
         reason = (
             "all ranks answered RAS and agree in each report, which shows no counts of ranks that agree: whether they"
             " launched calls between the reports is not known"
         )
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
     elif differs:
+        collect = [COLLECT_SECOND_REPORT]
         reason = "the ranks differ in the RAS report, as those of a running job do, and no rank is behind all others"
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[COLLECT_SECOND_REPORT])
     else:
+        verdict, doubt, collect = Kind.NO_HANG, Doubt.HANGS_TOGETHER, [COLLECT_SECOND_REPORT]
         reason = (
             "all ranks answered RAS and agree; ranks that hang in a call that all have launched look the same, "
             "and one report cannot show the difference"
         )
-        diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.HANGS_TOGETHER], collect=[COLLECT_SECOND_REPORT])
+    diagnosis = Explanation(verdict, reason, [doubt], collect=[*collect])
     diagnosis.add_evidence("context", report_starts)
     return diagnosis
 

@@ -13,7 +13,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
-from ncclforensics.analyses.verdict.sources.torch_diagnosis import (
+from ncclforensics.analyses.verdict.sources.torch_text import (
     in_job,
     numbers_in_job,
     ranks_with_output,
