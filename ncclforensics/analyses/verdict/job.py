@@ -351,12 +351,6 @@ class Job:
         """Return the members of a communicator that have a log; none where the key is None."""
         return [row.rank_id for row in self.members.get(str(key), [])]
 
-    def has_guessed_members(self, key: str) -> bool:
-        """Whether these processes may belong to several communicators: no Init line, a part of the job's ranks."""
-        rows, size = self.members[key], self.nranks or 0
-        is_guessed = all(row.is_inferred for row in rows) and rows[0].nranks < size
-        return is_guessed and len(self.rank_ids) < size
-
     def holds_several(self, key: str) -> bool:
         """Whether several communicators stand under one key, and nothing tells them apart."""
         return len(self.members[key]) > self.members[key][0].nranks

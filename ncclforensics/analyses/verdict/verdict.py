@@ -105,7 +105,7 @@ def _ranks_of_part(job: Job, key: str | None) -> tuple[int, ...] | None:
     members = job.members.get(str(key), [])
     numbers = job.rank_numbers({row.rank_id for row in members})
     is_part = bool(members) and len(members) == len(numbers) == members[0].nranks < (job.nranks or 0)
-    return tuple(sorted(numbers)) if is_part and not job.has_guessed_members(str(key)) else None
+    return tuple(sorted(numbers)) if is_part else None
 
 
 @analysis(JOB_DIAGNOSIS, of=("rank",))

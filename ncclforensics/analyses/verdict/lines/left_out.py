@@ -75,11 +75,7 @@ def _doubt_messages_of_unknown_peers(job: Job, diagnosis: Explanation) -> Explan
 
     Which Send belongs to which Recv is not known there: each of these may wait in one.
     """
-    guessed = [
-        key
-        for key in job.members
-        if job.holds_several(key) or job.has_guessed_members(key) or job.count_unseen_members(key)
-    ]
+    guessed = [key for key in job.members if job.holds_several(key) or job.count_unseen_members(key)]
     unknown = [rank_id for rank_id in diagnosis.culprits if guessed and _sends_on(job, rank_id, guessed)]
     if not unknown:
         return None

@@ -55,8 +55,7 @@ def find_divergent_calls(job: Job) -> Explanation | None:
             earliest.remark("no log of another member shows which is right")
             earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
     if any(row.is_inferred for row in job.members[key]):  # without a majority, they may be several
-        is_open = has_no_majority or job.has_guessed_members(key)
-        earliest.doubt(Doubt.MEMBERS_GUESSED if is_open else Doubt.MEMBERS_INFERRED)
+        earliest.doubt(Doubt.MEMBERS_GUESSED if has_no_majority else Doubt.MEMBERS_INFERRED)
     is_damaged = any(gap.missing < 0 or gap.rank_id not in earliest.culprits for gap in job.gaps if gap.nth)
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.doubt(Doubt.LINES_MISSING)

@@ -18,7 +18,6 @@ from ncclforensics.analyses.verdict.lines.unequal_ends import (
     find_end_in_setup,
     find_others_in_setup,
     find_several_ends,
-    have_staggered_ends,
 )
 from ncclforensics.analyses.verdict.sources.stacks import is_standing_still
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
@@ -108,7 +107,6 @@ def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
         diagnosis.remark("all ranks ended their communicators, which PyTorch does at an orderly end, too")
     is_of_a_running_job = (
         job.is_ended,
-        have_staggered_ends(job),
         _are_many(job, diagnosis.culprits),
         _was_ended(job) and Sign.SILENCE not in evidence,
         any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids),

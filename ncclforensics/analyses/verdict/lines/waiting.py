@@ -210,7 +210,7 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.MEMBER_UNSEEN)
     if any(row.is_inferred for key in keys for row in job.members[key]):
         diagnosis.doubt(Doubt.MEMBERS_INFERRED)
-    if keys and all(job.holds_several(key) or job.has_guessed_members(key) for key in keys):
+    if keys and all(map(job.holds_several, keys)):
         diagnosis.doubt(Doubt.MEMBERS_GUESSED)
     if any(map(job.count_unseen_members, keys)) and not all(
         job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits
