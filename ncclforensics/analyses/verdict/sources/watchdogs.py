@@ -151,7 +151,7 @@ def find_desync(job: Job) -> Explanation | None:
         if diagnosis := _find_different_works(job, [*rows, *_of_only_group(job, guid)], sequence, name):
             return diagnosis
     lagging = sorted({rank for row in job.desyncs for rank in row["ranks"]})
-    waiting_numbers = {*(row["rank"] for row in job.rank_ids.values()), *(row.rank for row in job.timeouts)} - {None}
+    waiting_numbers = {*(row.rank for row in job.rank_ids.values()), *(row.rank for row in job.timeouts)} - {None}
     if lagging and waiting_numbers - {*lagging}:
         numbers = sorted({row["sequence"] for row in job.desyncs} - {None})
         place = f"collective {numbers[0]}" if len(numbers) == 1 else "a collective that the others are in"
