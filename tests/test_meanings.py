@@ -34,6 +34,11 @@ class Sample(NamedTuple):
     meaning: Meaning
 
     @property
+    def name(self) -> str:
+        """What a sample of samples is chosen by: the same in each process."""
+        return self.text
+
+    @property
     def head(self) -> str:
         """A line that makes its format known, where the sample alone does not; else nothing."""
         for form in all_formats().values():

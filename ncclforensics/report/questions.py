@@ -13,6 +13,7 @@ class Question(NamedTuple):
     text: str  # a noun clause
     frames: tuple[str, ...]  # rows in any of them answer it
     grammars: tuple[str, ...]  # their `// needs:` lines say how to have such lines printed
+    subject: str  # job, machine, network, fabric, steps
     related: tuple[str, ...] = ()  # frames of lines that need the same, but are printed only when something happens
     more_needs: str = ""  # what is needed besides
 
@@ -22,6 +23,15 @@ class Question(NamedTuple):
         return "; ".join(filter(None, [*(load(name).needs for name in self.grammars), self.more_needs]))
 
 
+# What else is asked of whoever brought something on a subject. A map says nothing of calls, and nobody asked it to.
+ASKED_WITH = {
+    "job": ("job", "machine", "network"),
+    "machine": ("machine",),
+    "network": ("network",),
+    "fabric": ("fabric", "network"),
+    "gpus": ("gpus", "machine"),
+    "steps": ("steps", "machine"),
+}
 QUESTIONS = (
     Question(
         "what NCCL warned about",
@@ -39,6 +49,7 @@ QUESTIONS = (
             "google_net",
         ),
         ("warning",),
+        "job",
         (
             "usage",
             "unexpected_peer",
@@ -48,6 +59,7 @@ QUESTIONS = (
             "p2p_failure",
             "diagnostics_fault",
             "repeated_line",
+            "build_mismatch",
             "system_advice",
         ),
     ),
@@ -55,40 +67,47 @@ QUESTIONS = (
         "which rank called what, in which order",
         ("operation", "replay", "request", "work", "ras_state", "journal_call"),
         ("operation",),
+        "job",
         ("announced_call", "analyzer_entry", "analyzer_row", "ras_rank"),
     ),
     Question(
         "which ranks there are, and how they are connected",
         ("communicator", "connection"),
         ("init",),
+        "job",
     ),
     Question(
         "why this network and this plugin were chosen",
         ("net_devices", "plugin", "libfabric", "google_net"),
         ("network",),
+        "job",
         ("failover", "ib_unusable", "collnet", "sharp", "remote_rails", "libfabric_log", "ucx"),
     ),
     Question(
         "how far GPUs and NICs are from one another",
         ("topology_node", "topology_path", "device_pair"),
         ("topology", "devices"),
+        "job",
         ("affinity", "topology_detection", "topology_file", "machine_device", "gpu_link", "mnnvl", "unreadable_node"),
     ),
     Question(
         "which algorithm and protocol each call used",
         ("algorithm_choice",),
         ("tuning",),
+        "job",
     ),
     Question(
         "which variables were set",
         ("setting",),
         ("environment",),
+        "job",
         ("setting_status", "setting_refused"),
     ),
     Question(
         "which ranks arrive late, which communicators are slow",
         ("lag", "ended_operation", "ras_state"),
         ("operation",),
+        "job",
         ("profiler_event",),
         more_needs="NCCL_DEBUG_TIMESTAMP_LEVELS=ALL (NCCL 2.26 or later)",
     ),
@@ -96,12 +115,14 @@ QUESTIONS = (
         "how long each phase of init took",
         ("init_timing", "bootstrap_timing"),
         ("prefix",),
+        "job",
         more_needs="NCCL 2.22 or later",
     ),
     Question(
         "which GPU, link and memory faults the kernel logged",
         ("hardware_event", "kernel_kill", "kernel_report"),
         ("job",),
+        "machine",
         (
             "work_status",
             "watchdog",
@@ -119,18 +140,22 @@ QUESTIONS = (
             "jax_service",
             "nvshmem_error",
             "engine_load",
+            "engine_rate",
+            "gradient_error",
         ),
     ),
     Question(
         "whether links lost or corrupted packets",
         ("counter", "port_state"),
         ("portcounters", "ethernet"),
+        "network",
         ("pfc", "pfc_row", "switch_error", "link_quality", "ibdiagnet_stage"),
     ),
     Question(
         "what bandwidth these machines reach",
         ("table_row", "link_row", "pair_row"),
         ("nccltests", "perftest", "gpubandwidth"),
+        "network",
         (
             "test_failure",
             "test_refusal",
@@ -145,17 +170,20 @@ QUESTIONS = (
         "how the switches of the fabric are cabled, and where they route",
         ("fabric_link",),
         ("fabricmap", "fabriclinks", "portstates", "routes"),
+        "fabric",
     ),
     Question(
         "whether the services and self-tests of a host's GPUs failed",
         ("dcgm_link", "dcgm_result", "manager_service"),
         ("dcgm", "fabricmanager"),
+        "gpus",
         ("gpu_test",),
     ),
     Question(
         "how long each step of training took",
         ("training_step", "progress_bar"),
         ("steps",),
+        "steps",
         ("timer_head", "straggler_report", "script_wait"),
     ),
 )

@@ -11,7 +11,7 @@ from ncclforensics.data.names import version_text
 from ncclforensics.formats import nccl
 from ncclforensics.frames.columns import printed_hosts, text_of
 from ncclforensics.frames.protocol import Frames
-from ncclforensics.report.questions import QUESTIONS
+from ncclforensics.report.questions import ASKED_WITH, QUESTIONS
 from ncclforensics.rules.finding import Finding
 
 Row = dict[str, Any]
@@ -135,9 +135,15 @@ def _subsystems(run: Frames) -> list[str]:
 
 
 def not_shown(run: Frames) -> list[Row]:
-    """Return the questions that these logs cannot answer, and what to set so that the next logs do."""
+    """Return the questions on the subjects of these logs that they cannot answer, and what to set for the next ones."""
+    subjects = {question.subject for question in QUESTIONS if any(map(run.has, question.frames))}
+    # What jobs and their launchers print when something happens stands beside questions on jobs and on machines.
+    beside = {question.subject for question in QUESTIONS if any(map(run.has, question.related))}
+    subjects |= {"job" if subject == "machine" else subject for subject in beside}
+    subjects = subjects or {"job"}
+    asked = {subject for shown in subjects for subject in ASKED_WITH[shown]}
     return [
         {"question": question.text, "needs": question.needs}
         for question in QUESTIONS
-        if not any(run.has(frame) for frame in question.frames)
+        if question.subject in asked and not any(map(run.has, question.frames))
     ]
