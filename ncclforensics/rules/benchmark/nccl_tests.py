@@ -132,7 +132,8 @@ def bench_run_cut_off(
     for row in benchmark.filter(~pl.col("is_complete")).to_dicts():
         lines = benchmark_line.filter(pl.col("benchmark") == row["benchmark"])
         table = lines.filter(pl.col("frame").is_in(["table_row", "row_rest", "table_head"]))
-        if not row["rows"] and (row["min_bytes"] is None or row["source"] in refused):
+        is_begun = row["min_bytes"] is not None or (row["listed_devices"] and table.height)
+        if not row["rows"] and (not is_begun or row["source"] in refused):
             continue
         size = row["unfinished_size"]
         rows = f"{row['rows']} rows" + (f", the last of {bytes_text(row['last_size'])}" if row["rows"] else "")
@@ -141,6 +142,7 @@ def bench_run_cut_off(
             title, detail = f"{called(row)} did not finish{measurement}", "the test printed that a call failed"
         else:
             before = f"before {bytes_text(size)}" if size is not None else "without a footer"
+            before = before if row["rows"] or size is not None else "without a row of its table"
             title = f"the output of {called(row)} ends {before}"
             detail = "the test stood still there or was ended, or this is only a part of its output"
         yield Finding(
