@@ -5,6 +5,6 @@ from __future__ import annotations
 from ncclforensics.data import nouns
 
 GRAMMARS = ("rdmadevices", "collected")
-SIGNATURES = ("verbs_device", "gid_row", "port_netdev")
+SIGNATURES = ("verbs_device", "verbs_gid", "gid_row", "port_netdev")
 KINDS = dict.fromkeys(SIGNATURES, "ib-state")
 NOUN = nouns.PORT
