@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from ncclforensics.analyses.benchmark.host_network import host_network
-from ncclforensics.rules.benchmark import busbw, named_nics, sweeps
+from ncclforensics.rules.benchmark import busbw, link_tests, named_nics, sweeps
 from ncclforensics.rules.finding import Finding
 from tests.rule_rows import NOTHING, Row, findings_of
 
@@ -60,11 +60,30 @@ def test_a_host_is_slow_below_the_share_of_its_kind(gigabytes: float, found: lis
         (run("gpu-a", listed_devices=7), GIB),
         (run("gpu-a", gpus=["NVIDIA L4"]), GIB),
         (run("gpu-a", gpus=[H100, "NVIDIA H200"]), GIB),
-        (run("gpu-a", nranks=4, listed_devices=4), GIB),
+        (run("gpu-a", nranks=3, listed_devices=3), GIB),
+        (run("gpu-a", nranks=4, listed_devices=4, gpus=["NVIDIA A100-SXM4-80GB"]), GIB),
     ],
 )
 def test_a_host_of_an_unknown_kind_or_a_small_size_is_not_judged(row: Row, size: int) -> None:
     assert expected(row, measured(40.0, size)) == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "gigabytes", "found"),
+    [
+        ("NVIDIA H200", 4, 363.0, []),  # measured: stas00/ml-engineering
+        ("NVIDIA H200", 4, 150.0, [WARNING]),
+        ("AMD Instinct MI300X", 2, 47.7, []),  # one link of seven
+        ("AMD Instinct MI300X", 2, 20.0, [WARNING]),
+        ("AMD Instinct MI300X", 8, 47.7, [WARNING]),
+        ("NVIDIA GH200 120GB", 4, 338.8, []),
+    ],
+)
+def test_a_part_of_a_host_is_judged_by_what_such_a_part_reaches(
+    gpu: str, gpus: int, gigabytes: float, found: list[tuple[str, str]]
+) -> None:
+    row = run("gpu-a", nranks=gpus, listed_devices=gpus, gpus=[gpu])
+    assert short(expected(row, measured(gigabytes))) == found
 
 
 def test_the_best_large_size_counts() -> None:
@@ -247,12 +266,44 @@ def test_a_test_drops_above_a_size(rates: tuple[float, ...], above: str | None) 
     assert [finding.title.partition(" slower above ")[2] for finding in findings] == ([above] if above else [])
 
 
+@pytest.mark.parametrize(
+    ("gpu", "gigabytes", "found"),
+    [
+        (H100, 376.0, 0),
+        (H100, 150.0, 0),  # boards of four: a third of the links
+        (H100, 42.0, 1),
+        ("NVIDIA H100 PCIe", 42.0, 0),
+        ("Tesla V100-SXM2-32GB", 9.0, 0),  # not all pairs are linked
+        ("AMD Instinct MI300X", 48.0, 0),
+        ("AMD Instinct MI300X", 25.0, 1),
+    ],
+)
+def test_pairs_that_all_carry_what_pcie_carries_are_named(gpu: str, gigabytes: float, found: int) -> None:
+    cells = [
+        {
+            "matrix": 0, "ends": "GPU", "kind": "bandwidth", "has_peer_access": True, "row": row, "column": column,
+            "value": gigabytes,
+        }
+        for row in range(4)
+        for column in range(4)
+    ]  # fmt: skip
+    devices = [{"device": nth, "gpu": gpu} for nth in range(4)]
+
+    assert len(findings_of(link_tests.bench_pairs_below_links, gpu_pair=cells, pair_device=devices)) == found
+
+
 def sweep(*slow: tuple[str, str]) -> list[Finding]:
     """Tests of pairs of eight hosts, in two rounds."""
     rounds = ("ab", "cd", "ef", "gh", "ac", "bd", "eg", "fh")
-    runs = [run(*pair, benchmark=nth, source=0, line=nth) for nth, pair in enumerate(rounds)]
-    rows = [measured(10.0 if tuple(pair) in slow else 40.0, benchmark=nth) for nth, pair in enumerate(rounds)]
-    return findings_of(sweeps.bench_find_slow_node, benchmark=runs, measurement=rows)
+    runs = [
+        {
+            "benchmark": nth, "collective": "all_reduce", "models": H100, "type": "float", "largest": GIB,
+            "ranks_per_host": 8.0, "hosts": [*pair], "host_count": 2, "best_line": nth,
+            "busbw": 10.0 if tuple(pair) in slow else 40.0,
+        }
+        for nth, pair in enumerate(rounds)
+    ]  # fmt: skip
+    return findings_of(sweeps.bench_find_slow_node, host_run=runs)
 
 
 def test_a_sweep_names_the_host_or_the_pairs_that_are_slow() -> None:

@@ -16,6 +16,7 @@ from ncclforensics.errors import UsageError
 from ncclforensics.inputs import lines
 from ncclforensics.rules.finding import Severity
 from ncclforensics.rules.registry import all_rules
+from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
 from ncclforensics.views import ci_formats
 from tests.incidents import ALL, INCIDENTS, Incident, checked
 
@@ -39,6 +40,31 @@ def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> Non
     undecided = [answer for answer in report.verdicts if answer.verdict == "undecidable"]
     assert document.get("tests") == str(len(all_rules()) + len(undecided))
     assert len([case for case in document.iter("testcase") if case.find("skipped") is not None]) == len(undecided)
+
+
+@pytest.mark.parametrize(
+    ("absent", "outcome", "results"), [(None, "failure", ["slow-rank"]), (0, "skipped", [])], ids=["slow", "undecided"]
+)
+def test_what_makes_a_job_slow_is_a_test_case_that_passes_only_if_it_was_judged(
+    tmp_path: Path, absent: int | None, outcome: str, results: list[str]
+) -> None:
+    generate_slow(SlowPlan(SlowFault.RANK, gpus_per_node=4, tp=2), tmp_path)
+    if absent is not None:
+        (tmp_path / f"rank{absent}.pt.trace.json").unlink()
+    report = analyze([str(tmp_path)], full=True)
+    report.is_about_slow = True
+
+    document = ET.fromstring(ci_formats.junit(report, SERIOUS))
+    (run,) = json.loads(ci_formats.sarif(report))["runs"]
+
+    JUNIT.validate(document)
+    Sarif.model_validate_json(ci_formats.sarif(report))
+    (case,) = (case for case in document.iter("testcase") if case.get("name") == "verdict on the speed of the job")
+    assert [part.tag for part in case] == [outcome]
+    assert int(document.get("tests") or 0) == len(list(document.iter("testcase")))
+    assert [result["ruleId"] for result in run["results"] if "ruleIndex" not in result] == results
+    notes = run["invocations"][0]["toolExecutionNotifications"]
+    assert [note["level"] for note in notes] == ["warning"] * (outcome == "skipped")
 
 
 def test_fail_on_decides_which_testcases_fail() -> None:

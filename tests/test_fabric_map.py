@@ -8,7 +8,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.data.busbw import limit_of
-from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
+from ncclforensics.simulate.fabric import FabricFault, SimulatedFabric, simulated_fabric
 from ncclforensics.simulate.fabric_text import write_fabric
 from ncclforensics.views.printed_report import PrintedReport
 
@@ -29,6 +29,9 @@ RULES = {
     FabricFault.HOT_UPLINK: "fabric-hot-uplink",
     FabricFault.UNEVEN_LOAD: "fabric-uneven-load",
     FabricFault.UNEVEN_ROUTES: "fabric-uneven-routes",
+    FabricFault.BAD_CABLE: "fabric-pairs-share-part",
+    FabricFault.BAD_LEAF: "fabric-pairs-share-part",
+    FabricFault.BAD_LINK: "fabric-pairs-share-part",
 }
 NOTES = {"fabric-links-absent"}  # of a link that now leads elsewhere
 
@@ -51,6 +54,25 @@ def test_a_simulated_fault_of_a_fabric_is_named_and_nothing_else(fault: FabricFa
     assert fault is FabricFault.LEAF_ABSENT or str(named or "") in said
 
 
+def test_a_hot_uplink_names_the_hosts_that_the_table_sends_through_it(tmp_path: Path) -> None:
+    fabric = simulated_fabric(24, 2, FabricFault.HOT_UPLINK, seed=7)
+    write_fabric(fabric, FabricFault.HOT_UPLINK, tmp_path)
+    leaf, port = fabric.truth["switch"], fabric.truth["port"]
+    _, _, table = (tmp_path / "dump_lfts.txt").read_text(encoding="utf-8").partition(f"({leaf_description(leaf)})")
+    own = table.partition("valid lids")[0].splitlines()
+    reached = {line.split("'")[1] for line in own if f" {port:03d} :" in line}
+
+    (finding,) = judged(tmp_path).findings
+
+    _, _, named = finding.detail.partition("sends through it to ")
+    assert reached
+    assert set(named.split(" and ")[0].split(", ")) <= reached
+
+
+def leaf_description(leaf: object) -> str:
+    return f"MF0;{leaf}:MQM9700/U1"
+
+
 def test_a_map_without_tabs_and_with_labels_of_ibdiagnet_is_the_same_map(tmp_path: Path) -> None:
     fabric = simulated_fabric(24, 2, FabricFault.UPLINKS_MISSING, seed=7)
     write_fabric(fabric, FabricFault.UPLINKS_MISSING, tmp_path / "usual")
@@ -69,6 +91,69 @@ def test_a_map_without_tabs_and_with_labels_of_ibdiagnet_is_the_same_map(tmp_pat
         (tmp_path / name).mkdir()
         (tmp_path / name / "map.txt").write_text(other, encoding="utf-8", newline="")
         assert judged(tmp_path / name).frames["fabric_link"].select(columns).equals(usual), name
+
+
+WIDTHS, SPEEDS = {"1x": 1, "2x": 16, "4x": 2}, {"NDR": 2048}  # codes of ibdiagnet
+
+
+def write_tables(fabric: SimulatedFabric, path: Path) -> None:
+    """Write nodes, ports and links as ibdiagnet does, with some of its columns."""
+    nodes, ports, links = ["NodeDesc,NumPorts,NodeType,SystemImageGUID,NodeGUID,DeviceID"], [], []
+    for node in fabric.nodes.values():
+        guid, kind, device = f"0x{node.guid:016x}", 1 + node.is_switch, 0xD2F2 if node.is_switch else 0x1021
+        nodes.append(f'"{node.description}",{node.ports},{kind},{guid},{guid},{device}')
+    for (guid, port), (peer, peer_port, width, speed) in fabric.links.items():
+        lid = fabric.nodes[guid].lid
+        ports.append(f"0x{guid:016x},0x{guid:016x},{port},{lid},{WIDTHS[width]},{SPEEDS[speed]},5,4")
+        if (guid, port) < (peer, peer_port):
+            links.append(f"0x{guid:016x},{port},0x{peer:016x},{peer_port}")
+    sections = {
+        "NODES": nodes,
+        "PORTS": ["NodeGuid,PortGuid,PortNum,LID,LinkWidthActv,LinkSpeedActv,PortPhyState,PortState", *ports],
+        "LINKS": ["NodeGuid1,PortNum1,NodeGuid2,PortNum2", *links],
+    }
+    lines = [line for name, rows in sections.items() for line in (f"START_{name}", *rows, f"END_{name}", "", "")]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "fault", [FabricFault.NONE, FabricFault.SPINE_SHORT, FabricFault.CROSSED_RAILS, FabricFault.SLOW_LINK]
+)
+def test_the_tables_of_ibdiagnet_are_the_same_map(fault: FabricFault, tmp_path: Path) -> None:
+    fabric = simulated_fabric(24, 4, fault, seed=7)
+    write_fabric(fabric, fault, tmp_path / "map")
+    (tmp_path / "tables").mkdir()
+    write_tables(fabric, tmp_path / "tables" / "ibdiagnet2.db_csv")
+
+    of_map, of_tables = judged(tmp_path / "map"), judged(tmp_path / "tables")
+
+    shown = [[(finding.rule, finding.title) for finding in report.findings] for report in (of_map, of_tables)]
+    assert shown[0] == shown[1]
+    sizes = [
+        report.frames["fabric_map"].select("switches", "levels", "links", "is_whole").rows()
+        for report in (of_map, of_tables)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def test_damaged_tables_of_ibdiagnet_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    links = [
+        "NodeGuid1,PortNum1,NodeGuid2,PortNum2",
+        "0x12,1,0x13,2",
+        "0x12,3,0x13",
+        "0x12,4294967296,0x1,1",
+        "0x14,1,,",
+    ]
+    ports = ["NodeGuid,PortNum,LID,LinkWidthActv", "0xzz,1,65535,7", "0x12,255,1,2", "0x12,1,,"]
+    lines = ["START_LINKS", *links, "END_LINKS", "START_PORTS", *ports]
+    (tmp_path / "ibdiagnet2.db_csv").write_text("\n".join(lines), encoding="utf-8")
+
+    report = judged(tmp_path)
+
+    assert report.defects == []
+    ends = report.frames["fabric_end"].select("guid", "port", "peer_guid", "peer_port", "line").rows()
+    one, other = "0x0000000000000012", "0x0000000000000013"
+    assert sorted(ends) == [(one, 1, other, 2, 3), (other, 2, one, 1, 3)]
 
 
 def test_limits_hold_for_what_machines_were_measured_to_reach() -> None:

@@ -96,6 +96,7 @@ OF_PATTERNS = {
 APPLYING = {
     "inputs/lines.py": "escape sequences and control bytes, before there are lines",
     "frames/source_order.py": "those of the grammars",
+    "parsing/altered_lines.py": "parts of the grammar `copied`",
     "parsing/launcher_prefixes.py": "those of the grammars",
     "grammar/dialect.py": "those of the grammars",
     "parsing/learned_tags.py": "those of the grammars, and the tag that it learns",

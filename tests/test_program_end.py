@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.cli.options import FailOn
+from ncclforensics.cli.output import exit_code_of
 from ncclforensics.views import json_report
 
 RANKS = range(4)
@@ -55,3 +57,33 @@ def test_connections_lost_around_the_end_of_the_program(tmp_path: Path, lines: l
     assert hang["verdict"] == verdict
     if verdict == "no-hang":
         assert (hang["certainty"], hang["culprits"]) == ("likely", [])
+
+
+BENCHMARK = """\
+# nThread 1 nGpus 8 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+     1048576        262144     float     sum      -1    64.83   16.17   28.31      0    64.32   16.30   28.53      0
+     2097152        524288     float     sum      -1    78.53   26.70   46.73      0    78.09   26.86   47.00      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 37.6
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "reason", "code"),
+    [
+        (6, "no-hang", "the output of nccl-tests is complete", 0),
+        (4, "undecidable", "has no footer, and ends behind the row of 2 MiB", 3),
+    ],
+)
+def test_a_benchmark_alone_tells_how_far_it_came(
+    lines: int, verdict: str, reason: str, code: int, tmp_path: Path
+) -> None:
+    log = tmp_path / "bench.log"
+    log.write_text("".join(BENCHMARK.splitlines(keepends=True)[:lines]))
+
+    hang = json_report.as_object(analyze(str(log)))["hang"]
+
+    assert hang["verdict"] == verdict
+    assert reason in hang["reason"]
+    assert exit_code_of(analyze(str(log)), FailOn.WARNING, asks_for_hang=True) == code

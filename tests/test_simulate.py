@@ -209,6 +209,8 @@ def test_handled_logs_show_the_same(handlings: list[Handling], tmp_path: Path) -
         (["--fault", "shared-gpu", "--ranks", "7,8"], "several ranks of one host"),
         (["--fault", "network-lost", "--nodes", "1"], "several hosts"),
         (["--fault", "network-lost", "--comm", "tp"], "concerns the communicator world"),
+        (["--slow", "rank", "--fault", "lagging"], "choose one"),
+        (["--slow", "rank", "--fabric", "slow-link"], "choose one"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(

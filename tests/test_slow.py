@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import random
@@ -56,6 +57,9 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: Path | str) -> tuple
         ("net-slow-link", "slow-communication", ()),
         ("imbalance", "uneven-work", ()),
         ("balanced-groups", "exposed-communication", ()),
+        ("busy-machine", "exposed-communication", ()),
+        ("late-on-a-busy-machine", "slow-rank", (6,)),
+        ("periodic-on-a-busy-machine", "periodic-stalls", (2,)),
     ],
 )
 def test_real_jobs_that_were_made_slow_in_a_known_way(job: str, verdict: str, ranks: tuple[int, ...]) -> None:
@@ -79,6 +83,94 @@ def test_the_step_from_which_on_a_rank_is_late_is_found() -> None:
     assert answer.since_step is not None
     assert abs(answer.since_step - 25) <= 1
     assert answer.since is not None
+
+
+def test_transfers_that_a_busy_machine_delays_are_no_slow_network() -> None:
+    """Eight ranks share two cores: their calls are as slow as over a slow link, but not all of them."""
+    busy, behind_a_link = (report_of(JOBS / job).run["call_rate"] for job in ("busy-machine", "net-slow-link"))
+
+    assert busy["busbw"].max() < 0.125  # GB/s: 1 Gbit/s
+    assert (busy["is_steady"].any(), behind_a_link["is_steady"].any()) == (False, True)
+
+
+def test_a_rank_is_named_where_ends_lie_apart_if_the_others_wait_for_it() -> None:
+    window = StepWindow(report_of(JOBS / "late-on-a-busy-machine").run["own_time"])
+
+    assert not window.ends_together
+    named = window.named({}, {})
+    assert named is not None
+    assert (named.found.members, window.numbers[named.since or 0]) == ((6,), 30)
+
+    window.waits = [[0.0] * len(times) for times in window.waits]
+    assert window.named({}, {}) is None
+
+
+def test_a_set_of_half_of_the_ranks_is_not_named_for_being_last_in_half_of_the_steps() -> None:
+    """Two ranks of four are late in each step, drawn anew."""
+    generator, named = random.Random(3), 0
+    window = StepWindow(report_of(JOBS / "balanced-groups").run["own_time"])
+    for _ in range(100):
+        window = copy.copy(window)
+        late = [generator.sample([0.0, 0.0, 15_000.0, 15_000.0], 4) for _ in window.own]
+        window.own = [[20_000 + generator.gauss(0, 1500) + more for more in step] for step in late]
+        named += window.named({"a": frozenset({0, 1}), "b": frozenset({2, 3})}, {}) is not None
+
+    assert named == 0
+
+
+def test_a_long_step_of_another_rank_does_not_change_the_period_of_stalls() -> None:
+    window = StepWindow(report_of(JOBS / "periodic").run["own_time"])
+    assert window.stalls is not None
+    first, second = window.stalls.places[:2]
+    window = StepWindow(report_of(JOBS / "periodic").run["own_time"])
+    window.own[(first + second) // 2][0] = max(window.own[first])
+
+    stalls = window.stalls
+
+    assert stalls is not None
+    assert (stalls.period, window.ranks[stalls.owner or 0], stalls.owned, len(stalls.places)) == (10, 3, 4, 5)
+
+
+def test_ranks_that_are_late_by_chance_are_not_said_to_work_longest() -> None:
+    generator = random.Random(1)
+    window = StepWindow(report_of(JOBS / "busy-machine").run["own_time"])
+    named = 0
+    for _ in range(50):
+        window = copy.copy(window)
+        window.own = [[generator.gauss(20_000, 8_000) for _ in window.ranks] for _ in window.own]
+        named += len(window.late_ranks())
+
+    assert named <= 3
+
+
+def test_nothing_is_asked_for_that_is_there(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, SlowFault.NONE, steps=45)
+    with_traces = answer_of(folder)
+    step_lines_alone = answer_of(folder / "train.log")
+
+    assert (with_traces.verdict, step_lines_alone.verdict) == ("even", "even")
+    assert with_traces.collect == ()
+    assert "traces" in step_lines_alone.collect[0]
+
+
+def test_traces_are_asked_for_again_if_they_are_older_than_the_change(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, SlowFault.RANK, steps=60, since=40, by=0.6)
+    log = (folder / "train.log").read_text()
+    before = simulated(tmp_path / "before", SlowFault.NONE)
+    (before / "train.log").write_text(log)
+    during = simulated(tmp_path / "during", SlowFault.NONE, steps=60)
+    (during / "train.log").write_text(log)
+
+    assert answer_of(before).verdict == answer_of(during).verdict == "slowed-down"
+    assert any("while it is slow" in step for step in answer_of(before).collect)
+    assert not any("traces" in step for step in answer_of(during).collect)
+
+
+def test_the_stall_of_a_rank_is_told_before_that_of_step_lines_which_name_none(tmp_path: Path) -> None:
+    answer = answer_of(simulated(tmp_path, SlowFault.PERIOD, steps=45, rank=5))
+
+    assert (answer.verdict, answer.ranks) == ("periodic-stalls", (5,))
+    assert not any(verdict == "periodic-stalls" for verdict, *_ in answer.considered)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +208,22 @@ def test_a_rank_that_becomes_slow_is_dated(tmp_path: Path) -> None:
     assert answer.since_step == 30  # the first traced step is step 5
 
 
+def test_a_group_that_becomes_slow_is_dated(tmp_path: Path) -> None:
+    answer = answer_of(simulated(tmp_path, SlowFault.GROUP, rank=5, steps=45, since=25))
+
+    assert (answer.verdict, answer.ranks, answer.since_step) == ("slow-group", (4, 5), 30)
+
+
+def test_step_lines_do_not_hide_that_the_trace_of_a_rank_is_missing(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, SlowFault.RANK, steps=45, since=25, by=0.6)
+    (folder / "rank6.pt.trace.json").unlink()
+
+    answer = answer_of(folder)
+
+    assert (answer.verdict, answer.missing, answer.since_step) == ("undecidable", (6,), 30)
+    assert [verdict for verdict, *_ in answer.considered] == ["slowed-down"]
+
+
 @pytest.mark.parametrize("absent", [3, 5])
 def test_without_the_trace_of_a_rank_none_is_named(tmp_path: Path, absent: int) -> None:
     folder = simulated(tmp_path, SlowFault.RANK)
@@ -146,7 +254,11 @@ def test_the_ranks_of_shuffled_steps_are_not_named() -> None:
         }
         for _ in range(SHUFFLES):
             window = StepWindow(run["own_time"])
-            window.own = [generator.sample(times, len(times)) for times in window.own]
+            orders = [generator.sample(range(len(times)), len(times)) for times in window.own]
+            window.own, window.waits = (
+                [[times[rank] for rank in order] for times, order in zip(steps, orders, strict=True)]
+                for steps in (window.own, window.waits)
+            )
             stalls = window.stalls
             named += window.named(groups, {}) is not None or (stalls is not None and stalls.owner is not None)
 

@@ -14,7 +14,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.analyses.slow.change_points import levels
-from ncclforensics.analyses.slow.step_stall import period
+from ncclforensics.analyses.slow.stalls import period
 from ncclforensics.cli import main
 from ncclforensics.extensions.loading import load_folder
 from tests.budget import IS_FULL
@@ -210,6 +210,19 @@ def test_the_order_and_the_number_of_ranks_files_changes_nothing(
 
     assert frames["step_change"]["since_step"].to_list() == [30]
     assert together["since_step"] == alone["since_step"] == 30
+
+
+def test_a_change_that_noise_hides_is_neither_told_nor_denied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = random.Random(3)
+    lengths = [rng.gauss(1.0, 0.3) for _ in range(22)] + [rng.gauss(1.3, 0.3) for _ in range(23)]
+    (tmp_path / "train.log").write_text(log(megatron, lengths), encoding="utf-8")
+
+    slow = answer(capsys, tmp_path)
+
+    assert slow["verdict"] == "undecidable"
+    assert "no change beyond noise" in slow["reason"]
 
 
 def healthy(kind: str, rng: random.Random, records: int) -> list[float]:

@@ -25,6 +25,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Tree
 
 from ncclforensics import analyze
+from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.cli import main
 from ncclforensics.report.build import Report
 from ncclforensics.report.redacted_run import redact_report
@@ -40,6 +41,7 @@ from ncclforensics.tui.content.evidence import Citer
 from ncclforensics.tui.content.logs import LineFilter
 from ncclforensics.tui.content.merged import Merger, Order
 from ncclforensics.tui.content.ranks import RankRow, State, list_ranks
+from ncclforensics.tui.content.slow import SlowJob
 from ncclforensics.tui.drivers import MOST_COLUMNS, MOST_ROWS, Page
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Log
@@ -50,8 +52,9 @@ from ncclforensics.tui.prompts import Help
 from ncclforensics.tui.rank_table import RankTable
 from ncclforensics.tui.ranks import RankGrid, Ranks
 from ncclforensics.tui.screen import TITLES
+from ncclforensics.tui.slow import HeatMap, Slow
 from tests import browser, incidents
-from tests.incidents import INCIDENTS
+from tests.incidents import INCIDENTS, ROOT
 
 LAGGING = "one-rank-stops-before-an-allreduce"
 OTHER_ROOT = "another-broadcast-root"
@@ -323,6 +326,75 @@ def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
     walk(LoadedApp(report), steps)
 
 
+def test_late_ranks_and_the_step_since_which_they_are_late_are_shown() -> None:
+    report = analyze([ROOT / "fixtures" / "slow" / "late-since"], everything=True)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("9")
+        await pilot.pause()
+        shown = text_of(app)
+        assert "SLOW-RANK (certain)  rank 1 on vm" in shown
+        assert "▲ since step 25" in shown
+        marks = {line[:6]: line[7:] for line in shown.splitlines() if line.startswith("rank ")}
+        assert marks["rank 1"] == "·" * 19 + "█" * 20
+        assert not any("█" in marks[f"rank {rank}"] for rank in (0, 2, 3))
+        assert app.page is not None
+        assert app.page.clipboard_text().startswith("step 25,")
+        assert "rank 1 on vm works 0.0085" in app.page.clipboard_text()
+        await pilot.press("left", "up")
+        assert app.page.clipboard_text().startswith("step 24,")
+        assert "rank 0 on vm works" in app.page.clipboard_text()
+
+    walk(LoadedApp(report), steps)
+
+
+def test_a_late_rank_of_4096_is_seen_and_found() -> None:
+    ranks, since = 4096, 40
+    late = pl.DataFrame({"rank": list(range(ranks)) * 100, "step": [step for step in range(100) for _ in range(ranks)]})
+    is_late = (pl.col("rank") == 2777) & (pl.col("step") >= since)
+    late = late.with_columns(length_us=pl.lit(2e5), late_us=pl.when(is_late).then(3e4).otherwise(0.0))
+    hosts = {rank: f"gpu-{rank // 8:03}" for rank in range(ranks)}
+    answer = SlowAnswer(SlowKind.RANK, "likely", "rank 2777 is late", ranks=(2777,), since_step=since)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("9")
+        await pilot.pause()
+        assert isinstance(app.page, Slow)
+        app.page.draw(SlowJob(answer, late, hosts, 2e5))
+        await pilot.pause()
+        grid = app.page.query_one(HeatMap)
+        assert grid.max_scroll_y == 0
+        (row,) = [line for line in text_of(app).splitlines() if line.startswith("ranks ") and "▓" in line]
+        assert "ranks 2736-3191" in row
+        assert "rank 2777 on gpu-347 works" in app.page.clipboard_text()
+        await pilot.press("v")
+        await pilot.pause()
+        assert grid.rows == ranks
+        assert "rank 2777 " in text_of(app)
+        assert "rank 2777 on gpu-347 works" in app.page.clipboard_text()
+
+    walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_step_lines_show_since_when_steps_take_longer(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(
+        "\n".join(
+            f" iteration {step:8}/    2000 | elapsed time per iteration (ms): {2000 + 400 * (step > 130)}.{step % 7} |"
+            for step in range(1, 241)
+        )
+    )
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("9")
+        await pilot.pause()
+        shown = text_of(app)
+        assert "SLOWED-DOWN" in shown
+        assert "▲ since step 131" in shown
+
+    walk(LoadedApp(analyze([log], everything=True)), steps)
+
+
 def test_increased_counters_are_shown_with_their_findings() -> None:
     report = of("a-cable-goes-bad-under-a-job")
 
@@ -491,7 +563,8 @@ def test_a_redacted_run_shows_pseudonyms_on_every_screen() -> None:
             if isinstance(app.page, Log):
                 await until(pilot, is_ready(app))
             assert "gpu-node" not in text_of(app)
-        await until(pilot, lambda: "host-02:" in text_of(app))  # the last screen, once the logs are merged
+        await pilot.press("8")
+        await until(pilot, lambda: "host-02:" in text_of(app))  # once the logs are merged
         assert "gpu-node" not in text_of(app)
 
     walk(Redacted(Request(("run",), redact=True)), steps)

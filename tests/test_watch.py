@@ -437,6 +437,43 @@ def test_the_others_of_a_group_are_no_stragglers_while_they_wait_for_one(replay:
     assert list(replay.watch.stragglers) == [str(replay.folder / "rank3.log")]
 
 
+def test_steps_that_become_slower_are_told_and_so_is_their_end(replay: Replay) -> None:
+    log = replay.folder / "train.log"
+    step = 0
+
+    def train(steps: int, seconds: float) -> None:
+        nonlocal step
+        for _ in range(steps):
+            step += 1
+            append(
+                log, f" iteration {step:8}/    9000 | elapsed time per iteration (ms): {1000 * seconds}.{step % 7} |\n"
+            )
+            replay.write()
+            replay.wait(seconds)
+
+    train(200, 1)
+    assert replay.told == []
+    train(40, 2)
+    (told,) = replay.told
+    assert told.startswith("since step 201 steps take 2 times as long: 1 s a step before, 2 s a step since")
+    assert list(replay.watch.step_times.slower) == [201]
+    train(200, 1)
+    assert replay.told == [told, "steps are no longer slower than before step 201"]
+    assert not replay.watch.step_times.slower
+    assert replay.ending is None
+
+
+def test_steps_with_a_larger_batch_are_not_told_as_slower(replay: Replay) -> None:
+    replay.wait(1)
+    for step in range(1, 300):
+        batch = 256 if step < 200 else 512
+        work = f"global batch size: {batch:5} | elapsed time per iteration (ms): {batch * 4}.{step % 7}"
+        append(replay.folder / "train.log", f" iteration {step:8}/ 9000 | {work} |\n")
+        replay.wait(1)
+
+    assert replay.told == []
+
+
 def test_logs_that_were_not_followed_from_their_first_line_name_no_straggler(tmp_path: Path) -> None:
     """How many calls such a log shows does not tell whether it is behind."""
     for rank in range(4):

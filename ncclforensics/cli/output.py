@@ -136,9 +136,10 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
     communicator log needs no verdict to succeed, but one that did not end, or was not judged, decides nothing. Whoever
     asks for a hang has no answer where the logs end in calls that completed, or in which all ranks hang.
     """
+    from ncclforensics.report.without_job import verdict_without_job
     from ncclforensics.rules.finding import Category
 
-    verdicts = {answer.verdict for answer in report.verdicts}
+    verdicts = {answer.verdict for answer in report.verdicts} or {verdict_without_job(report.run)}
     if report.defects:
         report_defects(report.defects)
     findings = report.findings + report.not_selected
@@ -150,4 +151,4 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
         is_judged = not any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in findings)
         return Exit.OK if is_judged and report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
     is_open = asks_for_hang and any(answer.certainty == "possible" for answer in report.verdicts)
-    return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts or is_open else Exit.OK
+    return Exit.UNDECIDABLE if "undecidable" in verdicts or is_open else Exit.OK

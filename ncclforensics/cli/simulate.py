@@ -83,6 +83,8 @@ def simulate(
         raise UsageError(f"--network {network}: not IB or Socket")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output}: not an empty folder")
+    if sum(choice is not None for choice in (slow, fault, fabric)) > 1:
+        raise UsageError("--fault, --slow, --fabric: a job that hangs, one that is slow, or a fabric: choose one")
     if fabric is not None:
         try:
             built = simulated_fabric(nodes, gpus, fabric, seed)
@@ -92,8 +94,6 @@ def simulate(
         typer.echo(json.dumps(built.truth, indent=1))
         return
     if slow is not None:
-        if fault is not None:
-            raise UsageError("--slow and --fault: a job that hangs is not slow; choose one")
         _write_slow(slow, slow_by, output, ranks, nodes=nodes, gpus=gpus, tp=tp, steps=steps, seed=seed)
         return
     chosen = Fault(fault, tuple(sorted(parse_ranks(ranks))), communicator) if fault is not None else None

@@ -95,6 +95,7 @@ def watch(
     from ncclforensics.inputs.remote import is_remote
     from ncclforensics.inputs.sources import forget_spooled
     from ncclforensics.watch.followed_files import FollowedFiles
+    from ncclforensics.watch.step_times import StepTimes
     from ncclforensics.watch.watch import Watch
 
     gc.enable()  # `run` disables it, for commands that end soon
@@ -107,12 +108,14 @@ def watch(
         if not quiet:
             typer.echo(printable(f"{time.strftime('%H:%M:%S')}  {text}"), err=True)
 
+    settings = configure(config, quiet=quiet)
     job = Watch(
         FollowedFiles(paths),
         rank_from=rank_from,
         longest_pause=longest_pause,
-        settings=configure(config, quiet=quiet),
+        settings=settings,
         notify=notify,
+        step_times=StepTimes(rank_from, settings),
     )
     with ExitStack() as stack:
         stack.callback(forget_spooled)

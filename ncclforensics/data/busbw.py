@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # busbw / algbw by collective, of n ranks (nccl-tests, doc/PERFORMANCE.md and src/*.cu at 2.19.6; unchanged since 2.9).
 DOUBLED = ("all_reduce", "all_reduce_bias")  # 2 (n - 1) / n
@@ -33,6 +33,7 @@ class Machine:
     ring: tuple[float, float]  # measured: all_reduce, all_gather, reduce_scatter over rings
     offloaded: tuple[float, float] | None  # all_reduce where the switch reduces (NVLS)
     source: str
+    least: int | None = None  # so many GPUs of a host reach `ring` as well; None: only all of them
 
 
 _GUIDE = "stas00/ml-engineering, network"
@@ -40,19 +41,38 @@ _AZURE = "azurehpc-health-checks"
 # Models with slower links (H800, A800, H20) and those on PCIe cards (H100 PCIe, H200 NVL) are not among them.
 _V100 = ("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB")
 _A100 = ("A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB", "A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "A100-SXM-80GB")
+_H100 = ("NVIDIA H100 80GB HBM3",)
 MACHINES = (
     Machine(_V100, 8, 150, (110, 135), None, f"{_AZURE}, ND40rs v2: at least 110"),
     Machine(_A100, 8, 300, (228, 237), None, f"{_GUIDE}: 234.9; {_AZURE}: at least 228"),
-    Machine(("NVIDIA H100 80GB HBM3",), 8, 450, (360, 370), (460, 482), f"{_GUIDE}: 367, 480; {_AZURE}: at least 460"),
-    Machine(("NVIDIA H200",), 8, 450, (360, 370), (460, 482), f"{_GUIDE}: 367 and 480; {_AZURE}: at least 431"),
+    # 4 to 7 GPUs of an H200 host: 363 to 460. Boards of four without a switch: as GH200.
+    Machine(_H100, 8, 450, (360, 370), (460, 482), f"{_GUIDE}: 367, 480; {_AZURE}: at least 460", 4),
+    Machine(("NVIDIA H200",), 8, 450, (360, 370), (460, 482), f"{_GUIDE}: 367 and 480; {_AZURE}: at least 431", 4),
     Machine(("NVIDIA B200",), 8, 900, (673, 683), (838, 846), f"{_GUIDE}: 682 and 838"),
     Machine(("AMD Instinct MI300X",), 8, 448, (304, 317), None, "AMD, MI300X system validation: at least 304"),
+    # Two of eight use one of seven links: 64 GB/s, of which 48 can be used.
+    Machine(("AMD Instinct MI300X",), 2, 64, (46, 48), None, f"{_GUIDE}: 47.7, one link of seven"),
+    Machine(("NVIDIA GH200 120GB",), 4, 450, (330, 339), None, "CSCS Alps: 338.8"),
+    Machine(("NVIDIA H100 NVL",), 2, 300, (205, 210), None, f"{_AZURE}, NC H100 v5: 208"),
 )
 
 
 def machine_of(gpu: str, gpus: int) -> Machine | None:
-    """Return the kind of host with `gpus` GPUs of the model `gpu`; None if it is not known."""
-    return next((machine for machine in MACHINES if gpu in machine.models and machine.gpus == gpus), None)
+    """Return the kind of host of which `gpus` GPUs of the model `gpu` take part; None if it is not known.
+
+    >>> machine_of("NVIDIA H200", 4).offloaded, machine_of("NVIDIA B200", 4)
+    (None, None)
+    """
+    known = [machine for machine in MACHINES if gpu in machine.models]
+    complete = next((machine for machine in known if machine.gpus == gpus), None)
+    part = next((machine for machine in known if machine.least and machine.least <= gpus < machine.gpus), None)
+    return complete or (part and replace(part, gpus=gpus, offloaded=None))
+
+
+# Share of a GPU's links that any pair of a host has to itself: on boards of four a third, of eight MI300X a seventh;
+# all of them behind NVSwitches. In hosts with V100 some pairs have none.
+PAIR_SHARE = {**dict.fromkeys((*_A100, *_H100, "NVIDIA H200", "NVIDIA B200"), 1 / 3), "AMD Instinct MI300X": 1 / 7}
+PAIR_BAD = 0.5  # of that; PCIe carries less
 
 
 LIMIT_MARGIN = 1.07  # figures above a limit by less are of rounding, or of a clock

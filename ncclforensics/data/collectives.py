@@ -34,6 +34,18 @@ ELEMENT_BYTES = {
     "bool": 1, "c10::BFloat16": 2, "c10::Half": 2,
 }  # fmt: skip
 
+_LIBRARIES = ("nccl", "rccl", "msccl")  # in names of kernels that communicate, without case
+
+
+def communicates(kernel: str) -> bool:
+    """Whether a kernel of this name belongs to a library of collectives.
+
+    >>> communicates("ncclDevKernel_SendRecv(ncclDevComm*)"), communicates("ampere_bf16_s16816gemm")
+    (True, False)
+    """
+    lowered = kernel.lower()
+    return any(library in lowered for library in _LIBRARIES)
+
 
 @lru_cache(maxsize=4096)
 def collective_named(name: str) -> str:

@@ -90,6 +90,17 @@ SIGNALLED = {
     "212.5": "XDR",
 }  # fmt: skip
 
+# Codes in ibdiagnet2.db_csv (ibutils, ibdm/Fabric.h) and of the attribute PortInfo.
+LINK_WIDTH_CODES = {1: "1X", 2: "4X", 4: "8X", 8: "12X", 16: "2X"}
+LINK_SPEED_CODES = {
+    1: "SDR", 2: "DDR", 4: "QDR", 1 << 8: "FDR", 2 << 8: "EDR", 4 << 8: "HDR", 8 << 8: "NDR", 1 << 16: "FDR10",
+    1 << 24: "XDR",
+}  # fmt: skip
+PORT_STATE_CODES = {1: "down", 2: "init", 3: "armed", 4: "active"}
+PHYSICAL_STATE_CODES = {
+    1: "Sleep", 2: "Polling", 3: "Disabled", 4: "PortConfigurationTraining", 5: "LinkUp", 6: "LinkErrorRecovery",
+}  # fmt: skip
+
 # Prefixes of the second word in node descriptions of the form `host device`.
 ADAPTERS = ("mlx", "HCA-", "hfi1", "qib", "ibp", "roce", "rdma", "irdma", "bnxt", "cxgb", "hns", "efa")
 

@@ -42,3 +42,9 @@ MUCH_DATA, MUCH_RATIO, LITTLE_LOST = 10e9, 4, 0.01  # bytes a link; without the 
 BUSY, UNEVEN_RATIO = 0.4, 3
 # Forwarding tables: hosts that one uplink serves.
 ROUTES_LEAST, ROUTE_RATIO, ROUTES_APART = 4, 2, 8
+# Pairs of hosts: what the failed and slow ones share. A part is named if nearly all pairs through it are bad.
+COVERED, PAIRS_LEAST = 0.8, 3
+GOOD_PARTS = 2  # of the same kind that carry good pairs
+CLASS_LEAST = 4  # pairs of one test and distance, for one of them to be slow
+CHANCE = 0.01  # that some part of the kind would be as bad, if bad pairs were spread evenly
+MOST_HOPS = 7  # of a route

@@ -28,4 +28,5 @@ PROFILE = Noun("profiler trace", "profiler traces", (("profiler_event", ("source
 INSPECTOR = Noun("Inspector record", "Inspector records", (("ended_operation", ()),))
 STEP_LINE = Noun("step line", "step lines", (("training_step", ()), ("progress_bar", ()), ("trainer_progress", ())))
 TRACE = Noun("profiler trace of PyTorch", "profiler traces of PyTorch", (("profiled_process", ()),))
+SUMS = Noun("table of a profiler", "tables of profilers", (("sum_columns", ()), ("summed_process", ())))
 TABLE = Noun("forwarding table", "forwarding tables", (("route_switch", ("guid",)),))

@@ -17,6 +17,7 @@ import orjson
 import polars as pl
 
 from ncclforensics.data import nouns
+from ncclforensics.data.collectives import communicates
 from ncclforensics.formats import TraceRecords
 from ncclforensics.inputs.chrome_trace import ChromeTrace, Event, is_chrome_trace
 from ncclforensics.inputs.intervals import Covered, Interval, exposed
@@ -31,7 +32,6 @@ is_trace = is_chrome_trace
 
 # Kernels, steps, calls of gloo, and what the host says of a call of NCCL: other events are left out.
 WANTED = (b'"kernel"', b'"Kernel"', b'"ProfilerStep#', b'"gloo:', b'"record_param_comms"')
-LIBRARIES = ("nccl", "rccl", "msccl")  # in names of kernels that communicate, without case
 STEP, GLOO, HOST_RECORD = "ProfilerStep#", "gloo:", "record_param_comms"
 KEPT_KERNELS = 32  # names, those that took longest
 LATEST = 1e16  # microseconds since 1970, in the year 2286
@@ -97,11 +97,10 @@ class _Process:
                 self._calls.append((start, duration, "annotation", {"operation": name, **_of_tensors(event)}))
 
     def _add_kernel(self, name: str, start: float, duration: float, known: Row) -> None:
-        communicates = self._communicates.get(name)
-        if communicates is None:
-            lowered = name.lower()
-            communicates = self._communicates[name] = any(word in lowered for word in LIBRARIES)
-        if communicates or "Collective name" in known:
+        is_call = self._communicates.get(name)
+        if is_call is None:
+            is_call = self._communicates[name] = communicates(name)
+        if is_call or "Collective name" in known:
             self._calls.append((start, duration, "gpu-kernel", {"kernel": name, **known}))
         else:
             self._busy.append((start, start + duration))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -12,8 +12,10 @@ import polars as pl
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar.column_types import ColumnType
 from ncclforensics.grammar.grammar_file import load, place_of_rule
+from ncclforensics.grammar.meanings import ANSWERED
 from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature
 
+MIN_ANCHOR = 5  # characters; a shorter literal stands in too many other lines
 MIN_START = 3  # characters; a shorter literal start does not select a pattern
 # An empty group at the end of every pattern: not null where the pattern matched, whatever columns it has.
 MATCHED = "_matched"
@@ -214,6 +216,38 @@ class Dialect:
         return anchors, "|".join(signature.unanchored for signature in signatures if signature.unanchored)
 
     @cached_property
+    def answered_forms(self) -> dict[str, list[str]]:
+        """The forms of each frame whose lines state a failure, a condition or a consequence."""
+        meanings = {shape.frame: load(shape.grammar).meanings.get(shape.frame, {}) for shape in self.shapes}
+        found = {
+            frame: [form for form, own in forms.items() if own.kind in ANSWERED] for frame, forms in meanings.items()
+        }
+        return {frame: forms for frame, forms in found.items() if forms}
+
+    @cached_property
+    def ranks_of_forms(self) -> pl.DataFrame:
+        """Each shape with a form of it (`shape`), its place in the order of trial (`order`), and what ends it.
+
+        `is_free`: any text or a value that more text may go on; `is_general`: a shape for lines of any text.
+        """
+        rows = [
+            (
+                f"{c.shape.frame} {c.pattern.form}",
+                c.number,
+                c.pattern.is_greedy or c.pattern.is_open,
+                c.shape.priority < 0,
+            )
+            for c in self.candidates
+        ]
+        return pl.DataFrame(rows, schema=["shape", "order", "is_free", "is_general"], orient="row")
+
+    @cached_property
+    def answered_anchors(self) -> list[str]:
+        """Literals that stand in such lines, and in signatures of formats that this dialect lacks."""
+        own = anchors(c for c in self.candidates if c.pattern.form in self.answered_forms.get(c.shape.frame, ()))
+        return sorted(anchor for anchor in {*own, *self._signature_hints[0]} if len(anchor) >= MIN_ANCHOR)
+
+    @cached_property
     def _variants(self) -> dict[tuple[str, ...], Dialect]:
         return {}
 
@@ -279,6 +313,6 @@ def fields(texts: pl.Expr, regex: str) -> pl.Expr:
     return texts.str.extract_groups(f"{regex.removesuffix('$')}(?P<{MATCHED}>)$").alias(FIELDS)
 
 
-def anchors(candidates: Sequence[Candidate]) -> list[str]:
+def anchors(candidates: Iterable[Candidate]) -> list[str]:
     """The distinct anchors of candidates: a text with none of them can only match a candidate without an anchor."""
     return sorted({candidate.anchor for candidate in candidates} - {""})

@@ -11,13 +11,13 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.parsing.altered_lines import altered_lines
 from ncclforensics.parsing.matching import Matched, match
-from ncclforensics.parsing.wrapped_lines import is_start, lines_of_specific_shapes
+from ncclforensics.parsing.next_lines import joined_texts, rest_lines, specific_shapes, with_next_lines
+from ncclforensics.parsing.wrapped_lines import lines_of_specific_shapes
 
-MAX_NEXT = 8  # next lines: PyTorch's longest sentences on a time-out, in a mail
 MAX_LINES = 2_000  # lines that are tried together with the next ones
 MAX_TORN = 200  # lines that are tried with every place where they may be torn
-LONGEST = 8_192  # bytes of a line that is completed, and of one that completes it
 MOST_PLACES = 40_000  # places where lines may be torn: each is a text that is matched
 MIN_WRAPPED = 2  # completed lines that show that an input was wrapped
 MIN_FIRST, MIN_REST = 8, 4  # characters of the message before a tear, and of the rest
@@ -30,19 +30,28 @@ def complete_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> Ma
     A completed line is matched with the number of its first part. All its parts count as recognised; where it was torn,
     as damaged, because values beside the tear are uncertain.
     """
-    followed = _followed_lines(rows, matched, dialect)
-    if followed.is_empty():
+    if matched.unknown.is_empty():
         return matched
-    wrapped = _specific(_wrapped_candidates(followed.head(MAX_LINES)), dialect)
+    rest = rest_lines(matched, dialect)
+    completed = altered_lines(rows, matched, rest, dialect).with_columns(is_torn=False)
+    if rest.height:
+        certain = _completed(rows, matched, rest, dialect)
+        # Of two readings, the one that leaves fewer lines over.
+        completed = pl.concat([certain, completed]).sort("parts", descending=True, maintain_order=True)
+        completed = _apart(completed.unique(PLACE, keep="first", maintain_order=True))
+    return _replaced(rows, matched, completed, dialect) if completed.height else matched
+
+
+def _completed(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Lines together with the next lines that complete them (columns PLACE, `text`, `parts`, `is_torn`)."""
+    followed = _followed_lines(rows, matched, rest, dialect)
+    wrapped = _specific(joined_texts(followed.head(MAX_LINES)), dialect)
     wrapped = wrapped.unique(PLACE, keep="first", maintain_order=True)
     remaining = followed.join(wrapped, on=PLACE, how="anti", maintain_order="left")
     torn = _unambiguous(_specific(_torn_candidates(remaining.head(MAX_TORN), dialect), dialect))
-    grown = _grown(rows, matched, wrapped, dialect)
+    grown = _grown(rows, matched, wrapped, rest, dialect)
     untorn = pl.concat([wrapped, grown]).with_columns(is_torn=False)
-    completed = _apart(pl.concat([untorn, torn.with_columns(is_torn=True)]))
-    if completed.is_empty():
-        return matched
-    return _replaced(rows, matched, completed, dialect)
+    return pl.concat([untorn, torn.with_columns(is_torn=True)])
 
 
 def _apart(completed: pl.DataFrame) -> pl.DataFrame:
@@ -52,90 +61,36 @@ def _apart(completed: pl.DataFrame) -> pl.DataFrame:
     return ordered.filter((pl.col("line") >= end).fill_null(value=True))
 
 
-def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl.DataFrame:
+def _followed_lines(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Lines that only a general shape matches (columns PLACE, `text`), with the next lines that may be their rest.
 
     Column `next1` holds the first of these, up to MAX_NEXT of them null where there are fewer.
     """
-    rest = _rest(matched, dialect)
-    if rest.is_empty():
-        return rest
     general = [shape.frame for shape in dialect.shapes if shape.priority < 0]
     places = [piece.select(PLACE) for name in general for piece in matched.frames.get(name, [])]
     has_failure = matched.unknown["text"].str.contains(dialect.failure_word)
     places += [matched.unknown.filter(has_failure & ~matched.unknown["damaged"]).select(PLACE)]
     lines = pl.concat([matched.known.filter("is_unrecognised").select(PLACE), *places]).unique(maintain_order=True)
-    return _with_next_lines(lines, rows, rest)
+    return with_next_lines(lines, rows, rest).filter(pl.col("next1").is_not_null())
 
 
-def _rest(matched: Matched, dialect: Dialect) -> pl.DataFrame:
-    """The lines that no shape matches and that begin no line of NCCL or PyTorch: each may be the rest of one."""
-    is_blank = pl.col("text").str.strip_chars(" ") == ""
-    return matched.unknown.filter(_is_short() & ~is_start(dialect) & ~pl.col("damaged") & ~is_blank)
-
-
-def _is_short() -> pl.Expr:
-    return pl.col("text").str.len_bytes() <= LONGEST
-
-
-def _with_next_lines(lines: pl.DataFrame, rows: pl.DataFrame, rest: pl.DataFrame) -> pl.DataFrame:
-    """These lines (columns PLACE) with their texts and those of the next lines; without those that none follows."""
-    followed = lines.join(rows.select(*PLACE, "text").filter(_is_short()), on=PLACE, maintain_order="left")
-    followed = followed.filter(pl.col("text").is_not_null())
-    for distance in range(1, MAX_NEXT + 1):
-        following = rest.select("source", pl.col("line") - distance, pl.col("text").alias(f"next{distance}"))
-        followed = followed.join(following, on=PLACE, how="left", maintain_order="left")
-    return followed.filter(pl.col("next1").is_not_null())
-
-
-def _grown(rows: pl.DataFrame, matched: Matched, wrapped: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+def _grown(
+    rows: pl.DataFrame, matched: Matched, wrapped: pl.DataFrame, rest: pl.DataFrame, dialect: Dialect
+) -> pl.DataFrame:
     """Lines that match a shape alone, and another one together with the next lines, in inputs that were wrapped."""
     sources = wrapped.group_by("source").len().filter(pl.col("len") >= MIN_WRAPPED)["source"]
     is_known = pl.col("source").is_in(sources.implode()) & ~pl.col("is_unrecognised")
     lines = matched.known.filter(is_known).select(PLACE).join(wrapped, on=PLACE, how="anti").unique(maintain_order=True)
-    followed = _with_next_lines(lines, rows, _rest(matched, dialect))
+    followed = with_next_lines(lines, rows, rest).filter(pl.col("next1").is_not_null())
     if followed.is_empty():
         return wrapped.clear()
-    candidates = _wrapped_candidates(followed.head(MAX_LINES)).with_row_index("number", offset=1)
+    candidates = joined_texts(followed.head(MAX_LINES)).with_row_index("number", offset=1)
     texts = candidates.select("source", "text", line=pl.col("number").cast(pl.Int32), damaged=False, cut=False)
-    completed = _shapes(match(texts, dialect), dialect).select("shape", number=pl.col("line").cast(pl.UInt32))
-    uncompleted = _shapes(matched, dialect).unique(PLACE)
+    completed = specific_shapes(match(texts, dialect), dialect).select("shape", number=pl.col("line").cast(pl.UInt32))
+    uncompleted = specific_shapes(matched, dialect).unique(PLACE)
     compared = candidates.join(completed, on="number").join(uncompleted, on=PLACE, suffix="_uncompleted")
     other = compared.filter(pl.col("shape") != pl.col("shape_uncompleted")).sort("number")
     return other.unique(PLACE, keep="first", maintain_order=True).select(wrapped.columns)
-
-
-def _shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
-    """The specific shape, with its form, of each line that has one (columns PLACE, `shape`)."""
-    general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
-    pieces = [
-        piece.select(*PLACE, shape=pl.lit(f"{name} ") + pl.col("form").cast(pl.String).fill_null(""))
-        for name, found in matched.frames.items()
-        if name not in general
-        for piece in found
-    ]
-    return pl.concat([pl.DataFrame(schema={"source": pl.Int32, "line": pl.Int32, "shape": pl.String}), *pieces])
-
-
-def _wrapped_candidates(followed: pl.DataFrame) -> pl.DataFrame:
-    """Texts put together of each line and the next ones: the nearest lines first, with and without a blank between.
-
-    Where lines are indented or quoted, their blanks at both ends are lost. Of lines that were cut at one width, those
-    that ended in a blank are then shorter than the longest one.
-    """
-    candidates, joined, words = [], pl.col("text"), pl.col("text").str.strip_chars_end(" ")
-    stripped = [pl.col("text").str.strip_chars(" ")]
-    for distance in range(1, MAX_NEXT + 1):
-        following = pl.col(f"next{distance}")
-        own = following.str.strip_chars(" ")
-        width = pl.max_horizontal(part.str.len_chars() for part in stripped)
-        filled = [
-            part + pl.when(part.str.len_chars() < width).then(pl.lit(" ")).otherwise(pl.lit("")) for part in stripped
-        ]
-        joined, words, stripped = joined + following, words + " " + own, [*stripped, own]
-        texts = (joined, words, words.str.strip_chars_start(" "), pl.concat_str(*filled, own))
-        candidates += [followed.select(*PLACE, text=text, parts=pl.lit(distance + 1)) for text in texts]
-    return pl.concat(candidates).drop_nulls("text")
 
 
 def _torn_candidates(followed: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
@@ -180,11 +135,12 @@ def _specific(candidates: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
 def _replaced(rows: pl.DataFrame, matched: Matched, completed: pl.DataFrame, dialect: Dialect) -> Matched:
     """What was matched, with completed lines (columns PLACE, `text`, `parts`, `is_torn`) instead of their parts."""
     whole_lines = rows.drop("text").join(completed.select(*PLACE, "text"), on=PLACE, maintain_order="left")
-    found = match(whole_lines.select(rows.columns), dialect)
+    found = match(whole_lines.select(rows.columns), dialect.including_formats_in(completed["text"]))
     distances = completed.with_columns(distance=pl.int_ranges(0, pl.col("parts"))).explode("distance")
     parts = distances.with_columns(part=pl.col("line") + pl.col("distance").cast(pl.Int32))
     known = found.known.join(parts.select(*PLACE, "part", "is_torn"), on=PLACE, maintain_order="left")
     known = known.with_columns(
+        host=pl.when(pl.col("part") == pl.col("line")).then("host"),  # the rest is no line that the process printed
         line="part",
         is_unrecognised=pl.col("is_unrecognised") | pl.col("is_torn"),
         cut=pl.col("cut") | pl.col("is_torn"),

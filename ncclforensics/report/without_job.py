@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
-from ncclforensics.data.names import count_of
+from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.data.names import bytes_text, count_of
 from ncclforensics.data.variables import (
     COLLECT_CALLS,
     COLLECT_OUTPUT,
@@ -21,8 +24,10 @@ from ncclforensics.data.variables import (
     READY,
 )
 from ncclforensics.frames.protocol import Frames
+from ncclforensics.rules.shared.benchmark_text import called
 
 MOST_PATHS = 4  # in a command
+MOST_BENCHMARKS = 3  # in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,16 @@ def reason_without_job(run: Frames) -> str:
     if recognised:
         return NO_PROCESSES
     if _has_only_benchmarks(run):
-        return "these files hold the output of nccl-tests alone, which shows bandwidth and no calls"
+        return f"these files hold the output of nccl-tests alone, which shows no calls: {_reached(run)}"
     if kinds := _kinds(run):
         limits = "; ".join(kind.limit for kind in kinds)
         return f"these files hold {_names(run, kinds)}, and no NCCL log: {limits}"
     return NO_RANKS_IN_TEXT if run["source"]["recognised"].sum() else NO_NCCL_LINES
+
+
+def verdict_without_job(run: Frames) -> Kind:
+    """Whether the program came to its end, by its own words, so that nothing hangs; else that is not known."""
+    return Kind.NO_HANG if _end(run) else Kind.UNDECIDABLE
 
 
 def steps_without_job(run: Frames) -> list[str]:
@@ -92,9 +102,35 @@ def steps_without_job(run: Frames) -> list[str]:
 
 def _health(run: Frames) -> str:
     """What a program without lines of ranks says of its health; empty where it says nothing, or a process ended."""
+    is_ready = run.has("engine_ready") and not run["process_exit"].height
+    return _end(run) or (READY if is_ready else "")
+
+
+def _end(run: Frames) -> str:
+    """How a program without lines of ranks says that it came to its end; empty where it does not."""
     if run["process_exit"].height:
         return ""
-    return ENDED_WELL if run.has("program_success") else READY if run.has("engine_ready") else ""
+    if run.has("program_success"):
+        return ENDED_WELL
+    benchmarks = run["benchmark"] if _has_only_benchmarks(run) else run["benchmark"].clear()
+    if benchmarks.is_empty() or not benchmarks.select((pl.col("is_complete") & ~pl.col("has_failed")).all()).item():
+        return ""
+    return f"the output of nccl-tests is complete: {_reached(run)}"
+
+
+def _reached(run: Frames) -> str:
+    """How far the benchmarks came, those that did not end first."""
+    rows = run["benchmark"].sort("is_complete", maintain_order=True).to_dicts()
+    texts = [f"{called(row)} {_reached_by(row)}" for row in rows[:MOST_BENCHMARKS]]
+    more = [f"{len(rows) - MOST_BENCHMARKS} more"] if len(rows) > MOST_BENCHMARKS else []
+    return ", ".join([*texts, *more]) or "no test has begun"
+
+
+def _reached_by(row: Mapping[str, Any]) -> str:
+    last = f" behind the row of {bytes_text(row['last_size'])}" if row["last_size"] is not None else ""
+    if row["has_failed"]:
+        return f"failed{last}"
+    return "ran to its end" if row["is_complete"] else f"has no footer, and ends{last or ' before its first row'}"
 
 
 def _has_only_benchmarks(run: Frames) -> bool:

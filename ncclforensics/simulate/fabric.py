@@ -34,6 +34,9 @@ class FabricFault(StrEnum):
     UNEVEN_SPINES = "uneven-spines"  # half of the spines carry a twentieth of the others' traffic
     HOT_UPLINK = "hot-uplink"
     UNEVEN_LOAD = "uneven-load"  # the uplinks of every leaf carry 2 to 90 % of their rate
+    BAD_CABLE = "bad-cable"  # of a host's adapter: tests of pairs that use it fail
+    BAD_LEAF = "bad-leaf"  # tests of pairs through it fail
+    BAD_LINK = "bad-link"  # an uplink: tests whose route takes it fail
     UNEVEN_ROUTES = "uneven-routes"  # tables send all traffic through a quarter of the spines
 
 
@@ -244,16 +247,22 @@ def _slow_link(fabric: SimulatedFabric, draw: random.Random) -> None:
     fabric.set_rate(leaf, port, "1x", "NDR")
 
 
-def _hot_uplink(fabric: SimulatedFabric, draw: random.Random) -> None:
+def _an_uplink(fabric: SimulatedFabric, draw: random.Random) -> None:
     leaf = _a_leaf(fabric, draw)
     fabric.truth["port"] = draw.choice(fabric.ports_to(leaf, fabric.spines))
+
+
+def _bad_cable(fabric: SimulatedFabric, draw: random.Random) -> None:
+    nic = fabric.nics[draw.choice(_a_host(fabric, draw, 1))]
+    leaf, fabric.truth["port"] = fabric.links[nic, 1][:2]
+    fabric.truth["switch"], fabric.truth["devices"] = fabric.nodes[leaf].name, [fabric.nodes[nic].name.split(" ")[1]]
 
 
 def _nothing(fabric: SimulatedFabric, draw: random.Random) -> None:
     """Leave the wiring as it is: the fault is one of the traffic, of routes, of the plan, or none."""
 
 
-_FAULTS: dict[FabricFault, Callable[[SimulatedFabric, random.Random], None]] = {
+_FAULTS: dict[FabricFault, Callable[[SimulatedFabric, random.Random], object]] = {
     **dict.fromkeys(FabricFault, _nothing),
     FabricFault.UNEVEN_UPLINKS: _uneven_uplinks,
     FabricFault.UPLINKS_MISSING: _uplinks_missing,
@@ -266,5 +275,8 @@ _FAULTS: dict[FabricFault, Callable[[SimulatedFabric, random.Random], None]] = {
     FabricFault.LEAF_ABSENT: _leaf_absent,
     FabricFault.SLOW_NIC: _slow_nic,
     FabricFault.SLOW_LINK: _slow_link,
-    FabricFault.HOT_UPLINK: _hot_uplink,
+    FabricFault.HOT_UPLINK: _an_uplink,
+    FabricFault.BAD_LINK: _an_uplink,
+    FabricFault.BAD_CABLE: _bad_cable,
+    FabricFault.BAD_LEAF: _a_leaf,
 }

@@ -28,6 +28,7 @@ from ncclforensics.tui.palette import Finder
 from ncclforensics.tui.prompts import Ask, Choice, Help
 from ncclforensics.tui.ranks import Ranks
 from ncclforensics.tui.screen import TITLES, Page, Place, Result
+from ncclforensics.tui.slow import Slow
 from ncclforensics.tui.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -60,14 +61,14 @@ class _CancelledError(Exception):
 
 
 class Forensics(App[None]):
-    """The application with its eight screens."""
+    """The application with its nine screens."""
 
     TITLE = "ncclforensics"
     CSS_PATH = Path(__file__).with_name("style.tcss")
     COMMANDS: ClassVar[set[Any]] = {Finder}
     COMMAND_PALETTE_BINDING = "ctrl+p"
     SCREENS: ClassVar[dict[str, Callable[[], Screen[Any]]]] = {
-        page.NAME: page for page in (Incident, Ranks, Operations, Waiting, Connections, Benchmarks, Log, Merged)
+        page.NAME: page for page in (Incident, Ranks, Operations, Waiting, Connections, Benchmarks, Log, Merged, Slow)
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         *(

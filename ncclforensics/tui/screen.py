@@ -23,11 +23,12 @@ TITLES = {
     "incident": "Incident",
     "ranks": "Ranks",
     "operations": "Calls",
-    "waiting": "Waiting",
+    "waiting": "Waits",
     "connections": "Connections",
-    "benchmarks": "Benchmarks",
+    "benchmarks": "Bench",
     "log": "Log",
     "merged": "Merged",
+    "slow": "Slow",
 }
 Position = tuple[object, ...]
 Result = TypeVar("Result")

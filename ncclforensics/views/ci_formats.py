@@ -9,8 +9,10 @@ from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from ncclforensics import __version__
+from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report
+from ncclforensics.report.slow import slow_answer
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.registry import Rule
 from ncclforensics.views.json_report import dump_json
@@ -21,7 +23,7 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 
 
 def junit(report: Report, failing: Collection[str]) -> bytes:
-    """Return a test case for each rule; its findings with a failing severity are the failures.
+    """Return a test case for each rule and one for what makes a job slow; what has a failing severity is a failure.
 
     A part of the program that failed is a test case with an error, and a verdict that the files do not decide one that
     was skipped: such a run is no pass.
@@ -33,10 +35,14 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
         name for name, findings in findings_of.items() if any(finding.severity in failing for finding in findings)
     }
     undecided = [answer for answer in report.verdicts if answer.verdict == "undecidable"]
-    tests, errors = len(findings_of) + len(report.defects) + len(undecided), len(report.defects)
-    counts = {"tests": str(tests), "failures": str(len(failed)), "errors": str(errors)}
+    slow = slow_answer(report)
+    is_slow = slow is not None and slow.is_actionable and Severity.WARNING in failing
+    is_open = slow is not None and slow.verdict is SlowKind.UNDECIDABLE
+    tests = len(findings_of) + len(report.defects) + len(undecided) + (slow is not None)
+    counts = {"tests": str(tests), "failures": str(len(failed) + is_slow), "errors": str(len(report.defects))}
     suites = ET.Element("testsuites", {"name": NAME, **counts})
-    suite = ET.SubElement(suites, "testsuite", {"name": NAME, "skipped": str(len(undecided)), **counts})
+    skipped = str(len(undecided) + is_open)
+    suite = ET.SubElement(suites, "testsuite", {"name": NAME, "skipped": skipped, **counts})
     for rule in report.rules:
         case = ET.SubElement(suite, "testcase", {"classname": str(rule.category), "name": rule.name})
         text = {True: "", False: ""}
@@ -55,9 +61,22 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
     for answer in undecided:
         case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": f"verdict on job {answer.job}"})
         ET.SubElement(case, "skipped", {"message": printable(f"undecidable: {answer.reason}")})
+    if slow is not None:
+        case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": "verdict on the speed of the job"})
+        message = {"message": printable(_verdict_text(slow))}
+        if is_open:
+            ET.SubElement(case, "skipped", message)
+        elif is_slow:
+            ET.SubElement(case, "failure", {**message, "type": str(Severity.WARNING)})
+        else:
+            ET.SubElement(case, "system-out").text = message["message"]
     ET.indent(suites)
     data: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
     return data + b"\n"
+
+
+def _verdict_text(slow: SlowAnswer) -> str:
+    return f"{slow.verdict} ({slow.certainty}): {slow.claim}"
 
 
 def _finding_text(report: Report, finding: Finding) -> str:
@@ -68,7 +87,10 @@ def _finding_text(report: Report, finding: Finding) -> str:
 
 
 def sarif(report: Report) -> bytes:
-    """Return a SARIF result for each finding at its cited lines, with the rule pages as help."""
+    """Return a SARIF result for each finding at its cited lines, with the rule pages as help.
+
+    What makes a job slow is one more result, without a rule; that the files do not decide it, a notification.
+    """
     index = {rule.name: number for number, rule in enumerate(report.rules)}
     driver = {
         "name": NAME,
@@ -78,6 +100,11 @@ def sarif(report: Report) -> bytes:
     results = [_result(report, finding, index[finding.rule]) for finding in report.findings]
     notes = [{"level": "error", "message": {"text": printable(str(defect))}} for defect in report.defects]
     invocation = {"executionSuccessful": not notes, "toolExecutionNotifications": notes}
+    slow = slow_answer(report)
+    if slow is not None and slow.is_actionable:
+        results.append(_slow_result(report, slow))
+    elif slow is not None and slow.verdict is SlowKind.UNDECIDABLE:
+        notes.append({"level": "warning", "message": {"text": printable(_verdict_text(slow))}})
     run = {
         "tool": {"driver": driver},
         "invocations": [invocation],
@@ -112,6 +139,16 @@ def _result(report: Report, finding: Finding, number: int) -> dict[str, Any]:
             "ranks": finding.ranks,
             "hosts": finding.hosts,
         },
+    }
+
+
+def _slow_result(report: Report, slow: SlowAnswer) -> dict[str, Any]:
+    return {
+        "ruleId": str(slow.verdict),
+        "level": LEVELS[Severity.WARNING],
+        "message": {"text": printable(_verdict_text(slow))},
+        "locations": [_location(report.cited(source, line)) for source, line in slow.evidence],
+        "properties": {"certainty": slow.certainty, "ranks": list(slow.ranks), "hosts": list(slow.hosts)},
     }
 
 

@@ -20,14 +20,13 @@ from ncclforensics.report.chain import Link, chain
 from ncclforensics.report.job_parts import LastCall, Rival
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown, summary
-from ncclforensics.report.without_job import reason_without_job, steps_without_job
+from ncclforensics.report.without_job import reason_without_job, steps_without_job, verdict_without_job
 from ncclforensics.rules.finding import Finding
 
 SCHEMA_VERSION = 1
 # Characters that orjson does not escape: DEL, U+0080 to U+009F, and what is invisible or turns text around.
 _CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]|" + b"|".join(chr(code).encode() for code in INVISIBLE))
 NO_LOG: dict[str, Any] = {
-    "verdict": "undecidable",
     "certainty": "certain",
     "reason": None,
     "standstill": {"shown": False, "by": []},
@@ -49,7 +48,12 @@ NO_LOG: dict[str, Any] = {
 
 def _without_job(report: Report) -> dict[str, Any]:
     """The verdict where there is nothing to judge."""
-    return {**NO_LOG, "reason": reason_without_job(report.run), "collect_next": steps_without_job(report.run)}
+    return {
+        "verdict": verdict_without_job(report.run),
+        **NO_LOG,
+        "reason": reason_without_job(report.run),
+        "collect_next": steps_without_job(report.run),
+    }
 
 
 def json(report: Report) -> bytes:

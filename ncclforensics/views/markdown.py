@@ -10,7 +10,7 @@ from ncclforensics.data.names import certainty_text, count_of, known, printable,
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.summary import not_shown, summary
-from ncclforensics.report.without_job import reason_without_job, steps_without_job
+from ncclforensics.report.without_job import reason_without_job, steps_without_job, verdict_without_job
 from ncclforensics.rules.finding import Finding
 from ncclforensics.views import json_report, markdown_slow, postmortem_parts, text_report
 from ncclforensics.views.author_note import Cover
@@ -78,7 +78,7 @@ def _body(report: Report, title: str, most: int, *, everything: bool) -> Iterato
             yield f"### Job {number} of {len(jobs)}\n"
         yield from _job(report, row, title, most, is_worst=number == 1, everything=everything)
     if not report.verdicts:
-        yield f"**undecidable**: {inline(reason_without_job(report.run))}\n"
+        yield f"**{verdict_without_job(report.run)}**: {inline(reason_without_job(report.run))}\n"
         yield _steps(steps_without_job(report.run))
     if slow := list(markdown_slow.section(report)):
         yield "### The speed of the job\n"

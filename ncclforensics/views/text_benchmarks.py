@@ -39,17 +39,26 @@ def benchmarks(report: Report, verbose: bool) -> list[RenderableType]:
 
 
 def _others(report: Report) -> list[RenderableType]:
-    """List tests of links and of GPU pairs, one line each."""
-    tables, links = (
-        table_with_header("test", "device", "sizes", "best", "typical latency", figures=True),
-        report.run["link_measurement"],
+    """List tests of links and of GPU pairs: one line each, or one for all tests of a device where there are many."""
+    links = report.run["link_measurement"]
+    tables = table_with_header("test", "device", "runs", "sizes", "best", "least", "typical latency", figures=True)
+    tests = links.group_by("table", "test", "device", maintain_order=True).agg(
+        pl.len().alias("sizes"), best=pl.col("bandwidth_GBps").max(), latency=pl.col("latency_us").min()
     )
-    for _, rows in links.group_by("table", maintain_order=True):
-        best = rows["bandwidth_GBps"].max()
-        latency = [f"{value:.2f} us" for value in rows["latency_us"].drop_nulls().sort().head(1)]
+    runs = tests.group_by(
+        ["test", "device"] if tests.height > MOST else ["table", "test", "device"], maintain_order=True
+    )
+    for row in runs.agg(
+        pl.len(),
+        pl.col("sizes").max(),
+        best=pl.col("best").max(),
+        least=pl.col("best").min(),
+        latency=pl.col("latency").min(),
+    ).iter_rows(named=True):
         tables.add_row(
-            printable(rows["test"][0] or "?"), printable(rows["device"][0] or "?"), str(rows.height),
-            _figure(best), *(latency or [""]),
+            printable(row["test"] or "?"), printable(row["device"] or "?"), str(row["len"]), str(row["sizes"]),
+            _figure(row["best"]), _figure(row["least"]) if row["len"] > 1 else "",
+            "" if row["latency"] is None else f"{row['late']:.2f} us",
         )  # fmt: skip
     matrices, pairs = (
         table_with_header("between GPUs, ranks or hosts", "pairs", "median", "least", figures=True),

@@ -22,7 +22,7 @@ from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown
-from ncclforensics.report.without_job import reason_without_job, steps_without_job
+from ncclforensics.report.without_job import reason_without_job, steps_without_job, verdict_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.screen_evidence import evidence, legend
 from ncclforensics.views.screen_ranks import culprits_by_host, waiting
@@ -160,7 +160,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         sections += details
     elif not everything:
         reason = reason_without_job(report.run)
-        unknown: list[RenderableType] = [Text(f"\nUNDECIDABLE  {reason}", style="bold")]
+        verdict_text = verdict_without_job(report.run).upper().replace("-", " ")
+        unknown: list[RenderableType] = [Text(f"\n{verdict_text}  {reason}", style="bold")]
         if shown is not None:
             unknown = [Text(""), indented(Text(f"Not known: whether a job hangs. {sentence(reason)}"))]
         sections += [_Section(0, [unknown])]

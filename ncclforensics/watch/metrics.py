@@ -38,6 +38,8 @@ class WatchCollector:
         for log, straggler in list(watch.stragglers.items()):
             stragglers.add_metric([log], straggler.waited)
         yield stragglers
+        ratio = max(watch.step_times.slower.values(), default=1.0)
+        yield GaugeMetricFamily(f"{PREFIX}_step_ratio", "How many times as long as before steps take.", ratio)
         verdict = GaugeMetricFamily(f"{PREFIX}_verdict", "The latest verdict.", labels=["verdict", "certainty"])
         if (look := watch.look) is not None:
             verdict.add_metric([look.answer.verdict, look.answer.certainty], 1)

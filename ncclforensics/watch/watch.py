@@ -23,6 +23,7 @@ from ncclforensics.inputs.sources import forget_spooled
 from ncclforensics.report.earlier_look import FollowedLook, paths_of, ranks_of
 from ncclforensics.watch.followed_files import FollowedFiles, NewLines, logs_of
 from ncclforensics.watch.rhythm import LOOKS, Rhythm
+from ncclforensics.watch.step_times import StepTimes
 from ncclforensics.watch.stragglers import Straggler, Stragglers
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Watch:
     calls: int = 0  # lines seen
     warnings: int = 0  # lines seen
     stragglers: dict[str, Straggler] = field(default_factory=dict)  # by log: those that are named
+    step_times: StepTimes = field(default_factory=StepTimes)
     _lag: Stragglers = field(default_factory=Stragglers)
     _logs: dict[str, _Log] = field(default_factory=dict)
     _warned: float | None = None  # the last warning, if no call followed it
@@ -99,6 +101,8 @@ class Watch:
             self.rhythm = Rhythm(min(self.files.newest, now), self.longest_pause)
         self._note(grown, now, self.rhythm)
         self._name_stragglers(now)
+        for text in self.step_times.look(self.files.names, grown.keys(), now):
+            self.notify(text)
         has_stopped = self.rhythm.is_look_due(now)
         is_after_warning = self._is_look_after_warning_due(now, self.rhythm)
         lagging = [rhythm for rhythm in self._learnt().values() if rhythm.is_look_due(self.rhythm.last)]

@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.accuracy.cases import Case, beside, can_be_handled, shipped, simulated
 from tests.accuracy.page import PLOT, Measured, of_small_worlds, page, plot
 from tests.accuracy.run import Result, Trial, handled, run_all, with_missing_logs
+from tests.accuracy.slow_jobs import section
 from tests.real_logs import CORPUS
 from tests.small_worlds import ask, worlds
 
@@ -37,7 +38,7 @@ def main() -> None:
         others = _measured(beside(), [], max(1, wanted.each // 4), wanted.processes)
     else:
         print(f"{CORPUS}: not here, skipped", file=sys.stderr)
-    (wanted.docs / "accuracy.md").write_text(page(ours, others, _small_worlds()), encoding="utf-8")
+    (wanted.docs / "accuracy.md").write_text(page(ours, others, _small_worlds(), section()), encoding="utf-8")
     (wanted.docs / PLOT).write_text(plot(ours.missing), encoding="utf-8")
     print(wanted.docs / "accuracy.md")
 

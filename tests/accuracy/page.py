@@ -65,9 +65,9 @@ class Measured:
         return [*self.plain, *self.handled, *self.missing]
 
 
-def page(shipped: Measured, beside: Measured | None, small: str) -> str:
-    """The page: what ships and what is simulated, then the logs beside the repository, where they are."""
-    parts = [HEAD, "## What ships, and simulated jobs", *_sections(shipped), small, "## Logs beside the repository"]
+def page(shipped: Measured, beside: Measured | None, *drawn: str) -> str:
+    """The page: what ships and what is simulated, drawn cases, then the logs beside the repository, where they are."""
+    parts = [HEAD, "## What ships, and simulated jobs", *_sections(shipped), *drawn, "## Logs beside the repository"]
     if beside is None:
         parts.append("Skipped at the last run: there is no `../shared/corpus` beside the repository.")
     else:

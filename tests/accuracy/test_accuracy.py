@@ -16,7 +16,10 @@ from tests.accuracy.cases import Case, can_be_handled, simulated
 from tests.accuracy.intervals import wilson
 from tests.accuracy.judge import Outcome, Truth, judge
 from tests.accuracy.run import LOSING, Trial, run
+from tests.accuracy.slow_jobs import SIZES, rows
+from tests.budget import IS_FULL
 from tests.handlings import KEPT
+from tests.incidents import ROOT
 
 pytestmark = pytest.mark.xdist_group("accuracy")  # all renew one file
 EXPECTED = Path(__file__).parent / "expected.json"
@@ -107,3 +110,10 @@ def test_an_interval_holds_its_share(hits: int, trials: int) -> None:
     low, high = wilson(hits, trials)
 
     assert 0 <= low <= hits / trials <= high <= 1
+
+
+def test_the_page_shows_what_is_drawn_of_slow_ranks() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    sizes = SIZES if IS_FULL else dict([next(iter(SIZES.items()))])
+
+    assert [row for row in rows(sizes) if row not in page] == []

@@ -51,6 +51,7 @@ LOAD_DEVIATION = {
     "kind": pl.String(),  # hot-uplink, uneven-spines, uneven-load
     "names": pl.List(pl.String()),  # of the busy switches; of a hot uplink: its switch
     "others": pl.List(pl.String()),  # of the idle ones; of a hot uplink: the switch above
+    "guid": pl.String(),  # of a hot uplink's switch
     "port": pl.Int32(),
     "high": pl.Float64(),  # share of the rate; bytes of a link where `is_share` is false
     "low": pl.Float64(),
@@ -132,7 +133,8 @@ def _hot(links: pl.DataFrame) -> Iterator[dict[str, Any]]:
     for row in hot.sort("utilisation", descending=True).iter_rows(named=True):
         lines = [[row["source"], row["line"]], [row["before_source"], row["before_line"]]]
         yield {
-            "kind": "hot-uplink", "names": [row["name"]], "others": [row["peer_name"]], "port": row["port"],
+            "kind": "hot-uplink", "names": [row["name"]], "others": [row["peer_name"]], "guid": row["guid"],
+            "port": row["port"],
             "high": row["utilisation"], "low": row["_usual"], "lost": row["lost"], "is_share": True,
             "count": row["_links"], "keys": [row["key"]], "evidence": lines,
         }  # fmt: skip

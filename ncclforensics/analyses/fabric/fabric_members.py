@@ -48,7 +48,7 @@ def _key(guid: str, lid: str) -> pl.Expr:
     return pl.coalesce(guid, pl.when(is_valid).then(pl.format("LID {}", lid)))
 
 
-@analysis(FABRIC_END, of=("map_port", "listed_port", "link_line"), is_step=True)
+@analysis(FABRIC_END, of=("map_port", "listed_port", "link_line", "tabled_link"), is_step=True)
 def fabric_end(fabric_port: pl.DataFrame) -> pl.DataFrame:
     """One row per end of a link that a map shows; the GUID of a peer is looked up by its LID within the same map."""
     linked = fabric_port.filter(pl.col("peer_port").is_not_null())
@@ -68,7 +68,7 @@ def fabric_end(fabric_port: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@analysis(FABRIC_MEMBER, of=("map_port", "listed_port", "link_line"))
+@analysis(FABRIC_MEMBER, of=("map_port", "listed_port", "link_line", "tabled_link"))
 def fabric_member(
     fabric_port: pl.DataFrame,
     map_node: pl.DataFrame,
@@ -77,6 +77,7 @@ def fabric_member(
     listed_port: pl.DataFrame,
     listed_node: pl.DataFrame,
     linked_node: pl.DataFrame,
+    tabled_node: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per node of a map, with what the map says about it."""
     heads = _numbered(map_node, map_number).with_columns(guid=guid_of("node_guid"), kind=text_of("form"))
@@ -85,6 +86,7 @@ def fabric_member(
     )
     linked = linked_node.with_columns(guid=guid_of("guid"), node=pl.col("named"), kind=_kind("node_kind"))
     linked = linked.with_columns(node=node_of("node"))
+    tabled = tabled_node.with_columns(guid=guid_of("guid"))
     peers = [
         map_port.with_columns(guid=guid_of("peer_guid"), node=pl.col("peer_node"), kind=_kind("peer_kind")),
         *(
@@ -96,7 +98,7 @@ def fabric_member(
     shown = ["source", "guid", "node", "kind"]
     ends = fabric_port.filter(pl.col("peer_port").is_not_null())
     found = [
-        *(rows.select([name for name in own if name in rows.columns]) for rows in (heads, listed, linked)),
+        *(rows.select([name for name in own if name in rows.columns]) for rows in (heads, listed, linked, tabled)),
         ends.select("source", "node", "lid", "moment", guid=_key("guid", "lid"), at=pl.col("line")),
         ends.select("source", node="peer_node", lid="peer_lid", guid=_key("peer_guid", "peer_lid")),
         *(rows.select(shown) for rows in peers),

@@ -22,6 +22,7 @@ STATES = {"initialize": "initializing", "init": "initializing", "active_defer": 
         "link_alone",
         "map_port",
         "listed_port",
+        "tabled_link",
         "adapter_port",
         "port_status",
         "check_state",
@@ -37,6 +38,7 @@ def fabric_port(
     map_node: pl.DataFrame,
     map_port: pl.DataFrame,
     listed_port: pl.DataFrame,
+    tabled_link: pl.DataFrame,
     adapter: pl.DataFrame,
     adapter_port: pl.DataFrame,
     adapter_field: pl.DataFrame,
@@ -56,6 +58,7 @@ def fabric_port(
         add_origin(_linked(linked_node, counters_of, counters_port, links), output_heading),
         add_origin(_mapped(map_node, map_port), output_heading),
         add_origin(_listed(listed_port), output_heading),
+        add_origin(_of_table(tabled_link), output_heading),
         add_origin(adapters, output_heading).with_columns(host="origin_host"),
         add_origin(statuses, output_heading).with_columns(host="origin_host"),
         add_origin(check_state, output_heading),
@@ -148,6 +151,19 @@ def _listed(listed_port: pl.DataFrame) -> pl.DataFrame:
         speed=pl.when(is_linked).then(text_of("speed")),
         peer_guid=guid_of("peer_guid"),
         peer_node=node_of("peer_node"),
+        link_layer=pl.lit("InfiniBand"),
+    )
+
+
+def _of_table(tabled_link: pl.DataFrame) -> pl.DataFrame:
+    """Ports in the tables of ibdiagnet."""
+    return tabled_link.with_columns(
+        guid=guid_of("guid"),
+        node=node_of("node"),
+        lid=_valid_lid(pl.col("lid")),
+        peer_guid=guid_of("peer_guid"),
+        peer_node=node_of("peer_node"),
+        peer_lid=_valid_lid(pl.col("peer_lid")),
         link_layer=pl.lit("InfiniBand"),
     )
 

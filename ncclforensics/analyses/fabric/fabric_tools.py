@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import COUNTER
+from ncclforensics.analyses.fabric.fabric_tables import table_cells
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, MOST, NO_COUNTERS, UNITS, WORD
 from ncclforensics.frames.columns import text_of
@@ -25,7 +24,7 @@ WIDEST = (1 << 63) // WORD - 1  # words, in bytes, that a column holds
 KINDS = {"Switch": "switch", "Ca": "host", "CA": "host", "Router": "router"}
 DISCARDS, RECEIVE_ERRORS = "PortXmitDiscards", "PortRcvErrors"
 _SLASHES = {f"/{device}": f" {device}" for device in ADAPTERS}  # ibdiagnet separates host and device by a slash
-PORT_TABLE, NAMES = "PM_INFO", ("NodeGUID", "PortGUID", "PortNumber")
+NAMES = ("NodeGUID", "PortGUID", "PortNumber")
 # What ibqueryerrors looks for.
 ERRORS = [name for name, unit in UNITS.items() if unit != "bytes" and not name.endswith("packets")]
 
@@ -328,20 +327,8 @@ def _widest(rows: pl.DataFrame, port: list[str]) -> pl.DataFrame:
 
 
 def _tabled(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.DataFrame:
-    """The table PM_INFO of ibdiagnet2.db_csv: the first record names the columns."""
-    edges = table_edge.select(*OUTPUT_KEY, "line", "section", edge=text_of("form"))
-    rows = add_heading_above(table_record, edges).filter(
-        (pl.col("edge") == "start") & (text_of("section") == PORT_TABLE)
-    )
-    records = [next(csv.reader([record])) for record in rows["record"]]
-    cells = rows.with_columns(pl.Series("cell", records, dtype=pl.List(pl.String))).with_columns(
-        place=pl.int_ranges(pl.col("cell").list.len())
-    )
-    cells = cells.explode("cell", "place").with_columns(pl.col("cell").str.strip_chars())
-    block = ["source", "head_line"]
-    is_head = pl.col("line") == pl.col("line").min().over(block)
-    names = cells.filter(is_head).select(*block, "place", counter="cell")
-    values = cells.filter(~is_head).join(names, on=[*block, "place"])
+    """The table PM_INFO of ibdiagnet2.db_csv."""
+    values = table_cells(table_edge, table_record, "PM_INFO").rename({"column": "counter"})
     owners = values.group_by("source", "line").agg(
         pl.col("cell").filter(pl.col("counter") == name).first().alias(column)
         for name, column in (("NodeGUID", "guid"), ("PortNumber", "port"))

@@ -9,6 +9,13 @@ from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_a
 from ncclforensics.data.fabric import ROUTE_RATIO, ROUTES_APART, ROUTES_LEAST, UPLINKS_LEAST
 from ncclforensics.frames.registry import analysis
 
+ROUTE = {
+    "table_guid": pl.String(),  # of the switch
+    "lid": pl.Int32(),
+    "out_port": pl.Int32(),
+    "source": pl.Int32(),
+    "head_line": pl.Int32(),  # of the switch's table
+}
 UPLINK_ROUTES = {
     "leaf": pl.String(),  # GUID
     "name": pl.String(),
@@ -22,10 +29,18 @@ UPLINK_ROUTES = {
 }
 
 
-@analysis(UPLINK_ROUTES, of=("route_switch",))
+@analysis(ROUTE, of=("route_switch",), is_step=True)
+def route(route_switch: pl.DataFrame, route_entry: pl.DataFrame) -> pl.DataFrame:
+    """One row per switch and LID: the port by which the switch sends there."""
+    heads = route_switch.select(*OUTPUT_KEY, "line", table_guid=guid_of("guid"))
+    entries = route_entry.filter(pl.col("out_port").is_not_null()).with_columns(lid=pl.col("route_lid").cast(pl.Int32))
+    known = add_heading_above(entries, heads).drop_nulls("table_guid")
+    return known.unique(["table_guid", "lid"], keep="last", maintain_order=True)
+
+
+@analysis(UPLINK_ROUTES, of=("route",))
 def uplink_routes(
-    route_switch: pl.DataFrame,
-    route_entry: pl.DataFrame,
+    route: pl.DataFrame,
     fabric_map: pl.DataFrame,
     fabric_switch: pl.DataFrame,
     fabric_link: pl.DataFrame,
@@ -38,10 +53,7 @@ def uplink_routes(
     uplinks = links.filter(pl.col("kind") == "uplink").select("guid", "port", "name", "peer_guid", parent="peer_name")
     uplinks = uplinks.join(leaves.select("guid"), on="guid", how="semi")
     uplinks = uplinks.filter(pl.len().over("guid") >= UPLINKS_LEAST)
-    heads = route_switch.select(*OUTPUT_KEY, "line", table_guid=guid_of("guid"))
-    entries = route_entry.filter(pl.col("out_port").is_not_null()).with_columns(lid=pl.col("route_lid").cast(pl.Int32))
-    of_hosts = add_heading_above(entries.join(lids, on="lid", how="semi", maintain_order="left"), heads)
-    of_hosts = of_hosts.drop_nulls("table_guid").unique(["table_guid", "lid"], keep="last", maintain_order=True)
+    of_hosts = route.join(lids, on="lid", how="semi", maintain_order="left")
     served = of_hosts.group_by(guid="table_guid", port="out_port").agg(hosts=pl.len().cast(pl.Int64))
     tables = of_hosts.group_by(guid="table_guid").agg(source=pl.col("source").first(), line=pl.col("head_line").first())
     rows = uplinks.join(tables, on="guid", maintain_order="left")

@@ -1,7 +1,7 @@
 """Find the places where the level of a series of step times changes, robustly.
 
 A series is cut where the sum of its deviations from the median turns (circular binary segmentation: both turning
-points, so that an interval in the middle is found, too). A cut stays if the medians of both sides differ by RATIO and
+points, so that an interval in the middle is found, too). A cut stays if the medians of both sides differ by a ratio and
 by FAR times the spread of either (their median absolute deviation), so that neither noise nor stalls make one. Healthy
 steps hardly move: of 497 published MLPerf runs, the median spread is 0.52 %, and in none of them an eighth lies more
 than 5 % above the median of the run.
@@ -37,15 +37,17 @@ class Level:
         """How many records it has."""
         return self.end - self.start
 
-    def differs_from(self, other: Level) -> bool:
-        """Whether two levels are apart by more than their noise."""
+    def differs_from(self, other: Level, least_ratio: float = RATIO) -> bool:
+        """Whether two levels are apart by a ratio, and by more than their noise."""
         low, high = sorted((self.middle, other.middle))
         ratio = high / low if low > 0 else 1.0
-        return ratio >= RATIO and ratio - 1 >= FAR * max(self.spread, other.spread)
+        return ratio >= least_ratio and ratio - 1 >= FAR * max(self.spread, other.spread)
 
 
-def levels(series: Sequence[float], least: int = MIN_RECORDS) -> list[Level]:
-    """Return the levels of a series in order; `least`: records of a level. One level: nothing changed.
+def levels(series: Sequence[float], least: int = MIN_RECORDS, ratio: float = RATIO) -> list[Level]:
+    """Return the levels of a series in order. One level: nothing changed.
+
+    `least`: records of a level; `ratio`: of neighbouring levels.
 
     >>> [(level.start, level.end, level.middle) for level in levels([1.0] * 30 + [1.2] * 20)]
     [(0, 30, 1.0), (30, 50, 1.2)]
@@ -54,10 +56,10 @@ def levels(series: Sequence[float], least: int = MIN_RECORDS) -> list[Level]:
         return []
     block = -(-len(series) // MOST_POINTS)
     points = [median(series[start : start + block]) for start in range(0, len(series), block)]
-    cuts = _cuts(points, 0, len(points), max(2, -(-least // block)) if block > 1 else least)
+    cuts = _cuts(points, 0, len(points), max(2, -(-least // block)) if block > 1 else least, ratio)
     bounds = [0, *(cut * block for cut in cuts), len(series)]
-    merged = _merged([_level(series, start, end) for start, end in pairwise(bounds)], series)
-    return _merged(_exact(merged, series), series)
+    merged = _merged([_level(series, start, end) for start, end in pairwise(bounds)], series, ratio)
+    return _merged(_exact(merged, series), series, ratio)
 
 
 def _level(series: Sequence[float], start: int, end: int) -> Level:
@@ -68,12 +70,12 @@ def _level(series: Sequence[float], start: int, end: int) -> Level:
     return Level(start, end, middle, spread / middle if middle else 0.0)
 
 
-def _cuts(points: Sequence[float], start: int, end: int, least: int) -> list[int]:
+def _cuts(points: Sequence[float], start: int, end: int, least: int, ratio: float) -> list[int]:
     """The places in a stretch where its level changes, at least `least` points apart."""
     if end - start < 2 * least:
         return []
     overall = _level(points, start, end)
-    reach = CLIP * max(overall.spread * overall.middle, (RATIO - 1) * overall.middle)
+    reach = CLIP * max(overall.spread * overall.middle, (ratio - 1) * overall.middle)
     clipped = [min(max(value - overall.middle, -reach), reach) for value in points[start:end]]
     mean = sum(clipped) / len(clipped)
     sums = list(accumulate(value - mean for value in clipped))
@@ -83,18 +85,18 @@ def _cuts(points: Sequence[float], start: int, end: int, least: int) -> list[int
         turns = turns[:1]
     bounds = [start, *turns, end]
     parts = [_level(points, *bound) for bound in pairwise(bounds)]
-    if not any(before.differs_from(after) for before, after in pairwise(parts)):
+    if not any(before.differs_from(after, ratio) for before, after in pairwise(parts)):
         return []
-    found = [cut for part in parts for cut in _cuts(points, part.start, part.end, least)]
+    found = [cut for part in parts for cut in _cuts(points, part.start, part.end, least, ratio)]
     return sorted([*turns, *found])
 
 
-def _merged(parts: list[Level], series: Sequence[float]) -> list[Level]:
+def _merged(parts: list[Level], series: Sequence[float], ratio: float) -> list[Level]:
     """Put neighbours together that do not differ, the most alike first."""
     while alike := [
         (abs(before.middle - after.middle), number)
         for number, (before, after) in enumerate(pairwise(parts))
-        if not before.differs_from(after)
+        if not before.differs_from(after, ratio)
     ]:
         number = min(alike)[1]
         parts = [

@@ -8,13 +8,16 @@ that show it. A source without inputs returns nothing, and one whose inputs do n
 To add a source: write such a function, and hand its result to `slow_answer` (`verdict.py`) as one more item of its
 list, with the frames it reads as parameters there. Doubts are rows of the table in `analyses/verdict/doubts.py`; the
 certainty follows from them by the one function that `hang` uses, too. No source lowers a certainty, ranks itself, or
-reads what another one says.
+reads what another one says. A source asks for observations of other kinds by naming the kind, so that none is asked for
+that is there; what it lacks of its own kind, it asks for without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import NamedTuple
 
 from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -23,6 +26,24 @@ from ncclforensics.analyses.verdict.vocabulary import Certainty
 
 HOURS_OF_DAY = 24
 MOST_EVIDENCE = 8  # places
+
+
+class Observation(Enum):
+    """A kind of input that shows the speed of a job."""
+
+    TRACES = auto()
+    RECORDER = auto()  # dumps of the Flight Recorder
+    INSPECTOR = auto()
+    STEP_LINES = auto()
+    COUNTERS = auto()  # of links
+    BENCHMARK = auto()
+
+
+class Request(NamedTuple):
+    """What to collect. `kind`: not asked for where such an input is there; None: asked for in any case."""
+
+    text: str
+    kind: Observation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +69,7 @@ class SlowExplanation:
     gpus: int | None = None
     cause: str | None = None
     missing: tuple[int, ...] = ()  # rank numbers of which nothing is there
-    collect: tuple[str, ...] = ()
+    collect: tuple[Request, ...] = ()
     evidence: tuple[tuple[int, int], ...] = ()  # source and line
     confirmations: int = 0  # sources of another kind that show the same
 
@@ -62,20 +83,30 @@ class SlowExplanation:
         """Whom or what it names."""
         return (frozenset(self.ranks), self.group, self.link)
 
+    @property
+    def names(self) -> bool:
+        """Whether it names anything."""
+        return any(self.subject)
 
-def answer_of(explanations: Iterable[SlowExplanation], collect: Iterable[str]) -> SlowAnswer:
+
+def answer_of(
+    explanations: Iterable[SlowExplanation], collect: Iterable[Request], present: Collection[Observation]
+) -> SlowAnswer:
     """Return the explanation that is told first, with what else was considered.
 
     Verdicts that name ranks, or a link, say more than those that describe a change, and these more than what every job
-    shows. `collect`: what to collect where nothing was explained.
+    shows; that ranks are missing, one of which may be named, goes before these. One that names nothing adds to another
+    of its verdict that does. `collect`: what to collect where nothing was explained; `present`: kinds of inputs here.
     """
     found = sorted(explanations, key=_order)
     if not found:
-        claim = "these files hold no trace, table or step line of a job"
+        claim = "these files hold no trace, no step line, and no tables of profilers of all ranks"
         found = [SlowExplanation(SlowKind.UNDECIDABLE, claim, (Doubt.OPEN,), collect=tuple(collect))]
     best = found[0]
-    same = [other for other in found[1:] if other.verdict is best.verdict and other.subject == best.subject]
-    best = replace(best, confirmations=best.confirmations + len(same))
+    alike = [other for other in found[1:] if other.verdict is best.verdict]
+    same = [other for other in alike if other.subject == best.subject or not other.names]
+    confirming = sum(other.subject == best.subject for other in same)
+    best = replace(best, confirmations=best.confirmations + confirming)
     for other in found[1:]:
         if other in same or other.verdict is SlowKind.CHANGE:
             best = replace(
@@ -106,17 +137,26 @@ def answer_of(explanations: Iterable[SlowExplanation], collect: Iterable[str]) -
         gpu_hours_per_day=per_day,
         cause=best.cause,
         missing=tuple(sorted({rank for suggested in found for rank in suggested.missing})),
-        collect=tuple(dict.fromkeys(step for suggested in (best, *same) for step in suggested.collect)),
+        collect=tuple(
+            dict.fromkeys(
+                request.text
+                for suggested in (best, *same)
+                for request in suggested.collect
+                if request.kind not in present
+            )
+        ),
         assumes=tuple(doubt.assumes for doubt in best.doubts),
         evidence=best.evidence[:MOST_EVIDENCE],
         considered=rivals,
     )
 
 
-def _order(explanation: SlowExplanation) -> tuple[int, int, float]:
+def _order(explanation: SlowExplanation) -> tuple[bool, int, bool, int, float]:
     certainties = list(Certainty)
     return (
+        not (explanation.names or explanation.missing),
         list(SlowKind).index(explanation.verdict),
+        not explanation.names,
         certainties.index(explanation.certainty),
         -(explanation.step_share or 0.0),
     )

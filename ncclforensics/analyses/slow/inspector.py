@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.slow.answer import SlowKind
-from ncclforensics.analyses.slow.explanations import SlowExplanation
+from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation
 from ncclforensics.analyses.slow.step_window import FEWEST_MEMBERS
 from ncclforensics.analyses.slow.what_if import FEWEST_STEPS, OFTEN_LAST
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -58,7 +58,12 @@ def of_inspector(ended_operation: pl.DataFrame) -> list[SlowExplanation]:
             details=(f"all others wait at least {others[0]['wait'] / 1e6:.3g} s in these calls, the most to gain",),
             ranks=(least["rank"],),
             hosts=(least["host"],),
-            collect=("traces of torch.profiler of all ranks, which show what each does between its calls",),
+            collect=(
+                Request(
+                    "traces of torch.profiler of all ranks, which show what each does between its calls",
+                    Observation.TRACES,
+                ),
+            ),
             evidence=((least["source"], 1),),
         )
     ]

@@ -6,6 +6,7 @@ of tokens or samples are compared where the lines have them: then a larger batch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.slow.answer import SlowKind
-from ncclforensics.analyses.slow.change_points import MIN_RECORDS
-from ncclforensics.analyses.slow.explanations import SlowExplanation
+from ncclforensics.analyses.slow.change_points import MIN_RECORDS, RATIO
+from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation
 from ncclforensics.analyses.verdict.doubts import Doubt
 
 Row = dict[str, Any]
@@ -25,21 +26,24 @@ MANY_STALLS = 5  # from here on, chance makes no period
 OF_WORK = {"batch": "the batch size changed there", "sequence": "the length of sequences changed there"}
 COLLECT = """traces of 20 steps of all ranks, while it is slow (torch.profiler, a file for each rank): \
 step lines show that steps are slow, and not which rank makes them slow"""
-COLLECT_WORK = "what a step holds (batch size, sequence length, stage of a curriculum) before and after that step"
+COLLECT_STALLS = "traces of all ranks over two of the long steps: step lines do not show which rank stalls"
+COLLECT_WORK = Request(
+    "what a step holds (batch size, sequence length, stage of a curriculum) before and after that step"
+)
 
 
 def explanations_of_step_lines(
-    job_step: pl.DataFrame, step_change: pl.DataFrame, step_stall: pl.DataFrame
+    job_step: pl.DataFrame, step_change: pl.DataFrame, step_stall: pl.DataFrame, own_time: pl.DataFrame
 ) -> list[SlowExplanation]:
-    """Return what the step lines of all series suggest; nothing without step lines."""
+    """Return what the step lines of all series suggest; nothing without step lines. `own_time`: of traces."""
     unexplained = step_change.filter(pl.col("explained_by").is_null() | (pl.col("explained_by") == "restart"))
     regular = step_stall.filter(pl.col("period").is_not_null() & (pl.col("share") >= STALL_SHARE))
     changed = pl.concat([unexplained["series"], regular["series"]]).unique().implode()
     even = job_step.filter(~pl.col("series").is_in(changed))
-    return [*_changes(unexplained), *_stalls(regular), *_even(even, step_change)]
+    return [*_changes(unexplained, own_time), *_stalls(regular), *_even(even, step_change)]
 
 
-def _changes(step_change: pl.DataFrame) -> Iterator[SlowExplanation]:
+def _changes(step_change: pl.DataFrame, own_time: pl.DataFrame) -> Iterator[SlowExplanation]:
     for row in step_change.to_dicts():
         lost = 1 - 1 / row["ratio"]
         times = (f"{row['ratio']:.3g} times as long as before", f"{lost:.1%} of the speed".replace("%", " %"))
@@ -57,13 +61,23 @@ def _changes(step_change: pl.DataFrame) -> Iterator[SlowExplanation]:
             step_seconds=row["seconds"],
             step_share=None if row["has_ended"] else lost,
             gpus=row["gpus"],
-            collect=(COLLECT, *((COLLECT_WORK,) if row["unit"] == "step" else ())),
+            collect=(
+                Request(COLLECT, Observation.TRACES if _is_traced(row, own_time) else None),
+                *((COLLECT_WORK,) if row["unit"] == "step" else ()),
+            ),
             evidence=(
                 (row["source"], row["line_before"]),
                 (row["source"], row["line"]),
                 (row["last_source"], row["last_line"]),
             ),
         )
+
+
+def _is_traced(row: Row, own_time: pl.DataFrame) -> bool:
+    """Whether traces hold a step that is slow since a change, by its number or its time."""
+    is_numbered = pl.col("number") >= row["since_step"]
+    is_later = pl.col("ended_us") / 1e6 >= (math.inf if row["time"] is None else row["time"])
+    return not own_time.filter(is_numbered | is_later).is_empty()
 
 
 def _doubts(row: Row) -> Iterator[Doubt]:
@@ -107,14 +121,38 @@ def _stalls(step_stall: pl.DataFrame) -> Iterator[SlowExplanation]:
             step_share=row["share"],
             gpus=row["gpus"],
             cause=event,
-            collect=("traces of all ranks over two of the long steps: step lines do not show which rank stalls",),
+            collect=(Request(COLLECT_STALLS, Observation.TRACES),),
             evidence=((row["source"], row["line"]), (row["last_source"], row["last_line"])),
         )
 
 
 def _even(job_step: pl.DataFrame, step_change: pl.DataFrame) -> Iterator[SlowExplanation]:
     """Series whose steps are as long at the end as at the beginning: which may be too long, all of them."""
-    lines = job_step.group_by("series").len().filter(pl.col("len") >= FEWEST_STEPS)["len"]
+    pace, third = pl.col("pace"), pl.len() // 3
+    first, last = pace.head(third), pace.tail(third)
+    thirds = job_step.group_by("series", maintain_order=True).agg(
+        pl.len().alias("lines"),
+        ratio=last.median() / first.median(),
+        spread=pl.max_horizontal(*((part / part.median() - 1).abs().median() for part in (first, last))),
+        source=pl.col("source").last(),
+        line=pl.col("line").last(),
+    )
+    thirds = thirds.filter(pl.col("lines") >= FEWEST_STEPS)
+    is_explained = pl.col("series").is_in(step_change["series"].implode())
+    unclear = thirds.filter((pl.col("ratio") >= RATIO) & ~is_explained)
+    lines = thirds.join(unclear, on="series", how="anti")["lines"]
+    for row in unclear.head(1).to_dicts():
+        yield SlowExplanation(
+            SlowKind.UNDECIDABLE,
+            f"the last third of {row['lines']:,} steps takes {row['ratio']:.3g} times as long as the first, and half "
+            f"of them lie farther than {row['spread']:.0%} from their median: no change beyond noise".replace(
+                "%", " %"
+            ),
+            (Doubt.OPEN,),
+            collect=(Request("the step lines of more steps: these do not tell a change from noise"),),
+            evidence=((row["source"], row["line"]),),
+        )
+        return
     if lines.is_empty():
         return
     yield SlowExplanation(
@@ -126,7 +164,7 @@ def _even(job_step: pl.DataFrame, step_change: pl.DataFrame) -> Iterator[SlowExp
             for row in step_change.to_dicts()
             if (reason := OF_WORK.get(row["explained_by"] or ""))
         ),
-        collect=(COLLECT,),
+        collect=(Request(COLLECT, Observation.TRACES),),
     )
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.slow.change_points import levels
+from ncclforensics.analyses.slow.stalls import LongSteps, period
 from ncclforensics.analyses.slow.step_change import least_records
 from ncclforensics.frames.registry import analysis
 
@@ -43,14 +42,7 @@ TIME_OUTSIDE_STEPS = {
     "line_before": pl.Int32(),
 }
 
-LONG = 1.25  # times its neighbours
-FAR = 8.0  # times their spread
 WARM_UP = 5  # lines
-FEWEST = 3  # long steps
-MANY = 5  # long steps; the distances of fewer must all be equal
-REGULAR = 0.8  # of the long steps
-MOST_LONG = 0.34  # of all lines: what is as frequent is how steps are
-EXACT_BELOW = 10  # steps; longer periods may miss by one
 GAP = 0.5  # of the time of the steps of a line
 CLOCK = 1.0  # seconds that times of lines are exact to
 BESIDE = 0.8  # of the long steps have a line of the event before them
@@ -124,35 +116,24 @@ def _common(events: Sequence[Sequence[str]]) -> str | None:
 
 
 def _stalls(steps: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    pace = steps["pace"].to_list()
-    parts = levels(pace, least_records(steps))
-    middle = [part.middle for part in parts for _ in range(part.records)]
-    far = [max(LONG, 1 + FAR * part.spread) for part in parts for _ in range(part.records)]
-    is_long = [
-        place >= WARM_UP and value > limit * usual
-        for place, (value, usual, limit) in enumerate(zip(pace, middle, far, strict=True))
-    ]
-    long = steps.with_columns(middle=pl.Series(middle, dtype=pl.Float64)).filter(pl.Series(is_long, dtype=pl.Boolean))
-    excess, work = pl.col("pace") - pl.col("middle"), pl.col("averaged_over")
-    if long.height < FEWEST:
+    found = LongSteps.of(steps["pace"].to_list(), least_records(steps))
+    places = found.recurring(WARM_UP)
+    if not places:
         return
-    # The longest ones are of one kind; shorter ones may have any other cause.
-    least = long.select(excess.top_k(FEWEST).min() / FEWEST).item()
-    long = long.filter(excess >= least)
-    if long.height > MOST_LONG * steps.height:
-        return
+    excess, work = pl.col("excess"), pl.col("averaged_over")
+    long = steps.with_columns(excess=pl.Series(found.excess, dtype=pl.Float64))[list(places)]
     every = period(long["step"].to_list())
     lost = excess * work
     counted = lost.sum() if every else lost.sum() - lost.max()
     first, last = long.row(0, named=True), long.row(-1, named=True)
-    seconds = long.select((pl.col("seconds") * (1 - pl.col("middle") / pl.col("pace")) * work).median()).item()
+    seconds = long.select((pl.col("seconds") * excess / pl.col("pace") * work).median()).item()
     yield {
         "series": first["series"],
         "period": every,
         "stalls": long.height,
         "first_step": first["step"],
         "last_step": last["step"],
-        "ratio": long.select((pl.col("pace") / pl.col("middle")).median()).item(),
+        "ratio": long.select((pl.col("pace") / (pl.col("pace") - excess)).median()).item(),
         "share": long.select(counted).item() / steps.select((pl.col("pace") * work).sum()).item(),
         "seconds": seconds,
         "step_seconds": steps.select((pl.col("seconds") * work).sum() / work.sum()).item(),
@@ -162,32 +143,3 @@ def _stalls(steps: pl.DataFrame) -> Iterator[dict[str, Any]]:
         "last_source": last["source"],
         "last_line": last["line"],
     }
-
-
-def period(places: Sequence[int]) -> int | None:
-    """The distance at which numbers follow each other; None if they are irregular.
-
-    It is the most frequent distance, nearly all places are a multiple of it apart, and most of these are taken.
-
-    >>> period([5, 9, 19, 29, 49]), period([3, 20, 31, 60])
-    (10, None)
-    """
-    counted = Counter(after - before for before, after in pairwise(places))
-    if len(places) < FEWEST:
-        return None
-    step = min(counted, key=lambda distance: (-counted[distance], distance))
-    if step < 2:
-        return None
-    slack = 1 if step >= EXACT_BELOW else 0
-    fitting = max(
-        ([place for place in places if _is_multiple(place - start, step, slack)] for start in places), key=len
-    )
-    if len(places) < MANY and len(counted) > 1:
-        return None
-    expected = (fitting[-1] - fitting[0]) / step + 1
-    is_regular = len(fitting) >= max(REGULAR * len(places), FEWEST) and len(fitting) * 2 >= expected
-    return step if is_regular else None
-
-
-def _is_multiple(distance: int, step: int, slack: int) -> bool:
-    return min(distance % step, -distance % step) <= slack

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from heapq import nlargest
 from math import comb
 from statistics import median
 
 import polars as pl
 
+from ncclforensics.analyses.slow.change_points import levels
+from ncclforensics.analyses.slow.stalls import LongSteps, period
 from ncclforensics.analyses.slow.what_if import (
+    FEWEST_BEHIND_CHANGE,
     FEWEST_STEPS,
     MEMBER_LATE,
     SET_GAIN,
     Gain,
-    change_in,
     gain,
     is_named,
     is_named_since,
     latest,
-    ordinary_steps,
 )
 
-FEWEST_STALLS = 3
-SAME_DISTANCE = 0.8  # share of the distances between stalls that are one period, or several
 NAMED_BY_CHANCE, RARELY = 0.07, 0.02  # how often chance makes one rank the longest in so many stalls
+HARDLY_EVER = 0.001  # and in so many steps
 FEWEST_MEMBERS = 3  # ranks, of which two can tell that the third is late
 APART_SHARE, APART_US = 0.05, 1000.0  # of a step, and at least: by so much may the ends of calls lie apart
-TIMES_APART = 3  # so many times as much as the ends lie apart must a rank be late
+SEEN_IN_CALLS = 0.5  # share of its lateness by which the others wait longer than the named rank
 Members = frozenset[int]
 
 
@@ -63,8 +63,9 @@ class StepWindow:
     def __init__(self, own_time: pl.DataFrame) -> None:
         self.ranks: list[int] = sorted(own_time["rank"].unique().to_list())
         steps = own_time.sort("step", "rank").group_by("step", maintain_order=True)
-        rows = steps.agg("own_us", "length_us", pl.col("number").max(), ended_us=pl.col("ended_us").min())
+        rows = steps.agg("own_us", "wait_us", "length_us", pl.col("number").max(), ended_us=pl.col("ended_us").min())
         self.own: list[list[float]] = rows["own_us"].to_list()
+        self.waits: list[list[float]] = rows["wait_us"].to_list()
         lengths: list[list[float]] = rows["length_us"].to_list()
         self.lengths = [median(values) for values in lengths]
         self.apart = [max(values) - min(values) for values in lengths]
@@ -72,9 +73,14 @@ class StepWindow:
         self.ended: list[float] = rows["ended_us"].to_list()
 
     @cached_property
+    def _long(self) -> LongSteps:
+        return LongSteps.of([max(times) for times in self.own])
+
+    @cached_property
     def ordinary(self) -> list[int]:
         """Places of the steps that are no stalls."""
-        return [place for place, is_ordinary in enumerate(ordinary_steps(self.own)) if is_ordinary]
+        long = set(self._long.places)
+        return [place for place in range(len(self.own)) if place not in long]
 
     @property
     def length(self) -> float:
@@ -106,111 +112,135 @@ class StepWindow:
             for name, members in named.items()
         ]
         sets = [entry for entry in sets if 1 < len(entry[2]) < len(self.ranks)]
-        single = self._single(self.ordinary)
+        single = self._single()
         for kind, name, members in sorted(sets, key=lambda entry: len(entry[2])):
             if found := self._set(kind, name, members):
                 return found
         return single
 
     def late_ranks(self) -> list[int]:
-        """The numbers of the ranks that usually work longer than the median rank."""
-        late = [
-            median(self.own[place][rank] - median(self.own[place]) for place in self.ordinary)
-            for rank in range(len(self.ranks))
+        """The numbers of the ranks that usually work longer than the median rank, by more than chance explains."""
+        steps, ranks = len(self.ordinary), []
+        for rank, number in enumerate(self.ranks):
+            late = [self.own[place][rank] - median(self.own[place]) for place in self.ordinary]
+            later = sum(value > 0 for value in late)
+            is_chance = often_by_chance(later, steps, 0.5) * len(self.ranks) > RARELY
+            if median(late) >= MEMBER_LATE * self.length and not is_chance:
+                ranks.append(number)
+        return ranks
+
+    def _single(self) -> Named | None:
+        """Return the rank that the others wait for: that which is late most, or most in the last steps."""
+        own = [self.own[place] for place in self.ordinary]
+        candidates = dict.fromkeys((latest(own), latest(own[-FEWEST_BEHIND_CHANGE:])))
+        named = (self._judged("rank", "", frozenset([rank])) for rank in candidates)
+        return next(filter(None, named), None)
+
+    def _became_late(self, members: Members) -> int | None:
+        """Return the ordinary step from which on some ranks are later than before; None if they are from the first on.
+
+        The series is that of steps whose length varies with the lateness of these ranks alone.
+        """
+        lengths = [self.length + late for late in self._later_than_outside(members, self.ordinary)]
+        parts = levels(lengths, FEWEST_BEHIND_CHANGE // 2, 1 + MEMBER_LATE)
+        return parts[-1].start if len(parts) > 1 and parts[-1].middle > parts[-2].middle else None
+
+    def _later_than_outside(self, members: Members, places: Sequence[int]) -> list[float]:
+        """By how much the median of some ranks works longer than that of the others, in each of these steps."""
+        outside = [rank for rank in range(len(self.ranks)) if rank not in members]
+        return [
+            median(self.own[place][rank] for rank in members) - median(self.own[place][rank] for rank in outside)
+            for place in places
         ]
-        return [self.ranks[rank] for rank, value in enumerate(late) if value >= MEMBER_LATE * self.length]
-
-    def _single(self, places: Sequence[int]) -> Named | None:
-        """Return the rank that the others wait for, from the beginning or from a change on."""
-        own = [self.own[place] for place in places]
-        return self._judged("rank", "", frozenset([latest(own)])) or self._changed()
-
-    def _changed(self) -> Named | None:
-        """Return the rank that became late, where that is too short to be named over all steps."""
-        last_steps = [self.own[place] for place in self.ordinary[-FEWEST_STEPS // 2 :]]
-        members = frozenset([latest(last_steps)])
-        at = change_in(self.late_by(self.ordinary, members), self.length)
-        if at is None:
-            return None
-        places = self.ordinary[at:]
-        found = self._gain(places, members)
-        is_clear = self._is_clear(places, members)
-        return (
-            Named(found, places[0], "rank", "", len(places))
-            if is_clear and is_named_since(found, len(places))
-            else None
-        )
 
     def _set(self, kind: str, name: str, members: Members) -> Named | None:
         """Return a set each of whose members is late, so that it gains more than its best member alone."""
+        found = self._judged(kind, name, members)
+        if found is None:
+            return None
+        places = [place for place in self.ordinary if found.since is None or place >= found.since]
         outside = [rank for rank in range(len(self.ranks)) if rank not in members]
         for rank in members:
             late = median(
-                self.own[place][rank] - median(self.own[place][other] for other in outside) for place in self.ordinary
+                self.own[place][rank] - median(self.own[place][other] for other in outside) for place in places
             )
             if late < MEMBER_LATE * self.length:
                 return None
-        best = max(self._gain(self.ordinary, frozenset([rank])).step_share for rank in members)
-        found = self._judged(kind, name, members)
-        return found if found and found.found.step_share >= SET_GAIN * best else None
+        best = max(self._gain(places, frozenset([rank])).step_share for rank in members)
+        return found if found.found.step_share >= SET_GAIN * best else None
 
     def _judged(self, kind: str, name: str, members: Members) -> Named | None:
-        found = self._gain(self.ordinary, members)
-        others = [self._gain(self.ordinary, frozenset([rank])).step_share for rank in self._rivals(members)]
-        if not is_named(found, max(others, default=0.0), len(self.ordinary)):
-            return None
-        if not self._is_clear(self.ordinary, members):
-            return None
-        at = change_in(self.late_by(self.ordinary, members), self.length)
+        """Return these ranks if the others wait for them in the whole window, or since they became late."""
+        at = self._became_late(members)
         places = self.ordinary if at is None else self.ordinary[at:]
-        return Named(self._gain(places, members), None if at is None else places[0], kind, name, len(places))
+        found = self._gain(places, members)
+        is_since = at is not None and is_named_since(found, len(places))
+        if not (is_since or self._is_named_throughout(members)) or not self._is_clear(places, members):
+            return None
+        return Named(found, None if at is None else places[0], kind, name, len(places))
 
-    def _rivals(self, members: Members) -> set[int]:
-        """The other ranks that are the longest in any step: none else gains anything."""
-        longest = {self.own[place].index(max(self.own[place])) for place in self.ordinary}
-        return longest - members
+    def _is_named_throughout(self, members: Members) -> bool:
+        found, steps = self._gain(self.ordinary, members), len(self.ordinary)
+        is_chance = self._chance(round(found.last_share * steps), steps, len(members)) > HARDLY_EVER
+        return is_named(found, self._best_of_others(members), steps) and not is_chance
+
+    def _best_of_others(self, members: Members) -> float:
+        """The share of the steps that would be gained without the best rank outside: it gains where it is longest."""
+        gained: dict[int, float] = defaultdict(float)
+        for place in self.ordinary:
+            longest, next_longest = nlargest(2, self.own[place])
+            gained[self.own[place].index(longest)] += longest - next_longest
+        outside = (time for rank, time in gained.items() if rank not in members)
+        return max(outside, default=0.0) / (sum(self.lengths[place] for place in self.ordinary) or 1.0)
 
     def _gain(self, places: Sequence[int], members: Members) -> Gain:
         return gain([self.own[place] for place in places], [self.lengths[place] for place in places], members)
 
     def _is_clear(self, places: Sequence[int], members: Members) -> bool:
-        """Whether some ranks are later than the ends of the calls lie apart, whatever the reason for that."""
-        late = [value for value in self.late_by(places, members) if value > 0]
-        return self.ends_together or (bool(late) and median(late) >= TIMES_APART * self.apart_us)
+        """Whether all wait for the same, or else the calls show, too, that the others wait for these ranks.
+
+        Where ends of calls lie apart, a rank may work longer because it began earlier: then none waits for it.
+        """
+        if self.ends_together:
+            return True
+        late = median(self.late_by(places, members))
+        less = median(median(self.waits[place]) - min(self.waits[place][rank] for rank in members) for place in places)
+        return less >= SEEN_IN_CALLS * late
+
+    def _chance(self, last: int, steps: int, members: int = 1) -> float:
+        """Return how often chance makes any rank, or set of so many, the longest in `last` or more of the steps."""
+        share = members / len(self.ranks)
+        return often_by_chance(last, steps, share) / share
 
     @cached_property
     def stalls(self) -> Stalls | None:
         """Long steps at equal distances; None if there are fewer than three, or they come without a rhythm."""
-        places = [place for place in range(len(self.own)) if place not in set(self.ordinary)]
-        if len(places) < FEWEST_STALLS:
+        places = self._long.recurring()
+        if not places:
             return None
-        distances = [later - earlier for earlier, later in pairwise(places)]
-        period = min(distances)
-        fits = [abs(distance - round(distance / period) * period) <= (period > FEWEST_STALLS) for distance in distances]
-        if sum(fits) < SAME_DISTANCE * len(distances) or period < FEWEST_STALLS:
+        longest = [self.own[place].index(max(self.own[place])) for place in places]
+        owner, owned = Counter(longest).most_common(1)[0]
+        chance = self._chance(owned, len(places))
+        is_owned = chance <= NAMED_BY_CHANCE
+        own = [place for place, rank in zip(places, longest, strict=True) if rank == owner and is_owned]
+        every = period(own) or period(places)
+        if every is None:
             return None
-        longest = Counter(self.own[place].index(max(self.own[place])) for place in places)
-        owner, owned = longest.most_common(1)[0]
-        chance = _chance(owned, len(places), len(self.ranks))
         lost = sum(self.lengths[place] - self.length for place in places)
         return Stalls(
-            places=tuple(places),
-            period=period,
-            owner=owner if chance <= NAMED_BY_CHANCE else None,
+            places=places,
+            period=every,
+            owner=owner if is_owned else None,
             owned=owned,
             share=lost / sum(self.lengths),
             chance=chance,
         )
 
 
-def _chance(owned: int, stalls: int, ranks: int) -> float:
-    """Return how often chance makes any of so many ranks the longest in `owned` or more of the stalls.
+def often_by_chance(times: int, of: int, share: float) -> float:
+    """Return how often something of this probability happens so many times, or more.
 
-    >>> round(_chance(4, 4, 4), 4)
-    0.0156
+    >>> often_by_chance(3, 4, 0.5)
+    0.3125
     """
-    tail = (
-        comb(stalls, count) * (1 / ranks) ** count * (1 - 1 / ranks) ** (stalls - count)
-        for count in range(owned, stalls + 1)
-    )
-    return ranks * sum(tail)
+    return sum(comb(of, count) * share**count * (1 - share) ** (of - count) for count in range(times, of + 1))

@@ -9,7 +9,7 @@ from statistics import median
 import polars as pl
 
 from ncclforensics.analyses.slow.answer import SlowKind
-from ncclforensics.analyses.slow.explanations import SlowExplanation
+from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation
 from ncclforensics.analyses.slow.step_window import FEWEST_MEMBERS, RARELY, Members, Named, Stalls, StepWindow
 from ncclforensics.analyses.slow.what_if import ALWAYS_LAST, FEWEST_STEPS, uneven_share
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -23,7 +23,10 @@ LARGE = 1 << 18  # bytes of a call from which on bandwidth decides, not latency
 BELOW_SISTERS = 1.4  # times as long as the same call in sister groups
 
 COLLECT_REST = "traces of the same steps of the ranks that are missing"
-COLLECT_MORE = "traces of 20 steps or more: torch.profiler.schedule(wait=5, warmup=2, active=30)"
+COLLECT_MORE = Request("traces of 20 steps or more: torch.profiler.schedule(wait=5, warmup=2, active=30)")
+COLLECT_GROUPS = Request(
+    "the Flight Recorder dumps of the same ranks, as these traces do not name process groups", Observation.RECORDER
+)
 
 
 def of_traces(
@@ -112,7 +115,7 @@ class _Traces:
             f"traces of {len(self.traced)} of {self.size} ranks{calls}: the rank they wait for may be a missing one",
             (Doubt.RANK_NOT_TRACED,),
             missing=tuple(self.missing),
-            collect=(f"{COLLECT_REST}: {ranks_text(self.missing)}",),
+            collect=(Request(f"{COLLECT_REST}: {ranks_text(self.missing)}"),),
             evidence=self.evidence,
         )
 
@@ -201,12 +204,13 @@ class _Traces:
 
     def slow_network(self) -> SlowExplanation | None:
         """Return calls that move data more slowly than the slowest network that is used for it."""
-        large = self.rates.filter((pl.col("bytes") >= LARGE) & (pl.col("busbw") < SLOWEST_NETWORK))
+        large = self.rates.filter("is_steady", pl.col("bytes") >= LARGE, pl.col("best_busbw") < SLOWEST_NETWORK)
         if large.is_empty() or self._transfer_share() < EXPOSED:
             return None
         row = large.row(0, named=True)
         return self._communication(
-            row, f"moves {row['busbw'] * 1000:.0f} MB/s once all ranks are there, less than a link of 1 Gbit/s"
+            row,
+            f"moves {row['best_busbw'] * 1000:.0f} MB/s at best, once all ranks are there: less than 1 Gbit/s",
         )
 
     def _communication(self, row: dict[str, object], what: str, group: str | None = None) -> SlowExplanation:
@@ -226,8 +230,14 @@ class _Traces:
             uneven_share=self._uneven(),
             gpus=self.size,
             collect=(
-                "the counters of the links twice, some minutes apart: `perfquery` or `ethtool -S`, of all hosts",
-                "the bandwidth of pairs of hosts: `ncclforensics capture`, or nccl-tests on two hosts at a time",
+                Request(
+                    "the counters of the links twice, some minutes apart: `perfquery` or `ethtool -S`, of all hosts",
+                    Observation.COUNTERS,
+                ),
+                Request(
+                    "the bandwidth of pairs of hosts: `ncclforensics capture`, or nccl-tests on two hosts at a time",
+                    Observation.BENCHMARK,
+                ),
             ),
             evidence=self.evidence,
         )
@@ -246,6 +256,7 @@ class _Traces:
             f"{subject}: uneven work costs {_percent(share)} of a step, no rank, host or group alone",
             (Doubt.AS_PROGRAMMED, *self.groups_doubt),
             details=("usual causes: sequences of unequal length, experts or stages with unequal load",),
+            collect=(COLLECT_GROUPS,) if late and self.groups_doubt else (),
             step_seconds=self._step_seconds(None),
             step_share=share,
             uneven_share=share,

@@ -8,21 +8,24 @@ import polars as pl
 
 from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
 from ncclforensics.analyses.slow.causes import cause_of
-from ncclforensics.analyses.slow.explanations import SlowExplanation, answer_of
+from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation, answer_of
 from ncclforensics.analyses.slow.inspector import of_inspector
 from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
+from ncclforensics.analyses.slow.sums import of_sums
 from ncclforensics.analyses.slow.traces import of_traces
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.frames.registry import analysis
 
-COLLECT_TRACES = """traces of the same 20 steps of all ranks: \
+COLLECT = (
+    """traces of the same 20 steps of all ranks: \
 torch.profiler.profile(record_shapes=True, schedule=torch.profiler.schedule(wait=5, warmup=2, active=20)), \
-and export_chrome_trace on each rank"""
-COLLECT_RECORDS = """or the records of NCCL's Inspector: NCCL_INSPECTOR_ENABLE=1 NCCL_INSPECTOR_DUMP_VERBOSE=1 \
-NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"""
-COLLECT_STEPS = "or the step lines of the training log, from its start on"
+and export_chrome_trace on each rank""",
+    """or the records of NCCL's Inspector: NCCL_INSPECTOR_ENABLE=1 NCCL_INSPECTOR_DUMP_VERBOSE=1 \
+NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000""",
+    "or the step lines of the training log, from its start on",
+)
 
-INPUTS = ("profiled_process", "job_step")  # frames: a row in one of them is evidence on the speed of a job
+INPUTS = ("profiled_process", "job_step", "rank_sum")  # frames: a row in one of them is evidence on the speed of a job
 
 
 @analysis(SLOW_ANSWER)
@@ -35,6 +38,10 @@ def slow_answer(
     rank_time: pl.DataFrame,
     profiled_kernel: pl.DataFrame,
     ended_operation: pl.DataFrame,
+    rank_sum: pl.DataFrame,
+    recorder_dump: pl.DataFrame,
+    counter_increase: pl.DataFrame,
+    benchmark: pl.DataFrame,
     job_step: pl.DataFrame,
     step_change: pl.DataFrame,
     step_stall: pl.DataFrame,
@@ -44,11 +51,20 @@ def slow_answer(
     explanations: list[SlowExplanation] = _standing_still(verdict) or [
         *of_traces(ranked_process, timed_call, own_time, call_rate, why),
         *of_inspector(ended_operation),
-        *explanations_of_step_lines(job_step, step_change, step_stall),
+        *of_sums(rank_sum),
+        *explanations_of_step_lines(job_step, step_change, step_stall, own_time),
     ]
-    return pl.DataFrame(
-        [answer_of(explanations, (COLLECT_TRACES, COLLECT_RECORDS, COLLECT_STEPS)).row()], schema=SLOW_ANSWER
-    )
+    inputs = {
+        Observation.TRACES: ranked_process,
+        Observation.RECORDER: recorder_dump,
+        Observation.INSPECTOR: ended_operation,
+        Observation.STEP_LINES: job_step,
+        Observation.COUNTERS: counter_increase,
+        Observation.BENCHMARK: benchmark,
+    }
+    present = {kind for kind, rows in inputs.items() if not rows.is_empty()}
+    answer = answer_of(explanations, map(Request, COLLECT), present)
+    return pl.DataFrame([answer.row()], schema=SLOW_ANSWER)
 
 
 def _standing_still(verdict: pl.DataFrame) -> list[SlowExplanation]:
@@ -61,7 +77,7 @@ def _standing_still(verdict: pl.DataFrame) -> list[SlowExplanation]:
             SlowKind.UNDECIDABLE,
             f"the job stands still, which is no question of speed: {row['claim']}",
             (Doubt.OPEN,),
-            collect=("the verdict on the hang: `ncclforensics hang` with the same paths",),
+            collect=(Request("the verdict on the hang: `ncclforensics hang` with the same paths"),),
         )
         for row in stuck.head(1).to_dicts()
     ]

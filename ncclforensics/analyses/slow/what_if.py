@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean as mean
 from statistics import median, median_low
 
 OwnTimes = Sequence[Sequence[float]]  # of every step, of every rank
 
 FEWEST_STEPS = 20  # ordinary ones
 FEWEST_BEHIND_CHANGE = 10  # steps from a change on
-LONG_STEP = 1.25  # of the median of the steps around it: a stall, judged apart
-AROUND = 7  # steps on both sides
 WORTH = 0.02  # share of the step that a gain needs
 WORTH_OF_PART, PARTS, FEWEST_PARTS = 0.01, 4, 3  # it needs this share in three of four parts
 OFTEN_WORTH = 0.5  # and in this share of the steps
@@ -27,7 +24,6 @@ OFTEN_LAST, TIMES_NEXT = 0.5, 5  # or being last so often, and gaining so many t
 SET_GAIN = 1.5  # of its best member, that a set gains
 MEMBER_LATE = 0.02  # share of the step by which each member of a set is later than those outside
 ALWAYS_LAST = 0.9  # share of the steps behind a change
-NOISES = 4  # so many times the noise is a change
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +78,6 @@ def uneven_share(own: OwnTimes, lengths: Sequence[float]) -> float:
     return sum(max(times) - median(times) for times in own) / (sum(lengths) or 1.0)
 
 
-def ordinary_steps(own: OwnTimes) -> list[bool]:
-    """Return which steps are no stalls: their longest rank takes about as long as those of the steps around.
-
-    >>> ordinary_steps([[1, 1]] * 5 + [[1, 3]] + [[1, 1]] * 5).index(False)
-    5
-    """
-    longest = [max(times) for times in own]
-    around = [median(longest[max(place - AROUND, 0) : place + AROUND + 1]) for place in range(len(longest))]
-    return [time <= LONG_STEP * usual for time, usual in zip(longest, around, strict=True)]
-
-
 def latest(own: OwnTimes) -> int:
     """Return the place of the rank that is late most, over all steps."""
     late = [0.0] * len(own[0])
@@ -101,27 +86,6 @@ def latest(own: OwnTimes) -> int:
         for place, time in enumerate(times):
             late[place] += max(time - middle, 0.0)
     return late.index(max(late))
-
-
-def change_in(late: Sequence[float], length: float) -> int | None:
-    """Return the step from which on a rank is later than before by far more than it varies; None if there is none.
-
-    `late`: microseconds over the median, of every step; `length`: of a step.
-
-    >>> change_in([0.0, 1.0] * 10 + [30.0, 31.0] * 10, 100.0)
-    20
-    """
-    steps, best, at = len(late), 0.0, None
-    for place in range(FEWEST_BEHIND_CHANGE // 2, steps - FEWEST_BEHIND_CHANGE + 1):
-        grown = mean(late[place:]) - mean(late[:place])
-        weight = grown * (place * (steps - place) / steps) ** 0.5
-        if weight > best:
-            best, at = weight, place
-    if at is None:
-        return None
-    grown = median(late[at:]) - median(late[:at])
-    noise = median(abs(late[place + 1] - late[place]) for place in range(steps - 1))
-    return at if grown > max(MEMBER_LATE * length, NOISES * noise) else None
 
 
 def is_named(found: Gain, others: float, steps: int) -> bool:

@@ -7,7 +7,16 @@ from statistics import median
 
 import polars as pl
 
-from ncclforensics.data.busbw import EVEN_SHARE, EVEN_WITHIN, FEWEST_PAIRS, PEER_ACCESS_GAIN, SLOW_PAIR
+from ncclforensics.data.busbw import (
+    EVEN_SHARE,
+    EVEN_WITHIN,
+    FEWEST_PAIRS,
+    PAIR_BAD,
+    PAIR_SHARE,
+    PEER_ACCESS_GAIN,
+    SLOW_PAIR,
+    link_of,
+)
 from ncclforensics.data.names import bandwidth_text, some_of
 from ncclforensics.data.verbs import STATUS
 from ncclforensics.frames.columns import text_of
@@ -116,6 +125,41 @@ def bench_peer_access_slower(gpu_pair: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("gpu_pair",))
+def bench_pairs_below_links(gpu_pair: pl.DataFrame, pair_device: pl.DataFrame) -> Iterator[Finding]:
+    """All pairs of GPUs of a host that has NVLink or xGMI carry no more than PCIe does.
+
+    Means: the links between the GPUs are not used: they are down, switched off (NVreg_NvLinkDisable), the fabric
+    manager does not run, or a virtual machine or container does not see them.
+    Not when: the GPU is a PCIe card, whose name differs; some pairs have no link by design (V100); peer access is off,
+    or was not tested. Figures of specifications, such as 900 GB/s of an H100, count both directions: one has half.
+    Do: nvidia-smi nvlink -s; nvidia-smi topo -m; nvidia-smi -q (Fabric); systemctl status nvidia-fabricmanager.
+    Sources: NVIDIA H100 and A100 data sheets; CSCS Alps (boards of four); cuda-samples, p2pBandwidthLatencyTest.
+    """
+    cells = gpu_pair.filter(
+        (pl.col("kind") == "bandwidth")
+        & (pl.col("ends") == "GPU")
+        & (pl.col("row") != pl.col("column"))
+        & pl.col("has_peer_access").fill_null(True)
+    )
+    models = pair_device.group_by("source").agg(text_of("gpu").drop_nulls().unique().alias("models"))
+    known = cells.join(models.filter(pl.col("models").list.len() == 1), on="source", maintain_order="left")
+    for _, rows in known.group_by("source", maintain_order=True):
+        model = rows["models"][0][0]
+        link, share = link_of(model), PAIR_SHARE.get(model)
+        fastest = rows.group_by("matrix").agg(pl.col("value").median()).sort("value", "matrix").tail(1)
+        best = float(fastest["value"][0])
+        if link is None or share is None or best >= PAIR_BAD * share * link[0]:
+            continue
+        yield Finding(
+            title=f"pairs of {model} carry {bandwidth_text(best)}: what PCIe carries, and not the links between them",
+            detail=f"the links of such a GPU carry {link[0]:.0f} GB/s one way, {link[0] * share:.0f} or more of them "
+            "between any two; this is the median of all pairs in the fastest test",
+            certainty="likely",
+            evidence=evidence_lines(rows.join(fastest, on="matrix", how="semi", maintain_order="left")),
+        )
+
+
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("pair_waived",))
 def bench_pair_test_waived(pair_waived: pl.DataFrame, pair_test: pl.DataFrame) -> Iterator[Finding]:
     """Nvbandwidth did not run a test, because the machine lacks what it measures.
@@ -188,7 +232,7 @@ ENDS = {
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("link_failure",))
-def bench_link_test_failed(link_failure: pl.DataFrame) -> Iterator[Finding]:
+def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame) -> Iterator[Finding]:
     """A test of one network link ended with an error of the NIC, or could not begin.
 
     Means: the link, or one of its ends, does not work, independently of NCCL. The status has the same meaning as in
@@ -206,9 +250,10 @@ def bench_link_test_failed(link_failure: pl.DataFrame) -> Iterator[Finding]:
         of_file = counts.filter(pl.col("source") == alike["source"][0]).head(1).to_dicts()
         counted = "".join(f"; {row['posted']} requests posted, {row['completed']} completed" for row in of_file)
         yield Finding(
-            title=f"a link test failed: {name}",
+            title=f"a link test failed: {name}" if alike.height == 1 else f"{alike.height} link tests failed: {name}",
             detail=f"{meaning} (status {status}, vendor syndrome {alike['syndrome'][0]}){counted}",
             certainty="certain",
+            role=Role.CONSEQUENCE if (shared_part["failed"] > 0).any() else Role.CAUSE,
             evidence=evidence_lines(alike),
         )
     reasons = ordered.filter(pl.col("errno").is_not_null())["errno"].cast(pl.String).unique(maintain_order=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.benchmark.host_runs import SAME_TEST
 from ncclforensics.data.busbw import (
     COMBINED_NICS,
     GPU_MEMORY_BAD,
     GPU_MEMORY_WATCH,
-    LARGE,
     LARGE_MESSAGE,
     SLOW_RUN,
     TREE_GAIN,
@@ -24,36 +24,15 @@ from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.environment_settings import environment_settings
 from ncclforensics.rules.shared.grouping import SHOWN
 
-# Columns that are equal for runs of the same test. Their number of hosts, `host_count`, may differ.
-TEST = ["collective", "models", "type", "largest", "ranks_per_host"]
 
-
-def _runs(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> pl.DataFrame:
-    """Return the runs whose hosts are known, with their best busbw at large sizes and its line, `best_line`."""
-    large = measurement.filter((pl.col("size") >= LARGE) & pl.col("busbw").is_finite())
-    best = large.group_by("benchmark").agg(
-        pl.col("type").first(),
-        busbw=pl.col("busbw").max(),
-        best_line=pl.col("line").sort_by("busbw").last(),
-        largest=pl.col("size").max(),
-    )
-    runs = benchmark.filter(pl.col("hosts").list.len() > 0).join(best, on="benchmark", maintain_order="left")
-    count = pl.col("hosts").list.len()
-    return runs.with_columns(
-        host_count=count, models=pl.col("gpus").list.join(","), ranks_per_host=pl.col("nranks") / count
-    )
-
-
-def _equal_runs(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def _equal_runs(host_run: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield the runs of each test on each number of hosts."""
-    for _, rows in _runs(benchmark, measurement).group_by([*TEST, "host_count"], maintain_order=True):
+    for _, rows in host_run.group_by([*SAME_TEST, "host_count"], maintain_order=True):
         yield rows
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
-def bench_find_slow_node(
-    benchmark: pl.DataFrame, measurement: pl.DataFrame, port_state: pl.DataFrame
-) -> Iterator[Finding]:
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("host_run",))
+def bench_find_slow_node(host_run: pl.DataFrame, port_state: pl.DataFrame) -> Iterator[Finding]:
     """Of several runs of one test on different hosts, those that include one host are slower.
 
     Means: a host that takes part in all slow runs and in no fast one is slow, or its link is. Two hosts that are slow
@@ -63,7 +42,7 @@ def bench_find_slow_node(
     Do: run the test on this host alone; compare its links, clocks and NICs with a fast host (nvidia-smi, ibstat).
     Sources: nccl#349, DeepSpeed#1617, ROCm/cvs#280.
     """
-    for rows in _equal_runs(benchmark, measurement):
+    for rows in _equal_runs(host_run):
         usual = float(rows["busbw"].quantile(0.75) or 0)  # a quarter of the runs reach it
         slow = rows.filter(pl.col("busbw") < SLOW_RUN * usual)
         fast = rows.filter(pl.col("busbw") >= SLOW_RUN * usual)
@@ -112,8 +91,8 @@ def _slow_sets(slow: pl.DataFrame, usual: float, runs: int) -> Finding:
     )
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
-def bench_good_bad_pair(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("host_run",))
+def bench_good_bad_pair(host_run: pl.DataFrame) -> Iterator[Finding]:
     """The same test gives far less bandwidth on one set of hosts than on another.
 
     Means: the two sets differ in links, NICs, GPUDirect, channels, versions or variables.
@@ -123,7 +102,7 @@ def bench_good_bad_pair(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
     Do: run ncclforensics diff GOOD BAD on the two, with NCCL's logs (NCCL_DEBUG=INFO) in the same folders.
     Sources: nccl-tests#106, nccl#1114, nccl#1511.
     """
-    for rows in _equal_runs(benchmark, measurement):
+    for rows in _equal_runs(host_run):
         by_set = rows.with_columns(pl.col("hosts").list.sort()).group_by("hosts", maintain_order=True)
         sets = by_set.agg(
             pl.col("busbw").median(), pl.len(), pl.col("source", "best_line").first(), all=pl.col("busbw")
@@ -147,10 +126,8 @@ def bench_good_bad_pair(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
         )
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("benchmark",))
-def bench_two_node_tree_inflated(
-    benchmark: pl.DataFrame, measurement: pl.DataFrame, setting: pl.DataFrame
-) -> Iterator[Finding]:
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("host_run",))
+def bench_two_node_tree_inflated(host_run: pl.DataFrame, setting: pl.DataFrame) -> Iterator[Finding]:
     """all_reduce reaches more bus bandwidth on two hosts than on three or more.
 
     Means: on two hosts a tree sends every byte over the network once, where a ring sends it nearly twice: busbw, which
@@ -163,8 +140,8 @@ def bench_two_node_tree_inflated(
     forced = environment_settings(setting).filter(pl.col("variable") == "NCCL_ALGO")
     if not forced.filter(text_of("value").str.to_lowercase().str.contains("tree", literal=True).not_()).is_empty():
         return
-    runs = _runs(benchmark, measurement).filter(pl.col("collective") == "all_reduce")
-    for _, rows in runs.group_by(TEST, maintain_order=True):
+    runs = host_run.filter(pl.col("collective") == "all_reduce")
+    for _, rows in runs.group_by(SAME_TEST, maintain_order=True):
         two = rows.filter(pl.col("host_count") == 2).sort("busbw")
         more = rows.filter(pl.col("host_count") > 2).sort("busbw")
         if two.is_empty() or more.is_empty():
@@ -185,10 +162,8 @@ def bench_two_node_tree_inflated(
         )
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
-def bench_scaling_by_nic(
-    benchmark: pl.DataFrame, measurement: pl.DataFrame, setting: pl.DataFrame
-) -> Iterator[Finding]:
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("host_run",))
+def bench_scaling_by_nic(host_run: pl.DataFrame, setting: pl.DataFrame) -> Iterator[Finding]:
     """NICs that reach their rate one at a time reach less than the sum when they are used together.
 
     Means: the NICs share a bottleneck: a PCIe switch's uplink, one path through the CPU (access control, ATS), a port
@@ -208,9 +183,9 @@ def bench_scaling_by_nic(
         .agg(pl.col("nics").first(), lists=pl.col("nics").n_unique())
         .filter(pl.col("lists") == 1)
     )
-    runs = _runs(benchmark, measurement).filter(pl.col("host_count") > 1)
+    runs = host_run.filter(pl.col("host_count") > 1)
     known = runs.filter(pl.len().over("source") == 1).join(named, on="source", maintain_order="left")
-    for _, rows in known.group_by([*TEST, "host_count"], maintain_order=True):
+    for _, rows in known.group_by([*SAME_TEST, "host_count"], maintain_order=True):
         singles = rows.filter(pl.col("nics").list.len() == 1).with_columns(nic=pl.col("nics").list.first())
         best = dict(singles.group_by("nic").agg(pl.col("busbw").max()).iter_rows())
         for row in rows.filter(pl.col("nics").list.len() > 1).to_dicts():

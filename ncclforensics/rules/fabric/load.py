@@ -52,24 +52,38 @@ def fabric_uneven_spines(load_deviation: pl.DataFrame) -> Iterator[Finding]:
 
 
 @rule(Category.CONGESTION, Severity.WARNING, of=("load_deviation",))
-def fabric_hot_uplink(load_deviation: pl.DataFrame) -> Iterator[Finding]:
+def fabric_hot_uplink(
+    load_deviation: pl.DataFrame, fabric_load: pl.DataFrame, fabric_link: pl.DataFrame, route: pl.DataFrame
+) -> Iterator[Finding]:
     """One uplink of a leaf is full and waits while its siblings have room.
 
     Means: several large flows share this link: static routes or a hash put them together. The ranks behind them are
     slower than the rest of the job.
     Not when: there is one dump only, or no times; most uplinks of the leaf are full; the link does not wait.
-    Do: see in the forwarding table of this leaf which hosts are reached through the port; adaptive routing, or other
-    placements of the job, spread them.
+    Do: with dump_lfts in the folder, the hosts that are reached through the port are named, those that receive most
+    first; adaptive routing, or other placements of the job, spread them.
     Sources: ibdiagnet user manual (ticks of PortXmitWait); NVIDIA UFM, bandwidth lost by congestion.
     """
     for row in _rows(load_deviation, "hot-uplink"):
         yield Finding(
             f"{row['names'][0]} port {row['port']} to {row['others'][0]} is full: it carries {row['high']:.0%} of its "
             f"rate, the median of its {row['count']} siblings {row['low']:.0%}",
-            f"it waited {row['lost']:.0%} of the time with data",
+            f"it waited {row['lost']:.0%} of the time with data" + _hosts_reached(row, fabric_load, fabric_link, route),
             "likely",
             evidence=_lines(row),
         )
+
+
+def _hosts_reached(
+    row: dict[str, Any], fabric_load: pl.DataFrame, fabric_link: pl.DataFrame, route: pl.DataFrame
+) -> str:
+    """The hosts to which the forwarding table sends through this uplink, those that received most first."""
+    lids = route.filter((pl.col("table_guid") == row["guid"]) & (pl.col("out_port") == row["port"])).select("lid")
+    hosts = fabric_link.filter(pl.col("kind") == "host").join(lids, on="lid", how="semi")
+    received = fabric_load.filter(pl.col("direction") == "host").select("guid", "port", "bytes")
+    named = hosts.join(received, left_on=["peer_guid", "peer_port"], right_on=["guid", "port"], how="left")
+    ordered = named.sort("bytes", "name", descending=[True, False], nulls_last=True)["name"].unique(maintain_order=True)
+    return f"; the table of the leaf sends through it to {some_of(ordered.to_list(), SHOWN)}" if ordered.len() else ""
 
 
 @rule(Category.CONGESTION, Severity.WARNING, of=("load_deviation",))

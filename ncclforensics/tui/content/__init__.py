@@ -9,7 +9,7 @@ from threading import Lock
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report
 from ncclforensics.report.pseudonyms import Pseudonyms
-from ncclforensics.tui.content import calls, connections, incident, logs, measurements, merged, ranks, waiting
+from ncclforensics.tui.content import calls, connections, incident, logs, measurements, merged, ranks, slow, waiting
 from ncclforensics.tui.content.evidence import Citer
 
 
@@ -40,6 +40,7 @@ BUILDERS: dict[str, Callable[[Report, Citer], object]] = {
     "waiting": waiting.build_waiting_trees,
     "connections": connections.build_connections,
     "benchmarks": measurements.build_measurements,
+    "slow": slow.build_slow_job,
 }
 
 

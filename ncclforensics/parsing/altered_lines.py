@@ -1,0 +1,146 @@
+"""Read lines that state a failure where something was put in front of them or around them, or where they were wrapped.
+
+A quotation, a list, a box, a logger, a collector or a search adds something to every line, and a terminal or a mail
+breaks it. Few lines do not show which of them did. So a line that matches nothing as it stands is read without what may
+stand in front of it, and together with the next lines; what is left must match a shape of a failure or a condition. A
+line that matches another shape alone may go on, too, where the next lines bring the words of such a shape.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.grammar import grammar_file
+from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.parsing.matching import NO_HOST, Matched, match
+from ncclforensics.parsing.next_lines import (
+    MAX_NEXT,
+    NEXT,
+    answered_shapes,
+    is_short,
+    joined_texts,
+    with_next_lines,
+)
+
+PLACE = ["source", "line"]
+DEPTH = 6  # things in front of a line
+MAX_LINES = 200  # of one input that are read in other ways
+SEAM = 40  # characters on each side of the end of a line, for words that a break tore apart
+MAX_TEXTS = 100_000  # that these make
+
+
+def altered_lines(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Return the lines that state a failure if they are read another way (columns PLACE, `text`, `parts`).
+
+    `rest`: lines that may be the rest of others.
+    """
+    rest = pl.concat([rest.select(*PLACE, "text"), _rests_of_prefixes(rows, matched)])
+    lines = pl.concat([_unread_lines(matched, rest, dialect), _lines_that_go_on(rows, matched, rest, dialect)])
+    lines = lines.filter(pl.int_range(pl.len()).over("source") < MAX_LINES)
+    if lines.is_empty():
+        return lines.select(*PLACE, text=pl.lit(""), parts=pl.lit(1))
+    candidates = _candidates(with_next_lines(lines, rows, rest))
+    candidates = candidates.filter(candidates["text"].str.contains_any(dialect.answered_anchors)).head(MAX_TEXTS)
+    candidates = candidates.with_row_index("number", offset=1)
+    texts = candidates.select("source", "text", line=pl.col("number").cast(pl.Int32), damaged=False, cut=False)
+    extended = dialect.including_formats_in(texts["text"])
+    found = answered_shapes(match(texts, extended), extended)
+    found = found.select("shape", number=pl.col("line").cast(pl.UInt32)).unique("number")
+    ranks = extended.ranks_of_forms
+    own = answered_shapes(matched, dialect).join(ranks.select("shape", own="order"), on="shape").unique(PLACE)
+    compared = candidates.join(found.join(ranks, on="shape"), on="number").join(own.drop("shape"), on=PLACE, how="left")
+    # Further lines of any text may follow a line that is known already: what it becomes must be a narrower shape.
+    is_narrower = ~pl.col("is_known") | pl.coalesce(pl.col("order") < pl.col("own"), ~pl.col("is_free"))
+    most_parts = pl.when("is_free").then(-pl.col("parts")).otherwise("parts")
+    first = ("is_general", "is_free", pl.when("is_free").then("level"), most_parts, "number")
+    ordered = compared.filter(is_narrower).sort(*first)
+    return ordered.unique(PLACE, keep="first", maintain_order=True).select(*PLACE, "text", "parts")
+
+
+def _rests_of_prefixes(rows: pl.DataFrame, matched: Matched) -> pl.DataFrame:
+    """Return lines that begin with the level, behind one that ends before it: the prefix itself was wrapped."""
+    begun = matched.unknown.filter(pl.col("text").str.contains(f"^(?:{_part('_own_time')})?{_part('_start_of_nccl')}"))
+    without_process = matched.known.filter(pl.col("host") == NO_HOST).select(PLACE)
+    after = begun.select("source", pl.col("line") + 1).join(without_process, on=PLACE, how="semi")
+    return after.join(rows.select(*PLACE, "text").filter(is_short()), on=PLACE)
+
+
+def _unread_lines(matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Return lines without a shape near which, or across whose end, the words of a failure stand."""
+    unread = matched.unknown.filter(is_short() & ~pl.col("damaged")).sort(PLACE)
+    if unread.is_empty():
+        return unread.select(*PLACE, is_known=False)
+    following = rest.select("source", pl.col("line") - 1, following=_unframed(pl.col("text")))
+    unread = unread.join(following, on=PLACE, how="left", maintain_order="left")
+    own, after = pl.col("text").str.strip_chars_end(" │┃║"), pl.col("following")
+    seams = [own.str.tail(SEAM) + sign + after.str.head(SEAM) for sign in ("", " ")]
+    anchors = dialect.answered_anchors
+    states = pl.any_horizontal(text.str.contains_any(anchors) for text in (own, *seams)).fill_null(value=False)
+    # A next line that has a shape of its own is no unread line, which this looks at anyway.
+    read = rest.join(unread, on=PLACE, how="anti").filter(pl.col("text").str.contains_any(anchors))
+    before = read.select("source", pl.col("line") - 1, is_before=True).unique()
+    unread = unread.join(before, on=PLACE, how="left", maintain_order="left")
+    unread = unread.select(*PLACE, states=states | pl.col("is_before").fill_null(value=False))
+    near = pl.any_horizontal(pl.col("states").shift(-distance, fill_value=False) for distance in range(MAX_NEXT))
+    return unread.filter(near).select(*PLACE, is_known=False)
+
+
+def _lines_that_go_on(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Return lines with a shape that state a failure already, or gain words of one by the next line."""
+    following = rest.select("source", pl.col("line") - 1, following="text")
+    if following.is_empty():
+        return following.select(*PLACE, is_known=True)
+    known = matched.known.filter(~pl.col("is_unrecognised")).select(PLACE).unique(maintain_order=True)
+    pairs = known.join(following, on=PLACE).join(rows.select(*PLACE, "text").filter(is_short()), on=PLACE)
+    own = pairs["text"]
+    both = [own + sign + pairs["following"] for sign in ("", " ")]
+    counts = [text.str.extract_many(dialect.answered_anchors, overlapping=True).list.len() for text in (own, *both)]
+    states = pairs.select(PLACE).join(answered_shapes(matched, dialect), on=PLACE, how="semi")
+    gains = pairs.filter((counts[1] > counts[0]) | (counts[2] > counts[0])).select(PLACE)
+    return pl.concat([states, gains]).unique(maintain_order=True).with_columns(is_known=True)
+
+
+def _candidates(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return the texts that lines may stand for (columns PLACE, `text`, `parts`, `level`, `is_known`).
+
+    `level`: how much was taken away in front.
+    """
+    lines = lines.with_columns(pl.col("text", *NEXT).str.replace_all("\t", " ", literal=True))
+    framed = _without_other_lines(lines.with_columns(_unframed(pl.col(name)).alias(name) for name in ("text", *NEXT)))
+    texts = [_joined(framed, 0)]
+    lines, framed = (
+        rows.filter(~pl.col("is_known")).with_columns(pl.col("text").str.replace(f"{_part('_back')}$", ""))
+        for rows in (lines, framed)
+    )
+    for level in range(1, DEPTH + 1):
+        alone = lines.select(*PLACE, "text", parts=pl.lit(1), level=pl.lit(level), is_known=pl.lit(value=False))
+        texts += [alone, _joined(framed, level)]
+        shorter = pl.col("text").str.replace(f"^(?:{_part('_front')})", "")
+        lines, framed = (rows.filter(shorter != pl.col("text")).with_columns(shorter) for rows in (lines, framed))
+    return pl.concat(texts, how="vertical_relaxed").unique([*PLACE, "text"], keep="first", maintain_order=True)
+
+
+def _joined(lines: pl.DataFrame, level: int) -> pl.DataFrame:
+    joined = joined_texts(lines).with_columns(level=pl.lit(level))
+    return joined.join(lines.select(*PLACE, "is_known"), on=PLACE, maintain_order="left")
+
+
+def _without_other_lines(lines: pl.DataFrame) -> pl.DataFrame:
+    """Leave out next lines that do not go on: a line was wrapped where the next word had no room, and nowhere else."""
+    goes_on, width = pl.lit(value=True), pl.col("text").str.len_chars()
+    parts = {}
+    for before, name in zip(("text", *NEXT), NEXT, strict=False):
+        first_word = pl.col(name).str.strip_chars_start(" ").str.splitn(" ", 2).struct.field("field_0")
+        width = pl.max_horizontal(width, pl.col(name).str.len_chars())
+        goes_on = goes_on & (pl.col(before).str.len_chars() + 1 + first_word.str.len_chars() >= width)
+        parts[name] = pl.when(goes_on).then(pl.col(name))
+    return lines.with_columns(**parts)
+
+
+def _unframed(text: pl.Expr) -> pl.Expr:
+    """A line without the sides of a box, and the signs of a quotation."""
+    return text.str.replace(f"^{_part('_frame')}", "").str.replace(f"{_part('_back')}$", "")
+
+
+def _part(rule: str) -> str:
+    return grammar_file.load("copied").part_regex(rule)

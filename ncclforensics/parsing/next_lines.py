@@ -1,0 +1,80 @@
+"""The lines that may be the rest of a line, and the texts that it makes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.parsing.matching import Matched
+from ncclforensics.parsing.wrapped_lines import is_start
+
+MAX_NEXT = 12  # next lines: PyTorch's longest sentences, on a narrow screen
+LONGEST = 8_192  # bytes of a line that is completed, and of one that completes it
+NEXT = [f"next{distance}" for distance in range(1, MAX_NEXT + 1)]
+PLACE = ["source", "line"]
+
+
+def rest_lines(matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """The lines that no shape matches and that begin no line of NCCL or PyTorch: each may be the rest of one."""
+    is_blank = pl.col("text").str.strip_chars(" ") == ""
+    return matched.unknown.filter(is_short() & ~is_start(dialect) & ~pl.col("damaged") & ~is_blank)
+
+
+def is_short() -> pl.Expr:
+    """Whether a line is short enough to be put together with others."""
+    return pl.col("text").str.len_bytes() <= LONGEST
+
+
+def with_next_lines(lines: pl.DataFrame, rows: pl.DataFrame, rest: pl.DataFrame) -> pl.DataFrame:
+    """These lines (columns PLACE) with their texts, and those of the next lines (columns NEXT, null without one)."""
+    followed = lines.join(rows.select(*PLACE, "text").filter(is_short()), on=PLACE, maintain_order="left")
+    followed = followed.filter(pl.col("text").is_not_null())
+    for distance, name in enumerate(NEXT, 1):
+        following = rest.select("source", pl.col("line") - distance, pl.col("text").alias(name))
+        followed = followed.join(following, on=PLACE, how="left", maintain_order="left")
+    return followed
+
+
+def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
+    """Texts put together of each line and the next ones: the nearest lines first, with and without a blank between.
+
+    Where lines are indented or quoted, their blanks at both ends are lost. Of lines that were cut at one width, those
+    that ended in a blank are then shorter than the longest one.
+    """
+    candidates, joined, words = [], pl.col("text"), pl.col("text").str.strip_chars_end(" ")
+    stripped = [pl.col("text").str.strip_chars(" ")]
+    for distance, name in enumerate(NEXT, 1):
+        following = pl.col(name)
+        own = following.str.strip_chars(" ")
+        width = pl.max_horizontal(part.str.len_chars() for part in stripped)
+        filled = [
+            part + pl.when(part.str.len_chars() < width).then(pl.lit(" ")).otherwise(pl.lit("")) for part in stripped
+        ]
+        joined, words, stripped = joined + following, words + " " + own, [*stripped, own]
+        texts = (joined, words, words.str.strip_chars_start(" "), pl.concat_str(*filled, own))
+        candidates += [followed.select(*PLACE, text=text, parts=pl.lit(distance + 1)) for text in texts]
+    return pl.concat(candidates).drop_nulls("text")
+
+
+def specific_shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """The specific shape, with its form, of each line that has one (columns PLACE, `shape`)."""
+    general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
+    return _shapes(matched, {name: None for name in matched.frames if name not in general})
+
+
+def answered_shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """The same of lines that state a failure, a condition or a consequence."""
+    return _shapes(matched, dialect.answered_forms)
+
+
+def _shapes(matched: Matched, forms: Mapping[str, list[str] | None]) -> pl.DataFrame:
+    """The shape and form of lines of these frames, of these forms."""
+    form = pl.col("form").cast(pl.String).fill_null("")
+    pieces = [
+        (piece if wanted is None else piece.filter(form.is_in(wanted))).select(*PLACE, shape=pl.lit(f"{name} ") + form)
+        for name, wanted in forms.items()
+        for piece in matched.frames.get(name, [])
+    ]
+    return pl.concat([pl.DataFrame(schema={"source": pl.Int32, "line": pl.Int32, "shape": pl.String}), *pieces])
