@@ -9,6 +9,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Severity
+from ncclforensics.views.text_screen import screen
 
 # Text -> rule, severity and a part of the title of each finding; none: it is healthy.
 SHOWN = {
@@ -27,6 +28,19 @@ SHOWN = {
             "Will cause a leak of a command resource\n"
         ),
         [("kernel-driver-reports", "error", "NIC 0000:5e:00.0 did not answer a command of its driver")],
+    ),
+    "gpu-not-started": (
+        "[   12.9] NVRM: The NVIDIA probe routine failed for 1 device(s).\n",
+        [("kernel-driver-reports", "warning", "the NVIDIA driver could not start a GPU")],
+    ),
+    "gpu-lost-and-so-not-started": (
+        """\
+[   12.8] NVRM: The NVIDIA GPU 0000:4c:00.0
+[   12.8] NVRM: (PCI ID: 10de:2330) installed in this system has
+[   12.8] NVRM: fallen off the bus and is not responding to commands.
+[   12.9] NVRM: The NVIDIA probe routine failed for 1 device(s).
+""",
+        [("cuda-gpu-fault", "error", "it fell off the bus")],
     ),
     "module-plugged-in": ("[   11.1] mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged\n", []),
     "port-never-used": (
@@ -365,3 +379,20 @@ def test_the_ports_of_a_link_are_read_with_their_rate(tmp_path: Path) -> None:
         (2, 9, "active", 100.0),
         (None, 2, "active", 40.0),
     ]
+
+
+@pytest.mark.parametrize("gap", [" ", "   "])
+def test_an_interface_of_a_port_does_not_show_the_state_of_the_port(tmp_path: Path, gap: str) -> None:
+    line = gap.join(("mlx5_3", "port", "1", "==>", "net1", "(Down)"))
+    report = read(tmp_path, f"$ ibdev2netdev\n{line}\n")
+
+    assert report.run["port_state"]["netdev"].to_list() == ["net1"]
+    assert "PORTS" not in screen(report, width=100)
+
+
+def test_lines_that_syslog_writes_to_terminals_are_read(tmp_path: Path) -> None:
+    text = "Message from syslogd@gpu-a012 at Mar  2 11:04:57 ...\n"
+    text += " kernel:[12345.678901] watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:41887]\n"
+
+    [finding] = [found for found in read(tmp_path, text).findings if "soft lockup" in found.title]
+    assert "22 s" in finding.title

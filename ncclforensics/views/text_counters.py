@@ -82,7 +82,10 @@ def _states(port_state: pl.DataFrame) -> list[str]:
     ).unique("key", keep="last", maintain_order=True)
     is_down = (pl.col("state") == "down").fill_null(value=False)
     rate = pl.when(~is_down).then("rate_Gbps")  # that of a port without a link means nothing
-    kinds = last_states.group_by("state", rate=rate, maintain_order=True).len()
+    shown = last_states.filter(
+        pl.col("state").is_not_null() | pl.col("netdev").is_null()
+    )  # an interface has its own state
+    kinds = shown.group_by("state", rate=rate, maintain_order=True).len()
     words = []
     for state, rate, many in kinds.sort("len", descending=True, maintain_order=True).iter_rows():
         at = f" at {rate:g} Gb/s" if rate is not None else ""

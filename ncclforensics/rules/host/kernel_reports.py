@@ -219,12 +219,17 @@ _DRIVER_REPORTS = {
 
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_message", "kernel_kill"), hang=True, fallback=True)
 def kernel_driver_reports(
-    kernel_message: pl.DataFrame, kernel_kill: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame
+    kernel_message: pl.DataFrame,
+    kernel_kill: pl.DataFrame,
+    hardware_event: pl.DataFrame,
+    rank: pl.DataFrame,
+    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The kernel, or the driver of a GPU, logged that it failed, stood still, reset a GPU or refused an access.
 
     Means: what the title says of this host; ranks on it were late, failed or ended at that time.
-    Not when: another finding explains the lines. nvidia-peermem's `invalid context` is harmless by itself.
+    Not when: another finding explains the lines, as that of a GPU that fell off the bus explains why it did not start.
+    nvidia-peermem's `invalid context` is harmless by itself.
     Do: read the lines before it in dmesg -T; drain the host if it comes again.
     Sources: Linux: kernel/panic.c, kernel/watchdog.c, kernel/hung_task.c, kernel/rcu/tree_stall.h, drivers/iommu,
     drivers/gpu/drm/amd/amdgpu; NVIDIA open-gpu-kernel-modules: nv.c, nvidia-peermem.c; nv_peer_memory#120.
@@ -233,6 +238,8 @@ def kernel_driver_reports(
     columns = ["form", "node", "program", "pid", "seconds", "logged", "launcher_time", *OF_LINES]
     kills = kernel_kill.filter(text_of("form").is_in(["blocked", "memory_failure"])).select(columns)
     messages = kernel_message.filter(text_of("form").is_in(list(_DRIVER_REPORTS)))
+    lost = hardware_event.filter(text_of("form") == "lost")["source"]
+    messages = messages.filter((text_of("form") != "gpu_probe") | ~pl.col("source").is_in(lost.implode()))
     rows = pl.concat([messages, kills], how="diagonal_relaxed").sort(OF_LINES)
     for (form, _), alike in rows.group_by(text_of("form"), text_of("node"), maintain_order=True):
         report = _DRIVER_REPORTS[str(form)]
