@@ -13,7 +13,9 @@ from sarif_pydantic import Sarif
 from ncclforensics import analyze
 from ncclforensics.cli import main
 from ncclforensics.errors import UsageError
+from ncclforensics.frames.protocol import has_rows
 from ncclforensics.inputs import lines
+from ncclforensics.report.without_job import verdict_without_job
 from ncclforensics.rules.finding import Severity
 from ncclforensics.rules.registry import all_rules
 from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
@@ -21,6 +23,7 @@ from ncclforensics.views import ci_formats
 from tests.incidents import ALL, INCIDENTS, Incident, checked
 
 SERIOUS = ("error", "warning")
+PORT = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 400\n"
 JUNIT = xmlschema.XMLSchema(Path(__file__).parent / "schemas" / "junit.xsd")
 KILLED = str(INCIDENTS / "a-rank-is-killed" / "*.log")
 
@@ -37,9 +40,12 @@ def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> Non
     serious = {finding.rule for finding in report.findings if finding.severity in SERIOUS}
     assert {case.get("name") for case in document.iter("testcase") if case.find("failure") is not None} == serious
     assert document.get("failures") == str(len(serious))
-    undecided = [answer for answer in report.verdicts if answer.verdict == "undecidable"]
+    undecided = [str(answer.verdict) for answer in report.verdicts] or [str(verdict_without_job(report.run))]
+    undecided = [verdict for verdict in undecided if verdict == "undecidable"]
+    idle = [rule for rule in all_rules() if not has_rows(report.run, rule)]
     assert document.get("tests") == str(len(all_rules()) + len(undecided))
-    assert len([case for case in document.iter("testcase") if case.find("skipped") is not None]) == len(undecided)
+    skipped = [case for case in document.iter("testcase") if case.find("skipped") is not None]
+    assert len(skipped) == len(undecided) + len(idle)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +71,27 @@ def test_what_makes_a_job_slow_is_a_test_case_that_passes_only_if_it_was_judged(
     assert [result["ruleId"] for result in run["results"] if "ruleIndex" not in result] == results
     notes = run["invocations"][0]["toolExecutionNotifications"]
     assert [note["level"] for note in notes] == ["warning"] * (outcome == "skipped")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "is_skipped"),
+    [
+        (PORT, "nic-firmware-differs", False),
+        (PORT, "boot-connect-failed", True),
+        ("loss 2.1\n", "nic-firmware-differs", True),
+    ],
+)
+def test_a_rule_without_data_and_a_verdict_without_a_job_are_skipped(
+    text: str, rule: str, is_skipped: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "input.txt").write_text(text)
+
+    document = ET.fromstring(ci_formats.junit(analyze(str(tmp_path), everything=True), SERIOUS))
+
+    JUNIT.validate(document)
+    skipped = {case.get("name") for case in document.iter("testcase") if case.find("skipped") is not None}
+    assert (rule in skipped) == is_skipped
+    assert "verdict on a job" in skipped
 
 
 def test_fail_on_decides_which_testcases_fail() -> None:

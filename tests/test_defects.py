@@ -212,7 +212,7 @@ def test_what_the_system_refuses_is_no_defect_to_report(
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("ncclforensics.cli.hang.load_report", refuse)
+    monkeypatch.setattr("ncclforensics.cli.option_groups.load_report", refuse)
 
     assert cli.main(["hang", str(HUNG)]) == cli.Exit.DEFECT
     (line,) = capsys.readouterr().err.splitlines()

@@ -357,3 +357,19 @@ def test_control_characters_in_names_are_not_printed(tmp_path: Path) -> None:
 
     for printed in (text_difference.text(comparison), json_difference.json(comparison).decode()):
         assert not any(character in printed for character in ("\x1b", "\x9b", "\x7f"))
+
+
+@pytest.mark.parametrize(("before", "after", "differs"), [(2805, 45068, True), (2805, 2911, False), (0, 45068, True)])
+def test_totals_of_nvlink_errors_that_grew_by_a_magnitude_differ(
+    before: int, after: int, differs: bool, tmp_path: Path
+) -> None:
+    for side, count in (("good", before), ("bad", after)):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "nvlink.txt").write_text(
+            "GPU 3: NVIDIA H100 80GB HBM3 (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
+            f"\t Link 5: Replay Errors: {count}\n\t Link 5: Recovery Errors: 0\n\t Link 5: CRC Errors: 0\n"
+        )
+
+    found = compare_reports(*(analyze(str(tmp_path / side), everything=True) for side in ("good", "bad")))
+
+    assert ["nvlink_replay_errors" in difference.what for difference in found.differences] == [True] * differs

@@ -522,3 +522,19 @@ def test_of_two_that_differ_where_the_logs_of_the_others_end_none_is_accused(tmp
     hang = json.loads(json_report.json(analyze([str(tmp_path)])))["hang"]
 
     assert hang["culprits"] in ([], [0])
+
+
+@pytest.mark.parametrize(
+    ("output", "verdict"), [("all tests passed\n", "no-hang"), ("", "undecidable")], ids=["with output", "NCCL alone"]
+)
+def test_communicators_that_all_ranks_abort_at_exit_are_no_hang_where_the_output_shows_no_time_out(
+    output: str, verdict: str, tmp_path: Path
+) -> None:
+    """PyTorch aborts them at an orderly end and after a time-out: NCCL's lines alone do not tell which."""
+    comm = "node1:10{0}:10{0} [{0}] NCCL INFO comm 0x5599{0} rank {0} nranks 2 cudaDev {0} busId 1b000 - {1} COMPLETE\n"
+    begun, ended = ("".join(comm.format(rank, event) for rank in range(2)) for event in ("Init", "Abort"))
+
+    found = hang_of({"job.log": [begun.encode(), output.encode(), ended.encode()]}, tmp_path / "log")
+
+    assert found["verdict"] == verdict
+    assert "NCCL_DEBUG=" not in str(found)

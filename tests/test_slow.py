@@ -442,3 +442,61 @@ def test_a_small_gain_is_less_sure(tmp_path: Path, by: float, certainty: str) ->
     answer = answer_of(simulated(tmp_path, SlowFault.RANK, by=by))
 
     assert (answer.ranks, answer.certainty) == ((3,), certainty)
+
+
+SLOWDOWN = "clocks_event_reasons.hw_thermal_slowdown"
+
+
+def smi_of(host: str, clock: int, is_hot: str) -> str:
+    """What nvidia-smi shows of four busy GPUs of a host, one of which has this clock."""
+    rows = [
+        f"{gpu}, 100 %, {clock if gpu == 3 else 1980} MHz, {is_hot if gpu == 3 else 'Not Active'}" for gpu in range(4)
+    ]
+    names = f"index, utilization.gpu [%], clocks.current.sm [MHz], {SLOWDOWN}"
+    return "\n".join([f"===== {host} =====", names, *rows]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("clock", "is_hot", "said"),
+    [
+        (1410, "Active", "the clocks of GPU 3 are lowered: hw thermal slowdown"),
+        (1410, "Not Active", "GPU 3 runs at 1410 MHz, the others at 1980 MHz (median)"),
+        (1975, "Not Active", ""),
+    ],
+)
+def test_the_state_of_its_gpu_explains_a_slow_rank(tmp_path: Path, clock: int, is_hot: str, said: str) -> None:
+    folder = simulated(tmp_path, SlowFault.RANK)
+    before = answer_of(folder)
+    (host,) = before.hosts
+    other = next(name for name in report_of(folder).run["rank_time"]["host"] if name != host)
+    (folder / "smi.txt").write_text(smi_of(host, clock, is_hot) + smi_of(other, 1980, "Not Active"))
+    answer = answer_of(folder)
+
+    assert before.cause is not None
+    assert answer.cause == (f"{before.cause}; on {host} {said}" if said else before.cause)
+    assert any("nvidia-smi" in text and f"on {host}" in text for text in before.collect)
+    assert not any("nvidia-smi" in text for text in answer.collect)
+    assert answer.ranks == before.ranks
+
+
+def test_a_hot_gpu_of_another_host_or_in_an_even_job_accuses_no_rank(tmp_path: Path) -> None:
+    even = simulated(tmp_path / "even", SlowFault.NONE, steps=45)
+    slow = simulated(tmp_path / "slow", SlowFault.RANK)
+    (host,) = answer_of(slow).hosts
+    other = next(name for name in report_of(slow).run["rank_time"]["host"] if name != host)
+    for folder in (even, slow):
+        (folder / "smi.txt").write_text(smi_of(other, 1410, "Active"))
+
+    assert (answer_of(even).verdict, answer_of(even).ranks, answer_of(even).cause) == ("even", (), None)
+    assert other not in (answer_of(slow).cause or "")
+
+
+def test_dcgm_shows_the_lower_clock_of_the_slow_rank(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, SlowFault.RANK)
+    (host,) = answer_of(folder).hosts
+    samples = [
+        f'DCGM_FI_DEV_SM_CLOCK{{gpu="{gpu}",Hostname="{host}"}} {1200 if gpu == 1 else 1980}' for gpu in range(4)
+    ]
+    (folder / "metrics.txt").write_text("\n".join(samples) + "\n")
+
+    assert f"on {host} GPU 1 runs at 1200 MHz" in (answer_of(folder).cause or "")

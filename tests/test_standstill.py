@@ -120,3 +120,19 @@ def test_a_log_that_ends_while_nccl_connects_names_no_culprit(tmp_path: Path) ->
 
     assert (verdict.verdict, verdict.culprits) == ("undecidable", ())
     assert "while NCCL connects it" in verdict.reason
+
+
+def test_ranks_that_still_connect_for_a_call_show_no_rank_that_does_not_come_to_it(tmp_path: Path) -> None:
+    """Connecting takes seconds on a large job: copied then, the slowest rank has not yet made the call."""
+    generate(Plan(nodes=1, tp=4, steps=0, fault=Fault(FaultKind.LAGGING, (2,), "tp", 0), version="2.27.7"), tmp_path)
+    assert analyze(tmp_path).verdicts[0].verdict == "lagging-ranks"
+    for rank in {*range(8)} - {2}:
+        log = tmp_path / f"nccl_rank{rank}.log"
+        lines = log.read_text().splitlines(keepends=True)
+        last = max(number for number, line in enumerate(lines) if "Connected all rings" in line)
+        log.write_text("".join(lines[: last - 1]))
+
+    verdict = analyze(tmp_path).verdicts[0]
+
+    assert (verdict.verdict, verdict.culprits) == ("undecidable", ())
+    assert "while NCCL connects these ranks" in verdict.reason

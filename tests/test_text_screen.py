@@ -279,7 +279,7 @@ def test_what_a_launcher_says_stands_above_what_is_not_known(tmp_path: Path) -> 
 
 
 def test_the_header_is_broken_between_two_items_and_never_cut() -> None:
-    report = of("another-broadcast-root")
+    report = of("two-jobs-in-one-folder")
     header = coverage(report).plain
 
     assert len(header) > WIDTH

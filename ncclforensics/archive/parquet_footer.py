@@ -6,8 +6,7 @@ text of 1 GB. The footer is a Thrift struct in the compact protocol (parquet.thr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 MAGIC = b"PAR1"
 MOST_DEPTH = 16  # of structs; Parquet's are nested six deep
@@ -16,8 +15,7 @@ _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9,
 _INTEGERS = (4, 5, 6)  # of 16, 32 and 64 bits
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
+class Footer(NamedTuple):
     """What a Parquet file states: its rows, and the bytes of all its columns before they were compressed."""
 
     rows: int

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ncclforensics.data.settings import Settings
     from ncclforensics.report.build import Report
+    from ncclforensics.report.selection import Selection
 
 MOST_PROBLEMS = 8  # of one input, on stderr
 BAR_DELAY = 0.5  # seconds until a progress bar appears
@@ -36,9 +37,7 @@ def load_report(
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     rank_from: str | None = None,
-    ranks: str | None = None,
-    host: str | None = None,
-    comm: str | None = None,
+    selection: Selection | None = None,
     since: str | None = None,
     until: str | None = None,
     since_look: str | None = None,
@@ -50,9 +49,6 @@ def load_report(
     `hashed` adds the SHA-256 of every input; `shows_problems`: the report will stand on the same terminal and show the
     problems of inputs itself. The other arguments are those of `analyze` and of the options.
     """
-    from ncclforensics.report import selection
-
-    shown = selection.Selection(selection.parse_ranks(ranks) if ranks else frozenset(), host, comm)
     with ProgressBar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
         report = analyze(
             paths,
@@ -62,7 +58,7 @@ def load_report(
             ignore=ignore,
             settings=settings,
             rank_from=rank_from,
-            selection=shown,
+            selection=selection,
             since=since,
             until=until,
             since_look=since_look,
@@ -73,7 +69,7 @@ def load_report(
         report.hash_inputs()
     if not quiet:
         print_problems([] if shows_problems else report.input_problems())
-        problems = shown.problems(report.run, report.findings + report.not_selected)
+        problems = report.selection.problems(report.run, report.findings + report.not_selected)
         unsuited = report.time_range.problem() if report.time_range else None
         for problem in [*problems, *([unsuited] if unsuited else [])]:
             typer.echo(printable(problem), err=True)

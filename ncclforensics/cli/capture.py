@@ -15,6 +15,7 @@ import typer
 from ncclforensics.capture.scripts import Scheduler
 from ncclforensics.cli.analysis import ProgressBar, load_report
 from ncclforensics.cli.configuration import configure
+from ncclforensics.cli.option_groups import Printing
 from ncclforensics.cli.options import Config, FailOn, FailOnOption, Format, FormatOption, NoColor, Quiet, Verbose
 from ncclforensics.cli.output import Exit, exit_code_of, write_report
 from ncclforensics.data.names import printable
@@ -165,7 +166,8 @@ def capture(
     for name, smallest, largest in measurements.fastest(measured):
         typer.echo(f"fastest all_reduce from {smallest} to {largest} bytes: {name}", err=True)
     report = load_report([str(captured.folder)], full=True, everything=True, quiet=quiet, settings=settings)
-    write_report(report, report_format, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
+    printing = Printing(report_format, fail_on=fail_on, verbose=verbose, no_color=no_color)
+    write_report(report, printing, everything=True)
     for line in _judged_hosts(plan.folder, turns, report):
         if not quiet:
             typer.echo(printable(line), err=True)

@@ -6,49 +6,25 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ncclforensics.cli.analysis import load_report
 from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.defects import report_defects
-from ncclforensics.cli.options import (
-    Bad,
-    Comm,
-    Config,
-    DiffFormat,
-    DiffFormatOption,
-    Good,
-    Host,
-    NoColor,
-    Output,
-    Quiet,
-    RankFrom,
-    Ranks,
-    Redact,
-    RedactMap,
-    Since,
-    Until,
-)
+from ncclforensics.cli.option_groups import Reading, Shown, with_options
+from ncclforensics.cli.options import Bad, DiffFormat, DiffFormatOption, Good, NoColor, Output
 from ncclforensics.cli.output import Exit, is_colored, write_bytes
 
 if TYPE_CHECKING:
     from ncclforensics.diff import Comparison
-    from ncclforensics.report.build import Report
 
 
+@with_options
 def diff(
     good: Good,
     bad: Bad,
+    *,
     diff_format: DiffFormatOption = DiffFormat.TEXT,
     output: Output = None,
-    rank_from: RankFrom = None,
-    ranks: Ranks = None,
-    host: Host = None,
-    comm: Comm = None,
-    since: Since = None,
-    until: Until = None,
-    redact: Redact = False,
-    redact_map: RedactMap = None,
-    config: Config = None,
-    quiet: Quiet = False,
+    shown: Shown,
+    reading: Reading,
     no_color: NoColor = False,
 ) -> None:
     """Compare a good run with a bad one: their results, and the differences that may explain them. Reads every byte.
@@ -59,28 +35,12 @@ def diff(
     """
     from ncclforensics.diff.compare import compare_reports
 
-    settings = configure(config, quiet=quiet)
-
-    def load(path: str) -> Report:
-        return load_report(
-            [path],
-            full=True,
-            settings=settings,
-            quiet=quiet,
-            everything=True,
-            rank_from=rank_from,
-            ranks=ranks,
-            host=host,
-            comm=comm,
-            since=since,
-            until=until,
-        )
-
-    reports = [load(good), load(bad)]
-    if redact or redact_map is not None:
+    settings = configure(reading.config, quiet=reading.quiet)
+    reports = [reading.load([path], shown, settings=settings) for path in (good, bad)]
+    if reading.is_redacted:
         from ncclforensics.report.redacted_run import redact_reports
 
-        reports, _ = redact_reports(reports, redact_map)
+        reports, _ = redact_reports(reports, reading.redact_map)
     comparison = compare_reports(*reports)
     write_bytes(_rendered(comparison, diff_format, color=is_colored(output, no_color)), output, reports)
     defects = [*comparison.good.defects, *comparison.bad.defects]

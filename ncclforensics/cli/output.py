@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,9 @@ from ncclforensics.cli.options import FailOn, Format
 from ncclforensics.errors import UsageError
 
 if TYPE_CHECKING:
+    from ncclforensics.cli.option_groups import Printing
     from ncclforensics.report.build import Report
+    from ncclforensics.rules.finding import Finding
 
 FAILING_SEVERITIES = {FailOn.ERROR: ["error"], FailOn.WARNING: ["error", "warning"], FailOn.NEVER: []}
 
@@ -31,18 +33,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def write_report(
-    report: Report,
-    report_format: Format,
-    output: Path | None,
-    *,
-    fail_on: FailOn,
-    verbose: bool,
-    no_color: bool,
-    everything: bool = False,
-) -> None:
-    """Write a report in this format to a file, or to stdout if `output` is None."""
+def write_report(report: Report, printing: Printing, *, everything: bool = False) -> None:
+    """Write a report to a file, or to stdout."""
     from ncclforensics.frames.run import limit_threads
+
+    report_format, output = printing.report_format, printing.output
 
     def render() -> bytes:
         if report_format in (Format.JSON, Format.JSONL):
@@ -61,27 +56,30 @@ def write_report(
             from ncclforensics.views import ci_formats
 
             if report_format is Format.JUNIT:
-                return ci_formats.junit(report, FAILING_SEVERITIES[fail_on])
+                return ci_formats.junit(report, FAILING_SEVERITIES[printing.fail_on])
             return ci_formats.sarif(report)
         from ncclforensics.views import text_report, text_screen
 
-        color = is_colored(output, no_color)
+        color = is_colored(output, printing.no_color)
         width = text_report.width_of_terminal()
         if report.is_about_slow:
             from ncclforensics.views import text_slow
 
             return text_slow.screen(report, width=width, color=color).encode()
-        if not verbose:
+        if not printing.verbose:
             height = text_screen.height_of_terminal() if output is None else math.inf
             return text_screen.screen(report, width=width, height=height, color=color, everything=everything).encode()
-        return text_report.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
+        return text_report.text(
+            report, width=width, color=color, verbose=printing.verbose, everything=everything
+        ).encode()
 
     write_bytes(limit_threads(report.run, render), output, [report])
 
 
-def is_on_terminal(report_format: Format, output: Path | None) -> bool:
+def is_on_terminal(printing: Printing) -> bool:
     """Whether a report is printed as text on the terminal that also shows stderr."""
-    return report_format is Format.TEXT and output is None and sys.stdout.isatty() and sys.stderr.isatty()
+    is_text = printing.report_format is Format.TEXT and printing.output is None
+    return is_text and sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def is_colored(output: Path | None, no_color: bool) -> bool:
@@ -129,12 +127,22 @@ def exit_code_of_slow(report: Report, fail_on: FailOn) -> Exit:
     return Exit.DEFECT if report.defects else Exit.OK
 
 
+def _is_judged(report: Report, findings: Sequence[Finding]) -> bool:
+    """Whether the files hold what rules on machines judge, and no rule found that too much is absent."""
+    from ncclforensics.frames.protocol import has_rows
+    from ncclforensics.rules.finding import Category
+
+    is_incomplete = any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in findings)
+    return not is_incomplete and any(rule.of and has_rows(report.run, rule) for rule in report.rules)
+
+
 def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False, asks_for_hang: bool = False) -> Exit:
     """Return the exit code for a report, whatever is selected, and name on stderr what failed in the program.
 
     Findings stand though another part of the program failed; that nothing was found does not. A benchmark without any
-    communicator log needs no verdict to succeed, but one that did not end, or was not judged, decides nothing. Whoever
-    asks for a hang has no answer where the logs end in calls that completed, or in which all ranks hang.
+    communicator log needs no verdict to succeed, but one that did not end, or was not judged, decides nothing; so it is
+    with the state of machines. Whoever asks for a hang has no answer where the logs end in calls that completed, or in
+    which all ranks hang.
     """
     from ncclforensics.report.without_job import verdict_without_job
     from ncclforensics.rules.finding import Category
@@ -150,5 +158,7 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
     if has_benchmark and verdicts <= {"undecidable"}:  # whether a job hangs is no question of a test that ended
         is_judged = not any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in findings)
         return Exit.OK if is_judged and report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
+    if not report.verdicts and not asks_for_hang and _is_judged(report, findings):  # no job, but machines
+        return Exit.OK
     is_open = asks_for_hang and any(answer.certainty == "possible" for answer in report.verdicts)
     return Exit.UNDECIDABLE if "undecidable" in verdicts or is_open else Exit.OK

@@ -8,30 +8,16 @@ from typing import Annotated
 
 import typer
 
-from ncclforensics.cli.analysis import load_report
-from ncclforensics.cli.configuration import configure
-from ncclforensics.cli.options import (
-    Comm,
-    Config,
-    FailOn,
-    FailOnOption,
-    Host,
-    On,
-    Paths,
-    Quiet,
-    RankFrom,
-    Ranks,
-    Redact,
-    RedactMap,
-    Since,
-    Until,
-)
+from ncclforensics.cli.option_groups import Reading, Shown, with_options
+from ncclforensics.cli.options import FailOn, FailOnOption, Paths
 from ncclforensics.cli.output import exit_code_of, write_bytes
 from ncclforensics.inputs.remote import without_secrets
 
 
+@with_options
 def report(
     paths: Paths,
+    *,
     output: Annotated[
         Path,
         typer.Option(
@@ -49,17 +35,8 @@ def report(
         typer.Option("--note", metavar="FILE.md", help="Put this Markdown text before the report."),
     ] = None,
     fail_on: FailOnOption = FailOn.WARNING,
-    rank_from: RankFrom = None,
-    ranks: Ranks = None,
-    host: Host = None,
-    comm: Comm = None,
-    since: Since = None,
-    until: Until = None,
-    redact: Redact = False,
-    redact_map: RedactMap = None,
-    on: On = None,
-    config: Config = None,
-    quiet: Quiet = False,
+    shown: Shown,
+    reading: Reading,
 ) -> None:
     """Write an attachment: an HTML page that opens offline, Markdown, JSON or a card for a chat. Reads every byte."""
     from shlex import join
@@ -68,26 +45,12 @@ def report(
 
     check_suffix(output)
     note_text = note.read_text(encoding="utf-8", errors="replace") if note else ""
-    loaded = load_report(
-        paths,
-        full=True,
-        everything=True,
-        hashed=True,
-        rank_from=rank_from,
-        on=on,
-        settings=configure(config, quiet=quiet),
-        quiet=quiet,
-        ranks=ranks,
-        host=host,
-        comm=comm,
-        since=since,
-        until=until,
-    )
+    loaded = reading.load(paths, shown, hashed=True)
     command = [without_secrets(argument) for argument in sys.argv[1:]]
-    if redact or redact_map:
+    if reading.is_redacted:
         from ncclforensics.report.redacted_run import redact_report
 
-        loaded, pseudonyms = redact_report(loaded, redact_map)
+        loaded, pseudonyms = redact_report(loaded, reading.redact_map)
         title, note_text = pseudonyms.text(title) if title else None, pseudonyms.text(note_text)
         command = [pseudonyms.argument(argument) for argument in command]
     page = attachment(loaded, output, join(["ncclforensics", *command]), title=title, note=note_text)

@@ -16,18 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ncclforensics.cli.configuration import configure, configured_paths
-from ncclforensics.cli.options import (
-    Config,
-    FailOn,
-    FailOnOption,
-    Format,
-    FormatOption,
-    NoColor,
-    Output,
-    Quiet,
-    RankFrom,
-    Verbose,
-)
+from ncclforensics.cli.option_groups import Printing, with_options
+from ncclforensics.cli.options import Config, Quiet, RankFrom
 from ncclforensics.cli.output import exit_code_of, write_report
 from ncclforensics.data.names import count_of, printable
 from ncclforensics.data.paths import STDIN
@@ -41,6 +31,7 @@ COLLECTING = 120.0  # seconds
 RAS_LIMIT = 10.0  # seconds for an answer
 
 
+@with_options
 def watch(
     paths: Annotated[
         list[str],
@@ -53,6 +44,7 @@ def watch(
             "ncclforensics.toml.",
         ),
     ],
+    *,
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="Time between two reads of the logs.")
     ] = 1.0,
@@ -79,14 +71,10 @@ def watch(
     bind: Annotated[
         str, typer.Option("--bind", metavar="ADDRESS", help="Address to listen on, with --metrics.")
     ] = "127.0.0.1",
-    report_format: FormatOption = Format.TEXT,
-    output: Output = None,
-    fail_on: FailOnOption = FailOn.WARNING,
+    printing: Printing,
     rank_from: RankFrom = None,
     config: Config = None,
     quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Follow the logs of a running job until it hangs or ends, then print the verdict and exit as `hang` does.
 
@@ -137,7 +125,7 @@ def watch(
             time.sleep(interval)
             ending = job.step()
         report = ending.report
-        write_report(report, report_format, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
+        write_report(report, printing)
         if ending.is_hang and reports.paths:
             removal.pop_all()  # the verdict may cite them
             notify(f"what RAS reported: {', '.join(reports.paths)}")
@@ -145,7 +133,7 @@ def watch(
             _collect(collect, notify)
         if ending.is_hang and on_hang is not None:
             _run(on_hang, report, notify)
-    raise typer.Exit(exit_code_of(report, fail_on))
+    raise typer.Exit(exit_code_of(report, printing.fail_on))
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Origin(Enum):
@@ -30,8 +30,7 @@ POWER = "check the power cables of the GPU"
 SOFTWARE = "update the driver and the firmware"
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+class Xid(NamedTuple):
     """An Xid: what it means, what mostly causes it, and what NVIDIA advises to do at first."""
 
     meaning: str

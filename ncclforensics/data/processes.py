@@ -94,6 +94,8 @@ SECOND_HAND_MESSAGES = (
 SECOND_HAND_PARTS = (
     *("NCCL operation nccl", "ncclCommInit", "NCCL error: ", "NCCL error in: "),
     "/gloo/transport/",
+    "Watchdog caught collective operation timeout",
+    "could finish the model loading, but there are other ranks",
     *("root cause above", "for root cause", "for the root cause"),
     *("custom call 'xla.gpu.all_", "custom call 'xla.gpu.reduce_scatter", "custom call 'xla.gpu.collective_"),
 )

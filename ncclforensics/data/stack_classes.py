@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 COLLECTIVE = "collective"
 BACKWARD = "backward pass"
@@ -31,8 +31,7 @@ WAITING = (COLLECTIVE, BACKWARD, GPU)
 BLOCKED = (DATA, CHECKPOINT, LOCK, STORE, TEARDOWN, CHILD, NETWORK, SLEEP)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A part of a file's path, functions in it (none: all), and the class of a stack that holds one of them.
 
     `is_general`: many parts of a program call it; another place further out on the stack says more.

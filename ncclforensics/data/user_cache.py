@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def kept(topic: str, name: str, key: str, compute: Callable[[], Any]) -> Any:
     written for LIFETIME are removed.
     """
     try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ncclforensics"
+        folder = _folder(os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME"))
     except RuntimeError:  # the user has no home directory
         return compute()
     file = folder / f"{topic}-{name}.json"
@@ -48,3 +49,9 @@ def kept(topic: str, name: str, key: str, compute: Callable[[], Any]) -> Any:
             if stale.stat().st_mtime < time.time() - LIFETIME:
                 stale.unlink(missing_ok=True)
     return value
+
+
+@lru_cache(maxsize=1)
+def _folder(cache_home: str | None, _home: str | None) -> Path:
+    """The cache folder by these variables; a start asks for it 60 times."""
+    return Path(cache_home or Path.home() / ".cache") / "ncclforensics"

@@ -6,6 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.data.counters import LINK_LIMITS
+from ncclforensics.data.roce import NVLINK_ERRORS, NVLINK_FATAL
 from ncclforensics.diff import topic
 
 PLACE = ["source", "line", "host"]
@@ -31,13 +32,30 @@ def counters(counter_increase: pl.DataFrame) -> pl.DataFrame:
         what="name",
         value=pl.when(pl.col("increase") > 0).then(pl.lit("increased")).otherwise(pl.lit("did not increase")),
     )
-    # A total counts since the counter was cleared, at different times: only zero or not zero can be compared.
+    # A total counts since the counter was cleared, at different times: zero, or the magnitude, can be compared.
     totals = errors.filter(pl.col("dumps") == 1).select(
         *PLACE,
         what=pl.format("{} in total", "name"),
-        value=pl.when(pl.col("value") > 0).then(pl.lit("not zero")).otherwise(pl.lit("zero")),
+        value=pl.when(pl.col("value") == 0)
+        .then(pl.lit("zero"))
+        .when(_is_of_nvlink())
+        .then(_magnitude())
+        .otherwise(pl.lit("not zero")),
     )
     return pl.concat([increases, totals])
+
+
+def _is_of_nvlink() -> pl.Expr:
+    """Whether a counter is one of errors of NVLink, which counts since the driver was loaded, and mostly none."""
+    return pl.col("name").is_in([*NVLINK_FATAL, *NVLINK_ERRORS])
+
+
+def _magnitude() -> pl.Expr:
+    """Return how large a total is, in steps that two dumps of an unchanged link do not cross by chance."""
+    steps = pl.lit("more than a million")
+    for most in (1_000_000, 10_000, 100):
+        steps = pl.when(pl.col("value") <= most).then(pl.lit(f"at most {most:,}")).otherwise(steps)
+    return steps
 
 
 @topic(unit="link", needs="the whole output of ibnetdiscover at both times", is_absence_different=True)

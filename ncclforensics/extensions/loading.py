@@ -10,7 +10,6 @@ import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -20,7 +19,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses, so that a second one of a name is refused
 from ncclforensics.data.user_cache import digest, kept
@@ -36,8 +35,7 @@ ENTRY_POINTS = "ncclforensics"  # the group of entry points; each names a packag
 NOT_LOADED = ("setup", "conftest")  # modules beside those of the user, which belong to other tools
 
 
-@dataclass(frozen=True, slots=True)
-class Extension:
+class Extension(NamedTuple):
     """What a folder or a package added."""
 
     folder: Path

@@ -1,8 +1,8 @@
-"""Input formats, one module for each: its grammars, and what an input that holds its lines is called.
+"""Input formats: the grammars of each, and what an input that holds its lines is called.
 
-A new format is one grammar and one module here; the modules are found by walking the package. NCCL's own log is looked
-for in every input. Other formats are embedded: their shapes are tried only on inputs that hold a line of their
-signature frames.
+A new format is one grammar and one row in `data/line_formats.py`, or a module here if code reads its inputs. NCCL's own
+log is looked for in every input. Other formats are embedded: their shapes are tried only on inputs that hold a line of
+their signature frames.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import io
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 import polars as pl
 
+from ncclforensics.data.line_formats import LINE_FORMATS
 from ncclforensics.data.nouns import Noun
 from ncclforensics.formats import nccl
 from ncclforensics.grammar.dialect import Dialect, EmbeddedFormat
@@ -103,8 +104,7 @@ class Dump(Format, Protocol):
         """All records, those of the head first."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentReader:
+class DocumentReader(NamedTuple):
     """How the records of one document are read: all, or the first ones from its first bytes."""
 
     records: Callable[[bytes], Records]
@@ -112,8 +112,7 @@ class DocumentReader:
     one_record_a_line: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TraceReader:
+class TraceReader(NamedTuple):
     """How the records of one trace are read."""
 
     read: Callable[..., TraceRecords]  # takes a stream, and `is_whole`
@@ -132,9 +131,9 @@ def add_format(name: str, module: Format) -> None:
 
 @lru_cache(maxsize=1)
 def all_formats() -> Mapping[str, Format]:
-    """Every module of this package, and what was added, by name."""
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return {name: cast(Format, import_module(f"{__name__}.{name}")) for name in names} | _ADDED
+    """Every module of this package, all formats of lines without code, and what was added, by name."""
+    modules = {found.name: import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)}
+    return cast(dict[str, Format], dict(sorted({**LINE_FORMATS, **modules}.items()))) | _ADDED
 
 
 def declared(name: str) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 
@@ -17,6 +17,14 @@ TAIL_OFFSET = 1 << (SOURCE_BITS - 1)  # added for lines of the tail, numbered fr
 ORIGIN = {"source": pl.Int32(), "line": pl.Int32(), "pos": pl.Int64()}
 OWNER = ["host", "pid"]  # the process that printed a line
 PLACE = [*OWNER, "source", "line"]
+
+
+Typed = TypeVar("Typed", bound=NamedTuple)
+
+
+def typed_rows(rows: pl.DataFrame, of: type[Typed]) -> list[Typed]:
+    """The rows of a frame as values of a class whose fields are columns of it."""
+    return [of._make(values) for values in rows.select(of._fields).iter_rows()]
 
 
 def no_rows(columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

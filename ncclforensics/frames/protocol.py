@@ -82,10 +82,14 @@ def call(frames: Frames, registered: Registered) -> Any:
 
     Raises BrokenFrameError if a frame that it needs is missing because an analysis failed.
     """
-    of = registered.of
-    if of and not any(frames.has(frame) for frame in of) and not frames.broken & set(of):
+    if not has_rows(frames, registered) and not frames.broken & set(registered.of):
         return None
-    return call_with(frames, registered.function, of)
+    return call_with(frames, registered.function, registered.of)
+
+
+def has_rows(frames: Frames, registered: Registered) -> bool:
+    """Whether a frame of `of` has rows, or a rule or an analysis names none."""
+    return not registered.of or any(frames.has(frame) for frame in registered.of)
 
 
 def call_with(frames: Frames, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:

@@ -34,18 +34,22 @@ def stated_lines(run: Frames, frames: Iterable[str]) -> pl.DataFrame:
 
 
 def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
+    if not run.has(name):
+        return None
     grammar = grammar_of(name)
     meanings = load(grammar).meanings.get(name, {}) if grammar else {}
     answered = {form: meaning for form, meaning in meanings.items() if meaning.kind in ANSWERED}
-    if not answered or not run.has(name):
+    if not answered:
         return None
-    rows = run[name]
+    rows = run[name].filter(pl.col("form").is_in([*answered]))
+    if rows.is_empty():  # of most frames no line is one: their columns need not be looked up
+        return None
     form = text_of("form")
 
     def of_form(parts: dict[str, str]) -> pl.Expr:
         return form.replace_strict(parts, default=None, return_dtype=pl.String)
 
-    return rows.filter(form.is_in([*answered])).select(
+    return rows.select(
         *ORIGIN,
         host=_first(rows, HOSTS, pl.String()).cast(pl.Categorical()),
         pid=_first(rows, ("pid",), pl.Int32()),

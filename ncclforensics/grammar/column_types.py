@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
@@ -13,8 +13,7 @@ from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnType:
+class ColumnType(NamedTuple):
     """A base terminal: the dtype of columns made of it, and the cast from matched text to values."""
 
     dtype: pl.DataType

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
+from typing import NamedTuple
 
 import polars as pl
 
@@ -109,8 +110,7 @@ class EmbeddedFormat:
         return [load(name).signature(self.signature_frames) for name in self.grammars]
 
 
-@dataclass(frozen=True, slots=True)
-class Quotation:
+class Quotation(NamedTuple):
     """How another program quotes NCCL's last warning: a line that announces it, and the text on the next line."""
 
     frame: str
@@ -122,8 +122,7 @@ class Quotation:
     unshaped: str  # the frame of warnings without a shape of their own
 
 
-@dataclass(frozen=True, slots=True)
-class MessageInside:
+class MessageInside(NamedTuple):
     """How messages of one kind are found inside other text, and what a line of them would begin with."""
 
     start_regex: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +55,7 @@ class Grammar:
                 {
                     "frame": rule,
                     "priority": priority,
-                    "patterns": [asdict(pattern) for pattern in patterns],
+                    "patterns": [pattern._asdict() for pattern in patterns],
                     "columns": {name: column_type_name(terminal, self.path) for name, terminal in terminals.items()},
                     "examples": examples.get(rule, ()),
                     "needs": needs,
@@ -78,7 +77,7 @@ class Grammar:
             ]
             anchors = sorted({pattern.anchor for pattern in patterns} - {""})
             unanchored = [pattern for pattern in patterns if not pattern.anchor]
-            return asdict(Signature(any_of(patterns), anchors, any_of(unanchored)))
+            return Signature(any_of(patterns), anchors, any_of(unanchored))._asdict()
 
         return Signature(**_cached(self.path, f"signature of {', '.join(sorted(frames))}", compile_signature))
 

@@ -14,8 +14,8 @@ What to do stands behind `->`, for lines that no rule judges by itself; the othe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from ncclforensics.errors import GrammarError
 
@@ -35,8 +35,7 @@ class Kind(StrEnum):
 ANSWERED = (Kind.FAILURE, Kind.CONDITION, Kind.CONSEQUENCE)  # kinds of lines that no report leaves unanswered
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(NamedTuple):
     """What a form of a rule means. The texts are empty for facts and noise."""
 
     kind: Kind

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import polars as pl
 
@@ -23,8 +22,7 @@ class Suffix(TypedDict):
     anchor: str  # a literal in every matching text; empty if there is none
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(NamedTuple):
     """One alternative of a rule, as a regular expression that Rust and Python read alike."""
 
     form: str
@@ -41,8 +39,7 @@ class Pattern:
         return self.regex.rstrip("$)?").endswith((".+", ".*"))
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """One rule of a grammar: its frame, patterns, column types and example lines."""
 
     frame: str
@@ -59,8 +56,7 @@ class Shape:
         return {FORM: pl.Categorical(), **{name: column_type.dtype for name, column_type in self.columns.items()}}
 
 
-@dataclass(frozen=True, slots=True)
-class OutputHead:
+class OutputHead(NamedTuple):
     """Lines where outputs begin that a tool prints again and again, or that stand above such outputs."""
 
     frame: str
@@ -68,8 +64,7 @@ class OutputHead:
     columns: tuple[str, ...]  # which tell what is sampled: a port, an interface, a GPU
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """How lines of some frames of one grammar are recognised, without loading its shapes."""
 
     regex: str  # matches every line of these frames

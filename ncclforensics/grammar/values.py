@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -106,4 +105,4 @@ def _shape(rule: str) -> Shape:
 def _anywhere(rule: str) -> str:
     """A regex that finds the values of a rule inside a text."""
     patterns = _shape(rule).patterns
-    return any_of(replace(pattern, regex=pattern.regex.removeprefix("^").removesuffix("$")) for pattern in patterns)
+    return any_of(pattern._replace(regex=pattern.regex.removeprefix("^").removesuffix("$")) for pattern in patterns)

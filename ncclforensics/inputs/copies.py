@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
+from typing import NamedTuple
 
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source, is_system_error
 
@@ -19,8 +19,7 @@ COMPARED = 1 << 15  # bytes of each beginning by which candidates are found
 STEP = 1 << 20  # bytes compared at once
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """A source that adds nothing to another one."""
 
     original: int  # place of the source that holds all of it

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import polars as pl
 
@@ -111,8 +111,7 @@ def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Some whole lines of one source, as bytes that `of_stretches` splits together with those of other sources."""
 
     data: bytes

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import polars as pl
@@ -28,8 +27,7 @@ LABELS = {"launcher_time": pl.String(), "launcher_node": pl.Categorical(), "laun
 EPOCH_UNITS = ((10**11, 1), (10**14, 10**3), (10**17, 10**6), (10**20, 10**9))
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record of a log: its text, and what its other fields say of it."""
 
     text: str
@@ -39,8 +37,7 @@ class Record:
     is_damaged: bool = False  # the text is what is left of it
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The paths at which the records of one writer hold what is wanted."""
 
     text: Path

@@ -113,8 +113,8 @@ def _candidates(lines: pl.DataFrame) -> pl.DataFrame:
         for rows in (lines, framed)
     )
     for level in range(1, DEPTH + 1):
-        alone = lines.select(*PLACE, "text", parts=pl.lit(1), level=pl.lit(level), is_known=pl.lit(value=False))
-        texts += [alone, _joined(framed, level)]
+        single = lines.select(*PLACE, "text", parts=pl.lit(1), level=pl.lit(level), is_known=pl.lit(value=False))
+        texts += [single, _joined(framed, level)]
         shorter = pl.col("text").str.replace(f"^(?:{_part('_front')})", "")
         lines, framed = (rows.filter(shorter != pl.col("text")).with_columns(shorter) for rows in (lines, framed))
     return pl.concat(texts, how="vertical_relaxed").unique([*PLACE, "text"], keep="first", maintain_order=True)

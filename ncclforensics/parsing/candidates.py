@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import polars as pl
 
@@ -18,8 +18,7 @@ LAST = "\U0010ffff"
 AS_WRITTEN = pl.QueryOptFlags.none()
 
 
-@dataclass(frozen=True, slots=True)
-class Hits:
+class Hits(NamedTuple):
     """The texts that match a candidate: their row numbers, and a row of values for each."""
 
     candidate: Candidate

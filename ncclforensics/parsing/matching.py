@@ -8,9 +8,9 @@ The beginning of a body, or a literal that a pattern requires, selects the patte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
+from typing import NamedTuple
 
 import polars as pl
 
@@ -37,8 +37,7 @@ KNOWN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefixes:
+class _Prefixes(NamedTuple):
     """The distinct prefixes of some lines."""
 
     kinds: pl.Series  # the bits of the prefix rules that match
@@ -46,8 +45,7 @@ class _Prefixes:
     processes: pl.DataFrame  # columns `host` and `pid`
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(NamedTuple):
     """Lines of a table, and of each the body that candidates are applied to."""
 
     table: pl.DataFrame
@@ -122,8 +120,7 @@ class _Lines:
         return values_of_prefix.select(column for column in values_of_prefix if column.null_count() < places.len())
 
 
-@dataclass(frozen=True, slots=True)
-class Matched:
+class Matched(NamedTuple):
     """The result of matching some lines."""
 
     frames: dict[str, list[pl.DataFrame]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -245,7 +245,7 @@ def _match_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFram
     )
     others = rows.with_row_index("physical").join(joined, on="physical", how="anti").drop("physical")
     matched = match(split.drop("physical"), dialect)
-    return replace(matched, unknown=pl.concat([others, matched.unknown]))
+    return matched._replace(unknown=pl.concat([others, matched.unknown]))
 
 
 def _before_colon(column: str) -> pl.Expr:

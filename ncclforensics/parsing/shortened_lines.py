@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
+from typing import NamedTuple
 
 import polars as pl
 
@@ -31,8 +31,7 @@ PREFIX = "h:1:1 [0] f.cc:1 NCCL WARN "  # a prefix that both rules match
 Piece = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Alternative:
+class _Alternative(NamedTuple):
     """An alternative of a shape, in pieces behind its prefix."""
 
     shape: Shape
@@ -40,8 +39,7 @@ class _Alternative:
     pieces: tuple[Piece, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(NamedTuple):
     """How a text may be read: how many characters of a shape's own words it holds, and the values of columns."""
 
     literal: int

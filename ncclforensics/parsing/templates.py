@@ -7,7 +7,7 @@ would stand in memory as often. This module alone knows the encoding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -26,8 +26,7 @@ def distinct_rows(rows: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, 
     return rows.filter(is_first), (is_first.cum_sum() - 1).cast(pl.UInt32).gather(first)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
+class EncodedRows(NamedTuple):
     """Rows of one frame, as templates and their occurrences."""
 
     templates: pl.DataFrame  # distinct values of the shared columns, and the place of the first row that has them

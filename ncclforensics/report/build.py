@@ -247,5 +247,6 @@ def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple
         if QUOTED_WARNING in finding.title:
             quoted = [quotes.get((line.source, line.line), (0, ""))[1] for line in finding.evidence[:1]]
             warning = parse_value("".join(quoted), "warning_line")
-            sentence = str(warning["sentence"]) if warning else "its text was not kept"
+            texts = [warning.get("sentence"), warning.get("quoted_sentence")] if warning else []
+            sentence = next((str(text) for text in texts if text), "its text was not kept")
             finding.title = finding.title.replace(QUOTED_WARNING, sentence)

@@ -7,9 +7,8 @@ job failed. What concerns another host, another time or another job is no cause:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -25,8 +24,7 @@ LIKELY, POSSIBLE = CERTAINTIES[1:]
 _OF_JOBS = ("verdict_evidence", "failure_event", "completion_error", "process_exit")  # frames whose lines have a job
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """A finding that explains a verdict, and how sure it is that it does."""
 
     finding: Finding

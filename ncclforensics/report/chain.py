@@ -7,11 +7,11 @@ says what each of them adds. The findings have their roles already; nothing is j
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
+from ncclforensics.analyses.hang.rank_stacks import stacks_in
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.stacks import describe_stacks
 from ncclforensics.analyses.verdict.vocabulary import Basis
@@ -27,8 +27,7 @@ MOST_QUOTES = 2
 LONGEST_QUOTE = 160  # characters
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """One link of a chain: what happened, whether it began the incident or followed, and the line that shows it."""
 
     text: str
@@ -81,8 +80,8 @@ def _of_verdict(report: Report, answer: Answer, verdict: Finding) -> Iterator[Li
     if of_cause:
         yield Link(verdict.title, Role.CAUSE, _kind(report, of_cause[0]), of_cause[0])
     for role, rows in ((Role.CAUSE, of_culprits), (Role.CONSEQUENCE, others)):
-        for text, place in describe_stacks(rows.to_dicts(), report.number_of_rank):
-            yield Link(text, role, "stacks", Line(place["source"], place["line"]))
+        for text, place in describe_stacks(stacks_in(rows), report.number_of_rank):
+            yield Link(text, role, "stacks", Line(place.source, place.line))
     waiting = [line for line in in_logs if line.what in _OF_OTHERS]
     if waiting and answer.operation.name:
         yield Link(f"others are in {answer.operation.text}", Role.CONSEQUENCE, _kind(report, waiting[0]), waiting[0])

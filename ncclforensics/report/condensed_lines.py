@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncclforensics.data.names import REDUCTIONS, WITH_ROOT
 
-MARKERS = ("NCCL WARN", "NCCL INFO", "NVRM: Xid")  # behind them NCCL or the driver reports something
+MARKERS = ("NCCL WARN", "NCCL ATTN", "NCCL INFO", "NVRM: Xid")  # behind them NCCL or the driver reports something
 DROPPED = ("NCCL INFO",)  # of these, those that say nothing themselves
 POINTERS = ("0x", "(nil)")
 OWN_COUNT = "opCount"  # NCCL's number of a call, which is no position in most versions
@@ -14,6 +14,7 @@ SEVERITIES = ("[E", "[W", "[I", "[F", "[C", "ERROR ", "WARNING ", "INFO ")
 LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefix of PyTorch and Python programs
 LEFT_OUT = "…"
 DECISIVE = ("ERR", "status=", "error", "OpType=")  # parts of words that say how something failed
+ERROR = "error: "  # behind it stands the reason
 LONG_WORDS, SHORT_WORD = 3, 18  # no word takes more than a third, and none of this length is shortened
 DOTS = 3  # of an IPv4 address
 SHARE_OF_END = 0.45  # of a line that is cut in its middle
@@ -42,8 +43,10 @@ def condensed(line: str, longest: int) -> str:
     others = [word for word, calls in ONLY_OF.items() if not any(f"{call}:" in message for call in calls)]
     unread = {OWN_COUNT, *others} if OWN_COUNT in message else set()
     for word in message:
-        if word.startswith(POINTERS) or (words and words[-1] in unread):
+        if (words and words[-1] in unread) or (word.startswith(POINTERS) and words and _is_name(words[-1])):
             words[-1:] = [LEFT_OUT]  # the pointer and its name
+        elif word.startswith(POINTERS):
+            words.append(LEFT_OUT)
         else:
             words.append(LEFT_OUT if word.startswith(SIDE_NOTES) and word.endswith("]") else word)
     kept = [word for place, word in enumerate(words) if word != LEFT_OUT or words[place - 1 : place] != [LEFT_OUT]]
@@ -124,9 +127,9 @@ def _fitting(words: list[str], room: int) -> list[str]:
 
 
 def _first_sentence(line: str) -> str:
-    """Return the first sentence of a message, which says what happened."""
+    """Return the first sentence of a message, which says what happened, unless the error stands behind it."""
     sentence, end, rest = line.partition(". ")
-    is_sentence = end and rest[:1].isupper() and _has_letters(sentence) and " " in sentence
+    is_sentence = end and rest[:1].isupper() and _has_letters(sentence) and " " in sentence and ERROR not in rest
     return f"{sentence}. {LEFT_OUT}" if is_sentence else line
 
 
@@ -148,6 +151,11 @@ def _from_message(line: str) -> str:
 def _is_address(word: str) -> bool:
     """Whether a word is an IPv4 address and a port, which say less than what happened."""
     return word.count(".") >= DOTS and ":" in word and not _has_letters(word.strip("0123456789.:[]"))
+
+
+def _is_name(word: str) -> bool:
+    """Whether a word names the value behind it: no part of a sentence, such as one in brackets."""
+    return word.rstrip(":=,").replace("-", "_").isidentifier()
 
 
 def _has_letters(text: str) -> bool:

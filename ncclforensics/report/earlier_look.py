@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 import polars as pl
 
@@ -32,8 +33,7 @@ SHORTEST = 60.0  # seconds between two looks; a step of a training may take that
 POSITIONS = {"pos": pl.Int64()}
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """What two looks show of one job."""
 
     has_moved: bool | None  # whether its ranks made further calls; None where the looks do not show it
@@ -78,8 +78,7 @@ def _with_look(answer: Answer, look: Comparison) -> Answer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SavedFile:
+class SavedFile(NamedTuple):
     """What a saved run holds of one file."""
 
     last_line: int  # of the last call in it; 0 without calls
@@ -87,8 +86,7 @@ class SavedFile:
     state: FileState | None  # None: no file that lines could be appended to, or an older version has saved it
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
+class _Pair(NamedTuple):
     """A file with last calls of a job, now and at the earlier look."""
 
     now: Source

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -19,8 +18,7 @@ from ncclforensics.rules.finding import Line
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Rival:
+class Rival(NamedTuple):
     """One fault that was considered: the answer itself, or a rival with what it assumes or does not explain."""
 
     fault: Kind
@@ -39,8 +37,7 @@ class Rival:
         return f"{fault}, if {' and '.join(self.assumes)} ({self.cost})" if self.assumes else f"{fault} {self.against}"
 
 
-@dataclass(frozen=True, slots=True)
-class OtherFailure:
+class OtherFailure(NamedTuple):
     """A failure that the answer does not explain."""
 
     rank: int | None
@@ -48,8 +45,7 @@ class OtherFailure:
     place: Row  # path, line and text
 
 
-@dataclass(frozen=True, slots=True)
-class LastCall:
+class LastCall(NamedTuple):
     """The last call of a rank."""
 
     rank_id: int
@@ -61,8 +57,7 @@ class LastCall:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """A rank that waits in a call, or in an init (`operation` is None), for other ranks."""
 
     waiter: int

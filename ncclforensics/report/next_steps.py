@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -28,8 +27,7 @@ MOST_PROCESSES = 16  # in one command
 _EXPLAINED = (EXCEPTION, GPU_MEMORY, HOST_MEMORY)  # ends of a process of which the kernel has no more to say
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """A command line, and where to run it: a host's name, or words such as `the host of rank 0`."""
 
     where: str

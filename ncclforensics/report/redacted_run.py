@@ -169,7 +169,7 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
         Selection(report.selection.ranks, pseudonyms.host(host) if host else None, report.selection.communicator),
         [redacted(finding) for finding in report.findings],
         report.rules,
-        {job: replace(look, text=pseudonyms.text(look.text)) for job, look in report.looks.items()},
+        {job: look._replace(text=pseudonyms.text(look.text)) for job, look in report.looks.items()},
         [redacted(finding) for finding in report.not_selected],
         report.hashes,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -17,8 +17,7 @@ LONGEST_RANK = 20  # digits that are looked at: Python refuses to read thousands
 MOST_NAMES = 8  # of hosts or communicators that a sentence lists
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """What to show; an empty selection shows everything."""
 
     ranks: frozenset[int] = frozenset()

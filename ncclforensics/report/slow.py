@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.slow.answer import SlowAnswer
-from ncclforensics.analyses.slow.verdict import INPUTS
+from ncclforensics.analyses.slow.answer import INPUTS, SlowAnswer
 from ncclforensics.report.build import Report
 
 RANKS_OF_HOST = 8

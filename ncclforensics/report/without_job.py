@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -30,8 +29,7 @@ MOST_PATHS = 4  # in a command
 MOST_BENCHMARKS = 3  # in a sentence
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """Evidence that is no log of ranks."""
 
     frames: tuple[str, ...]  # a row in one of them shows it

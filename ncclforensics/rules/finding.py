@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import index
+from typing import NamedTuple
 
 from ncclforensics.data.names import CERTAINTIES, printable
 
@@ -106,8 +107,7 @@ class Finding:
     is_elsewhere: bool = False  # it concerns no job: another host, or another time; the report fills it in
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """What the findings of a run may name."""
 
     sources: int  # so many inputs there are

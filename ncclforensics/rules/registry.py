@@ -6,7 +6,7 @@ The function's name is the rule's slug. The docstring's headings are fixed: Mean
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -189,7 +189,7 @@ def _known(run: Frames) -> tuple[Known, Known]:
     sizes, ranks = run["member"]["nranks"].drop_nulls(), run["rank"]["rank"].drop_nulls()
     size = max(sizes, default=None)
     is_stated = size is not None and max(ranks, default=-1) < size
-    return of_program, replace(of_program, world_size=size if is_stated else None)
+    return of_program, of_program._replace(world_size=size if is_stated else None)
 
 
 def _rest_of(rule: Rule) -> Finding:

@@ -11,8 +11,10 @@ from xml.etree import ElementTree as ET
 from ncclforensics import __version__
 from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.data.names import printable
+from ncclforensics.frames.protocol import has_rows
 from ncclforensics.report.build import Report
 from ncclforensics.report.slow import slow_answer
+from ncclforensics.report.without_job import reason_without_job, verdict_without_job
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.registry import Rule
 from ncclforensics.views.json_report import dump_json
@@ -25,8 +27,8 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 def junit(report: Report, failing: Collection[str]) -> bytes:
     """Return a test case for each rule and one for what makes a job slow; what has a failing severity is a failure.
 
-    A part of the program that failed is a test case with an error, and a verdict that the files do not decide one that
-    was skipped: such a run is no pass.
+    A part of the program that failed is a test case with an error. A verdict that the files do not decide, or of which
+    they show no job, is one that was skipped, and so is a rule for which they hold no data: none of these is a pass.
     """
     findings_of = {
         rule.name: [finding for finding in report.findings if finding.rule == rule.name] for rule in report.rules
@@ -34,14 +36,19 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
     failed = {
         name for name, findings in findings_of.items() if any(finding.severity in failing for finding in findings)
     }
-    undecided = [answer for answer in report.verdicts if answer.verdict == "undecidable"]
+    idle = {rule.name: rule.of for rule in report.rules if not has_rows(report.run, rule)}
+    undecided = {
+        f"verdict on job {answer.job}": answer.reason for answer in report.verdicts if answer.verdict == "undecidable"
+    }
+    if not report.verdicts and verdict_without_job(report.run) == "undecidable":
+        undecided["verdict on a job"] = reason_without_job(report.run)
     slow = slow_answer(report)
     is_slow = slow is not None and slow.is_actionable and Severity.WARNING in failing
     is_open = slow is not None and slow.verdict is SlowKind.UNDECIDABLE
     tests = len(findings_of) + len(report.defects) + len(undecided) + (slow is not None)
     counts = {"tests": str(tests), "failures": str(len(failed) + is_slow), "errors": str(len(report.defects))}
     suites = ET.Element("testsuites", {"name": NAME, **counts})
-    skipped = str(len(undecided) + is_open)
+    skipped = str(len(undecided) + len(idle) + is_open)
     suite = ET.SubElement(suites, "testsuite", {"name": NAME, "skipped": skipped, **counts})
     for rule in report.rules:
         case = ET.SubElement(suite, "testcase", {"classname": str(rule.category), "name": rule.name})
@@ -53,23 +60,26 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
             titles = printable("; ".join(finding.title for finding in failures))
             failure = ET.SubElement(case, "failure", {"message": titles, "type": str(failures[0].severity)})
             failure.text = text[True]
+        if rule.name in idle:
+            message = f"not judged: these files have no rows for {', '.join(idle[rule.name])}"
+            ET.SubElement(case, "skipped", {"message": message})
         if text[False]:
             ET.SubElement(case, "system-out").text = text[False]
     for defect in report.defects:
         case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": printable(defect.part)})
         ET.SubElement(case, "error", {"message": printable(str(defect)), "type": "defect"})
-    for answer in undecided:
-        case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": f"verdict on job {answer.job}"})
-        ET.SubElement(case, "skipped", {"message": printable(f"undecidable: {answer.reason}")})
+    for name, reason in undecided.items():
+        case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": name})
+        ET.SubElement(case, "skipped", {"message": printable(f"undecidable: {reason}")})
     if slow is not None:
         case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": "verdict on the speed of the job"})
-        message = {"message": printable(_verdict_text(slow))}
+        stated = {"message": printable(_verdict_text(slow))}
         if is_open:
-            ET.SubElement(case, "skipped", message)
+            ET.SubElement(case, "skipped", stated)
         elif is_slow:
-            ET.SubElement(case, "failure", {**message, "type": str(Severity.WARNING)})
+            ET.SubElement(case, "failure", {**stated, "type": str(Severity.WARNING)})
         else:
-            ET.SubElement(case, "system-out").text = message["message"]
+            ET.SubElement(case, "system-out").text = stated["message"]
     ET.indent(suites)
     data: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
     return data + b"\n"

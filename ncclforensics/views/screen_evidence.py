@@ -1,7 +1,8 @@
-"""Lines that show a finding, each cut to one row of a small terminal so that its decisive words stay."""
+"""Lines that show a finding, cut to rows of a small terminal so that their decisive words stay."""
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Collection
 
@@ -16,6 +17,7 @@ from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.views.text_layout import indented, place_of, quoted
 
 MOST_LINES = 3
+MOST_ROWS = 3  # that a line takes which says more than its headline
 WIDEST = 28  # characters of a place in a file
 SHORTEST = 34  # characters of a line that are always shown, on a narrow terminal in a second row
 LABELS = 12  # characters in which labels of launchers stand
@@ -28,7 +30,8 @@ def evidence(
 ) -> list[list[RenderableType]]:
     """Cite lines that show a finding and its cause, each on one row of `width` characters, in ever shorter versions.
 
-    First come a line of the cause and one of each culprit, which no version lacks, then those of each kind.
+    First come a line of the cause and one of each culprit, which no version lacks, then those of each kind. The first
+    line takes further rows where one would cut words off that the headline lacks.
     """
     callers = _callers(report)
     findings = [found for found in (cause, finding) if found]
@@ -53,15 +56,35 @@ def evidence(
             fewest = len(shown) if place in decisive else fewest
     rows = [(_shortened(name), quote) for name, quote in shown.items()]
     widest = max((len(name) for name, _ in rows), default=0)
+    headlines = " ".join(f"{found.title} {found.detail}" for found in findings)
     parts: list[RenderableType] = []
+    wrapped: list[RenderableType] = []
     for name, (prefix, text) in rows:
         room = max(width - 4 - widest - len(prefix), SHORTEST)
         shorten = cut if len(text) >= CUT_OFF else cut_middle  # the end of a quote that is cut off decides nothing
         short = condensed(text, room)
         if prefix:  # PyTorch's watchdog names its rank, too
             short = short.replace(f"[{prefix.removesuffix(': ').capitalize()}] ", "", 1)
-        parts.append(indented(Text.assemble((name.ljust(widest), "cyan"), "  ", prefix, shorten(short, room))))
-    return [parts[:count] for count in range(len(parts), fewest - 1, -1)] or [[]]
+        row = shorten(short, room)
+        if not parts and _says_more(short, f"{row} {headlines}"):
+            indent = " " * (widest + 2)
+            text_rows = textwrap.wrap(shorten(short, room * MOST_ROWS), room, break_on_hyphens=False)
+            quote = f"\n{indent}".join(text_rows)
+            wrapped = [indented(Text.assemble((name.ljust(widest), "cyan"), "  ", prefix, quote))]
+        parts.append(indented(Text.assemble((name.ljust(widest), "cyan"), "  ", prefix, row)))
+    versions = [parts[:count] for count in range(len(parts), fewest - 1, -1)] or [[]]
+    return [*([*wrapped, *version[1:]] for version in versions if wrapped), *versions]
+
+
+def _says_more(quote: str, shown: str) -> bool:
+    """Whether a quote has words that stand in no text that is shown beside it."""
+    return not {*_words(quote)} <= {*_words(shown)}
+
+
+def _words(text: str) -> list[str]:
+    """Split a text into its words, without signs around them, and without numbers."""
+    words = (word.strip(".,:;()[]{}<>'\"`*…").casefold() for word in text.split())
+    return [word for word in words if any(letter.isalpha() for letter in word)]
 
 
 def _shortened(place: str) -> str:

@@ -10,6 +10,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
+from ncclforensics.analyses.hang.rank_stacks import stacks_in
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.stacks import place_text
 from ncclforensics.data.names import (
@@ -27,12 +28,9 @@ from ncclforensics.report.causes import Cause
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
-from ncclforensics.views.text_benchmarks import benchmarks
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import FEW, considered_table, unexplained_table
-from ncclforensics.views.text_counters import counters
 from ncclforensics.views.text_coverage import coverage
-from ncclforensics.views.text_fabric import fabrics
 from ncclforensics.views.text_layout import (
     STYLE,
     heading,
@@ -43,7 +41,6 @@ from ncclforensics.views.text_layout import (
     table_with_header,
     table_without_header,
 )
-from ncclforensics.views.text_machines import machines
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 
@@ -134,6 +131,11 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
 
 def measurements(report: Report, *, verbose: bool = False) -> list[RenderableType]:
     """Show what was measured and counted: machines, benchmarks, fabrics, counters."""
+    from ncclforensics.views.text_benchmarks import benchmarks
+    from ncclforensics.views.text_counters import counters
+    from ncclforensics.views.text_fabric import fabrics
+    from ncclforensics.views.text_machines import machines
+
     parts: list[RenderableType] = []
     for name, table in machines(report):
         parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]
@@ -199,7 +201,7 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
     last = {call.rank_id: call for call in report.job(answer.job).last_calls}
     of_verdict = report.run["rank"].filter(pl.col("rank_id").is_in(answer.culprits)).sort("rank")
     ranks = [_as_printed(rank) for rank in of_verdict.to_dicts()]
-    stacks = {stack["rank_id"]: stack for stack in report.run["rank_stack"].to_dicts()}
+    stacks = {stack.rank_id: stack for stack in stacks_in(report.run["rank_stack"])}
     columns = ("host", "cudadev", "pid")
     known_columns = [name for name in columns if any(rank[name] is not None for rank in ranks[:most])]
     has_place = answer.missing or any({rank["rank_id"]} & {*last, *stacks} for rank in ranks[:most])
@@ -208,7 +210,7 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
     table = table_with_header(*headers)
     for rank in ranks[:most]:
         call, stack = last.get(rank["rank_id"]), stacks.get(rank["rank_id"])
-        place = (call.source, call.line) if call else (stack["source"], stack["line"]) if stack else None
+        place = (call.source, call.line) if call else (stack.source, stack.line) if stack else None
         stands = f"stands in {place_text(stack)}" if stack else "none seen"
         cells = [
             known(rank["rank"]), *(known(rank[name]) for name in known_columns),

@@ -49,7 +49,6 @@ from ncclforensics.views.text_report import (
     mismatch,
 )
 from ncclforensics.views.text_run import run_table
-from ncclforensics.views.text_slow import verdict as slow_verdict
 from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question
 
@@ -127,6 +126,8 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
         notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
         findings += [note for note in notes if note.evidence and note.title != reason_without_job(report.run)]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
+    if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure
+        findings = [f for f in report.findings if f.role is Role.CONSEQUENCE and f.job is None and f.evidence]
     return next(iter(leading_findings(jobs, findings) or (findings if everything or shows_nothing else [])), None)
 
 
@@ -146,8 +147,11 @@ def _others(report: Report) -> list[Finding]:
 
 def _sections(report: Report, shown: Finding | None, width: int, *, everything: bool) -> list[_Section]:
     jobs = report.verdicts
-    slow = slow_answer(report)
-    sections = [_Section(0, [slow_verdict(slow)])] if slow is not None else []
+    sections: list[_Section] = []
+    if (slow := slow_answer(report)) is not None:
+        from ncclforensics.views.text_slow import verdict as slow_verdict
+
+        sections.append(_Section(0, [slow_verdict(slow)]))
     sections += [] if everything else [_Section(0, [[wrapped_items(coverage(report), width)]])]
     if shown is not None:
         sections += _of_finding(report, shown, width)

@@ -54,9 +54,9 @@ class StepTimes:
         ).to_dicts()
         slower = {}
         for row in lasting:
-            told = [step for step in self.slower if row["since_step"] - NEAR <= step <= row["until_step"]]
-            slower[told[0] if told else row["since_step"]] = row["ratio"]
-            if not told:
+            known = [step for step in self.slower if row["since_step"] - NEAR <= step <= row["until_step"]]
+            slower[known[0] if known else row["since_step"]] = row["ratio"]
+            if not known:
                 yield (
                     f"since step {row['since_step']:,} steps take {row['ratio']:.3g} times as long: "
                     f"{rate(row['pace_before'], row['unit'])} before, {rate(row['pace'], row['unit'])} since; "

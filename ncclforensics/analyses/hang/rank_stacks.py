@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -33,6 +33,38 @@ RANK_STACK = {
 }
 
 UNRANKED_STACK = {name: dtype for name, dtype in RANK_STACK.items() if name not in ("job", "rank_id")}
+
+
+class RankStack(NamedTuple):
+    """Where a rank stands: a row of `rank_stack`, or of `unranked_stack` for a process of which no rank is known."""
+
+    kind: str
+    call: str | None
+    function: str
+    file: str | None
+    number: int | None
+    is_waiting: bool
+    is_blocked: bool | None
+    has_moved: bool
+    is_still: bool
+    by_watchdog: bool
+    gil_owner: str | None
+    source: int
+    line: int
+    rank_id: int = -1  # of a process of which no rank is known
+
+    @property
+    def line_of_stack(self) -> Row:
+        """Its line, as a row with the rank."""
+        rank_id = None if self.rank_id < 0 else self.rank_id
+        return {"rank_id": rank_id, "source": self.source, "line": self.line}
+
+
+def stacks_in(rows: pl.DataFrame) -> list[RankStack]:
+    """Return the rows of `rank_stack` or `unranked_stack`."""
+    known = [name for name in RankStack._fields if name in rows.columns]
+    return [RankStack(*values) for values in rows.select(known).iter_rows()]
+
 
 _TOOLS = ("py-spy", "faulthandler", "gdb", "eu-stack")  # those that show Python's functions first
 

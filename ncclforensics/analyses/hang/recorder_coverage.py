@@ -68,10 +68,10 @@ def _waited_for(recordings: Recordings) -> set[int]:
         call = recordings.blocking(rank)
         if call is None:
             continue
-        if call["is_p2p"]:
-            needed |= {call["peer"]} - {None}
+        if call.is_p2p:
+            needed |= set() if call.peer is None else {call.peer}
             continue
-        place = recordings.standing(call["group"], call["sequence"])
+        place = recordings.standing(*call.collective)
         if not place.missing:
             needed.update(place.unread)
     return needed

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -20,9 +20,47 @@ from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.text.recorder_groups import WORLD
 from ncclforensics.data.torch_calls import SYMMETRIC, WATCHED_LIBRARIES
+from ncclforensics.frames.columns import typed_rows
 
 Row = dict[str, Any]
 Place = tuple[str, int]  # process group and number of a collective in it
+
+
+class RecordedCall(NamedTuple):
+    """A call in the dump of a rank: a row of `recorded_call`."""
+
+    rank: int
+    group: str
+    family: str
+    sequence: int | None  # null: of a message in a damaged dump
+    name: str
+    library: str
+    peer: int | None
+    is_p2p: bool
+    elements: int | None
+    datatype: int | None
+    dtypes: str | None
+    is_open: bool
+    is_started: bool
+    is_partial: bool
+    called_from: str | None
+    source: int
+    line: int
+
+    @property
+    def place(self) -> Row:
+        """Its line, as a row with the number of the rank."""
+        return {"rank": self.rank, "source": self.source, "line": self.line}
+
+    @property
+    def number(self) -> int:
+        """The number of a collective in its process group."""
+        return -1 if self.sequence is None else self.sequence
+
+    @property
+    def collective(self) -> Place:
+        """The process group, and the number in it."""
+        return self.group, self.number
 
 
 @dataclass(slots=True)
@@ -30,7 +68,7 @@ class Standing:
     """The members of a group at one collective."""
 
     group: str
-    sequence: int
+    sequence: int | None  # null: of a message in a damaged dump
     missing: list[int] = field(default_factory=list)  # did not call it
     queued: list[int] = field(default_factory=list)  # called it, and stand at an older call
     standing: list[int] = field(default_factory=list)  # stand at it
@@ -51,8 +89,8 @@ class Recordings:
         is_old = (pl.col("older_ns") == 0) | (pl.col("older_ns") > LONG_AFTER)
         self.cut = set(unused.filter(~is_old.fill_null(False))["rank"])
         self.positions: dict[str, dict[int, Row]] = defaultdict(dict)
-        for row in position.to_dicts():
-            self.positions[row["group"]][row["rank"]] = row
+        for place in position.to_dicts():
+            self.positions[place["group"]][place["rank"]] = place
         # A collective without a number, as in a damaged dump, has no place among those of other ranks.
         has_place = pl.col("is_p2p") | pl.col("sequence").is_not_null()
         unplaced = call.filter(~has_place & pl.col("is_open"))["rank"]
@@ -62,9 +100,9 @@ class Recordings:
         self.overwritten = {*position.filter("is_overwritten")["rank"], *unplaced}
         # Ranks whose entries were read, are not empty, and show where they stand.
         self.read = set(call["rank"]) - self.overwritten
-        self.open_calls: dict[int, list[Row]] = defaultdict(list)
-        for row in call.filter("is_open").to_dicts():
-            self.open_calls[row["rank"]].append(row)
+        self.open_calls: dict[int, list[RecordedCall]] = defaultdict(list)
+        for row in typed_rows(call.filter("is_open"), RecordedCall):
+            self.open_calls[row.rank].append(row)
         self.without_messages: set[int] = set()  # ranks whose point-to-point calls are left out of account
         self._standings: dict[Place, Standing] = {}
 
@@ -140,16 +178,18 @@ class Recordings:
         )
         return rank in self.overwritten or is_unnamed
 
-    def blocking(self, rank: int, *, with_messages: bool = False) -> Row | None:
+    def blocking(self, rank: int | None, *, with_messages: bool = False) -> RecordedCall | None:
         """Return the oldest open call of a rank: where it stands.
 
         A rank that completed later calls does not stand at a message: it posted that in advance.
         """
+        if rank is None:
+            return None
         calls = self.open_calls.get(rank, [])
         if rank in self.without_messages and not with_messages:
-            calls = [row for row in calls if not row["is_p2p"]]
+            calls = [row for row in calls if not row.is_p2p]
         last = self._last_completed.get(rank, 0)
-        return next((row for row in calls if not row["is_p2p"] or row["line"] > last), calls[0] if calls else None)
+        return next((row for row in calls if not row.is_p2p or row.line > last), calls[0] if calls else None)
 
     @cached_property
     def _last_completed(self) -> dict[int, int]:
@@ -157,32 +197,31 @@ class Recordings:
         completed = self.calls.filter(~pl.col("is_open")).group_by("rank").agg(pl.col("line").max())
         return dict(completed.iter_rows())
 
-    def batch(self, call: Row) -> list[Row]:
+    def batch(self, call: RecordedCall) -> list[RecordedCall]:
         """Return the messages that a rank posted together with this one, and that complete together."""
-        place = (call["group"], call["sequence"])
-        if call["sequence"] is None:
+        place = (call.group, call.sequence)
+        if call.sequence is None:
             return [call]
-        return [
-            row for row in self.open_calls[call["rank"]] if row["is_p2p"] and (row["group"], row["sequence"]) == place
-        ]
+        return [row for row in self.open_calls[call.rank] if row.is_p2p and (row.group, row.sequence) == place]
 
-    def meets(self, message: Row) -> bool:
+    def meets(self, message: RecordedCall) -> bool:
         """Whether the peer of a message stands at its other side."""
-        counterpart = self.blocking(message["peer"])
-        if counterpart is None or not counterpart["is_p2p"]:
+        counterpart = self.blocking(message.peer)
+        if counterpart is None or not counterpart.is_p2p:
             return False
         return any(
-            (row["group"], row["peer"]) == (message["group"], message["rank"]) and row["name"] != message["name"]
+            (row.group, row.peer) == (message.group, message.rank) and row.name != message.name
             for row in self.batch(counterpart)
         )
 
-    def last_call(self, rank: int) -> Row | None:
+    def last_call(self, rank: int) -> RecordedCall | None:
         """Return the last call of a rank, if its entries were read."""
         return self._last_calls.get(rank)
 
     @cached_property
-    def _last_calls(self) -> dict[int, Row]:
-        return {row["rank"]: row for row in self.calls.group_by("rank", maintain_order=True).last().to_dicts()}
+    def _last_calls(self) -> dict[int, RecordedCall]:
+        last = self.calls.group_by("rank", maintain_order=True).last()
+        return {row.rank: row for row in typed_rows(last, RecordedCall)}
 
     def head(self, rank: int) -> Row:
         """Return the place of the head of a rank's dump."""
@@ -193,12 +232,12 @@ class Recordings:
         """Process group -> the family of groups that the ranks of one program use at the same place."""
         return dict(self.calls.select("group", "family").unique().iter_rows())
 
-    def in_sister_groups(self, group: str, sequence: int) -> dict[int, list[Row]]:
+    def in_sister_groups(self, group: str, sequence: int) -> dict[int, list[RecordedCall]]:
         """Return what the ranks of the sister groups called as their collective of this number."""
         is_there = pl.col("group").is_in(self.sister_groups(group)) & (pl.col("sequence") == sequence)
-        called: dict[int, list[Row]] = defaultdict(list)
-        for row in self.calls.filter(is_there & ~pl.col("is_p2p")).to_dicts():
-            called[row["rank"]].append(row)
+        called: dict[int, list[RecordedCall]] = defaultdict(list)
+        for row in typed_rows(self.calls.filter(is_there & ~pl.col("is_p2p")), RecordedCall):
+            called[row.rank].append(row)
         return called
 
     def sister_groups(self, group: str) -> list[str]:
@@ -231,20 +270,18 @@ class Recordings:
                 if lead <= 0:
                     continue
                 shown = self._call(group, self.enqueued(group, rank) + 1, furthest)
-                if shown and (
-                    shown["name"] not in SYMMETRIC or (shown["library"] not in WATCHED_LIBRARIES and lead == 1)
-                ):
+                if shown and (shown.name not in SYMMETRIC or (shown.library not in WATCHED_LIBRARIES and lead == 1)):
                     continue
                 times = [self.dumps[number]["newest_ns"] or 0 for number in (rank, furthest)]
                 found.add(rank if times[0] <= times[1] else furthest)
         return found
 
-    def _call(self, group: str, sequence: int, rank: int) -> Row | None:
+    def _call(self, group: str, sequence: int, rank: int) -> RecordedCall | None:
         rows = self._collectives.get((group, sequence), [])
-        return next((row for row in rows if row["rank"] == rank), None)
+        return next((row for row in rows if row.rank == rank), None)
 
     @cached_property
-    def _collectives(self) -> dict[Place, list[Row]]:
+    def _collectives(self) -> dict[Place, list[RecordedCall]]:
         """The calls at every number at which a rank stands or a group ends, and the next after the end of a rank."""
         wanted = {
             (group, number)
@@ -253,21 +290,21 @@ class Recordings:
             for number in (self.enqueued(group, rank), self.enqueued(group, rank) + 1)
         }
         for rows in self.open_calls.values():
-            oldest = {row["group"]: row["sequence"] for row in reversed(rows) if not row["is_p2p"]}
-            wanted |= set(oldest.items())
+            oldest = {row.group: row.collective for row in reversed(rows) if not row.is_p2p}
+            wanted |= set(oldest.values())
         places = pl.DataFrame(list(wanted), schema={"group": pl.String(), "sequence": pl.Int64()}, orient="row")
         found = self.calls.filter(~pl.col("is_p2p")).join(places, on=["group", "sequence"], how="semi")
-        collectives: dict[Place, list[Row]] = defaultdict(list)
-        for row in found.to_dicts():
-            collectives[row["group"], row["sequence"]].append(row)
+        collectives: dict[Place, list[RecordedCall]] = defaultdict(list)
+        for row in typed_rows(found, RecordedCall):
+            collectives[row.collective].append(row)
         return collectives
 
-    def collectives_at(self, group: str, sequence: int) -> dict[int, list[Row]]:
+    def collectives_at(self, group: str, sequence: int) -> dict[int, list[RecordedCall]]:
         """Return what each rank called as this collective, if all of it is recorded; several rows for a batch."""
-        called: dict[int, list[Row]] = defaultdict(list)
+        called: dict[int, list[RecordedCall]] = defaultdict(list)
         for row in self._collectives.get((group, sequence), []):
-            if not row["is_partial"]:
-                called[row["rank"]].append(row)
+            if not row.is_partial:
+                called[row.rank].append(row)
         return called
 
     def standing(self, group: str, sequence: int) -> Standing:
@@ -286,7 +323,7 @@ class Recordings:
                 result.unread.append(rank)
             else:
                 own = self.blocking(rank)
-                is_here = own is not None and not own["is_p2p"] and (own["group"], own["sequence"]) == (group, sequence)
+                is_here = own is not None and not own.is_p2p and (own.group, own.sequence) == (group, sequence)
                 (result.standing if is_here else result.queued).append(rank)
         self._standings[group, sequence] = result
         return result
@@ -294,9 +331,9 @@ class Recordings:
     def is_unfinished(self, rank: int) -> bool:
         """Whether a rank stands at a collective that other members completed, who needed its part of the data."""
         call = self.blocking(rank)
-        if call is None or call["is_p2p"] or call["name"] not in SYMMETRIC or rank in self.outdated:
+        if call is None or call.is_p2p or call.name not in SYMMETRIC or rank in self.outdated:
             return False
-        place = self.standing(call["group"], call["sequence"])
+        place = self.standing(*call.collective)
         others = len(place.standing) + len(place.queued) + len(place.unread)
         return not place.missing and len(place.completed) >= max(others, 1)
 
@@ -305,8 +342,8 @@ class Recordings:
         call = self.blocking(rank)
         if call is None or self.is_unfinished(rank):
             return []
-        if not call["is_p2p"]:
-            place = self.standing(call["group"], call["sequence"])
+        if not call.is_p2p:
+            place = self.standing(*call.collective)
             return [*place.missing, *place.queued]
-        known = [row for row in self.batch(call) if row["peer"] in self.dumps and row["peer"] not in self.outdated]
-        return sorted({row["peer"] for row in known if not self.meets(row)})
+        known = [row for row in self.batch(call) if row.peer in self.dumps and row.peer not in self.outdated]
+        return sorted({row.peer for row in known if row.peer is not None and not self.meets(row)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings, Row, Standing
+from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings, Standing
 
 
 @dataclass(slots=True)
@@ -16,10 +16,10 @@ class Roots:
     unfinished: list[int] = field(default_factory=list)  # did not complete a call that other members completed
     unclear: list[int] = field(default_factory=list)  # their last calls are not recorded, so that they may wait, too
     cycle: list[int] = field(default_factory=list)  # wait for each other
-    open_messages: list[Row] = field(default_factory=list)  # in a circle of messages and collectives
+    open_messages: list[RecordedCall] = field(default_factory=list)  # in a circle of messages and collectives
     is_message_cycle: bool = False  # in point-to-point calls
     standing: list[Standing] = field(default_factory=list)  # calls at which all members stand
-    messages: list[Row] = field(default_factory=list)  # point-to-point calls at which both sides stand
+    messages: list[RecordedCall] = field(default_factory=list)  # point-to-point calls at which both sides stand
     is_message: bool = False  # the lagging ranks are waited for in point-to-point calls only
 
 
@@ -31,7 +31,7 @@ def find_roots(recordings: Recordings) -> Roots:
     edges = wait_edges(recordings)
     unresolved = _unresolved(edges)
     calls = [call for rank in _cycle(edges, unresolved) if (call := recordings.blocking(rank))]
-    messages = [call for call in calls if call["is_p2p"]]
+    messages = [call for call in calls if call.is_p2p]
     if not messages or len(messages) == len(calls):
         roots = _roots(recordings, edges, unresolved)
         roots.is_message_cycle = bool(messages)
@@ -97,11 +97,11 @@ def _roots(recordings: Recordings, edges: dict[int, list[int]], unresolved: set[
     )
     roots.unclear = sorted({*ends} - {*roots.lagging} - recordings.read)
     calls = [recordings.blocking(rank) for rank in edges if not edges[rank]]
-    places = sorted({(row["group"], row["sequence"]) for row in calls if row is not None and not row["is_p2p"]})
+    places = sorted({row.collective for row in calls if row is not None and not row.is_p2p})
     roots.standing = [recordings.standing(*place) for place in places]
-    roots.messages = [row for row in calls if row is not None and row["is_p2p"] and row["peer"] in recordings.dumps]
+    roots.messages = [row for row in calls if row is not None and row.is_p2p and row.peer in recordings.dumps]
     in_messages = [
-        all((row := recordings.blocking(waiter)) is not None and row["is_p2p"] for waiter in waiters[rank])
+        all((row := recordings.blocking(waiter)) is not None and row.is_p2p for waiter in waiters[rank])
         for rank in roots.lagging
     ]
     roots.is_message = bool(in_messages) and all(in_messages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings, Row
+from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings, Row
 from ncclforensics.analyses.hang.recorder_roots import wait_edges
 from ncclforensics.analyses.hang.wait_graph import RECORDED, WAIT
 from ncclforensics.data.torch_calls import NCCL_NAMES
@@ -39,19 +39,19 @@ def recorded_wait(
     return pl.DataFrame(rows, schema=RECORDED_WAIT)
 
 
-def _place(recordings: Recordings, waiter: int, call: Row) -> Row:
+def _place(recordings: Recordings, waiter: int, call: RecordedCall) -> Row:
     head = recordings.head(waiter)
-    key = f"process group {call['group']}"
-    return {**head, "kind": RECORDED, "key": key, "nth": call["sequence"], "pos": waiter}
+    key = f"process group {call.group}"
+    return {**head, "kind": RECORDED, "key": key, "nth": call.sequence, "pos": waiter}
 
 
-def _as_call(call: Row) -> Row:
-    root = call["peer"] if call["is_p2p"] else None
-    name = NCCL_NAMES.get(call["name"], call["name"])
-    return {"name": name, "count": call["elements"], "datatype": call["datatype"], "root": root}
+def _as_call(call: RecordedCall) -> Row:
+    root = call.peer if call.is_p2p else None
+    name = NCCL_NAMES.get(call.name, call.name)
+    return {"name": name, "count": call.elements, "datatype": call.datatype, "root": root}
 
 
-def _next_call(recordings: Recordings, rank: int) -> Row | None:
+def _next_call(recordings: Recordings, rank: int) -> RecordedCall | None:
     """Return the first call that a rank did not complete, as another member recorded it."""
     for group, rows in recordings.positions.items():
         if rank in rows and recordings.completed(group, rank) < recordings.enqueued(group, rank):

@@ -21,6 +21,7 @@ GPU_USE = {
     "power": pl.Float64(),  # watts
     "power_limit": pl.Float64(),
     "memory": pl.Float64(),  # MiB in use
+    "clock": pl.Float64(),  # MHz of its multiprocessors
     "uncorrectable": pl.Int64(),  # memory errors since the driver was loaded
     "is_pending": pl.Boolean(),  # rows are to be remapped, or pages retired, at the next reset
     "slowdown": pl.String(),  # why the hardware lowers the clocks now
@@ -35,11 +36,12 @@ QUERY_NAMES = {
     "power": ("power.draw", "power.draw.average", "power.draw.instant"),
     "power_limit": ("enforced.power.limit", "power.limit"),
     "memory": ("memory.used",),
+    "clock": ("clocks.current.sm", "clocks.sm", "clocks.current.graphics", "clocks.gr"),
     "uncorrectable": ("ecc.errors.uncorrected.volatile.total",),
 }
 PENDING_NAMES = ("retired_pages.pending", "remapped_rows.pending")
 SLOWDOWN_NAMES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-MONITOR_NAMES = {"utilization": "sm", "power": "pwr", "memory": "fb"}
+MONITOR_NAMES = {"utilization": "sm", "power": "pwr", "memory": "fb", "clock": "pclk"}
 
 
 @analysis(GPU_USE, of=("use_gpu", "use_columns", "use_names", "use_query", "smi_gpu"))

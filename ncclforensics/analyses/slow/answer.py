@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 Row = dict[str, Any]
+INPUTS = ("profiled_process", "job_step", "rank_sum")  # frames: a row in one of them is evidence on the speed of a job
 
 
 class SlowKind(StrEnum):

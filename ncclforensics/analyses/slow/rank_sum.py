@@ -102,14 +102,15 @@ def _below_heads(sum_columns: pl.DataFrame, sum_report: pl.DataFrame, sum_row: p
 
 def _split(column: str) -> pl.Expr:
     """The cells of a row of text, between two blanks or more."""
-    return pl.col(column).str.strip_chars().str.replace_all("  +", "\t").str.split("\t")
+    cells = pl.col(column).str.split("  ").list.eval(pl.element().str.strip_chars())
+    return cells.list.eval(pl.element().filter(pl.element() != ""))
 
 
 def _of_nsys(rows: pl.DataFrame) -> pl.DataFrame:
     """The kernels in tables of `nsys stats`: other tables have other columns."""
     commas = pl.col("form") == "csv"
     columns = pl.when(commas).then(pl.col("columns").list.first().str.split(",")).otherwise("columns")
-    behind = pl.col("cells").str.split(",").list.slice(pl.col("names").list.len() - 1).list.join(",")
+    names_of_csv = pl.col("cells").str.split(",").list.slice(pl.col("names").list.len() - 1).list.join(",")
     cells = pl.when(commas).then(pl.col("cells").str.split(",")).otherwise("parts")
     found = (
         rows.filter(pl.col("form").is_in(["nsys", "csv"]))
@@ -120,8 +121,8 @@ def _of_nsys(rows: pl.DataFrame) -> pl.DataFrame:
     return found.select(
         *TABLE,
         "line",
-        name=pl.when(commas).then(behind.str.strip_chars('"')).otherwise(pl.col("parts").list.last()),
-        calls=cells.list.first().str.replace_all(",", "").cast(pl.Int64, strict=False),
+        name=pl.when(commas).then(names_of_csv.str.strip_chars('"')).otherwise(pl.col("parts").list.last()),
+        calls=cells.list.first().str.replace_all(",", "", literal=True).cast(pl.Int64, strict=False),
         total_us=pl.col("total") * scale,
         is_of_torch=False,
     ).drop_nulls(["name", "calls", "total_us"])
@@ -141,7 +142,9 @@ def _of_torch(rows: pl.DataFrame) -> pl.DataFrame:
     )
     on_host = pl.col("name").str.starts_with(STEP) | pl.col("name").str.starts_with(GLOO)
     # The sums of annotations and of operators hold those of kernels.
-    is_kernel = pl.col("name").map_elements(communicates, return_dtype=pl.Boolean) & ~pl.col("name").str.contains(":")
+    is_kernel = pl.col("name").map_elements(communicates, return_dtype=pl.Boolean) & ~pl.col("name").str.contains(
+        ":", literal=True
+    )
     has_device = pl.col("device_us").is_not_null().any().over(TABLE)
     wanted = values.with_columns(total_us=pl.when(on_host).then("host_us").when(is_kernel).then("device_us"))
     is_gloo = pl.col("name").str.starts_with(GLOO)

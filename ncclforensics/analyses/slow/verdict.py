@@ -7,7 +7,7 @@ from functools import partial
 import polars as pl
 
 from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
-from ncclforensics.analyses.slow.causes import cause_of
+from ncclforensics.analyses.slow.causes import cause_of, with_state_of_host
 from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation, answer_of
 from ncclforensics.analyses.slow.inspector import of_inspector
 from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
@@ -25,8 +25,6 @@ NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000""",
     "or the step lines of the training log, from its start on",
 )
 
-INPUTS = ("profiled_process", "job_step", "rank_sum")  # frames: a row in one of them is evidence on the speed of a job
-
 
 @analysis(SLOW_ANSWER)
 def slow_answer(
@@ -41,6 +39,9 @@ def slow_answer(
     rank_sum: pl.DataFrame,
     recorder_dump: pl.DataFrame,
     counter_increase: pl.DataFrame,
+    gpu_use: pl.DataFrame,
+    use_process: pl.DataFrame,
+    metric_value: pl.DataFrame,
     benchmark: pl.DataFrame,
     job_step: pl.DataFrame,
     step_change: pl.DataFrame,
@@ -63,6 +64,7 @@ def slow_answer(
         Observation.BENCHMARK: benchmark,
     }
     present = {kind for kind, rows in inputs.items() if not rows.is_empty()}
+    explanations = [with_state_of_host(found, gpu_use, use_process, metric_value) for found in explanations]
     answer = answer_of(explanations, map(Request, COLLECT), present)
     return pl.DataFrame([answer.row()], schema=SLOW_ANSWER)
 

@@ -72,6 +72,7 @@ class Doubt(Enum):
     NETWORK_CAME_LATER = _ordinary("the network stopped the job behind the end of this log")
     HANGS_TOGETHER = _ordinary("all ranks hang in the last call that the logs show")
     LOGS_END_BEFORE = _unusual("the ranks whose logs end earlier hang")
+    ABORTED_AFTER_TIME_OUT = _unusual("they aborted after a time-out, whose message is in another file")
     # Other sources.
     SECOND_HAND = _unusual("the report of a waiting rank is of another moment than the others made their calls")
     ONE_MOMENT = _ordinary("the ranks were only late at the moment that this source shows")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ncclforensics.analyses.verdict.answer import EvidenceLine
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
-from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Sign
+from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind
 
 Row = dict[str, Any]
 
@@ -56,7 +56,6 @@ class Explanation:
     fields: list[str] = field(default_factory=list)
     collect: list[str] = field(default_factory=list)
     evidence_lines: list[EvidenceLine] = field(default_factory=list)
-    stall_evidence: list[Sign] = field(default_factory=list)  # what shows that the job stood still
     rests_on_stall: bool = False  # it holds only if the job stood still, which nothing in the logs shows
     confirmations: int = 0  # sources of another kind that show the same
     remarks: list[str] = field(default_factory=list)  # what else is known, and what speaks against it
@@ -121,7 +120,6 @@ def undecided(
     answer.between = [*between]
     if of is not None:
         answer.victims = sorted({*of.victims, *of.culprits})
-        answer.stall_evidence = of.stall_evidence
         answer.evidence_lines = [
             replace(line, what="context") if line.what == "culprit" else line for line in of.evidence_lines
         ]

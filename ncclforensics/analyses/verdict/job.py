@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.hang.rank_stacks import stacks_in
 from ncclforensics.analyses.hang.ras_reports import may_be_of
 from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
 from ncclforensics.analyses.hang.wait_graph import Edge
+from ncclforensics.analyses.job.ends.process_exits import ProcessExit, strongest_reports
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
+from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows
-from ncclforensics.analyses.verdict.rows import FailureEvent, Member
+from ncclforensics.analyses.verdict.rows import FailureEvent, Member, Rank
+from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import place_of
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
+MOST_CITED = 4  # lines
 
 
 class Job:
@@ -33,24 +39,25 @@ class Job:
 
         self.number = number
         self._rows = rows
-        self.rank_ids: dict[int, Row] = {row["rank_id"]: row for row in rows_of_job("rank")}
+        self.rank_ids = {row.rank_id: row for row in rows.typed_of_job("rank", Rank, number)}
         self.members: dict[str, list[Member]] = defaultdict(list)
         for member in rows.members_by_job.get(number, []):
             self.members[member.key].append(member)
         self.waits = rows.waits(number)
         self.failure_events = rows.failures_by_job.get(number, [])
         self.completion_errors = rows_of_job("completion_error")
-        self.process_exits = rows_of_job("process_exit")
-        self.all_exits = rows.of("process_exit")  # also of processes that no other line shows
+        self.process_exits = rows.typed_of_job("process_exit", ProcessExit, number)
+        self.all_exits = rows.exits  # also of processes that no other line shows
         # Work and reports of PyTorch, stacks without a rank, dumps and RAS reports name no job.
         self.timeouts, self.desyncs = rows.timeouts, rows.desyncs
         self.joined_works = rows.joined_works
         self.pytorch = {name: rows.of_only_job(name) for name in PYTORCH_FRAMES}
-        self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
-        self.unranked_stacks = rows.of_only_job("unranked_stack")
+        self.stacks = rows.stacks(number)  # where its ranks stand, by rank id
+        self.unranked_stacks = stacks_in(frames["unranked_stack"]) if rows.is_only_job else []
         self.recordings, self.old_dumps = rows.recordings, rows.old_dumps
         self.left_out = list(rows.left_out)  # what is said of sources that are left out
         self.communicators_of_groups: dict[str, str] = {}  # process group of the dumps -> key with the same members
+        self.stall_evidence: list[Sign] = []  # what shows that it stood still, once its sources were compared
         self.differences: list[Explanation] | None = None  # between the calls of its ranks, once they were judged
         self.doubts: dict[str, str] = {}  # sources that may be of another run than NCCL's lines -> why
         self.dump_paths = [row["dump_path"] for row in rows.of_only_job("recorder_file")]
@@ -67,10 +74,10 @@ class Job:
         self._last_pos = rows.last_call_pos
         diverged = [row for key in self.members for row in rows.where("divergence", key=key)]
         self.divergence = {row["key"]: row["nth"] for row in diverged}
-        self.gaps = rows.of_ranks("call_gap", number)
+        self.gaps = [gap for gap in rows.gaps if gap.rank_id in self.rank_ids]
         # Of ranks whose log ends while NCCL sets up connections: the last of these.
         self.unfinished_setups = rows.last_of_ranks("unfinished_setup", self.rank_ids)
-        owners = dict.fromkeys((row["host"], row["pid"]) for row in self.rank_ids.values())
+        owners = dict.fromkeys(row.owner for row in self.rank_ids.values())
         self.processes = {owner: row for owner in owners for row in rows.where("process", host=owner[0], pid=owner[1])}
         # source -> the last lines of the processes of this job
         self._own_last_lines: dict[int, set[int | None]] = defaultdict(set)
@@ -178,12 +185,6 @@ class Job:
         return bool(ends) and all(pos > self._last_pos.get(rank_id, 0) for rank_id, pos in ends.items())
 
     @cached_property
-    def is_partly_aborted(self) -> bool:
-        """Whether some ranks aborted a communicator and others did not; PyTorch aborts them at an orderly end, too."""
-        aborted = {row.rank_id for row in self.memberships if row.end in ("Abort", "Revoke")}
-        return bool(aborted) and aborted != {row.rank_id for row in self.memberships}
-
-    @cached_property
     def nranks(self) -> int | None:
         """Size of the largest communicator, as the log states it."""
         return max((row.nranks for row in self.memberships if row.nranks), default=None)
@@ -196,15 +197,20 @@ class Job:
     @cached_property
     def absent(self) -> list[int]:
         """Rank numbers of the largest communicator that have no log."""
-        numbers = {row["rank"] for row in self.rank_ids.values()}
+        numbers = {row.rank for row in self.rank_ids.values()}
         if self.recordings and not self.memberships:
             return sorted(set(self.recordings.without_dump) - numbers)
         return missing_numbers(self.nranks or 0, numbers) if None not in numbers else []
 
     def rank_number(self, rank_id: int) -> int | None:
         """Return the rank's number in the job."""
-        number: int | None = self.rank_ids[rank_id]["rank"]
-        return number
+        return self.rank_ids[rank_id].rank
+
+    @cached_property
+    def first_ends(self) -> dict[int, ProcessExit]:
+        """Of every rank whose process certainly ended by itself, the most specific report of that."""
+        ends = strongest_reports(row for row in self.process_exits if row.is_first and row.is_final)
+        return {row.rank_id: row for row in ends if row.rank_id is not None}
 
     def order_of(self, rank_id: int) -> tuple[bool, int]:
         """Return what sorts ranks by their number, those without one last: it does not depend on names of files."""
@@ -221,8 +227,27 @@ class Job:
 
     def ranks_on_hosts_of(self, rank_ids: Iterable[int]) -> set[int]:
         """Return all ranks on the hosts of some ranks."""
-        hosts = {self.rank_ids[rank_id]["host"] for rank_id in rank_ids}
-        return {rank_id for rank_id, row in self.rank_ids.items() if row["host"] in hosts}
+        hosts = {self.rank_ids[rank_id].host for rank_id in rank_ids}
+        return {rank_id for rank_id, row in self.rank_ids.items() if row.host in hosts}
+
+    @cached_property
+    def rank_id_of(self) -> dict[int, int]:
+        """Number of a rank -> its id."""
+        return {row.rank: rank_id for rank_id, row in self.rank_ids.items() if row.rank is not None}
+
+    def explanation_by(self, verdict: Kind, claim: str, numbers: Iterable[int], *doubts: Doubt) -> Explanation:
+        """Return an explanation by ranks of these numbers: the culprits, or missing without a log; the others wait."""
+        named = set(numbers)
+        culprits = sorted(self.rank_id_of[number] for number in named & self.rank_id_of.keys())
+        missing = sorted(named - self.rank_id_of.keys())
+        victims = sorted(self.rank_ids.keys() - culprits)
+        return Explanation(verdict, claim, [*doubts], culprits, victims, missing)
+
+    def cite(self, diagnosis: Explanation, what: str, rows: Iterable[Row]) -> None:
+        """Cite lines of sources that know ranks by their numbers alone."""
+        first = islice(rows, MOST_CITED)
+        numbers = ((row, row["rank"] if "rank" in row else row["global_rank"]) for row in first)
+        diagnosis.add_evidence(what, [{**row, "rank_id": self.rank_id_of.get(number)} for row, number in numbers])
 
     def numbers_blamed(self, diagnosis: Explanation) -> frozenset[int]:
         """Return the known numbers of the culprits, and of ranks without a log."""
@@ -231,9 +256,9 @@ class Job:
     def process(self, rank_id: int) -> Row:
         """Return the process that drives a rank."""
         row = self.rank_ids[rank_id]
-        no_process = {"source": row["source"], "sources": [row["source"]], "is_cut": False}
-        no_process |= {"last_source": row["source"], "last_line": None}
-        return self.processes.get((row["host"], row["pid"]), no_process)
+        no_process = {"source": row.source, "sources": [row.source], "is_cut": False}
+        no_process |= {"last_source": row.source, "last_line": None}
+        return self.processes.get(row.owner, no_process)
 
     def last_line(self, rank_id: int) -> Row:
         """Return the place of the last line in a rank's log."""
@@ -310,7 +335,7 @@ class Job:
     def _described(self, call: Row, line: Row, member: Member) -> Row:
         """Join one call as `describe_calls` does many; a join of frames takes a hundred times as long."""
         root_id = self._rows.rank_id_of.get((call["key"], line["root"]))
-        root_rank = None if root_id is None else self.rank_ids.get(root_id, {}).get("rank")
+        root_rank = self.rank_number(root_id) if root_id in self.rank_ids else None
         source, number = place_of(call["pos"])
         return {
             **call, **line, "job": member.job, "place": member.rank, "source": source, "line": number,
@@ -325,12 +350,6 @@ class Job:
     def seen_members(self, key: str | None) -> list[int]:
         """Return the members of a communicator that have a log; none where the key is None."""
         return [row.rank_id for row in self.members.get(str(key), [])]
-
-    def has_guessed_members(self, key: str) -> bool:
-        """Whether these processes may belong to several communicators: no Init line, a part of the job's ranks."""
-        rows, size = self.members[key], self.nranks or 0
-        is_guessed = all(row.is_inferred for row in rows) and rows[0].nranks < size
-        return is_guessed and len(self.rank_ids) < size
 
     def holds_several(self, key: str) -> bool:
         """Whether several communicators stand under one key, and nothing tells them apart."""
@@ -353,15 +372,10 @@ class Job:
         is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
         return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)
 
-    def share_with_fault(self, *kinds: str) -> float:
-        """Return the share of the ranks of which a line shows that lines of their logs were lost or moved, say."""
-        ranks = [rank_id for rank_id in self.rank_ids if not self.faults_of(rank_id).isdisjoint(kinds)]
-        return len(ranks) / max(1, len(self.rank_ids))
-
     def faults_of(self, rank_id: int) -> set[str]:
         """What happened to the lines of this rank's log on their way, as some of them show."""
         row = self.rank_ids[rank_id]
-        return self.line_faults.get((row["host"], row["pid"]), set())
+        return self.line_faults.get(row.owner, set())
 
     def has_omission(self, rank_id: int) -> bool:
         """Whether a line in the rank's files says that lines were left out there."""

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from functools import cached_property
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 
+from ncclforensics.analyses.hang.rank_stacks import RankStack, stacks_in
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
-from ncclforensics.analyses.verdict.rows import FailureEvent, Member, Timeout
+from ncclforensics.analyses.job.ends.process_exits import ProcessExit
+from ncclforensics.analyses.verdict.rows import FailureEvent, Gap, Member, Owner, Timeout
 from ncclforensics.data.names import ranks_text
 from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
-R = TypeVar("R", Member, Timeout, FailureEvent)
+R = TypeVar("R", bound=NamedTuple)
 MANY_ROWS = 10_000
 
 # Forms of a PyTorch desync report that name lagging ranks.
@@ -41,6 +42,7 @@ class JobRows:
     def __init__(self, frames: dict[str, pl.DataFrame]) -> None:
         self.frames = frames
         self._rows: dict[str, list[Row]] = {}
+        self._typed_by_job: dict[tuple[str, str], dict[int | None, list[Any]]] = {}
         self._divided: dict[tuple[str, ...], dict[tuple[Any, ...], list[Row]]] = {}
 
     def of(self, name: str) -> list[Row]:
@@ -60,7 +62,17 @@ class JobRows:
 
     def _typed(self, name: str, of: type[R]) -> list[R]:
         """The rows of a frame as values of a class whose fields are columns."""
-        return [of(*values) for values in _values(self.frames[name].select(field.name for field in fields(of)))]
+        return [of._make(values) for values in _values(self.frames[name].select(of._fields))]
+
+    def typed_of_job(self, name: str, of: type[R], job: int) -> list[R]:
+        """The rows of a frame that concern a job, as values of a class whose fields are columns."""
+        if (name, of.__name__) not in self._typed_by_job:
+            jobs = self.frames[name]["job"]
+            divided: dict[int | None, list[Any]] = defaultdict(list)
+            for number, row in zip(jobs, self._typed(name, of), strict=True):
+                divided[number].append(row)
+            self._typed_by_job[name, of.__name__] = divided
+        return self._typed_by_job[name, of.__name__].get(job, [])
 
     def of_ranks(self, name: str, job: int) -> list[Row]:
         """The rows of a frame about ranks of a job."""
@@ -107,6 +119,20 @@ class JobRows:
     def timeouts(self) -> list[Timeout]:
         """What watchdogs of the only job report of work."""
         return self._typed("work", Timeout) if self.is_only_job else []
+
+    def stacks(self, job: int) -> list[RankStack]:
+        """Where the ranks of a job stand."""
+        return stacks_in(self.frames["rank_stack"].filter(job=job))
+
+    @cached_property
+    def exits(self) -> list[ProcessExit]:
+        """All reports of ended processes, also of those that no other line shows."""
+        return self._typed("process_exit", ProcessExit)
+
+    @cached_property
+    def gaps(self) -> list[Gap]:
+        """The gaps in the calls of all jobs."""
+        return self._typed("call_gap", Gap)
 
     @cached_property
     def failures_by_job(self) -> dict[int | None, list[FailureEvent]]:
@@ -218,9 +244,9 @@ class JobRows:
         return {(member.key, member.rank): member.rank_id for member in reversed(self.members)}
 
     @cached_property
-    def line_faults(self) -> dict[tuple[str, int], set[str]]:
+    def line_faults(self) -> dict[Owner, set[str]]:
         """Host and pid -> what happened to the lines of the process's log."""
-        faults: dict[tuple[str, int], set[str]] = defaultdict(set)
+        faults: dict[Owner, set[str]] = defaultdict(set)
         for row in self.of("line_fault"):
             faults[row["host"], row["pid"]].add(row["kind"])
         return faults

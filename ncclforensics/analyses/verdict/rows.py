@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = dict[str, Any]
+Owner = tuple[str, int | None]  # host and process that printed a line
 
 
-@dataclass(frozen=True, slots=True)
-class Timeout:
+class Rank(NamedTuple):
+    """A rank of a job, or a process without one: a row of `rank`."""
+
+    job: int
+    rank_id: int
+    rank: int | None  # in the largest communicator of the job
+    host: str
+    pid: int | None
+    cudadev: int | None
+    busid: str | None
+    source: int
+
+    @property
+    def owner(self) -> Owner:
+        """Its host and process."""
+        return self.host, self.pid
+
+
+class Gap(NamedTuple):
+    """A place at which the log of a rank lacks collectives, or has some twice: a row of `call_gap`."""
+
+    key: str
+    rank_id: int
+    nth: int
+    missing: int
+    later: int
+    is_lost: bool | None
+
+
+class Timeout(NamedTuple):
     """What the watchdog of a rank reports of one process group: a row of `work`."""
 
     rank: int
@@ -20,6 +48,7 @@ class Timeout:
     operation: str | None
     numel: int | None  # input elements
     has_timed_out: bool  # this rank reports the time-out itself
+    is_timeout: bool  # a line says that time ran out; others stand for an error or a time-out
     source: int
     line: int
 
@@ -33,8 +62,7 @@ class Timeout:
         return {"rank_id": rank_id, "source": self.source, "line": self.line}
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """The membership of a rank in a communicator: a row of `member`."""
 
     job: int
@@ -66,8 +94,7 @@ class Member:
         return {"rank_id": self.rank_id, "source": self.end_source, "line": self.end_line}
 
 
-@dataclass(frozen=True, slots=True)
-class FailureEvent:
+class FailureEvent(NamedTuple):
     """A line in which a process reports a failure: a row of `failure_event`."""
 
     job: int | None

@@ -98,7 +98,7 @@ def _by_watchdogs(job: Job) -> Testimony:
 
 def _by_stacks(job: Job) -> Testimony:
     found = stacks.find_odd_stacks(job) or stacks.find_silent_outside(job)
-    of_kind = {kind: [row["rank_id"] for row in job.stacks if row["kind"] == kind] for kind in (COLLECTIVE, GPU)}
+    of_kind = {kind: [row.rank_id for row in job.stacks if row.kind == kind] for kind in (COLLECTIVE, GPU)}
     waiting = of_kind[COLLECTIVE] if not stacks.are_in_collectives(job) else list(job.rank_ids)
     return replace(
         _testimony(job, Source.STACKS, found, job.rank_numbers(waiting)),

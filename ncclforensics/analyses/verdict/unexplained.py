@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, GPU_ERROR, GPU_MEMORY, HOST_MEMORY, NODE
 from ncclforensics.analyses.job.ends.failure_events import HARD
-from ncclforensics.analyses.job.ends.process_exits import end_text, strongest_reports
+from ncclforensics.analyses.job.ends.process_exits import ProcessExit, end_text
 from ncclforensics.analyses.verdict.answer import Unexplained
-from ncclforensics.analyses.verdict.explanation import Explanation, Row
+from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 
@@ -20,25 +21,26 @@ RAISED_ON_ALL = (Kind.INIT_FAILED, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
 OPEN = (Kind.UNDECIDABLE, Kind.NO_HANG)
 
 
-def unexplained(answer: Explanation, exits: Iterable[Row], fatal: Iterable[FailureEvent]) -> tuple[Unexplained, ...]:
+def unexplained(
+    answer: Explanation, ends: Mapping[int, ProcessExit], fatal: Iterable[FailureEvent]
+) -> tuple[Unexplained, ...]:
     """Return the failures of ranks that are no culprits and that nothing of the answer brings about.
 
-    `exits`: rows of `process_exit`; `fatal`: those of `failure_event` after which the rank made no call.
+    `ends`: of processes that ended by themselves, by rank; `fatal`: rows of `failure_event` behind the last call.
     """
     if answer.verdict in OPEN:
         return ()
-    found = [*_exits(answer, exits), *_faults(answer, fatal)]
+    found = [*_exits(answer, ends), *_faults(answer, fatal)]
     of_ranks = {failure.rank_id: failure for failure in reversed(found)}
     return tuple(sorted(of_ranks.values(), key=lambda failure: (failure.source, failure.line)))
 
 
-def _exits(answer: Explanation, exits: Iterable[Row]) -> Iterator[Unexplained]:
+def _exits(answer: Explanation, ends: Mapping[int, ProcessExit]) -> Iterator[Unexplained]:
     is_raised_on_all = answer.verdict in RAISED_ON_ALL or answer.how is How.COMPARED
     own = (HOST_MEMORY, NODE) if is_raised_on_all else OF_ITSELF
-    first = [row for row in exits if row["is_first"] and row["is_final"] and row["rank_id"] is not None]
-    for row in strongest_reports(first)[:MOST]:
-        if row["how"] in own and row["rank_id"] not in answer.culprits and row["rank"] not in answer.missing:
-            yield Unexplained(row["rank_id"], end_text(row), row["source"], row["line"])
+    for rank_id, row in islice(ends.items(), MOST):
+        if row.how in own and rank_id not in answer.culprits and row.rank not in answer.missing:
+            yield Unexplained(rank_id, end_text(row), row.source, row.line)
 
 
 def _faults(answer: Explanation, fatal: Iterable[FailureEvent]) -> Iterator[Unexplained]:

@@ -35,6 +35,7 @@ def _answers(frames: dict[str, pl.DataFrame]) -> Iterator[Answer]:
     """Yield the cheapest explanation of every job, held against all sources, with what else is to be told."""
     for job in all_jobs(frames):
         counts.compare_counts(job)
+        job.stall_evidence = stall.find_stall_evidence(job)
         suggestions = explain(job)
         diagnosis = settle(job, suggestions[0])
         counts.mention_counts(job, diagnosis)
@@ -69,12 +70,12 @@ def _answer(job: Job, diagnosis: Explanation, suggestions: list[Explanation], re
         fields=tuple(diagnosis.fields),
         claim=diagnosis.claim,
         reason=diagnosis.reason,
-        stall_evidence=tuple(diagnosis.stall_evidence),
+        stall_evidence=tuple(job.stall_evidence),
         rests_on_stall=diagnosis.rests_on_stall,
         collect=tuple(diagnosis.collect),
         evidence_lines=tuple(diagnosis.evidence_lines),
         considered=considered(diagnosis, suggestions, job.rank_numbers(diagnosis.culprits)),
-        unexplained=unexplained(diagnosis, job.process_exits, fatal),
+        unexplained=unexplained(diagnosis, job.first_ends, fatal),
     )
 
 
@@ -104,7 +105,7 @@ def _ranks_of_part(job: Job, key: str | None) -> tuple[int, ...] | None:
     members = job.members.get(str(key), [])
     numbers = job.rank_numbers({row.rank_id for row in members})
     is_part = bool(members) and len(members) == len(numbers) == members[0].nranks < (job.nranks or 0)
-    return tuple(sorted(numbers)) if is_part and not job.has_guessed_members(str(key)) else None
+    return tuple(sorted(numbers)) if is_part else None
 
 
 @analysis(JOB_DIAGNOSIS, of=("rank",))

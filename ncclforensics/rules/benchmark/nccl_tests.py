@@ -30,6 +30,7 @@ RESULT_CATEGORIES = {
     "invalid usage": Category.APPLICATION_ERROR,
 }
 REMOTE_ERROR = "remote process exited"
+AFTER_FAILURE = "run again with NCCL_DEBUG=WARN at least, which prints why the call failed"
 
 
 @rule(Category.BENCHMARK_WRONG, Severity.ERROR, of=("benchmark",))
@@ -117,32 +118,27 @@ def bench_below_minimum(
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("benchmark",))
-def bench_run_cut_off(
-    benchmark: pl.DataFrame, benchmark_line: pl.DataFrame, test_refusal: pl.DataFrame
-) -> Iterator[Finding]:
+def bench_run_cut_off(benchmark: pl.DataFrame, benchmark_line: pl.DataFrame) -> Iterator[Finding]:
     """A table has no footer: the test did not finish, or its output was cut off.
 
     Means: the measurement of the size after the last row did not finish. Rank 0 prints a row when the row is complete,
     unless its output is flushed earlier.
-    Not when: only a part of the output was copied, or the test was still running; the test refused to run.
+    Not when: only a part of the output was copied, or the test was still running.
     Do: look at the processes of this test if they still exist; run again with -T 60, which ends a test that hangs.
     Sources: nccl-tests, src/common.cu (stdout is line-buffered).
     """
-    refused = set(test_refusal["source"])
     for row in benchmark.filter(~pl.col("is_complete")).to_dicts():
         lines = benchmark_line.filter(pl.col("benchmark") == row["benchmark"])
         table = lines.filter(pl.col("frame").is_in(["table_row", "row_rest", "table_head"]))
-        is_begun = row["min_bytes"] is not None or (row["listed_devices"] and table.height)
-        if not row["rows"] and (not is_begun or row["source"] in refused):
+        if not row["rows"]:
             continue
         size = row["unfinished_size"]
-        rows = f"{row['rows']} rows" + (f", the last of {bytes_text(row['last_size'])}" if row["rows"] else "")
+        rows = f"{row['rows']} rows, the last of {bytes_text(row['last_size'])}"
         if row["has_failed"]:
             measurement = f": the measurement of {bytes_text(size)} did not return" if size is not None else ""
             title, detail = f"{called(row)} did not finish{measurement}", "the test printed that a call failed"
         else:
             before = f"before {bytes_text(size)}" if size is not None else "without a footer"
-            before = before if row["rows"] or size is not None else "without a row of its table"
             title = f"the output of {called(row)} ends {before}"
             detail = "the test stood still there or was ended, or this is only a part of its output"
         yield Finding(
@@ -152,6 +148,39 @@ def bench_run_cut_off(
             hosts=row["hosts"] or [],
             role=Role.CONSEQUENCE if row["has_failed"] else Role.CONTEXT,
             evidence=evidence_lines((table if table.height else lines).tail(1), "last"),
+        )
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("benchmark",), hang=True)
+def bench_run_without_result(
+    benchmark: pl.DataFrame, benchmark_line: pl.DataFrame, test_refusal: pl.DataFrame
+) -> Iterator[Finding]:
+    """A test printed its settings or its devices, and no row.
+
+    Means: the first size did not finish: the init of the communicator, or its first call, does not return.
+    Not when: only a part of the output was copied, or the test was still running; the test refused to run.
+    Do: look at the processes of this test if they still exist (gdb -batch -ex 'thread apply all bt'); run again with
+    NCCL_DEBUG=INFO, and with -T 60, which ends a test that hangs.
+    Sources: nccl-tests, src/common.cu (stdout is line-buffered).
+    """
+    refused = set(test_refusal["source"])
+    for row in benchmark.filter(~pl.col("is_complete") & (pl.col("rows") == 0)).to_dicts():
+        has_begun = row["min_bytes"] is not None or (row["listed_devices"] and not row["has_failed"])
+        if not has_begun or row["source"] in refused:
+            continue
+        lines = benchmark_line.filter(pl.col("benchmark") == row["benchmark"])
+        yield Finding(
+            title=f"{called(row)} did not finish: it printed no result"
+            if row["has_failed"]
+            else f"the output of {called(row)} ends before its first result",
+            detail="the test printed that a call failed"
+            if row["has_failed"]
+            else "the test stood still in init or in its first size or was ended, or this is a part of its output",
+            remedy=AFTER_FAILURE if row["has_failed"] else "",
+            certainty="certain",
+            hosts=row["hosts"] or [],
+            role=Role.CONSEQUENCE if row["has_failed"] else Role.CONTEXT,
+            evidence=evidence_lines(lines.tail(1), "last"),
         )
 
 

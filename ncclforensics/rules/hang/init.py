@@ -49,6 +49,8 @@ def boot_init_refused(
             where = ranks_text(failed["rank"].drop_nulls().sort().to_list()) or ", ".join(hosts) or "a process"
             finding.title = f"init failed on {where}: {answer.fault}"
             warned = _returned_warnings(nccl_warning, failed)
+            quoted = [] if warned else _quoted_warnings(nccl_warning, finding)
+            warned = warned or quoted
             cited = {(line.source, line.line) for line in finding.evidence}
             finding.evidence = [line for line in warned if (line.source, line.line) not in cited] + finding.evidence
             has_reason = bool(warned) or answer.detail != Detail.UNNAMED_FAULT
@@ -56,6 +58,8 @@ def boot_init_refused(
                 failure_event.filter(pl.col("form") != "unwinding").join(failed, on="rank_id", how="semi").height
             )
             finding.detail = "the warning before it gives the reason" if has_reason else UNEXPLAINED[has_failures > 0]
+            if quoted:
+                finding.detail = "NCCL's last warning, which the application quotes, may be the reason"
             if answer.certainty == "possible":
                 finding.detail += "; or the log ends among the lines about an error that NCCL survived"
             finding.remedy = AFTER_FAULT
@@ -76,6 +80,13 @@ def _returned_warnings(nccl_warning: pl.DataFrame, failed: pl.DataFrame) -> list
         returned = of_ranks.filter((pl.col("chain").list.len() > 0) & ~pl.col("went_on"))
     firsts = returned.unique(OWNER, keep="first", maintain_order=True).select("source", "line")
     return [Line(source, line, RETURNED) for source, line in firsts.head(MOST_WARNINGS).iter_rows()]
+
+
+def _quoted_warnings(nccl_warning: pl.DataFrame, finding: Finding) -> list[Line]:
+    """Return a warning that an application quotes, without its place in NCCL, in the files that a finding cites."""
+    sources = {line.source for line in finding.evidence}
+    quotes = nccl_warning.filter(pl.col("site").is_null() & pl.col("source").is_in(sources))
+    return [Line(source, line, RETURNED) for source, line in quotes.select("source", "line").head(1).iter_rows()]
 
 
 @rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True, verdict="rank-missing")

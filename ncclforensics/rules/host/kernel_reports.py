@@ -312,6 +312,7 @@ def kernel_memory_errors(
     status = text_of("mce_status").str.to_integer(base=16, dtype=pl.UInt64, strict=False)
     checks = kernel_message.filter(pl.col("form") == "machine_check").with_columns(status=status).drop_nulls("status")
     checks = checks.with_columns(is_uncorrected=(pl.col("status") // (1 << UNCORRECTED_BIT)) % 2 == 1)
+    yield from _undecoded(kernel_event, kernel_message, job)
     for (is_uncorrected,), rows in checks.sort(OF_LINES).group_by("is_uncorrected", maintain_order=True):
         word = "uncorrected" if is_uncorrected else "corrected"
         banks = ", ".join(map(str, rows["bank"].drop_nulls().unique().sort().head(6)))
@@ -338,6 +339,19 @@ def kernel_memory_errors(
         title = f"AMD GPU {devices_text(rows)}{{where}}: at least {count_of(number, f'{word} error')} in {block}"
         severity = Severity.ERROR if word == "uncorrected" else Severity.WARNING if number >= MANY else Severity.INFO
         yield from kernel_log_findings(rows, title, [times_text(rows)], severity, OF_AMD, job)
+
+
+def _undecoded(kernel_event: pl.DataFrame, kernel_message: pl.DataFrame, job: JobBeside) -> Iterator[Finding]:
+    """Yield the finding on machine checks of which a log has only the lines around those that say how bad they are."""
+    rows = kernel_event.filter(pl.col("form") == "machine_check").sort(OF_LINES)
+    for decoded in (
+        kernel_message.filter(pl.col("form").is_in(["machine_check", "firmware_event"])),
+        kernel_event.filter(pl.col("form") == "memory"),
+    ):
+        rows = rows.join(decoded, on="source", how="anti", maintain_order="left")
+    if not rows.is_empty():
+        title = "the processors{where} reported machine checks, and these lines do not show whether they were corrected"
+        yield from kernel_log_findings(rows, title, [times_text(rows)], Severity.WARNING, DECODE, job)
 
 
 DECODE = (

@@ -18,6 +18,11 @@ from ncclforensics.rules.shared.machine_faults import fewer_nvlinks, narrow_link
 LINK_MISSING = 0.97  # share of the NVLink rate; below it at least one of 18 links is missing
 RING = 4  # pattern of the graph search
 OVER_PCIE = ["PIX", "PXB", "PHB", "SYS"]
+GRAPH_FILE = "NCCL_GRAPH_FILE"
+GRAPH_FILE_REMEDY = (
+    "unset NCCL_GRAPH_FILE, so that NCCL searches its graphs itself; or name a file that exists on every host, and "
+    "that NCCL_GRAPH_DUMP_FILE wrote on such machines with this version of NCCL"
+)
 FIRST_CALLS = 1  # highest ordinal; a hang at a later call has another cause
 
 
@@ -240,9 +245,9 @@ def topo_sys_not_visible(
 
 @rule(Category.TOPOLOGY, Severity.WARNING, of=("topology_file", "xml_error", "limit"), hang=True)
 def topo_file_bad(
-    topology_file: pl.DataFrame, xml_error: pl.DataFrame, limit: pl.DataFrame, rank: pl.DataFrame
+    topology_file: pl.DataFrame, xml_error: pl.DataFrame, limit: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The configured topology file cannot be used.
+    """The configured topology file, or the file of the graphs, cannot be used.
 
     Means: it does not exist, is malformed, contains names unknown to NCCL, or describes more devices than NCCL
     supports; NCCL stops, or continues with defaults. An element or attribute may also be absent because the file, or
@@ -258,6 +263,8 @@ def topo_file_bad(
     )
     absent = topology_file.filter(form == "not_opened")
     full = limit.filter(form.is_in(["topology_nodes", "topology_type"]))
+    of_graphs = _of_graph_file(xml_error, setting)
+    of_topology = xml_error.join(of_graphs, on=["source", "line"], how="anti", maintain_order="left")
     for rows, title, detail, is_error in (
         (
             absent,
@@ -267,7 +274,7 @@ def topo_file_bad(
         ),
         (unknown, "the topology file has names unknown to NCCL on {processes}", "NCCL uses defaults for them", False),
         (
-            xml_error,
+            of_topology,
             "the topology description is incomplete or malformed on {processes}",
             "an element or attribute is absent or invalid",
             True,
@@ -278,6 +285,24 @@ def topo_file_bad(
             finding = group_finding(rows, rank, title, detail, "certain")
             finding.severity = Severity.ERROR if is_error else Severity.WARNING
             yield finding
+    if not of_graphs.is_empty():
+        path, error = (next(iter(of_graphs[name].drop_nulls()), "") for name in ("path", "error"))
+        detail = f"{path}: {error}" if path else "an element, attribute, device or rank in it is absent or invalid"
+        finding = group_finding(of_graphs, rank, "the graph file cannot be used on {processes}", detail, "certain")
+        finding.severity, finding.remedy = Severity.ERROR, GRAPH_FILE_REMEDY
+        yield finding
+
+
+def _of_graph_file(xml_error: pl.DataFrame, setting: pl.DataFrame) -> pl.DataFrame:
+    """Return the errors of the file that NCCL_GRAPH_FILE names: those that say so, or where no other file is set."""
+    files = environment_settings(setting).filter(pl.col("variable").is_in([GRAPH_FILE, "NCCL_TOPO_FILE"]))
+    of_process = files.group_by(OWNER).agg(is_only=(pl.col("variable") == GRAPH_FILE).all())
+    is_named = pl.col("form").is_in(["graph_file", "graph_version", "import", "export"])
+    return (
+        xml_error.join(of_process, on=OWNER, how="left", maintain_order="left")
+        .filter(is_named | pl.col("is_only").fill_null(value=False))
+        .drop("is_only")
+    )
 
 
 @rule(Category.TOPOLOGY, Severity.ERROR, of=("unreadable_node",), hang=True)

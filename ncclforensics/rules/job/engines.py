@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from itertools import combinations
 
 import polars as pl
 
 from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.frames.columns import text_of
-from ncclforensics.grammar.values import numbers_of_ranges
+from ncclforensics.grammar.values import numbers_of_ranges, parse_value
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 SHOWN = 8  # workers
 LAST_LINES = 4  # of a log: several workers print the same there
+NEAR_HOST = 3  # lines from the sentence about a lost daemon to the name of its host
+LEAST_RATES = 2  # reports of a server in a row that show no token
 OF_VERBS = "ibv_"  # whose status is an errno
 
 
@@ -105,12 +108,18 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
     names = ranks_text(tasks).replace("rank", "task")
     did = "did not come to a barrier in time" if is_barrier else "stopped sending heartbeats"
     headings = rows.filter(text_of("form").is_in(["unhealthy", "barrier"]))
-    yield Finding(
+    finding = Finding(
         title=f"{names} of JAX {did}, as its coordination service reports",
         detail="the service sees only that nothing came: the process may have ended, or be alive and held up",
         certainty="likely",
         evidence=[*evidence_lines(headings), *evidence_lines(listed)],
     )
+    if is_barrier:
+        finding.remedy = (
+            "read the last lines of the named tasks; look for processes that never started, and compare "
+            "coordinator_address, num_processes and process_id of all in jax.distributed.initialize"
+        )
+    yield finding
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("nvshmem_error",), hang=True)
@@ -234,9 +243,13 @@ def mpirun_daemon_missing(mpi_daemon: pl.DataFrame, job_end: pl.DataFrame) -> It
     and which interface both share (--mca oob_tcp_if_include, PRTE: --prtemca); if it was lost, read its kernel log.
     Sources: Open MPI, orte/mca/plm/base/help-plm-base.txt and prte's; ssh(1); mpi-operator#152.
     """
+    named = mpi_daemon.filter(form="of_lost").sort("line")
+    heads = job_end.filter(form="daemon_lost").select("source", head="line")
+    named = named.join(heads, on="source").filter((pl.col("line") - pl.col("head")).is_between(1, NEAR_HOST))
     lost = pl.concat(
         [
             mpi_daemon.filter(form="lost").select("source", "line", "daemon_host"),
+            named.select("source", "line", "daemon_host"),
             job_end.filter(form="daemon_lost")
             .select("source", "line", daemon_host=None)
             .cast({"daemon_host": pl.Categorical}),
@@ -281,6 +294,9 @@ def horovod_waits_for_ranks(horovod_stall: pl.DataFrame, verdict: pl.DataFrame) 
     lines = lacking if ranks else submitted
     if lines.is_empty():
         return
+    if not ranks and (finding := _different_tensors(submitted)):
+        yield finding
+        return
     name = lines.select(pl.coalesce(text_of("tensor"), text_of("named_tensor"))).item(0, 0)
     times = rows["seconds"].drop_nulls().len()
     title = f"{ranks_text(ranks)} did not submit tensors that Horovod waits for"
@@ -295,6 +311,62 @@ def horovod_waits_for_ranks(horovod_stall: pl.DataFrame, verdict: pl.DataFrame) 
         role=Role.CAUSE,
         evidence=evidence_lines(lines.select("source", "line")),
     )
+
+
+def _different_tensors(submitted: pl.DataFrame) -> Finding | None:
+    """Return the finding that ranks submitted different tensors, where a warning lists such; otherwise none."""
+    first = submitted.sort("source", "line").row(0, named=True)
+    more = [
+        parse_value(f"{item.rstrip(']')}]", "stalled_tensor") for item in str(first["more_stalled"] or "").split("], ")
+    ]
+    stalled = [
+        (first["tensor"], first["ready_ranks"]),
+        *((item["tensor"], item["submitters"]) for item in more if item),
+    ]
+    tensor_of: dict[tuple[int, ...], str] = {}
+    for tensor, ready in stalled:
+        if ready:
+            tensor_of.setdefault(tuple(sorted(numbers_of_ranges(str(ready)))), str(tensor))
+    groups = list(tensor_of)
+    if len(groups) < 2 or any(set(ranks) & set(others) for ranks, others in combinations(groups, 2)):
+        return None
+    parts = "; ".join(f"{ranks_text(ranks)} {tensor}" for ranks, tensor in sorted(tensor_of.items())[:SHOWN])
+    return Finding(
+        title=f"ranks submitted different tensors to Horovod: {parts}",
+        detail="each waits for the others to submit the same: no collective begins",
+        certainty="likely",
+        role=Role.CAUSE,
+        evidence=evidence_lines(submitted.select("source", "line")),
+    )
+
+
+@rule(Category.HANG, Severity.WARNING, of=("engine_rate",), hang=True)
+def engine_generates_nothing(engine_rate: pl.DataFrame) -> Iterator[Finding]:
+    """A server of vLLM reports requests that run, and not one token, until its log ends.
+
+    Means: the engine's core waits for its workers: one is in a call that does not end, or compiles; or the front end
+    still counts requests that the core has lost.
+    Not when: later reports show tokens again; a single report may fall into a long prompt or a compilation.
+    Do: take the stacks of the workers while it lasts (py-spy dump --native); nvidia-smi shows which GPUs are busy; read
+    what each worker printed before the first such report.
+    Sources: vLLM, v1/metrics/loggers.py, engine/metrics.py; vllm#6614, vllm#17965.
+    """
+    rows = engine_rate.sort("source", "line").with_columns(
+        stands=(pl.col("prompt_rate") == 0) & (pl.col("generation_rate") == 0) & (pl.col("running") > 0)
+    )
+    for _, reports in rows.group_by("source", maintain_order=True):
+        moved = reports.filter(~pl.col("stands"))
+        last = moved["line"].max() if moved.height else None
+        tail = reports.filter(pl.col("line") > last) if isinstance(last, int) else reports
+        if tail.height < LEAST_RATES:
+            continue
+        running = count_of(tail["running"][-1], "request")
+        yield Finding(
+            title=f"the engine generates no token, and {running} run{'s' * (tail['running'][-1] == 1)}",
+            detail=f"the last {tail.height} reports show it, to the end of the log",
+            certainty="likely",
+            evidence=evidence_lines(tail),
+        )
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("engine_start",), hang=True)

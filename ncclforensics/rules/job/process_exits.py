@@ -28,6 +28,7 @@ from ncclforensics.rules.shared.ended_processes import (
     unsettled_exits,
 )
 
+QUEUE_OF_ENGINE = "shm_broadcast.py"  # of vLLM, between its core and its workers
 NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in lower case
 MAX_MESSAGE = 160  # characters of a message in a title
 
@@ -69,6 +70,8 @@ def app_exception(
     unsettled = unsettled_exits(process_exit, verdict, EXCEPTION)
     for (name, message, is_near_end), rows in unsettled.group_by("name", "message", "is_near_end", maintain_order=True):
         where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
+        if name == "TimeoutError" and QUEUE_OF_ENGINE in str(rows["place"][0]):
+            where += "the core of the engine waited there for its workers in vain; "
         title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
         if is_near_end:
             yield exit_finding(rows, rank, title, f"{where}no line shows whether the process ended with it", "likely")

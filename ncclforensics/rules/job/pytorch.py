@@ -7,7 +7,12 @@ from datetime import timedelta
 
 import polars as pl
 
-from ncclforensics.analyses.job.text.torch_text import compared_calls, differ_in_number_alone, differing_ranks
+from ncclforensics.analyses.job.text.torch_text import (
+    NOT_RECEIVED,
+    compared_calls,
+    differ_in_number_alone,
+    differing_ranks,
+)
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
@@ -32,13 +37,15 @@ def torch_watchdog_timeout(
     Do: compare last enqueued and last completed work over ranks; give the Flight Recorder dumps, too.
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15; nccl2/ProcessGroupNCCLUtils.cpp from 2.14 on.
     """
-    for (guid,), rows in work.filter("has_timed_out").sort("rank", "guid").group_by("guid", maintain_order=True):
+    reports = work.filter("has_timed_out").sort("rank", "guid")
+    for (guid, is_timeout), rows in reports.group_by("guid", "is_timeout", maintain_order=True):
         ranks = sorted(rows["rank"].unique().to_list())
         works = sorted(rows["sequence"].drop_nulls().unique().to_list())
         place = f" at work {', '.join(map(str, works))}" if works else ""
         group = f" {'of' if works else 'in'} process group {guid}" if guid else ""
+        what = "timed out" if is_timeout else f"report{'s' * (len(ranks) == 1)} an error or a time-out"
         yield Finding(
-            title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} timed out{place}{group}",
+            title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",
             detail=_operations_text(rows) + _overdue_text(work_timeout, ranks),
             certainty="certain",
             ranks=ranks,
@@ -101,7 +108,7 @@ def _timeouts_of_groups(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -
         numbers = sorted(lines["group_rank"].drop_nulls().unique().to_list())
         group = f"process group {guid}" if guid else "a process group"
         yield Finding(
-            title=f"the {_watchdogs(numbers)} of {ranks_text(numbers) or 'ranks'} of {group} timed out"
+            title=f"the {_watchdogs(numbers)} of {ranks_text(numbers) or 'a rank'} of {group} timed out"
             + (f" at work {sequence}" if sequence is not None else ""),
             detail=_operations_text(lines) + "; numbers within the group, not those of the job",
             certainty="certain",
@@ -127,7 +134,7 @@ def _overdue_text(work_timeout: pl.DataFrame, ranks: list[int]) -> str:
 
 
 def _watchdogs(ranks: list[int]) -> str:
-    return "watchdog" if len(ranks) == 1 else "watchdogs"
+    return "watchdogs" if len(ranks) > 1 else "watchdog"
 
 
 def _lines(rows: pl.DataFrame) -> list[Line]:
@@ -269,8 +276,15 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
     by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
     of_group_text = "" if is_world else " of a process group"
     difference = _difference_text(fingerprint, is_open=bool(called) and not has_majority)
+    if differ_in_number_alone(fingerprint.to_dicts()):
+        difference = (
+            f"{fingerprint['operation'].drop_nulls()[0]} under different numbers, which PyTorch may count wrongly"
+        )
+    title = f"{ranks_text(minority) or 'ranks'}{of_group_text} called {difference}"
+    if lacking := [rank for rank, call in called.items() if call == NOT_RECEIVED]:
+        title = f"PyTorch compared the calls of ranks, and that of {ranks_text(lacking)}{of_group_text} is not known"
     yield Finding(
-        title=f"{ranks_text(minority) or 'ranks'}{of_group_text} called {difference}",
+        title=title,
         detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items()) or _single_call_text(fingerprint),
         certainty="likely" if differ_in_number_alone(fingerprint.to_dicts()) else "certain",
         ranks=minority if is_world else [],

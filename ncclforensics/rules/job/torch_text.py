@@ -14,8 +14,10 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.store_findings import too_many_at_store
 from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
+LOST_STORE = ["Connection reset", "Connection refused", "Broken pipe", "Connection closed"]  # of errors of the store
 MAX_MESSAGE = 120  # characters of a message in a title
 
 
@@ -186,6 +188,9 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
             else "processes came to the store of the process group"
         )
         title, rows = f"{joined} of {expected} {clients}", counted
+        if joined > expected:
+            yield too_many_at_store(counted, joined, expected)
+            return
     elif not taken.is_empty():
         title, rows = "the port of the store is taken by another process", taken
     elif not unreachable.is_empty():
@@ -193,15 +198,31 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
         title, rows = f"the store at {server}:{port} could not be reached", unreachable
     elif store_error.filter(form="no_connection").height == store_error.height:
         title, rows = "the store of the rendezvous could not be reached", store_error
+    elif not (asked := store_error.filter(pl.col("store_reason").is_not_null())).is_empty():
+        title, rows = _title_of_id(asked), asked
     else:
         title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for a key in the store", store_error
+    detail = "the ranks that print this are victims of the process that did not come or did not answer"
+    if rows["store_reason"].cast(pl.String).fill_null("").str.contains_any(LOST_STORE).any():
+        detail = "the process that serves the store, that of rank 0 or its launcher, ended: its own output says why"
     yield Finding(
         title=title,
-        detail="the ranks that print this are victims of the process that did not come or did not answer",
+        detail=detail,
         certainty="certain",
         ranks=ranks,
         role=Role.CONSEQUENCE,
         evidence=_lines(rows),
+    )
+
+
+def _title_of_id(asked: pl.DataFrame) -> str:
+    """Return the title on ranks that did not get the id of a communicator from the rank that makes it."""
+    first = asked.sort("source", "line").row(0, named=True)
+    alike = asked.filter(pl.col("store_reason") == first["store_reason"], pl.col("other_rank") == first["other_rank"])
+    reason = str(first["store_reason"]).partition(". ")[0].partition(" Exception raised")[0]
+    ranks = ranks_text(sorted(alike["group_rank"].drop_nulls().unique().to_list()))
+    return (
+        f"{ranks} of a process group did not get the id of its communicator from rank {first['other_rank']}: {reason}"
     )
 
 

@@ -8,10 +8,11 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK
 from ncclforensics.data.names import some_of
-from ncclforensics.frames.columns import OWNER, PLACE, begins_with, text_of
+from ncclforensics.frames.columns import OWNER, PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
+from ncclforensics.rules.shared.local_interfaces import is_local_interface
 
 SAME_HOST = ("127.", "::1<")  # how an address begins that only the same host reaches
 LOOPBACK_REMEDY = (
@@ -33,9 +34,6 @@ MEANINGS = {
     "Software caused connection abort": "an earlier attempt on the same socket failed; its reason is not printed",
 }
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
-LOOPBACK = "lo"
-BRIDGES = ["docker", "veth", "cni", "virbr", "br-", "tunl", "flannel", "cali"]  # host-local interfaces of containers
-LOCAL_ADDRESSES = ["fe80:", "::1"]
 SYSTEM_ERROR = 2  # ncclSystemError
 FAMILIES = (2, 10)  # AF_INET, AF_INET6
 OPEN_FILES = "Too many open files"
@@ -84,9 +82,7 @@ def boot_wrong_interface(
     processes = jobs.select("job", *OWNER).unique(OWNER)
     if jobs["host"].n_unique() < 2:
         return
-    is_bridge = (pl.col("interface") == LOOPBACK) | begins_with("interface", BRIDGES)
-    is_local = is_bridge | begins_with("address", LOCAL_ADDRESSES)
-    offered = milestone.filter((pl.col("form") == "bootstrap") & is_local)
+    offered = milestone.filter((pl.col("form") == "bootstrap") & is_local_interface())
     local = offered.join(processes, on=OWNER, how="semi")
     for (name,), rows in local.group_by(text_of("interface"), maintain_order=True):
         detail = "other hosts cannot reach this address, and init did not complete"
@@ -176,7 +172,7 @@ def boot_message_truncated(
     Not when: the lengths differ in a collective over sockets, which is a mismatch of calls; NCCL 2.20.5 mixes up
     messages of sub-groups itself (fixed in 2.21.5).
     Do: compare `NCCL version` of all ranks, and the library that each process loaded (/proc/PID/maps).
-    Sources: nccl#1176, nccl#1273, nccl#1328, nccl-tests#188, nccl-tests#294, pytorch#122571.
+    Sources: nccl#1176, nccl#1273, nccl#1328, nccl#1837, nccl-tests#188, nccl-tests#294, pytorch#122571.
     """
     cut = failure.filter(form="message_truncated")
     family = socket_error.filter(form="family").filter(
@@ -187,14 +183,27 @@ def boot_message_truncated(
     rows = pl.concat([cut.select(PLACE), family.select(PLACE)])
     if rows.is_empty():
         return
-    defect = "had an unexpected length" if not cut.is_empty() else "had an address of an unknown family"
-    detail = f"a message {defect}"
-    yield group_finding(rows, rank, "{processes} cannot read an init message of another rank", detail, "likely")
+    if cut.is_empty():
+        numbers = ", ".join(map(str, family["family"].unique().sort()))
+        seen = f"a message had an address of the unknown family {numbers}"
+        detail = (
+            f"its family is {numbers}: it was never set, as where the interface of NCCL_SOCKET_IFNAME has no address "
+            "there, or another version of NCCL wrote it"
+        )
+        finding = group_finding(rows, rank, "{processes} got an address of another rank that is none", detail, "likely")
+        finding.remedy = (
+            "on every host, compare NCCL_SOCKET_IFNAME with `ip addr`: the interface must exist and have an address; "
+            "then compare `NCCL version` of all ranks"
+        )
+        yield finding
+    else:
+        seen = "a message had an unexpected length"
+        yield group_finding(rows, rank, "{processes} cannot read an init message of another rank", seen, "likely")
     known = rank.join(version.select(OWNER).drop_nulls(), on=OWNER, how="semi")
     if known.height == rank.height == (member["nranks"].max() or 0) and version["version"].n_unique() == 1:
         return  # all ranks print the same version
     yield group_finding(
-        rows, rank, "ranks may run different versions of NCCL", f"{detail}, as with different builds", "possible",
+        rows, rank, "ranks may run different versions of NCCL", f"{seen}, as with different builds", "possible",
         category=Category.VERSION_MISMATCH, severity=Severity.INFO, role=Role.CONTEXT,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import polars as pl
 
+from ncclforensics.analyses.hang.rank_stacks import stacks_in
 from ncclforensics.analyses.verdict.sources.stacks import place_text
 from ncclforensics.data.names import printable
 from ncclforensics.frames.protocol import Frames
@@ -84,7 +85,7 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
     process_exits = {row["rank_id"]: row for row in final.reverse().to_dicts()}
     first = run["member"].filter(pl.col("line").is_not_null()).unique("rank_id", keep="first", maintain_order=True)
     begins = {row["rank_id"]: citer.cite(row["source"], row["line"]) for row in first.to_dicts()}
-    stacks = {row["rank_id"]: row for row in run["rank_stack"].to_dicts()}
+    stacks = {stack.rank_id: stack for stack in stacks_in(run["rank_stack"])}
     missing_calls, lags, warnings = _missing_calls(run), _lags(run), _warnings(run)
     rank_rows = []
     for row in run["rank"].sort("job", "rank", nulls_last=True).to_dicts():
@@ -94,12 +95,12 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
         is_culprit = rank_id in culprits
         is_dead = rank_id in process_exits or (answer is not None and is_culprit and answer.verdict == "rank-died")
         is_victim = rank_id in victims and rank_id not in done
-        has_waiting_stack = bool(culprits and stack and stack["is_waiting"])
+        has_waiting_stack = bool(culprits and stack and stack.is_waiting)
         is_waiting = rank_id in waiters or is_victim or has_waiting_stack
         state = _state(is_culprit, is_dead, is_waiting, rank_id in done)
         texts = [f"{call.operation.text} on {report.groups.text(call.key)}"] if call else []
         texts += [f"stands in {place_text(stack)}"] if stack else []
-        place = (call.source, call.line) if call else (stack["source"], stack["line"]) if stack else None
+        place = (call.source, call.line) if call else (stack.source, stack.line) if stack else None
         rank_rows.append(
             RankRow(
                 row["job"], row["rank"], printable(row["host"] or "?"), row["cudadev"], row["pid"], state, rank_id,

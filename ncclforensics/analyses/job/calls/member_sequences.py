@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -14,8 +13,7 @@ Row = dict[str, Any]
 Shape = tuple[int, int]  # number of ranks of a communicator, and how many its rank had created before
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(NamedTuple):
     """The collectives of one member in order. Members that show the same calls share the columns of one of them."""
 
     key: str

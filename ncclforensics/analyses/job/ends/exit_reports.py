@@ -143,6 +143,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(row, "SGLang", row["exit_code"], signal, pid=row["pid"])
             case "vllm":
                 yield exit_report(row, "vLLM", row["exit_code"], pid=row["pid"])
+            case "kubectl":
+                yield exit_report(row, "kubectl exec", code)
             case "pals_launch":
                 yield ExitReport(NOT_STARTED, row, "the launcher (PALS)", node=node, message=row["not_launched"])
             case "mpi_abort":
@@ -183,6 +185,7 @@ def _is_next_line(earlier: Row, later: Row) -> bool:
     return bool(earlier["source"] == later["source"] and 0 < later["line"] - earlier["line"] <= NEAR)
 
 
+ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 STACK = 30  # most lines of an error stack of MPICH
 TRACEBACK_LINES = 100
 NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
@@ -199,8 +202,9 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
     recorded = exception.filter(form="recorded").sort("pos").to_dicts()
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
     below_root_cause: dict[int, bool] = {}
+    entry: Row | None
     for place, row in enumerate(rows):
-        block = blocks[row["source"]]
+        block, entry = blocks[row["source"]], None
         if row["form"] == "summary":
             below_root_cause[row["source"]] = False
         elif row["form"] == "root_cause":
@@ -211,21 +215,20 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
             is_same_entry = rank_row is not None and _is_next_line(rank_row, row)
             is_later = (row["exit_code"] or 0) > 0 and not below_root_cause.get(row["source"], True)
-            entry: Row = {
+            entry = {
                 "rank": rank_row["rank"] if rank_row and is_same_entry else None,
                 "node": host["node"] if host and is_same_entry else None,
                 "time": time["time"] if time and is_same_entry else "",
                 "follows": row["pid"] in ended_pids or is_later,
             }
-            yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
         elif row["form"] == "first_entry":
             entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": row["pid"] in ended_pids}
-            yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
         elif row["form"] == "recorded" and "rank" in block:
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
             yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
             entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
+        if entry is not None:
             yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
 
 
@@ -270,6 +273,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
         elif row["form"] == "node_failure":
             yield ExitReport(NODE, row, "Slurm", node=row["node"])
+    fields = worker_end.filter(pl.col("form").is_in(["ray_actor_pid", "ray_actor_ip"])).to_dicts()
     for row in worker_end.to_dicts():
         if event := _EVICTIONS.get(row["form"]):
             message = f"{event}: {row['resource']} ran out on the node" if row["resource"] else event
@@ -279,9 +283,20 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         elif row["exception"] == "OutOfMemory":
             yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])
         elif row["form"] == "ray_worker":
-            yield ExitReport(EXIT, row, "Ray", pid=row["pid"], message="a worker died unexpectedly")
+            message = _worker_end_text(row)
+            yield ExitReport(EXIT, row, "Ray", pid=row["pid"], node=row["address"], message=message)
         elif row["exception"] == "ActorDied" and row["message"].startswith("The actor died unexpectedly"):
-            yield ExitReport(EXIT, row, "Ray", message="an actor died unexpectedly")
+            below = [field for field in fields if field["source"] == row["source"]]
+            below = [field for field in below if 0 < field["line"] - row["line"] <= ACTOR_FIELDS]
+            pid = next((field["pid"] for field in below if field["pid"]), None)
+            node = next((field["address"] for field in below if field["address"]), None)
+            yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message="an actor died unexpectedly")
+
+
+def _worker_end_text(row: Row) -> str:
+    """Say that a worker of Ray died, with the first sentence of what Ray knows of its end."""
+    detail = (row["message"] or "").partition(". ")[0].removesuffix(".")
+    return f"a worker died unexpectedly{f': {detail}' if detail else ''}"
 
 
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -76,6 +76,39 @@ PROCESS_EXIT = {
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
+
+
+class ProcessExit(NamedTuple):
+    """A report of the end of a process: a row of `process_exit`."""
+
+    rank_id: int | None
+    rank: int | None
+    host: str | None
+    pid: int | None
+    child: int | None
+    node: str | None
+    how: str
+    signal: int | None
+    exit_code: int | None
+    reporter: str
+    name: str
+    message: str
+    where: str
+    place: str
+    worker: str
+    memory_of: str
+    is_first: bool
+    is_by_clock: bool
+    is_placed: bool
+    is_final: bool
+    source: int
+    line: int
+    pos: int
+
+    @property
+    def line_of_end(self) -> Row:
+        """Its line, as a row with the rank."""
+        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
 
 
 EXIT_FRAMES = (
@@ -301,33 +334,33 @@ OUT_OF_MEMORY = {
 }
 
 
-def ended_text(row: Row) -> str:
+def ended_text(row: ProcessExit) -> str:
     """Describe how a process ended and what followed, as the predicate of a sentence."""
     return f"{end_text(row)}; the other ranks lost their connection to it or wait for it"
 
 
-def end_text(row: Row) -> str:
+def end_text(row: ProcessExit) -> str:
     """Describe how a process ended, as the predicate of a sentence."""
-    match row["how"]:
+    match row.how:
         case "exception":
-            predicate = f"raised {row['name']} and ended"
+            predicate = f"raised {row.name} and ended"
         case "gpu-memory":
             predicate = "ran out of GPU memory and ended"
         case "gpu-error":
-            cause = f"{row['reporter']} because of a GPU error" if row["reporter"] == ROCM else "a CUDA error"
-            predicate = f"was ended by {cause} ({row['message'].rstrip('.')})"
+            cause = f"{row.reporter} because of a GPU error" if row.reporter == ROCM else "a CUDA error"
+            predicate = f"was ended by {cause} ({row.message.rstrip('.')})"
         case "host-memory":
-            predicate = f"was killed because {OUT_OF_MEMORY[row['memory_of']]}, as {row['reporter']} reports"
+            predicate = f"was killed because {OUT_OF_MEMORY[row.memory_of]}, as {row.reporter} reports"
         case "not-started":
-            predicate = f"did not start, as {row['reporter']} reports"
+            predicate = f"did not start, as {row.reporter} reports"
         case "node":
             predicate = "ended with its node"
-        case "signal" if row["signal"] is None:
-            predicate = f"received a signal, as {row['reporter']} reports"
+        case "signal" if row.signal is None:
+            predicate = f"received a signal, as {row.reporter} reports"
         case "signal":
-            predicate = f"ended by {signal_name(row['signal'])}, as {row['reporter']} reports"
+            predicate = f"ended by {signal_name(row.signal or 0)}, as {row.reporter} reports"
         case _:
-            predicate = f"ended first, with exit code {row['exit_code']}, as {row['reporter']} reports"
+            predicate = f"ended first, with exit code {row.exit_code}, as {row.reporter} reports"
     return predicate
 
 
@@ -343,17 +376,17 @@ def strongest_of(process_exit: pl.DataFrame) -> pl.DataFrame:
     return ordered.unique(key, keep="first", maintain_order=True).select(process_exit.columns)
 
 
-def strongest_reports(rows: Iterable[Row]) -> list[Row]:
+def strongest_reports(rows: Iterable[ProcessExit]) -> list[ProcessExit]:
     """Return the strongest report of each process; reports of unknown processes are all kept."""
-    strongest: dict[Any, Row] = {}
+    strongest: dict[Any, ProcessExit] = {}
     for row in rows:
-        process_key = row["rank_id"] if row["rank_id"] is not None else (row["source"], row["line"], row["child"])
+        process_key = row.rank_id if row.rank_id is not None else (row.source, row.line, row.child)
         if process_key not in strongest or _strength(row) < _strength(strongest[process_key]):
             strongest[process_key] = row
     return list(strongest.values())
 
 
-def _strength(row: Row) -> tuple[int, bool, str, bool, int, str]:
+def _strength(row: ProcessExit) -> tuple[int, bool, str, bool, int, str]:
     """Sort key: the smaller, the more specific the reason; independent of the order of files."""
-    line = row["line"]
-    return STRENGTH.index(row["how"]), not row["where"], row["reporter"], line < 0, line, row["message"]
+    line = row.line
+    return STRENGTH.index(row.how), not row.where, row.reporter, line < 0, line, row.message

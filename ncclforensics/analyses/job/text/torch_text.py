@@ -210,6 +210,8 @@ def torch_rank(
     return rows.drop_nulls("rank").sort("source").unique("rank", keep="first").select(*TORCH_RANK).sort("rank")
 
 
+WITHOUT_TENSORS = "BARRIER"  # of the calls, the only one whose fingerprint has no tensor
+NOT_RECEIVED = "an empty fingerprint, which shows no call"
 _OF_FIRST = ("operation", "shape", "dtypes", "sequence")
 _OF_OTHER = tuple(f"other_{name}" for name in _OF_FIRST)
 
@@ -237,7 +239,9 @@ def differ_in_number_alone(fingerprints: list[Row]) -> bool:
 
 
 def _fingerprint_text(operation: str, shape: str | None, dtypes: str | None, sequence: int | None) -> str:
-    """Format a call of PyTorch's fingerprint."""
+    """Format a call of PyTorch's fingerprint; one of zeros alone is that of a rank whose call did not arrive."""
+    if sequence == 0 and shape is None and dtypes is None and operation != WITHOUT_TENSORS:
+        return NOT_RECEIVED
     number = "" if sequence is None else f"as number {sequence}"
     return " ".join(part for part in (operation, f"[{shape}]" if shape else "", dtypes, number) if part)
 

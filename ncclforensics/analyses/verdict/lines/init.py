@@ -16,8 +16,8 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_cut_logs, judge_unseen_members
-from ncclforensics.analyses.verdict.lines.stall import find_stall_evidence, ranks_that_moved_data
-from ncclforensics.analyses.verdict.rows import FailureEvent, Member
+from ncclforensics.analyses.verdict.lines.stall import ranks_that_moved_data
+from ncclforensics.analyses.verdict.rows import FailureEvent, Member, Owner
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
 from ncclforensics.data.nccl_sources import is_call_file, is_top_file
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
@@ -42,9 +42,7 @@ def find_failed_init(job: Job) -> Explanation | None:
     never_joined = {
         rank_id
         for rank_id, row in job.rank_ids.items()
-        if rank_id not in members_seen
-        and (row["host"], row["pid"]) in started_processes
-        and job.last_call(rank_id) is None
+        if rank_id not in members_seen and row.owner in started_processes and job.last_call(rank_id) is None
     }
 
     def is_inside(event: FailureEvent) -> bool:
@@ -169,7 +167,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
         reason = "never began the init that the other ranks wait in"
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, culprits=complete)
         diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in complete[:4]])
-    elif unseen_members and any(row["rank"] is None for row in job.rank_ids.values()):
+    elif unseen_members and any(row.rank is None for row in job.rank_ids.values()):
         return None  # processes that were heard may be these members
     elif unseen_members:
         seen = {row.rank for row in job.members[key]}
@@ -180,7 +178,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
             "every rank began this init, and no line shows that one completed it",
             [Doubt.INIT_GOES_ON],
         )
-        if not find_stall_evidence(job):
+        if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.key, diagnosis.victims = key, victims
     diagnosis.add_evidence("waiting", [row.place for row in rows[:3]])
@@ -221,16 +219,16 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
 
     Waiting ranks began one more init than they have communicators.
     """
-    begun_by: dict[tuple[str, int], int] = defaultdict(int)
-    last: dict[tuple[str, int], Row] = {}
+    begun_by: dict[Owner, int] = defaultdict(int)
+    last: dict[Owner, Row] = {}
     for row in job.milestones:
         if row["form"] == "entered":
             begun_by[row["host"], row["pid"]] += 1
             last[row["host"], row["pid"]] = row
-    created_by: dict[tuple[str, int], int] = defaultdict(int)
+    created_by: dict[Owner, int] = defaultdict(int)
     for member in job.memberships:
         created_by[member.host, member.pid] += 1
-    process_of = {rank_id: (row["host"], row["pid"]) for rank_id, row in job.rank_ids.items()}
+    process_of = {rank_id: row.owner for rank_id, row in job.rank_ids.items()}
     pending = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] > created_by[owner] > 0]
     idle = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] == created_by[owner] > 0]
     if not pending or not idle or len(idle) >= len(pending):
@@ -254,7 +252,7 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
         or not _may_be_in_bootstrap(job)
         or any(_application_continues(job, rank_id) for rank_id in job.rank_ids)
         or any(row["form"] == "unique_id" for row in job.pytorch["store_error"])  # such a rank never came to NCCL
-        or (len(job.rank_ids) < 2 and not find_stall_evidence(job))
+        or (len(job.rank_ids) < 2 and not job.stall_evidence)
     ):
         return None
     numbers = job.rank_numbers(job.rank_ids)
@@ -270,7 +268,7 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
             "every rank in these logs waits in the bootstrap; this version of NCCL prints the communicator only later"
         )
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], victims=victims, collect=collect)
-        if not find_stall_evidence(job):
+        if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.add_evidence("waiting", [job.last_line(rank_id) for rank_id in victims[:3]])
     return diagnosis

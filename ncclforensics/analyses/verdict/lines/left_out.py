@@ -11,8 +11,9 @@ import polars as pl
 
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.wait_cycle import skipped_or_lost
+from ncclforensics.analyses.verdict.rows import Gap
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
 
@@ -20,8 +21,8 @@ from ncclforensics.data.variables import STACKS_OF_HOST
 def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Doubt a diagnosis of ranks behind by the calls that logs lack; return an undecided answer if it is open."""
     keys = {row.key for row in job.memberships if row.rank_id in diagnosis.culprits}
-    gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["missing"] > 0 and gap["key"] in keys]
-    others = sorted({gap["rank_id"] for gap in gaps} - set(diagnosis.culprits))
+    gaps = [gap for gap in job.gaps if gap.is_lost is None and gap.missing > 0 and gap.key in keys]
+    others = sorted({gap.rank_id for gap in gaps} - set(diagnosis.culprits))
     if others and _stand_in_a_communicator_of(job, diagnosis.culprits, gaps, others):
         return skipped_or_lost(job, others, diagnosis.culprits, diagnosis)
     if others:
@@ -63,9 +64,9 @@ def _ranks_past_their_call(job: Job, culprits: list[int]) -> list[int]:
     return passed
 
 
-def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Row], left_out: list[int]) -> bool:
+def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Gap], left_out: list[int]) -> bool:
     """Whether each culprit's last call is on a communicator of which another log lacks a call."""
-    keys = {gap["key"] for gap in gaps if gap["rank_id"] in left_out}
+    keys = {gap.key for gap in gaps if gap.rank_id in left_out}
     return all((call := job.last_call(rank_id)) is not None and call["key"] in keys for rank_id in culprits)
 
 
@@ -74,11 +75,7 @@ def _doubt_messages_of_unknown_peers(job: Job, diagnosis: Explanation) -> Explan
 
     Which Send belongs to which Recv is not known there: each of these may wait in one.
     """
-    guessed = [
-        key
-        for key in job.members
-        if job.holds_several(key) or job.has_guessed_members(key) or job.count_unseen_members(key)
-    ]
+    guessed = [key for key in job.members if job.holds_several(key) or job.count_unseen_members(key)]
     unknown = [rank_id for rank_id in diagnosis.culprits if guessed and _sends_on(job, rank_id, guessed)]
     if not unknown:
         return None

@@ -18,7 +18,8 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines import call_sequences, waiting
-from ncclforensics.analyses.verdict.lines.stall import WEAK, find_stall_evidence
+from ncclforensics.analyses.verdict.lines.stall import WEAK
+from ncclforensics.analyses.verdict.rows import Gap
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
 from ncclforensics.data.versions import releases
@@ -54,15 +55,14 @@ def find_divergent_calls(job: Job) -> Explanation | None:
             earliest.remark("no log of another member shows which is right")
             earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
     if any(row.is_inferred for row in job.members[key]):  # without a majority, they may be several
-        is_open = has_no_majority or job.has_guessed_members(key)
-        earliest.doubt(Doubt.MEMBERS_GUESSED if is_open else Doubt.MEMBERS_INFERRED)
-    is_damaged = any(gap["missing"] < 0 or gap["rank_id"] not in earliest.culprits for gap in job.gaps if gap["nth"])
+        earliest.doubt(Doubt.MEMBERS_GUESSED if has_no_majority else Doubt.MEMBERS_INFERRED)
+    is_damaged = any(gap.missing < 0 or gap.rank_id not in earliest.culprits for gap in job.gaps if gap.nth)
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.doubt(Doubt.LINES_MISSING)
     if earliest.how is How.EXTRA and _repeats_previous(job, earliest):
         earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
         # A line that came twice stops no job.
-        has_stopped = not WEAK.issuperset(find_stall_evidence(job)) and all(gap["missing"] >= 0 for gap in job.gaps)
+        has_stopped = not WEAK.issuperset(job.stall_evidence) and all(gap.missing >= 0 for gap in job.gaps)
         earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
     if earliest.culprits and _made_the_same(job, earliest):
         earliest.doubt(
@@ -197,8 +197,8 @@ def find_skipped_or_lost_call(job: Job) -> Explanation | None:
 
     Asked last: where another fault explains why the job stopped, a lost line is the simpler explanation.
     """
-    gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= OFTEN_AHEAD]
-    culprits = {gap["rank_id"] for gap in gaps}
+    gaps = [gap for gap in job.gaps if gap.is_lost is None and gap.later <= OFTEN_AHEAD]
+    culprits = {gap.rank_id for gap in gaps}
     return None if len(culprits) * 2 > len(job.rank_ids) else _skipped_or_lost(job, gaps)
 
 
@@ -210,9 +210,9 @@ def explain_by_skipped_call(job: Job, found: Explanation | None) -> Explanation 
     """
     if found is None or found.verdict not in (Kind.LAGGING, Kind.UNMATCHED) or len(found.culprits) < 2:
         return found
-    open_gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= SELDOM_AHEAD]
+    open_gaps = [gap for gap in job.gaps if gap.is_lost is None and gap.later <= SELDOM_AHEAD]
     for key, rows in job.members.items():
-        gaps = [gap for gap in open_gaps if gap["key"] == key]
+        gaps = [gap for gap in open_gaps if gap.key == key]
         if gaps and {row.rank_id for row in rows} == set(found.culprits):
             skipped = _skipped_or_lost(job, gaps)
             if skipped and len(skipped.culprits) * 2 <= len(found.culprits):
@@ -222,15 +222,15 @@ def explain_by_skipped_call(job: Job, found: Explanation | None) -> Explanation 
     return found
 
 
-def _skipped_or_lost(job: Job, gaps: list[Row]) -> Explanation | None:
-    culprits = sorted({gap["rank_id"] for gap in gaps})
+def _skipped_or_lost(job: Job, gaps: list[Gap]) -> Explanation | None:
+    culprits = sorted({gap.rank_id for gap in gaps})
     if not gaps or job.is_finished:
         return None
-    first = min(gaps, key=lambda gap: gap["nth"])
-    calls = job.collectives_at(first["key"], first["nth"])
+    first = min(gaps, key=lambda gap: gap.nth)
+    calls = job.collectives_at(first.key, first.nth)
     if not calls:
         return None
-    diagnosis = Explanation(Kind.MISMATCH, "", [Doubt.LINE_LOST], culprits=culprits, key=first["key"], how=How.SKIPPED)
+    diagnosis = Explanation(Kind.MISMATCH, "", [Doubt.LINE_LOST], culprits=culprits, key=first.key, how=How.SKIPPED)
     diagnosis.call = calls[0]
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     skipped = call_sequences.call_text(calls[0])
@@ -238,8 +238,8 @@ def _skipped_or_lost(job: Job, gaps: list[Row]) -> Explanation | None:
     diagnosis.collect = [
         f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
     ]
-    after = job.collectives_at(first["key"], first["nth"] + first["missing"])
-    diagnosis.add_evidence("minority", [row for row in after if row["rank_id"] == first["rank_id"]])
+    after = job.collectives_at(first.key, first.nth + first.missing)
+    diagnosis.add_evidence("minority", [row for row in after if row["rank_id"] == first.rank_id])
     diagnosis.add_evidence("majority", calls[:2])
     return diagnosis
 
@@ -333,8 +333,8 @@ def _find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:
     """
     culprits = {rank_id for diagnosis in differences for rank_id in diagnosis.culprits}
     # Of a culprit, only the counter tells: it may have left out calls on several communicators.
-    gaps = [gap for gap in job.gaps if gap["nth"] and gap["missing"] > 0]
-    lacking = {gap["rank_id"] for gap in gaps if gap["is_lost"] or gap["rank_id"] not in culprits}
+    gaps = [gap for gap in job.gaps if gap.nth and gap.missing > 0]
+    lacking = {gap.rank_id for gap in gaps if gap.is_lost or gap.rank_id not in culprits}
     lacking |= set(job.counter_jumps)
     if _counts_every_call(job):
         return lacking if lacking & culprits else set()

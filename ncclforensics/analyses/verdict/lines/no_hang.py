@@ -38,13 +38,31 @@ def find_reported_success(job: Job) -> Explanation | None:
         )
         diagnosis.add_evidence("success", job.successes[-2:])
         return diagnosis
-    ranks = {row["rank"] for row in job.rank_ids.values()}
+    if _is_aborted_at_exit(job):
+        reason = "every rank aborted its communicators, as PyTorch does where a program ends without destroying its "
+        reason += "process groups, and no line of the program's output shows a time-out or an error"
+        diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.ABORTED_AFTER_TIME_OUT])
+        diagnosis.add_evidence("end", [row.place_of_end for row in job.memberships if row.end][-2:])
+        return diagnosis
+    ranks = {row.rank for row in job.rank_ids.values()}
     if not ranks or job.absent or not ranks <= {row["rank"] for row in job.ended_programs}:
         return None
     reason = "the programs of all ranks ended without destroying their process groups, and nothing failed before"
     diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.LOGS_END_BEFORE])
     diagnosis.add_evidence("end", job.ended_programs[-2:])
     return diagnosis
+
+
+def _is_aborted_at_exit(job: Job) -> bool:
+    """Whether all ranks ended a communicator behind all else, in files that hold the output of their program, too."""
+    ends = [row.place_of_end for row in job.memberships if row.end]
+    has_output = {number for number, row in job.sources.items() if row["lines"] > row["recognised"] + row["damaged"]}
+    shows_calls = any(row["calls"] for row in job.visibility.values())
+    return (
+        job.is_ended
+        and not (job.absent or job.timeouts or job.is_cancelled or shows_calls)
+        and all(place["source"] in has_output for place in ends)
+    )
 
 
 def find_missing_call_lines(job: Job) -> Explanation | None:
@@ -77,6 +95,9 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.collect = COLLECT_UNCUT
     elif not job.memberships:
         diagnosis.claim = "these logs show no communicator and no call"
+    elif job.is_ended and not visible_ranks:
+        diagnosis.claim = "every rank ended its communicators, as at an orderly end of PyTorch, and after a time-out"
+        diagnosis.collect = ["collect the program's output of every rank: it shows which of the two ended the job"]
     return diagnosis
 
 

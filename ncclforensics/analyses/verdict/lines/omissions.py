@@ -21,7 +21,7 @@ from ncclforensics.analyses.verdict.explanation import Alternative, Explanation,
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Certainty, How, Kind
 from ncclforensics.data.versions import releases
-from ncclforensics.frames.columns import OWNER, SOURCE_BITS
+from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import opcount_of
 
@@ -76,7 +76,7 @@ def unplaced_member(
     jumps = (
         rank.select("rank_id", *OWNER).join(counter_jump, on="rank_id").select(*OWNER, omitted_pos=pl.col("pos") - 1)
     )
-    omissions = pl.concat([sources.select(*OWNER, "omitted_pos"), jumps, _missing_parts(process, member)])
+    omissions = pl.concat([sources.select(*OWNER, "omitted_pos"), jumps])
     last_omission = omissions.group_by(OWNER).agg(pl.col("omitted_pos").max())
     members = member.with_row_index("member").join(last_omission, on=OWNER, how="left")
     members = members.with_columns(has_omission=pl.col("omitted_pos").is_not_null())
@@ -105,18 +105,6 @@ def unplaced_member(
     begins_together = pl.col("begins_together").fill_null(False) & is_begun
     unplaced = unplaced.select("rank_id", "key", begins_together)
     return pl.concat([doubtful, unplaced]).drop_nulls().unique(["rank_id", "key"], keep="first", maintain_order=True)
-
-
-def _missing_parts(process: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """The place before the newest part of each rotated log (columns OWNER, `omitted_pos`), if older parts are missing.
-
-    Where some of these logs lack their beginning and others do not, any of them may lack a part between two others.
-    """
-    rotated = process.filter(pl.col("sources").list.len() > 1)
-    lacks_beginning = member.join(rotated, on=OWNER, how="semi")["line"].is_null()
-    newest_part = pl.col("sources").list.last().cast(pl.Int64)
-    parts = rotated.select(*OWNER, omitted_pos=newest_part * (1 << SOURCE_BITS))
-    return parts if lacks_beginning.any() and not lacks_beginning.all() else parts.clear()
 
 
 def _counted_through(collectives: pl.DataFrame, counter_jump: pl.DataFrame, call_gap: pl.DataFrame) -> pl.Series:
@@ -225,7 +213,7 @@ FEIGNING = (
 def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     """Doubt a verdict that rests on calls which logs lack, where lines are missing from these."""
     for faults in FEIGNING:
-        if faults.feigns(diagnosis) and job.share_with_fault(*faults.kinds) > faults.most:
+        if faults.feigns(diagnosis) and _share_with_fault(job, faults.kinds) > faults.most:
             accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "its lines are as the ranks wrote them")
             return undecided(faults.reason, [faults.collect], diagnosis, between=[accusation])
     if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
@@ -250,6 +238,12 @@ def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     elif diagnosis.verdict not in FROM_CALLS:
         return diagnosis
     return _doubt_missing_lines(job, diagnosis, involved, unplaced) if involved else diagnosis
+
+
+def _share_with_fault(job: Job, kinds: Iterable[str]) -> float:
+    """Return the share of the ranks of which a line shows that lines of their logs were lost or moved, say."""
+    ranks = [rank_id for rank_id in job.rank_ids if not job.faults_of(rank_id).isdisjoint(kinds)]
+    return len(ranks) / max(1, len(job.rank_ids))
 
 
 def _doubt_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], unplaced: set[int]) -> Explanation:

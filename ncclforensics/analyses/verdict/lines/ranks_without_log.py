@@ -8,6 +8,7 @@ from itertools import chain
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.rows import Owner
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
@@ -43,7 +44,7 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Explanation:
 def _begins_in_the_middle(job: Job) -> bool:
     """Whether a log that several processes share lacks the first lines of some, and shows those of others."""
     began = {(row["host"], row["pid"]) for row in job.milestones if row["form"] in FIRST_STEPS}
-    owners: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    owners: dict[int, set[Owner]] = defaultdict(set)
     for owner, process in job.processes.items():
         for source in process["sources"]:
             owners[source].add(owner)
@@ -62,7 +63,7 @@ def judge_cut_logs(job: Job, rank_ids: list[int]) -> Explanation:
 
 def _are_whole_hosts(job: Job, key: str, unseen: list[int]) -> bool:
     """Whether these are the ranks of one host or several, if all have as many consecutive ranks as those heard."""
-    sizes = Counter(Counter(job.rank_ids[row.rank_id]["host"] for row in job.members[key]).values())
+    sizes = Counter(Counter(job.rank_ids[row.rank_id].host for row in job.members[key]).values())
     (local, _), *others = sizes.most_common()
     runs = [unseen[start : start + local] for start in range(0, len(unseen), local)]
     are_aligned = all(run == list(range(run[0], run[0] + local)) and run[0] % local == 0 for run in runs)
@@ -75,7 +76,7 @@ def find_missing_logs(job: Job) -> Explanation | None:
         return None
     if job.absent:
         absent, collect = f"a rank without a log: {ranks_text(job.absent)}", ranks_text(job.absent)
-    elif None in {row["rank"] for row in job.rank_ids.values()} and (job.nranks or 0) > len(job.rank_ids):
+    elif None in {row.rank for row in job.rank_ids.values()} and (job.nranks or 0) > len(job.rank_ids):
         absent = f"one of the {count_of((job.nranks or 0) - len(job.rank_ids), 'rank')} without a log"
         collect = f"all {job.nranks} ranks"
     else:

@@ -138,8 +138,8 @@ def _ranks_sharing_gpu(job: Job) -> list[int]:
     """Return the ranks with a GPU of the same host and bus id; several hosts may be called `localhost`."""
     ranks_by_gpu: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank_id, row in job.rank_ids.items():
-        if row["busid"] and row["host"] not in EVERYWHERE:
-            ranks_by_gpu[row["host"], row["busid"]].append(rank_id)
+        if row.busid and row.host not in EVERYWHERE:
+            ranks_by_gpu[row.host, row.busid].append(rank_id)
     return sorted(rank_id for rank_ids in ranks_by_gpu.values() if len(rank_ids) > 1 for rank_id in rank_ids)
 
 

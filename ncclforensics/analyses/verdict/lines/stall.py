@@ -18,7 +18,6 @@ from ncclforensics.analyses.verdict.lines.unequal_ends import (
     find_end_in_setup,
     find_others_in_setup,
     find_several_ends,
-    have_staggered_ends,
 )
 from ncclforensics.analyses.verdict.sources.stacks import is_standing_still
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
@@ -41,7 +40,7 @@ FAILURES = {HARD: Sign.FAILURE, NETWORK: Sign.FAILURE, LOST: Sign.LOST_CONNECTIO
 def find_stall_evidence(job: Job) -> list[Sign]:
     """Name what shows that the job stood still or failed, as in the contract's `standstill.by`."""
     kinds: list[Sign] = []
-    if job.timeouts or job.desyncs or (job.recordings and job.recordings.has_timed_out):
+    if any(row.is_timeout for row in job.timeouts) or job.desyncs or (job.recordings and job.recordings.has_timed_out):
         kinds.append(Sign.WATCHDOG)
     if any(row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]):
         kinds.append(Sign.TIMEOUT)
@@ -49,13 +48,19 @@ def find_stall_evidence(job: Job) -> list[Sign]:
         kinds.append(Sign.RAS)
     if is_standing_still(job):
         kinds.append(Sign.STACKS)
-    if job.is_partly_aborted:
+    if _is_partly_aborted(job):
         kinds.append(Sign.ABORT)
     if _silence(job):
         kinds.append(Sign.SILENCE)
     kinds += [FAILURES[event.kind] for event in job.failure_events if event.kind in FAILURES and job.is_fatal(event)]
-    kinds += [Sign.CAPTURE for row in job.process_exits if row["is_first"] and row["reporter"] == CAPTURE]
+    kinds += [Sign.CAPTURE for row in job.process_exits if row.is_first and row.reporter == CAPTURE]
     return list(dict.fromkeys(kinds))
+
+
+def _is_partly_aborted(job: Job) -> bool:
+    """Whether some ranks aborted a communicator and others did not; PyTorch aborts them at an orderly end, too."""
+    aborted = {row.rank_id for row in job.memberships if row.end in ("Abort", "Revoke")}
+    return bool(aborted) and aborted != {row.rank_id for row in job.memberships}
 
 
 def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
@@ -63,7 +68,7 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
 
     A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
     """
-    evidence = diagnosis.stall_evidence = find_stall_evidence(job)
+    evidence = job.stall_evidence
     is_from_ends = diagnosis.verdict in FROM_ENDS or diagnosis.rests_on_stall
     diagnosis.rests_on_stall = False
     if not is_from_ends:
@@ -74,7 +79,7 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
         reason = "every rank destroyed its communicators, so " + (
             lost if is_weak else "what shows a hang is not of its end"
         )
-        return Explanation(Kind.NO_HANG, reason, [Doubt.NOT_OF_ITS_END], stall_evidence=evidence)
+        return Explanation(Kind.NO_HANG, reason, [Doubt.NOT_OF_ITS_END])
     answer = find_several_ends(job, diagnosis, is_end_shown=not is_weak) or find_culprits_apart(job, diagnosis)
     if is_weak and answer is None:
         answer = find_end_in_setup(job, diagnosis)
@@ -95,14 +100,13 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
 
 def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
     """Doubt that the job stood still: no sign shows it, or one that an orderly end may show as well."""
-    evidence = diagnosis.stall_evidence
+    evidence = job.stall_evidence
     diagnosis.rests_on_stall = not evidence
     diagnosis.doubt(Doubt.RUNS_ON, _shown_by(job, evidence) if evidence else "")
     if job.is_ended:
         diagnosis.remark("all ranks ended their communicators, which PyTorch does at an orderly end, too")
     is_of_a_running_job = (
         job.is_ended,
-        have_staggered_ends(job),
         _are_many(job, diagnosis.culprits),
         _was_ended(job) and Sign.SILENCE not in evidence,
         any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids),
@@ -118,7 +122,7 @@ def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
 
     A NIC answers without its process: that a rank makes no call does not fail transfers, only that it ends does.
     """
-    hosts = {job.rank_ids[rank_id]["host"] for rank_id in diagnosis.culprits}
+    hosts = {job.rank_ids[rank_id].host for rank_id in diagnosis.culprits}
     reporting = {event.rank_id for event in job.failure_events}
     if not hosts or not reporting.isdisjoint(diagnosis.culprits):
         return None
@@ -161,7 +165,7 @@ def _long_for(job: Job) -> float:
 
 def _was_ended(job: Job) -> bool:
     """Whether a scheduler cancelled the job, or most of its processes were ended by a signal."""
-    ended = {row["rank_id"] for row in job.process_exits if row["how"] == SIGNAL}
+    ended = {row.rank_id for row in job.process_exits if row.how == SIGNAL}
     return job.is_cancelled or len(ended) * 2 > len(job.rank_ids)
 
 

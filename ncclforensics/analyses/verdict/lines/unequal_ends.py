@@ -14,8 +14,6 @@ from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.variables import stacks_of
 
-MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
-
 
 def find_several_ends(job: Job, diagnosis: Explanation, *, is_end_shown: bool) -> Explanation | None:
     """Answer where some logs end between those of the culprits and of most others: not all may go to the end.
@@ -118,19 +116,6 @@ def _several_ends(job: Job, diagnosis: Explanation, between: list[int], first: l
     answer = undecided(reason, collect, diagnosis, between=alternatives)
     answer.key, answer.call = diagnosis.key, diagnosis.call
     return answer
-
-
-def have_staggered_ends(job: Job) -> bool:
-    """Whether ranks made so many different numbers of calls that no single waiting point explains them.
-
-    A hang stops the others at one place of the program for each communicator that they wait in; ranks of a running
-    job are spread over more.
-    """
-    # The place of the last call, because of a long log only the ends were read.
-    made = job.calls.group_by("member").agg(pl.col("rank_id").first(), calls=pl.col("ordinal").max() + 1)
-    made_by_rank = made.group_by("rank_id").agg(pl.col("calls").sum())["calls"]
-    communicators = max(job.communicator_index.values(), default=0) + 1
-    return made_by_rank.n_unique() > MOST_ENDS + communicators
 
 
 def find_end_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None:

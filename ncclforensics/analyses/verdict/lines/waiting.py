@@ -115,7 +115,7 @@ def find_lost_process(job: Job) -> Explanation | None:
 def _on_named_hosts(job: Job, connection_losses: list[FailureEvent]) -> set[int]:
     """The ranks on the hosts that lines about a lost connection name as the other end: `peer gpu-07<40008>`."""
     hosts = _peers(connection_losses)
-    return {rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts}
+    return {rank_id for rank_id, row in job.rank_ids.items() if row.host in hosts}
 
 
 def _peers(connection_losses: list[FailureEvent]) -> set[str]:
@@ -133,7 +133,7 @@ def _is_one_process(connection_losses: list[FailureEvent]) -> bool:
 def _hosts_without_ranks(job: Job, connection_losses: list[FailureEvent]) -> list[str]:
     """Return the hosts to which connections were lost, if all lines name one and no rank of the job is known there."""
     peers = {peer.partition(".")[0] for peer in _peers(connection_losses)}
-    hosts = {str(row["host"]).partition(".")[0] for row in job.rank_ids.values()}
+    hosts = {str(row.host).partition(".")[0] for row in job.rank_ids.values()}
     are_names = all(peer[:1].isalpha() and ":" not in peer for peer in peers)
     return sorted(peers) if are_names and hosts.isdisjoint(peers) else []
 
@@ -162,7 +162,7 @@ def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
     """Whether these are all ranks of their hosts, and no rank without a log lies between them: then a host stopped."""
     numbers: dict[str, list[int]] = defaultdict(list)
     for rank_id in rank_ids:
-        numbers[job.rank_ids[rank_id]["host"]] += job.rank_numbers([rank_id])
+        numbers[job.rank_ids[rank_id].host] += job.rank_numbers([rank_id])
     spans = [(min(found), max(found)) for found in numbers.values() if found]
     is_split = any(first < absent < last for first, last in spans for absent in job.absent)
     return not is_split and job.ranks_on_hosts_of(rank_ids) == set(rank_ids)
@@ -175,8 +175,8 @@ def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
     """
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank_id in culprits:
-        by_host[job.rank_ids[rank_id]["host"]].append(rank_id)
-    ranks_of_host = Counter(row["host"] for row in job.rank_ids.values())
+        by_host[job.rank_ids[rank_id].host].append(rank_id)
+    ranks_of_host = Counter(row.host for row in job.rank_ids.values())
     partial = [ranks for host, ranks in by_host.items() if ranks_of_host[host] != len(ranks)]
     is_single = len(partial) == 1 and len(partial[0]) == 1 and len(by_host) > 1
     is_whole = all(len(ranks) > 1 for ranks in by_host.values() if ranks not in partial)
@@ -210,7 +210,7 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.MEMBER_UNSEEN)
     if any(row.is_inferred for key in keys for row in job.members[key]):
         diagnosis.doubt(Doubt.MEMBERS_INFERRED)
-    if keys and all(job.holds_several(key) or job.has_guessed_members(key) for key in keys):
+    if keys and all(map(job.holds_several, keys)):
         diagnosis.doubt(Doubt.MEMBERS_GUESSED)
     if any(map(job.count_unseen_members, keys)) and not all(
         job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits
@@ -276,8 +276,8 @@ def _was_interrupted(job: Job) -> bool:
 
     With NCCL, PyTorch's watchdog aborts the process of a call that does not return.
     """
-    exits = [row for row in job.process_exits if row["reporter"] == CAPTURE and row["signal"] != ABORT]
-    return {row["rank_id"] for row in exits if row["how"] == SIGNAL and not row["is_first"]} == set(job.rank_ids)
+    exits = [row for row in job.process_exits if row.reporter == CAPTURE and row.signal != ABORT]
+    return {row.rank_id for row in exits if row.how == SIGNAL and not row.is_first} == set(job.rank_ids)
 
 
 def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import polars as pl
 
@@ -36,8 +36,7 @@ IN_MEMORY = {INSPECTOR: Source.INSPECTOR, PROFILER: Source.PROFILER, RAS: Source
 Counted = dict[str, dict[int, int]]  # communicator -> rank id -> collectives
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """How many collectives of one communicator a rank made, by its log and by another source.
 
     `logged` is None where the log shows that the communicator was created, and no call on it: calls may not be logged.

@@ -50,11 +50,8 @@ class Reports:
             and row["process"] is not None
             and row["communicator"] in self.world_communicators
         }
-        self.by_number = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
-        self.by_place = {
-            (row["host"], row["pid"], row["cudadev"]): rank_id
-            for rank_id, row in job.rank_ids.items()
-            if row["pid"] is not None
+        self.by_place: dict[Place, int] = {
+            (row.host, row.pid, row.cudadev): rank_id for rank_id, row in job.rank_ids.items() if row.pid is not None
         }
 
     def number(self, row: Row) -> int | None:
@@ -66,7 +63,7 @@ class Reports:
     def rank_id(self, row: Row) -> int | None:
         """Return the id of the rank in a row, or None if the logs do not know it."""
         number = self.number(row)
-        return self.by_number.get(number) if number is not None else self.by_place.get(process_place(row))
+        return self.job.rank_id_of.get(number) if number is not None else self.by_place.get(process_place(row))
 
     def diagnose(self, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Row]) -> Explanation:
         """Return a diagnosis with the ranks of these rows as culprits, citing the rows."""
@@ -317,16 +314,15 @@ def _judge_without_culprits(job: Job) -> Explanation:
     report_starts = [
         {"rank_id": None, "source": report["source"], "line": report["line"]} for report in job.snapshots[:2]
     ]
+    verdict, doubt, collect = Kind.UNDECIDABLE, Doubt.OPEN, COLLECT_PLACES
     if with_progress:
-        diagnosis = Explanation(
-            Kind.NO_HANG, "ranks had launched more calls in the later RAS report: the job was running", [Doubt.RUNS_ON]
-        )
+        verdict, doubt, collect = Kind.NO_HANG, Doubt.RUNS_ON, []
+        reason = "ranks had launched more calls in the later RAS report: the job was running"
     elif differs and in_several_reports:
         reason = (
             "no rank launched a call between the RAS reports; the ranks differ, and none is behind all others: on"
             " several communicators they wait for each other, or for a message, which RAS does not count"
         )
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
     elif in_several_reports and any(
         latest_tallies[name].total_of_rank(rank) for name in in_several_reports for rank in latest_tallies[name].counts
     ):
@@ -334,22 +330,21 @@ def _judge_without_culprits(job: Job) -> Explanation:
             "no rank launched a call between the RAS reports: all ranks are in one call, or busy outside NCCL; "
             "RAS counts launched calls, not completed ones"
         )
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
     elif is_fine and len(job.snapshots) > 1:
         reason = (
             "all ranks answered RAS and agree in each report, which shows no counts of ranks that agree: whether they"
             " launched calls between the reports is not known"
         )
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_PLACES)
     elif differs:
+        collect = [COLLECT_SECOND_REPORT]
         reason = "the ranks differ in the RAS report, as those of a running job do, and no rank is behind all others"
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[COLLECT_SECOND_REPORT])
     else:
+        verdict, doubt, collect = Kind.NO_HANG, Doubt.HANGS_TOGETHER, [COLLECT_SECOND_REPORT]
         reason = (
             "all ranks answered RAS and agree; ranks that hang in a call that all have launched look the same, "
             "and one report cannot show the difference"
         )
-        diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.HANGS_TOGETHER], collect=[COLLECT_SECOND_REPORT])
+    diagnosis = Explanation(verdict, reason, [doubt], collect=[*collect])
     diagnosis.add_evidence("context", report_starts)
     return diagnosis
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings
+from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings
 from ncclforensics.analyses.hang.recorder_roots import Roots
 from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
     COLLECT_DUMPS,
     SHOWN,
@@ -28,14 +28,15 @@ from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
     set_call,
     stand_text,
 )
-from ncclforensics.analyses.verdict.sources.recorder_messages import find_open_messages, ranks_unlike_their_sisters
 from ncclforensics.analyses.verdict.sources.recorder_open import (
     find_common_call,
+    find_open_messages,
     find_rank_without_dump,
     find_ranks_not_begun,
     find_ranks_unclear,
 )
 from ncclforensics.analyses.verdict.sources.recorder_order import ranks_in_another_order
+from ncclforensics.analyses.verdict.sources.recorder_sisters import ranks_unlike_their_sisters
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
@@ -62,27 +63,27 @@ def _compared_numbers(recordings: Recordings, group: str) -> list[int]:
     """The collectives of a group that may have failed: the oldest open one; the last of libraries that are silent."""
     rows = recordings.positions[group]
     open_numbers = [
-        call["sequence"]
+        call.number
         for rank in rows
         for call in recordings.open_calls.get(rank, [])
-        if call["group"] == group and not call["is_p2p"]
+        if call.group == group and not call.is_p2p
     ]
     last = max(recordings.enqueued(group, rank) for rank in rows)
     calls = [call for calls in recordings.collectives_at(group, last).values() for call in calls]
-    is_silent = any(call["library"] not in WATCHED_LIBRARIES for call in calls)
+    is_silent = any(call.library not in WATCHED_LIBRARIES for call in calls)
     return list(dict.fromkeys([min(open_numbers, default=0)] * bool(open_numbers) + [last] * is_silent))
 
 
-def _compared_values(called: dict[int, list[Row]]) -> Iterable[tuple[str, dict[int, object]]]:
+def _compared_values(called: dict[int, list[RecordedCall]]) -> Iterable[tuple[str, dict[int, object]]]:
     """The properties that must be equal on all ranks, the most telling first: property -> rank -> value."""
-    yield "name", {rank: tuple(sorted({str(row["name"]) for row in rows})) for rank, rows in called.items()}
-    if all(row["name"] in EQUAL_SIZED for rows in called.values() for row in rows):
-        yield "count", {rank: sum(row["elements"] or 0 for row in rows) for rank, rows in called.items()}
-        yield "datatype", {rank: tuple(sorted({str(row["dtypes"]) for row in rows})) for rank, rows in called.items()}
+    yield "name", {rank: tuple(sorted({str(row.name) for row in rows})) for rank, rows in called.items()}
+    if all(row.name in EQUAL_SIZED for rows in called.values() for row in rows):
+        yield "count", {rank: sum(row.elements or 0 for row in rows) for rank, rows in called.items()}
+        yield "datatype", {rank: tuple(sorted({str(row.dtypes) for row in rows})) for rank, rows in called.items()}
 
 
 def _diagnose_mismatch(
-    job: Job, group: str, sequence: int, field: str, values: dict[int, object], called: dict[int, list[Row]]
+    job: Job, group: str, sequence: int, field: str, values: dict[int, object], called: dict[int, list[RecordedCall]]
 ) -> Explanation:
     recordings = recordings_of(job)
     outliers = minority_of(values)
@@ -172,25 +173,25 @@ def _diagnose_roots(job: Job, roots: Roots) -> Explanation:
     elif waiting:
         set_call(diagnosis, waiting[0])
     for rank in [*roots.unfinished, *roots.lagging][: 2 * SHOWN]:
-        place = recordings.blocking(rank) if rank in roots.unfinished else recordings.last_call(rank)
-        cite(job, diagnosis, "culprit", [place or recordings.head(rank)])
+        call = recordings.blocking(rank) if rank in roots.unfinished else recordings.last_call(rank)
+        job.cite(diagnosis, "culprit", [call.place if call else recordings.head(rank)])
     cite(job, diagnosis, "waiting", waiting)
     if recordings.without_dump:
         diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(recordings.without_dump))]
     return diagnosis
 
 
-def _calls_waiting_for(recordings: Recordings, ranks: list[int]) -> list[Row]:
+def _calls_waiting_for(recordings: Recordings, ranks: list[int]) -> list[RecordedCall]:
     """The calls at which others stand and wait for one of these ranks."""
     waiting = [
         call
         for rank in sorted(recordings.read - set(ranks))
         if set(recordings.targets(rank)) & set(ranks) and (call := recordings.blocking(rank))
     ]
-    return sorted(waiting, key=lambda call: bool(call["is_p2p"]))
+    return sorted(waiting, key=lambda call: bool(call.is_p2p))
 
 
-def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[Row]) -> str:
+def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[RecordedCall]) -> str:
     if not waiting:
         for group, rows in recordings.positions.items():
             made = recordings.enqueued(group, ranks[0])
@@ -198,15 +199,15 @@ def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[Ro
                 return f"made {made} collectives in {recordings.group_text(group)}, and other members more"
         return "made fewer collectives than other members"
     call = waiting[0]
-    there = [row["rank"] for row in waiting if (row["group"], row["sequence"]) == (call["group"], call["sequence"])]
-    if call["is_p2p"]:
-        text = f"did not make the call that matches {described(call)} of rank {call['rank']}"
+    there = [row.rank for row in waiting if row.collective == call.collective]
+    if call.is_p2p:
+        text = f"did not make the call that matches {described(call)} of rank {call.rank}"
     else:
-        text = f"did not call {call['name']}, {place_text(recordings, call)}, at which {stand_text(there)}"
-        text += f" (called from {call['called_from']})" if call["called_from"] else ""
+        text = f"did not call {call.name}, {place_text(recordings, call)}, at which {stand_text(there)}"
+        text += f" (called from {call.called_from})" if call.called_from else ""
     last = [
         f"rank {rank} last called {described(row)}, {place_text(recordings, row)}, and it is "
-        + ("open" if row["is_open"] else "over")
+        + ("open" if row.is_open else "over")
         for rank in ranks[:SHOWN]
         if (row := recordings.last_call(rank))
     ]
@@ -217,7 +218,7 @@ def _describe_unfinished(recordings: Recordings, ranks: list[int]) -> str:
     parts = []
     for rank in ranks[:SHOWN]:
         if call := recordings.blocking(rank):
-            completed = ranks_text(recordings.standing(call["group"], call["sequence"]).completed)
+            completed = ranks_text(recordings.standing(*call.collective).completed)
             place = f"{described(call)}, {place_text(recordings, call)}"
             parts.append(f"rank {rank} in {place}, which {completed} completed")
     return (
@@ -234,7 +235,7 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Explanation:
     if roots.is_message_cycle:
         reason = "each waits for a message of the next, and none is at the matching call: " + "; ".join(where[:SHOWN])
         # In one line of the program all are at fault; in several, one rank may have left out an earlier message.
-        is_one_line = len({call["called_from"] for call in standing} - {None}) == 1
+        is_one_line = len({call.called_from for call in standing} - {None}) == 1
         unlike = [] if is_one_line else ranks_unlike_their_sisters(recordings, standing)
         diagnosis = diagnose(job, Kind.UNMATCHED, reason, roots.cycle if is_one_line else unlike)
         if unlike:
@@ -250,22 +251,22 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Explanation:
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
         diagnosis = diagnose(job, Kind.DEADLOCK, reason, outliers)
     diagnosis.doubts, diagnosis.key = [Doubt.DUMPS_OF_ANOTHER_MOMENT], communicator_of(job, diagnosis)
-    of_culprits = [call for call in standing if call["rank"] in _culprit_numbers(job, diagnosis)]
+    of_culprits = [call for call in standing if call.rank in _culprit_numbers(job, diagnosis)]
     set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
     cite(job, diagnosis, "culprit", of_culprits)
     cite(job, diagnosis, "waiting", [call for call in standing if call not in of_culprits])
     return diagnosis
 
 
-def _standing_texts(recordings: Recordings, calls: list[Row]) -> list[str]:
+def _standing_texts(recordings: Recordings, calls: list[RecordedCall]) -> list[str]:
     """Say in which call each rank stands; what is the same for all of them, once."""
     texts = [described(call) for call in calls]
     if len(set(texts)) > 1 or len(texts) < 2:
         ranks: dict[str, list[int]] = defaultdict(list)
         for call, text in zip(calls, texts, strict=True):
-            ranks[f"{text}, {place_text(recordings, call)}"].append(call["rank"])
+            ranks[f"{text}, {place_text(recordings, call)}"].append(call.rank)
         return [f"{stand_text(numbers)} in {where}" for where, numbers in ranks.items()]
-    first, *others = [f"rank {call['rank']} in {place_text(recordings, call)}" for call in calls]
+    first, *others = [f"rank {call.rank} in {place_text(recordings, call)}" for call in calls]
     return [f"all stand in {texts[0]}, {first}", *others]
 
 
@@ -311,7 +312,7 @@ def find_nothing_open(job: Job) -> Explanation | None:
         diagnosis.verdict = Kind.UNDECIDABLE
         diagnosis.remark("gloo did not record its messages, in which a rank may wait")
         diagnosis.collect = [f"while it stands still, take all stacks on each host: `{STACKS_OF_HOST}`"]
-    cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
+    job.cite(diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)[:SHOWN]])
     return diagnosis
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
+from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings, Standing
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import DATATYPES, count_of, ranks_text
 from ncclforensics.data.torch_calls import NCCL_NAMES
@@ -23,7 +23,7 @@ def recordings_of(job: Job) -> Recordings:
     return job.recordings
 
 
-def calls_at(recordings: Recordings, place: Standing) -> list[Row]:
+def calls_at(recordings: Recordings, place: Standing) -> list[RecordedCall]:
     """Return the calls of the ranks that stand at a collective."""
     return [call for rank in place.standing if (call := recordings.blocking(rank))]
 
@@ -34,48 +34,42 @@ def stand_text(ranks: Iterable[int]) -> str:
     return f"{ranks_text(numbers)} {'stands' if len(numbers) == 1 else 'stand'}"
 
 
-def place_text(recordings: Recordings, call: Row) -> str:
+def place_text(recordings: Recordings, call: RecordedCall) -> str:
     """Name the number of a call and its process group."""
-    kind = "message" if call["is_p2p"] else "collective"
-    number = "" if call["sequence"] is None else f" {call['sequence']}"
-    return f"{kind}{number} of {recordings.group_text(call['group'])}"
+    kind = "message" if call.is_p2p else "collective"
+    number = "" if call.sequence is None else f" {call.sequence}"
+    return f"{kind}{number} of {recordings.group_text(call.group)}"
 
 
-def described(call: Row, *, with_size: bool = False) -> str:
+def described(call: RecordedCall, *, with_size: bool = False) -> str:
     """Describe a call: `all_reduce of 1,024 Float elements from /job/train.py:145 in loop`."""
-    text = str(call["name"])
-    if call["is_p2p"] and call["peer"] is not None:
-        text += f" {'to' if call['name'] == 'send' else 'from'} rank {call['peer']}"
-    if with_size and call["elements"] is not None:
-        text += f" of {count_of(call['elements'], ' '.join([*filter(None, [call['dtypes']]), 'element']))}"
-    return text + (f" (called from {call['called_from']})" if call["called_from"] else "")
+    text = str(call.name)
+    if call.is_p2p and call.peer is not None:
+        text += f" {'to' if call.name == 'send' else 'from'} rank {call.peer}"
+    if with_size and call.elements is not None:
+        text += f" of {count_of(call.elements, ' '.join([*filter(None, [call.dtypes]), 'element']))}"
+    return text + (f" (called from {call.called_from})" if call.called_from else "")
 
 
 def diagnose(job: Job, verdict: Kind, reason: str, numbers: list[int]) -> Explanation:
     """Return a diagnosis whose culprits are given by their numbers in the job."""
-    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
-    diagnosis = Explanation(verdict, reason, [Doubt.DUMPS_OF_ANOTHER_MOMENT])
-    diagnosis.culprits = sorted({rank_id_of[number] for number in numbers if number in rank_id_of})
-    diagnosis.missing = sorted({number for number in numbers if number not in rank_id_of})
-    diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
-    return diagnosis
+    return job.explanation_by(verdict, reason, numbers, Doubt.DUMPS_OF_ANOTHER_MOMENT)
 
 
-def set_call(diagnosis: Explanation, call: Row | None) -> None:
+def set_call(diagnosis: Explanation, call: RecordedCall | None) -> None:
     """Take a recorded call for the call of a diagnosis."""
     if call is None:
         return
-    is_known = call["datatype"] is not None and call["datatype"] < len(DATATYPES) and call["elements"] is not None
-    root = call["peer"] if call["is_p2p"] else None
-    diagnosis.call = {"name": NCCL_NAMES.get(call["name"], call["name"])}
+    is_known = call.datatype is not None and call.datatype < len(DATATYPES) and call.elements is not None
+    root = call.peer if call.is_p2p else None
+    diagnosis.call = {"name": NCCL_NAMES.get(call.name, call.name)}
     if is_known:
-        diagnosis.call |= {"count": call["elements"], "datatype": call["datatype"], "root": root}
+        diagnosis.call |= {"count": call.elements, "datatype": call.datatype, "root": root}
 
 
-def cite(job: Job, diagnosis: Explanation, what: str, rows: list[Row]) -> None:
+def cite(job: Job, diagnosis: Explanation, what: str, calls: list[RecordedCall]) -> None:
     """Cite the dumps of the first of these calls."""
-    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
-    diagnosis.add_evidence(what, [{**row, "rank_id": rank_id_of.get(row["rank"])} for row in rows[:SHOWN]])
+    job.cite(diagnosis, what, [call.place for call in calls[:SHOWN]])
 
 
 def communicator_of(job: Job, diagnosis: Explanation) -> str | None:
@@ -85,10 +79,10 @@ def communicator_of(job: Job, diagnosis: Explanation) -> str | None:
     """
     recordings = recordings_of(job)
     blamed = job.numbers_blamed(diagnosis)
-    awaited: list[Row] = [
+    awaited: list[RecordedCall] = [
         call
         for rank in sorted(recordings.read)
         if (call := recordings.blocking(rank)) and not blamed.isdisjoint(recordings.targets(rank))
     ]
-    first = min(awaited, key=lambda call: bool(call["is_p2p"]), default=None)
-    return job.communicators_of_groups.get(first["group"]) if first else None
+    first = min(awaited, key=lambda call: bool(call.is_p2p), default=None)
+    return job.communicators_of_groups.get(first.group) if first else None

@@ -1,21 +1,28 @@
-"""Judge Flight Recorder dumps in which no rank is behind: one without a dump, one whose GPU hangs, or none at all."""
+"""Judge Flight Recorder dumps in which no rank is behind: one without a dump, one whose GPU hangs, or none at all.
+
+A rank that waits for a message, and for which others wait in a collective, does not show whether its peer left out the
+matching call or whether it posted its own in advance.
+"""
 
 from __future__ import annotations
 
+from ncclforensics.analyses.hang.recorder_graph import RecordedCall
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
     COLLECT_DUMPS,
+    SHOWN,
     calls_at,
     cite,
     described,
     diagnose,
     place_text,
+    recordings_of,
     set_call,
     stand_text,
 )
-from ncclforensics.analyses.verdict.sources.recorder_messages import describe_met_messages
+from ncclforensics.analyses.verdict.sources.recorder_sisters import find_left_out_messages
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import LOOK_AT_HOST, stacks_of
@@ -35,11 +42,11 @@ def find_rank_without_dump(job: Job) -> Explanation | None:
     places = [place for place in job.recorded_roots.standing if place.standing and not place.completed]
     suspects = {rank for place in places for rank in place.without_dump if rank not in recordings.outdated}
     peers = {
-        message["peer"]: message
+        message.peer: message
         for rank in recordings.read
-        if (call := recordings.blocking(rank)) and call["is_p2p"]
+        if (call := recordings.blocking(rank)) and call.is_p2p
         for message in recordings.batch(call)
-        if message["peer"] in recordings.without_dump
+        if message.peer in recordings.without_dump
     }
     suspects |= set(peers)
     if any(recordings.is_idle(rank) for rank in recordings.read):
@@ -49,7 +56,7 @@ def find_rank_without_dump(job: Job) -> Explanation | None:
         return None
     place = next((place for place in places if place.without_dump), None)
     calls = calls_at(recordings, place) if place else list(peers.values())
-    where = f"{stand_text(row['rank'] for row in calls)} in {described(calls[0])}, {place_text(recordings, calls[0])}"
+    where = f"{stand_text(row.rank for row in calls)} in {described(calls[0])}, {place_text(recordings, calls[0])}"
     if len(absent) > 1:
         diagnosis = diagnose(job, Kind.UNDECIDABLE, where, [])
         diagnosis.remark(f"{ranks_text(absent)} left no Flight Recorder dump here: {EITHER_WAY}")
@@ -80,7 +87,7 @@ def find_ranks_unclear(job: Job) -> Explanation | None:
     if not waiting:
         return None
     reason = (
-        f"{stand_text(call['rank'] for call in waiting)} in {described(waiting[0])},"
+        f"{stand_text(call.rank for call in waiting)} in {described(waiting[0])},"
         f" {place_text(recordings, waiting[0])}, and {ranks_text(ranks)} did not come there; the dumps of"
         f" {ranks_text(ranks)} lack the last calls, in one of which a rank may wait, too"
     )
@@ -101,19 +108,19 @@ def find_ranks_not_begun(job: Job) -> Explanation | None:
     recordings = job.recordings
     for place in job.recorded_roots.standing:
         calls = calls_at(recordings, place)
-        waiting = [call for call in calls if call["is_started"]]
-        lagging = [call for call in calls if not call["is_started"]]
+        waiting = [call for call in calls if call.is_started]
+        lagging = [call for call in calls if not call.is_started]
         is_complete = len(calls) == len(recordings.members[place.group])
         if not is_complete or not 0 < len(lagging) < len(waiting):
             continue
         reason = (
             f"made {described(lagging[0])}, {place_text(recordings, lagging[0])}, as the other members did, and its GPU"
-            f" did not begin it, while {stand_text(call['rank'] for call in waiting)} in it: what was queued on that"
+            f" did not begin it, while {stand_text(call.rank for call in waiting)} in it: what was queued on that"
             " GPU before has not ended, or the thread that watches it stopped"
         )
-        diagnosis = diagnose(job, Kind.LAGGING, reason, [call["rank"] for call in lagging])
+        diagnosis = diagnose(job, Kind.LAGGING, reason, [call.rank for call in lagging])
         diagnosis.how = How.NOT_BEGUN
-        ranks = ranks_text(call["rank"] for call in lagging)
+        ranks = ranks_text(call.rank for call in lagging)
         diagnosis.collect = [f"look at the GPUs and the kernel's log on the hosts of {ranks}: `{LOOK_AT_HOST}`"]
         set_call(diagnosis, lagging[0])
         cite(job, diagnosis, "culprit", lagging)
@@ -139,7 +146,7 @@ def find_common_call(job: Job) -> Explanation | None:
         )
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
         diagnosis.collect = [COLLECT_DUMPS.format(ranks="all ranks, written at one time")]
-        cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.outdated)])
+        job.cite(diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.outdated)[:SHOWN]])
         return diagnosis
     place = max(places, key=lambda place: len(place.standing))
     calls = calls_at(recordings, place)
@@ -163,6 +170,44 @@ def find_common_call(job: Job) -> Explanation | None:
         if place.completed or place.queued or not is_listed:
             diagnosis.doubt(Doubt.MAY_HAVE_COMPLETED)
         diagnosis.rests_on_stall = True  # a running job is in a call, too
+    set_call(diagnosis, calls[0])
+    cite(job, diagnosis, "waiting", calls)
+    return diagnosis
+
+
+def find_open_messages(job: Job) -> Explanation | None:
+    """Describe ranks that stand at a message while others wait for them in a collective: either may be at fault."""
+    if job.recordings is None or not job.recorded_roots.open_messages:
+        return None
+    recordings = job.recordings
+    calls = [
+        message
+        for call in job.recorded_roots.open_messages
+        for message in recordings.batch(call)
+        if message.peer in recordings.dumps and not recordings.meets(message)
+    ]
+    if left_out := find_left_out_messages(job, calls):
+        return left_out
+    ranks = sorted({rank for call in calls for rank in (call.rank, call.peer) if rank is not None})
+    where = [f"rank {call.rank} in {described(call)}, {place_text(recordings, call)}" for call in calls[:SHOWN]]
+    reason = (
+        f"in a circle of messages and collectives ranks wait for each other: {'; '.join(where)}; either the peer left"
+        " out the matching call, or the message was posted in advance"
+    )
+    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
+    diagnosis.collect = [stacks_of(ranks_text(ranks))]
+    cite(job, diagnosis, "context", calls)
+    return diagnosis
+
+
+def describe_met_messages(job: Job, calls: list[RecordedCall]) -> Explanation:
+    """Describe messages at both sides of which the ranks stand, and that do not arrive."""
+    recordings = recordings_of(job)
+    where = [f"rank {call.rank} stands in {described(call)}, {place_text(recordings, call)}" for call in calls]
+    reason = f"{'; '.join(where[:SHOWN])}: both sides of a message are there, and it does not arrive"
+    diagnosis = diagnose(job, Kind.STUCK_TOGETHER, reason, [])
+    diagnosis.doubt(Doubt.COPIED_WHILE_RUNNING)
+    diagnosis.basis, diagnosis.rests_on_stall = Basis.DUMPS, True
     set_call(diagnosis, calls[0])
     cite(job, diagnosis, "waiting", calls)
     return diagnosis

@@ -22,8 +22,8 @@ def ranks_in_another_order(recordings: Recordings, cycle: list[int]) -> list[int
         awaited = recordings.blocking(waiter)
         for rank in set(recordings.targets(waiter)) & set(cycle):
             own = recordings.blocking(rank)
-            if awaited and own and not awaited["is_p2p"] and not own["is_p2p"]:
-                pairs.add(frozenset((call["family"], call["sequence"]) for call in (awaited, own)))
+            if awaited and own and not awaited.is_p2p and not own.is_p2p:
+                pairs.add(frozenset((call.family, call.number) for call in (awaited, own)))
     for pair in pairs:
         if len(pair) == 2:
             orders = _called_first(recordings, *sorted(pair))

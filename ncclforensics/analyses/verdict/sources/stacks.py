@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from ncclforensics.analyses.hang.rank_stacks import RankStack
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.sources.recorder_diagnosis import diagnose
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import count_of, ranks_text
@@ -37,49 +38,49 @@ COLLECT_RECORDER = "collect the Flight Recorder dumps of all ranks: they show wh
 COLLECT_AGAIN = "take the stacks of all ranks again in a minute: a rank that stands at the same line does not move"
 
 
-def place_text(row: Row) -> str:
+def place_text(row: RankStack) -> str:
     """Return where a stack stands: `load_batch, dataset.py:212 (data loader)`."""
-    if row["call"] and (row["kind"] in (COLLECTIVE, BACKWARD, GPU) or row["call"] in MEETINGS):
-        return f"{row['call']} called from {_file_text(row)}"
-    kind = "" if row["kind"] == PYTHON else f" ({row['kind']})"
-    place = f", {_file_text(row)}" if row["file"] else ""
-    return f"{short_name(row['function'])}{place}{kind}"
+    if row.call and (row.kind in (COLLECTIVE, BACKWARD, GPU) or row.call in MEETINGS):
+        return f"{row.call} called from {_file_text(row)}"
+    kind = "" if row.kind == PYTHON else f" ({row.kind})"
+    place = f", {_file_text(row)}" if row.file else ""
+    return f"{short_name(row.function)}{place}{kind}"
 
 
-def _file_text(row: Row) -> str:
-    name: str = row["file"].rpartition("/")[2]
-    return f"{name}:{row['number']}" if row["number"] else name
+def _file_text(row: RankStack) -> str:
+    name = (row.file or "").rpartition("/")[2]
+    return f"{name}:{row.number}" if row.number else name
 
 
-def describe_stacks(rows: list[Row], numbers: Mapping[int, int | None]) -> list[tuple[str, Row]]:
+def describe_stacks(rows: list[RankStack], numbers: Mapping[int, int | None]) -> list[tuple[str, RankStack]]:
     """Return each place with its ranks, and the first row that is there; the largest group first.
 
     `numbers`: rank id -> number of the rank, or None. A text: `ranks 0-2 stand in all_reduce called from a.py:8`. A
     row without a rank id is a process.
     """
-    groups: dict[str, list[Row]] = defaultdict(list)
+    groups: dict[str, list[RankStack]] = defaultdict(list)
     for row in rows:
         groups[place_text(row)].append(row)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     return [(f"{_ranks(group, numbers)} {_verb(group)} in {place}", group[0]) for place, group in ordered]
 
 
-def _verb(rows: list[Row]) -> str:
+def _verb(rows: list[RankStack]) -> str:
     return "stands" if len(rows) == 1 else "stand"
 
 
-def _ranks(rows: list[Row], numbers: Mapping[int, int | None]) -> str:
+def _ranks(rows: list[RankStack], numbers: Mapping[int, int | None]) -> str:
     """Return the ranks of these rows; many of them only as a number."""
-    known = [number for row in rows if (number := numbers.get(row.get("rank_id", -1))) is not None]
+    known = [number for row in rows if (number := numbers.get(row.rank_id)) is not None]
     text = ranks_text(known)
     if len(known) < len(rows):
         return count_of(len(rows), "process")
     return text if len(text) <= LONGEST_LIST else count_of(len(rows), "rank")
 
 
-def _groups_text(job: Job, rows: list[Row]) -> str:
+def _groups_text(job: Job, rows: list[RankStack]) -> str:
     """Return the places of ranks in one text."""
-    described = describe_stacks(rows, {rank_id: row["rank"] for rank_id, row in job.rank_ids.items()})
+    described = describe_stacks(rows, {rank_id: row.rank for rank_id, row in job.rank_ids.items()})
     parts = [text for text, _ in described[:SHOWN]]
     if len(described) > SHOWN:
         parts.append(f"others stand at {count_of(len(described) - SHOWN, 'other place')}")
@@ -89,7 +90,7 @@ def _groups_text(job: Job, rows: list[Row]) -> str:
 def is_standing_still(job: Job) -> bool:
     """Whether stacks show that the job stood still: a watchdog took them, or all ranks are where they were before."""
     rows = job.stacks or job.unranked_stacks
-    return bool(rows) and (any(row["by_watchdog"] for row in rows) or all(row["is_still"] for row in rows))
+    return bool(rows) and (any(row.by_watchdog for row in rows) or all(row.is_still for row in rows))
 
 
 def find_odd_stacks(job: Job) -> Explanation | None:
@@ -97,9 +98,9 @@ def find_odd_stacks(job: Job) -> Explanation | None:
     rows = job.stacks
     if len(rows) < 2:
         return None
-    outside = [row for row in rows if not row["is_waiting"]]
-    waiting = [row for row in rows if row["is_waiting"]]
-    if any(row["has_moved"] for row in rows):
+    outside = [row for row in rows if not row.is_waiting]
+    waiting = [row for row in rows if row.is_waiting]
+    if any(row.has_moved for row in rows):
         return _describe(job, "between two dumps ranks moved on", collect=COLLECT_AGAIN)
     if not outside:
         return _judge_calls(job, waiting)
@@ -108,22 +109,22 @@ def find_odd_stacks(job: Job) -> Explanation | None:
     if len(outside) > len(waiting):
         return _describe(job, "most ranks stand outside of any collective", collect=COLLECT_AGAIN)
     is_still = is_standing_still(job) or has_stall_lines(job)
-    if not is_still and any(row["kind"] == REQUESTS for row in outside):
+    if not is_still and any(row.kind == REQUESTS for row in outside):
         return _describe(job, "a server without work looks like this", collect=COLLECT_AGAIN)
-    is_blocked = [row["is_blocked"] or row["is_still"] or None for row in outside]
-    if not is_still and any(row["is_blocked"] is False and not row["is_still"] for row in outside):
+    is_blocked = [row.is_blocked or row.is_still or None for row in outside]
+    if not is_still and any(row.is_blocked is False and not row.is_still for row in outside):
         reason = "one look does not show whether a rank that computes is stuck or slow"
         return _describe(job, reason, collect=COLLECT_AGAIN)
     places = list(dict.fromkeys(place_text(row) for row in outside))
     claim = f"{_verb(outside)} in {' and '.join(places[:SHOWN])}"
-    owners = {row["gil_owner"] for row in outside} - {None, "MainThread"}
-    is_init = all(row["call"] in MEETINGS for row in waiting)
+    owners = {row.gil_owner for row in outside} - {None, "MainThread"}
+    is_init = all(row.call in MEETINGS for row in waiting)
     verdict = Kind.INIT_INCOMPLETE if is_init else Kind.LAGGING
     diagnosis = _diagnose(job, verdict, Doubt.RUNS_ON, claim, outside, waiting)
     diagnosis.remark(_groups_text(job, waiting))
     if len(owners) == 1:
         diagnosis.remark(f"its thread {owners.pop()} holds the interpreter's lock")
-    is_collective = all(row["kind"] == COLLECTIVE or row["call"] in MEETINGS for row in waiting)
+    is_collective = all(row.kind == COLLECTIVE or row.call in MEETINGS for row in waiting)
     if missing := _ranks_without_stack(job):
         diagnosis.remark(f"there is no stack of {ranks_text(missing)}")
         diagnosis.collect.append(stacks_of(ranks_text(missing)))
@@ -139,17 +140,15 @@ def has_stall_lines(job: Job) -> bool:
     return bool(job.timeouts or job.desyncs or job.pytorch["torch_error"])
 
 
-def _judge_calls(job: Job, rows: list[Row]) -> Explanation:
+def _judge_calls(job: Job, rows: list[RankStack]) -> Explanation:
     """Judge ranks that all wait: one that is alone in its call is not where the others are."""
-    groups: dict[str, list[Row]] = defaultdict(list)
+    groups: dict[str, list[RankStack]] = defaultdict(list)
     for row in rows:
         groups[place_text(row)].append(row)
     ordered = sorted(groups.values(), key=len)
     odd, largest = ordered[0], ordered[-1]
-    calls = {row["call"] for row in rows}
-    is_comparable = (
-        all(row["kind"] == COLLECTIVE or row["call"] in MEETINGS for row in rows) and not calls & POINT_TO_POINT
-    )
+    calls = {row.call for row in rows}
+    is_comparable = all(row.kind == COLLECTIVE or row.call in MEETINGS for row in rows) and not calls & POINT_TO_POINT
     missing = _ranks_without_stack(job)  # the rank that is alone in its call may wait for one of these
     if len(ordered) == 2 and len(odd) == 1 < len(largest) and is_comparable and len(calls) > 1 and not missing:
         reason = f"stands in {place_text(odd[0])}; {_groups_text(job, largest)}: another call, or one of another group"
@@ -167,18 +166,20 @@ def _judge_calls(job: Job, rows: list[Row]) -> Explanation:
 
 def _ranks_without_stack(job: Job) -> list[int]:
     """Return the numbers of known ranks of which there is no stack; a number implies all lower ones."""
-    numbers = job.rank_numbers(row["rank_id"] for row in job.stacks)
+    numbers = job.rank_numbers(row.rank_id for row in job.stacks)
     known = {*job.rank_numbers(job.rank_ids), *job.absent, *numbers_below(max(numbers, default=-1) + 1)}
     return sorted(known - set(numbers))
 
 
-def _diagnose(job: Job, verdict: Kind, doubt: Doubt, reason: str, odd: list[Row], others: list[Row]) -> Explanation:
+def _diagnose(
+    job: Job, verdict: Kind, doubt: Doubt, reason: str, odd: list[RankStack], others: list[RankStack]
+) -> Explanation:
     diagnosis = Explanation(verdict, reason, [doubt], basis=Basis.STACKS)
-    diagnosis.culprits = sorted(row["rank_id"] for row in odd)
+    diagnosis.culprits = sorted(row.rank_id for row in odd)
     diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
-    diagnosis.call = {"name": next((row["call"] for row in others if row["call"]), None)}
-    diagnosis.add_evidence("culprit", odd[:4])
-    diagnosis.add_evidence("waiting", others[:3])
+    diagnosis.call = {"name": next((row.call for row in others if row.call), None)}
+    diagnosis.add_evidence("culprit", [row.line_of_stack for row in odd[:4]])
+    diagnosis.add_evidence("waiting", [row.line_of_stack for row in others[:3]])
     return diagnosis
 
 
@@ -188,39 +189,39 @@ def _describe(job: Job, reason: str, collect: str) -> Explanation:
         Kind.UNDECIDABLE, f"{reason}: {_groups_text(job, job.stacks)}", [Doubt.OPEN], basis=Basis.STACKS
     )
     diagnosis.collect = [collect]
-    diagnosis.add_evidence("context", job.stacks[:4])
+    diagnosis.add_evidence("context", [row.line_of_stack for row in job.stacks[:4]])
     return diagnosis
 
 
 def are_in_collectives(job: Job) -> bool:
     """Whether all ranks stand in collectives, by stacks that do not show their ranks."""
     rows = job.unranked_stacks
-    return not job.stacks and len(rows) >= len(job.rank_ids) and all(row["kind"] == COLLECTIVE for row in rows)
+    return not job.stacks and len(rows) >= len(job.rank_ids) and all(row.kind == COLLECTIVE for row in rows)
 
 
 def mention_stacks(job: Job, diagnosis: Explanation) -> None:
     """Add where the ranks of a diagnosis stand, if it is not by the stacks."""
     if not job.stacks and (rows := _unranked(job)):
         diagnosis.remark(f"of the stacks, which do not show their ranks: {_groups_text(job, rows)}")
-        diagnosis.add_evidence("context", rows[:2])
+        diagnosis.add_evidence("context", [row.line_of_stack for row in rows[:2]])
     if len(job.stacks) == 1 and diagnosis.verdict == Kind.UNDECIDABLE and diagnosis.basis != Basis.STACKS:
         diagnosis.remark(f"of the only stack: {_groups_text(job, job.stacks)}")
-        diagnosis.add_evidence("context", job.stacks)
-    of_culprits = [row for row in job.stacks if row["rank_id"] in diagnosis.culprits]
+        diagnosis.add_evidence("context", [row.line_of_stack for row in job.stacks])
+    of_culprits = [row for row in job.stacks if row.rank_id in diagnosis.culprits]
     is_of_calls = diagnosis.verdict in (Kind.LAGGING, Kind.MISMATCH, Kind.UNMATCHED)
     if not of_culprits or not is_of_calls or diagnosis.basis == Basis.STACKS:
         return
-    others = [row for row in job.stacks if row["rank_id"] not in diagnosis.culprits]
+    others = [row for row in job.stacks if row.rank_id not in diagnosis.culprits]
     are_together = len({place_text(row) for row in job.stacks}) == 1
     groups = [job.stacks] if are_together else [rows for rows in (of_culprits, others) if rows]
     diagnosis.remark(f"by the stacks: {', '.join(_groups_text(job, rows) for rows in groups)}")
-    diagnosis.add_evidence("culprit", of_culprits[:2])
-    diagnosis.add_evidence("waiting", others[:2])
+    diagnosis.add_evidence("culprit", [row.line_of_stack for row in of_culprits[:2]])
+    diagnosis.add_evidence("waiting", [row.line_of_stack for row in others[:2]])
 
 
-def _unranked(job: Job) -> list[Row]:
+def _unranked(job: Job) -> list[RankStack]:
     """Return where processes stand whose stacks do not show which rank they are; those outside of collectives first."""
-    return sorted(job.unranked_stacks, key=lambda row: bool(row["is_waiting"]))
+    return sorted(job.unranked_stacks, key=lambda row: bool(row.is_waiting))
 
 
 def find_silent_outside(job: Job) -> Explanation | None:
@@ -232,14 +233,14 @@ def find_silent_outside(job: Job) -> Explanation | None:
     newest = max((row["sequence"] for row in announced), default=0)
     lagging = [row for row in announced if row["sequence"] < newest]
     leading = [row for row in announced if row["sequence"] == newest]
-    waiting = [row for row in rows if row["is_waiting"]]
+    waiting = [row for row in rows if row.is_waiting]
     are_as_many = not job.stacks and (len(lagging), len(leading)) == (len(rows) - len(waiting), len(waiting))
-    if not 0 < len(lagging) < len(leading) or not are_as_many or not all(row["is_still"] for row in rows):
+    if not 0 < len(lagging) < len(leading) or not are_as_many or not all(row.is_still for row in rows):
         return None
     others = ranks_text(row["rank"] for row in leading)
     reason = f"announced no call {newest} to PyTorch, and {others} did, which stand in it"
     diagnosis = diagnose(job, Kind.LAGGING, reason, [row["rank"] for row in lagging])
-    diagnosis.call = {"name": waiting[0]["call"]}
+    diagnosis.call = {"name": waiting[0].call}
     diagnosis.add_evidence("culprit", lagging[:2])
     diagnosis.add_evidence("waiting", leading[:2])
     return diagnosis

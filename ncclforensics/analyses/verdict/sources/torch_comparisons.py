@@ -13,9 +13,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
-from ncclforensics.analyses.verdict.sources.torch_diagnosis import (
-    cite,
-    diagnose,
+from ncclforensics.analyses.verdict.sources.torch_text import (
     in_job,
     numbers_in_job,
     ranks_with_output,
@@ -40,15 +38,15 @@ def _find_fingerprints(job: Job) -> Explanation | None:
         reason = "PyTorch compared the calls of the ranks and found different ones"
     is_complete = len(compared_calls(rows)) >= len(job.rank_ids)
     is_certain = is_complete and not differ_in_number_alone(rows)
-    diagnosis = diagnose(job, Kind.MISMATCH, [] if is_certain else [Doubt.PARTLY_COMPARED], reason, culprits)
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, culprits, *([] if is_certain else [Doubt.PARTLY_COMPARED]))
     diagnosis.how = How.COMPARED
     majority = next((row for row in rows if row["first_rank"] is not None and row["first_rank"] not in outliers), None)
     if majority:
         name = pytorch.OPERATION_NAMES.get(majority["operation"], majority["operation"].strip("_").title())
         diagnosis.call = {"name": name}
     by_rank = sorted(rows, key=lambda row: row["first_rank"] not in outliers)
-    cite(job, diagnosis, "minority", [row for row in by_rank if row["first_rank"] in outliers])
-    cite(job, diagnosis, "majority", [row for row in by_rank if row["first_rank"] not in outliers][:2])
+    job.cite(diagnosis, "minority", [row for row in by_rank if row["first_rank"] in outliers])
+    job.cite(diagnosis, "majority", [row for row in by_rank if row["first_rank"] not in outliers][:2])
     return diagnosis
 
 
@@ -63,9 +61,9 @@ def _find_model_counts(job: Job) -> Explanation | None:
     ranks_of = {count: ranks_text(rank for rank in counts if counts[rank] == count) for count in counts.values()}
     numbers = "; ".join(f"{count} on {ranks}" for count, ranks in sorted(ranks_of.items()))
     reason = f"built a model with another number of parameters: {numbers}"
-    diagnosis = diagnose(job, Kind.MISMATCH, [], reason, in_job(outliers, numbers_in_job(job, rows, "group_rank")))
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, in_job(outliers, numbers_in_job(job, rows, "group_rank")))
     diagnosis.how = How.COMPARED
-    cite(job, diagnosis, "minority", sorted(rows, key=lambda row: row["group_rank"] not in outliers))
+    job.cite(diagnosis, "minority", sorted(rows, key=lambda row: row["group_rank"] not in outliers))
     return diagnosis
 
 
@@ -93,7 +91,7 @@ def _find_model_shapes(job: Job) -> Explanation | None:
         names = ranks_text(in_job(reporting, numbers)) or "a rank"
         of_reference = f"rank {reference}" if numbers is None else f"rank {reference} of their process group"
         reason = f"the parameters of {names} have other shapes than those of {of_reference}"
-    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.PARTLY_COMPARED], reason, outliers)
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.PARTLY_COMPARED)
     diagnosis.how = How.COMPARED
-    cite(job, diagnosis, "minority", rows)
+    job.cite(diagnosis, "minority", rows)
     return diagnosis

@@ -23,14 +23,6 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import recorder_diagnosis
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
-from ncclforensics.analyses.verdict.sources.torch_diagnosis import (
-    cite,
-    diagnose,
-    in_job,
-    numbers_in_job,
-    rank_ids_of,
-    ranks_with_output,
-)
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
@@ -44,26 +36,49 @@ COLLECT_STACKS = [
 ]
 
 
+# Numbers of ranks
+
+
+def numbers_in_job(job: Job, rows: list[Row], column: str) -> dict[int, int] | None:
+    """Return the rank in the job of each rank of a process group, or None where both are one.
+
+    Lines that print both show it: `[rank5]: … Rank 1 …`.
+    """
+    pairs = {row[column]: row["global_rank"] for row in rows if None not in (row.get(column), row["global_rank"])}
+    return pairs if any(number != of_job for number, of_job in pairs.items()) else None
+
+
+def in_job(ranks: list[int], numbers: dict[int, int] | None) -> list[int]:
+    """Return the ranks in the job of ranks of a process group, as `numbers_in_job` found them."""
+    return ranks if numbers is None else sorted(numbers[rank] for rank in ranks if rank in numbers)
+
+
+def ranks_with_output(job: Job) -> set[int]:
+    """Return the ranks that lines name, and those that a file is named after, which may hold no known line."""
+    named = {row["hint"] for row in job.sources.values()}
+    return {number for number in (*named, *job.rank_id_of) if number is not None}
+
+
 # Processes that ended
 
 GIVEN_UP = ("summary", "root_cause", "exit_code", "first_entry")  # lines of the table that torchrun prints at its end
 
 
-def _attempt(job: Job, row: Row) -> int:
+def _attempt(job: Job, source: int, pos: int, *, is_by_torchrun: bool = False) -> int:
     """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures."""
     attempts = {place["source"]: place["attempt"] for place in job.pytorch["torch_source"]}
-    if attempts.get(row["source"]) is not None:
-        return int(attempts[row["source"]])
+    if attempts.get(source) is not None:
+        return int(attempts[source])
     failures = [failure for failure in job.pytorch["elastic_failure"] if failure["form"] == "failed"]
-    before = len([True for failure in failures if failure["source"] == row["source"] and failure["pos"] < row["pos"]])
-    return before - 1 if row.get("reporter") == "torchrun" and before else before
+    before = len([True for failure in failures if failure["source"] == source and failure["pos"] < pos])
+    return before - 1 if is_by_torchrun and before else before
 
 
 def _has_recovered(job: Job, attempt: int) -> bool:
     """Whether torchrun started the ranks again after this attempt, and neither they nor torchrun report an error."""
     rows = job.pytorch["elastic_failure"]
     failures = [row for row in rows if row["form"] == "failed"]
-    later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row) > attempt]
+    later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row["source"], row["pos"]) > attempt]
     if later_errors or any(row["form"] in GIVEN_UP for row in rows):
         return False
     if any((place["attempt"] or 0) > attempt for place in job.pytorch["torch_source"]):
@@ -76,38 +91,42 @@ def _has_recovered(job: Job, attempt: int) -> bool:
 
 def find_failed_ranks(job: Job) -> Explanation | None:
     """Find the ranks that failed by themselves, in the last attempt in which any did."""
-    exits = [row for row in job.all_exits if row["is_first"] and row["is_final"] and row["rank"] is not None]
-    if not exits:
+    attempts = {
+        row: _attempt(job, row.source, row.pos, is_by_torchrun=row.reporter == "torchrun")
+        for row in job.all_exits
+        if row.is_first and row.is_final and row.rank is not None
+    }
+    if not attempts:
         return None
-    last = max(_attempt(job, row) for row in exits)
-    exits = strongest_reports(row for row in exits if _attempt(job, row) == last)
-    strongest = [row for row in exits if row["how"] != EXIT] or exits
-    if strongest[0]["how"] == EXIT and any(row["kind"] in (TIMED_OUT, BARRIER) for row in job.pytorch["torch_error"]):
+    last = max(attempts.values())
+    exits = strongest_reports(row for row, attempt in attempts.items() if attempt == last)
+    strongest = [row for row in exits if row.how != EXIT] or exits
+    if strongest[0].how == EXIT and any(row["kind"] in (TIMED_OUT, BARRIER) for row in job.pytorch["torch_error"]):
         return None  # the others timed out, and an exit code alone does not tell a time-out from a cause
-    numbers = sorted({row["rank"] for row in strongest})
-    is_exit = all(row["how"] == EXIT and row["exit_code"] == 1 for row in strongest)
+    numbers = sorted({row.rank for row in strongest if row.rank is not None})
+    is_exit = all(row.how == EXIT and row.exit_code == 1 for row in strongest)
     losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
     if _has_recovered(job, last):
         reason = (
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
         )
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
-    elif set(rank_ids_of(job)) <= set(numbers) and len(numbers) > 1:
+    elif job.rank_id_of.keys() <= set(numbers) and len(numbers) > 1:
         reason = "every rank in this text failed by itself, so none waits for another"
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
-    elif is_exit or (not losses and all(row["signal"] == ABORT and not row["message"] for row in strongest)):
+    elif is_exit or (not losses and all(row.signal == ABORT and not row.message for row in strongest)):
         end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
         reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_OUTPUT)
     else:
-        is_sure = len(numbers) == 1 and strongest[0]["how"] != EXIT
-        diagnosis = diagnose(
-            job, Kind.RANK_DIED, [] if is_sure else [Doubt.SEVERAL_ENDED], ended_text(strongest[0]), numbers
+        is_sure = len(numbers) == 1 and strongest[0].how != EXIT
+        diagnosis = job.explanation_by(
+            Kind.RANK_DIED, ended_text(strongest[0]), numbers, *([] if is_sure else [Doubt.SEVERAL_ENDED])
         )
-        if set(rank_ids_of(job)) <= set(numbers):
+        if job.rank_id_of.keys() <= set(numbers):
             diagnosis.doubt(Doubt.ALL_ENDED)
-    cite(job, diagnosis, "culprit", strongest)
-    cite(job, diagnosis, "failure", losses[:3])
+    job.cite(diagnosis, "culprit", [row._asdict() for row in strongest])
+    job.cite(diagnosis, "failure", losses[:3])
     return diagnosis
 
 
@@ -131,20 +150,20 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     is_first_only = not any("," in row["ranks"] for row in naming) and len(named) == 1
     silent: list[int] = []
     if is_first_only and came and numbers is None and not _is_announced_for_all(naming):
-        ended = {
-            job.rank_ids[row["rank_id"]]["rank"]
-            for row in job.process_exits
-            if row["rank_id"] is not None and row["signal"] in REQUESTED_ENDS
-        }
+        ended = set(
+            job.rank_numbers(
+                row.rank_id for row in job.process_exits if row.rank_id is not None and row.signal in REQUESTED_ENDS
+            )
+        )
         with_errors = {row["rank"] for row in job.pytorch["torch_error"]}
         silent = sorted(ended - with_errors - came - {0, *named})
     reason = "did not come to the barrier that the others had reached"
     if silent:
         reason += f"; the barrier names rank {named[0]} alone, and {ranks_text(silent)} printed nothing until the end"
-    diagnosis = diagnose(job, Kind.LAGGING, [Doubt.OTHER_TEXT], reason, sorted({*culprits, *silent}))
+    diagnosis = job.explanation_by(Kind.LAGGING, reason, sorted({*culprits, *silent}), Doubt.OTHER_TEXT)
     diagnosis.call = {"name": "monitored_barrier"}
-    cite(job, diagnosis, "waiting", naming)
-    cite(job, diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
+    job.cite(diagnosis, "waiting", naming)
+    job.cite(diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
     return diagnosis
 
 
@@ -167,20 +186,20 @@ def find_missing_clients(job: Job) -> Explanation | None:
             f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the"
         )
         reason += " others were never started, and no line shows which these are"
-        diagnosis = diagnose(job, Kind.RANK_MISSING, [Doubt.OTHER_TEXT], reason, [])
+        diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, [], Doubt.OTHER_TEXT)
         diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
-        cite(job, diagnosis, "waiting", rows)
+        job.cite(diagnosis, "waiting", rows)
         return diagnosis
-    shown_ranks = {rank["rank"] for rank in job.rank_ids.values()} - {None}
+    shown_ranks = {rank.rank for rank in job.rank_ids.values()} - {None}
     suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
     is_named = len(suspects) == lacking
     reason = f"never came to the store of the process group: {joined} of {expected} processes did"
     if not is_named:
         reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
-    diagnosis = diagnose(job, Kind.RANK_MISSING, [Doubt.OTHER_TEXT], reason, suspects if is_named else [])
+    diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, suspects if is_named else [], Doubt.OTHER_TEXT)
     if not is_named and suspects:
         diagnosis.collect = [f"collect the output of {ranks_text(suspects)}, which these files lack"]
-    cite(job, diagnosis, "waiting", rows)
+    job.cite(diagnosis, "waiting", rows)
     return diagnosis
 
 
@@ -211,9 +230,9 @@ def find_rendezvous(job: Job) -> Explanation | None:
             f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
         )
     verdict = Kind.INIT_FAILED if any(row["form"] == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
-    diagnosis = diagnose(job, verdict, [Doubt.OTHER_TEXT], reason, [])
+    diagnosis = job.explanation_by(verdict, reason, [], Doubt.OTHER_TEXT)
     diagnosis.collect = collect
-    cite(job, diagnosis, "waiting", unreachable or rows)
+    job.cite(diagnosis, "waiting", unreachable or rows)
     return diagnosis
 
 
@@ -239,13 +258,13 @@ def find_failed_calls(job: Job) -> Explanation | None:
     is_collective = not set(names) & set(POINT_TO_POINT)
     if has_all and is_timeout and len(names) == 1 and is_collective:
         reason = f"every rank timed out in {names[0]}: the transport failed, or their arguments differ"
-        diagnosis = diagnose(job, Kind.STUCK_TOGETHER, [Doubt.OTHER_TEXT], reason, [])
+        diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], Doubt.OTHER_TEXT)
     elif has_all and len(names) > 1 and is_collective and 0 < 2 * len(outliers := minority_of(calls)) < len(calls):
         reason = f"was in {calls[outliers[0]]} while the others were in another call, if all use one process group"
-        diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_GROUP], reason, outliers)
+        diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.OTHER_GROUP)
         diagnosis.how = How.SWAPPED
     else:
-        diagnosis = diagnose(job, Kind.UNDECIDABLE, [Doubt.OPEN], _unexplained(first, calls, silent), [])
+        diagnosis = job.explanation_by(Kind.UNDECIDABLE, _unexplained(first, calls, silent), [], Doubt.OPEN)
         diagnosis.suspects = silent if len(silent) == 1 else []
         if silent and not is_timeout:  # a rank that ended without an error closes its connections, too
             diagnosis.collect = [f"collect the exit code and the end of the output of {ranks_text(silent)}"]
@@ -255,9 +274,9 @@ def find_failed_calls(job: Job) -> Explanation | None:
     elif diagnosis.culprits:
         diagnosis.call = {"name": next(call for rank, call in calls.items() if rank not in outliers)}
     culprit_numbers = job.rank_numbers(diagnosis.culprits)
-    cite(job, diagnosis, "minority", [first[rank] for rank in culprit_numbers])
-    cite(
-        job, diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
+    job.cite(diagnosis, "minority", [first[rank] for rank in culprit_numbers])
+    job.cite(
+        diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
     )
     return diagnosis
 
@@ -272,24 +291,24 @@ def find_unrecorded_difference(job: Job) -> Explanation | None:
         return None
     recordings = job.recordings
     group, positions = next(iter(recordings.positions.items()))
-    undumped = {*rank_ids_of(job), *recordings.members[group]} - set(recordings.dumps)
+    undumped = {*job.rank_id_of, *recordings.members[group]} - set(recordings.dumps)
     last = {recordings.enqueued(group, rank) for rank in positions}
     if len(undumped) != 1 or len(last) != 1 or recordings.outdated or len(positions) < 2:
         return None
     calls = [called for rows in recordings.collectives_at(group, last.pop()).values() for called in rows]
-    recorded = {(call["name"], call["elements"], call["dtypes"]) for call in calls}
+    recorded = {(call.name, call.elements, call.dtypes) for call in calls}
     if len(recorded) != 1 or len(calls) != len(positions):
         return None
-    others = ranks_text(call["rank"] for call in calls)
+    others = ranks_text(call.rank for call in calls)
     place = recorder_diagnosis.place_text(recordings, calls[0])
     reason = (
         f"made another call than {others}, which recorded {recorder_diagnosis.described(calls[0], with_size=True)},"
         f" {place}: a message of an unexpected size shows that calls differ, and only this rank left no dump"
     )
-    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_TEXT], reason, [*undumped])
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, [*undumped], Doubt.OTHER_TEXT)
     diagnosis.how = How.ANOTHER
     recorder_diagnosis.set_call(diagnosis, calls[0])
-    cite(job, diagnosis, "failure", wrong_sizes)
+    job.cite(diagnosis, "failure", wrong_sizes)
     recorder_diagnosis.cite(job, diagnosis, "majority", calls)
     return diagnosis
 
@@ -298,12 +317,12 @@ def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Explanation:
     """Judge messages of an unexpected size: the ranks make different calls, and no line shows which rank differs."""
     ranks = ranks_text(sorted({row["rank"] for row in rows if row["rank"] is not None})) or "a rank"
     reason = f"{ranks} received more bytes than expected: the ranks do not make the same call, or differ in its size"
-    diagnosis = diagnose(job, Kind.MISMATCH, [Doubt.OTHER_TEXT], reason, [])
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, [], Doubt.OTHER_TEXT)
     diagnosis.how = How.SWAPPED
     diagnosis.collect = [
         "set, and run again, so that PyTorch names the call of every rank: `export TORCH_DISTRIBUTED_DEBUG=DETAIL`"
     ]
-    cite(job, diagnosis, "failure", rows)
+    job.cite(diagnosis, "failure", rows)
     return diagnosis
 
 
@@ -328,5 +347,5 @@ def describe_end(job: Job) -> Explanation:
     else:
         reason = "no line shows a rank that failed first, a comparison of calls or a time-out"
     diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
-    cite(job, diagnosis, "context", terminated)
+    job.cite(diagnosis, "context", terminated)
     return diagnosis

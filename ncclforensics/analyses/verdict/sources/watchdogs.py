@@ -34,6 +34,7 @@ WORK = {
     "operation": pl.String(),
     "numel": pl.Int64(),  # input elements
     "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
+    "is_timeout": pl.Boolean(),  # a line says that time ran out; others stand for an error or a time-out
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -44,6 +45,7 @@ RECORDER_DUMPS = (
     " (before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000): `ls ~/.cache/torch/comm_lib_trace_rank_*`"
 )
 MOST_GROUPS = 4  # process groups that a sentence names
+TIMEOUT_FORMS = ("timeout", "signalled", "relayed")  # of status lines that speak of a time-out
 UNSET = 1 << 40  # larger counter values were never set
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
 OPERATION_NAMES = {
@@ -66,13 +68,21 @@ def work(
     work_timeout: pl.DataFrame, work_status: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame
 ) -> pl.DataFrame:
     """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times."""
-    states = work_status.filter(pl.col("enqueued").is_not_null())
+    states = work_status.filter(pl.col("enqueued").is_not_null() | pl.col("sequence").is_not_null())
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
     known += ["moment", "launcher_time"]
     reports = pl.concat(
         [
-            work_timeout.select(*known, "operation", "timeout", numel="numel_in", has_timed_out=pl.lit(True)),
-            states.select(*known, "enqueued", "completed", has_timed_out=pl.col("sequence").is_not_null()),
+            work_timeout.select(
+                *known, "operation", "timeout", numel="numel_in", has_timed_out=pl.lit(True), is_timeout=pl.lit(True)
+            ),
+            states.select(
+                *known,
+                "enqueued",
+                "completed",
+                has_timed_out=pl.col("sequence").is_not_null(),
+                is_timeout=text_of("form").is_in(TIMEOUT_FORMS),
+            ),
         ],
         how="diagonal",
     )
@@ -83,14 +93,14 @@ def work(
     # If no line names a global rank or a group, there is one group, and its ranks are those of the job.
     is_one_group = pl.col("guid").is_in(WORLD).all()
     rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
-    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out")]
+    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out", "is_timeout")]
     first_values = [pl.col(name).drop_nulls().first() for name in others]
     reports = reports.with_columns(rank=rank).filter(pl.col("rank").is_not_null())
     return (
         of_latest_attempt(reports, source, run_start)
         .with_columns(_guid_of_same_timeout())
         .group_by("rank", "guid", maintain_order=True)
-        .agg(*first_values, pl.col("has_timed_out").any())
+        .agg(*first_values, pl.col("has_timed_out").any(), pl.col("is_timeout").any())
         .select(*WORK)
         .with_columns(
             pl.when(pl.col(name).is_between(-1, UNSET)).then(name).alias(name) for name in ("enqueued", "completed")
@@ -115,18 +125,14 @@ def _groups(job: Job) -> list[tuple[str, list[Timeout]]]:
 def _diagnose(
     job: Job, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Timeout], ranks: list[int]
 ) -> Explanation:
-    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items()}
-    diagnosis = Explanation(verdict, reason, doubts)
-    diagnosis.culprits = sorted(rank_id_of[rank] for rank in ranks if rank in rank_id_of)
-    diagnosis.missing = sorted(rank for rank in ranks if rank not in rank_id_of)
-    diagnosis.victims = sorted(rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits)
+    diagnosis = job.explanation_by(verdict, reason, ranks, *doubts)
     culprit_rows = [row for row in rows if row.rank in ranks]
     waiting = [row for row in rows if row.rank not in ranks]
     operations = [row.operation for row in waiting or rows if row.operation]
     if operations and (waiting or len(set(operations)) == 1):
         diagnosis.call = {"name": _operation_name(operations[0])}
     for what, lines in (("culprit", culprit_rows[:4]), ("waiting", waiting[:3])):
-        diagnosis.add_evidence(what, [row.place(rank_id_of.get(row.rank)) for row in lines])
+        diagnosis.add_evidence(what, [row.place(job.rank_id_of.get(row.rank)) for row in lines])
     return diagnosis
 
 
@@ -145,11 +151,14 @@ def find_desync(job: Job) -> Explanation | None:
         if diagnosis := _find_different_works(job, [*rows, *_of_only_group(job, guid)], sequence, name):
             return diagnosis
     lagging = sorted({rank for row in job.desyncs for rank in row["ranks"]})
-    if lagging and len(lagging) < len(job.rank_ids):
+    waiting_numbers = {*(row.rank for row in job.rank_ids.values()), *(row.rank for row in job.timeouts)} - {None}
+    if lagging and waiting_numbers - {*lagging}:
+        numbers = sorted({row["sequence"] for row in job.desyncs} - {None})
+        place = f"collective {numbers[0]}" if len(numbers) == 1 else "a collective that the others are in"
         diagnosis = _diagnose(
             job,
             Kind.LAGGING,
-            "PyTorch's desync report names these ranks as lagging",
+            f"did not join {place}, as PyTorch's desync report says",
             [Doubt.SECOND_HAND],
             job.timeouts,
             lagging,
@@ -209,14 +218,16 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     guid, rows = _groups(job)[0]
     sequences = [row.sequence for row in rows if row.sequence is not None]
     reporting_ranks = {row.rank for row in rows}
-    numbers = {*(row["rank"] for row in job.rank_ids.values()), *job.absent} - {None}
+    numbers = {*job.rank_id_of, *job.absent}
     numbers |= set(numbers_below(max(reporting_ranks, default=0)))  # a rank number implies all lower ones
     # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
     timed_out = {row.rank for row in job.timeouts if row.has_timed_out}
     silent = numbers - reporting_ranks - timed_out
     silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
     if not sequences or any(row.enqueued is None for row in rows):
-        reason = "watchdogs timed out, and the logs do not show how far each rank had come"
+        reason = "the logs do not show how far each rank had come"
+        if any(row.is_timeout for row in job.timeouts):
+            reason = f"watchdogs timed out, and {reason}"
         if silent_ranks:
             reason += f"; {silent_ranks} printed no time-out"
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
@@ -318,8 +329,15 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         reason = f"time-outs in different process groups, whose numbers cannot be compared: {works}"
         reason += "; no other member of these groups reports how far it came"
         collect = "collect stderr of every rank: within one process group, compare the last enqueued work"
+    elif not any(row.is_timeout for row in job.timeouts):
+        reason = f"{rank} reports an error or a time-out of a call, and its line does not say which of both"
+        collect = "collect stderr of every rank: the first error or time-out in time says more"
     else:
         reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
+        unplaced = [row for row in job.timeouts if not row.guid and row not in rows and row.sequence is not None]
+        if unplaced:
+            works = ", ".join(f"{ranks_text([row.rank])} in work {row.sequence}" for row in unplaced[:MOST_GROUPS])
+            reason = f"{rank} waited in work {rows[0].sequence}, and {works} of a group that no line names"
         collect = "collect stderr of every rank, and look for the rank with a lower last enqueued work"
     diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
     diagnosis.collect = [collect, RECORDER_DUMPS]

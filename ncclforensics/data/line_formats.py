@@ -1,0 +1,190 @@
+"""Formats of lines that need no code: grammars, the frames that show them, what their inputs are called and count.
+
+The names are those that a module of `formats` defines: see `Format` and `OptionalNames` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ncclforensics.data.nouns import (
+    BENCHMARK,
+    LINK_TEST,
+    MACHINE_DUMP,
+    PAIR_MATRIX,
+    PORT,
+    PROFILE,
+    STACK,
+    STEP_LINE,
+    TABLE,
+    Noun,
+)
+
+
+class LineFormat:
+    """A format of lines; several names stand in one text."""
+
+    def __init__(
+        self, grammars: str, signatures: str, kinds: str | Mapping[str, str], noun: Noun | None = None, **names: Any
+    ) -> None:
+        self.GRAMMARS = tuple(grammars.split())
+        self.SIGNATURES = tuple(signatures.split())
+        self.KINDS = dict.fromkeys(self.SIGNATURES, kinds) if isinstance(kinds, str) else kinds
+        vars(self).update(names if noun is None else {"NOUN": noun, **names})
+
+
+LINE_FORMATS = {
+    # PCI devices of a host, as lspci lists them.
+    "bus": LineFormat("bus", "pci_device pci_link pci_acs pci_branch", "topology", MACHINE_DUMP),
+    # NUMA nodes of a host, as numactl, lscpu and /sys list them.
+    "cpus": LineFormat("cpus", "numa_node", "topology", MACHINE_DUMP),
+    # Output of NVIDIA's Data Center GPU Manager: links, and the results of its diagnostics.
+    "dcgm": LineFormat(
+        "dcgm collected", "dcgm_link_head dcgm_head dcgm_section dcgm_result.on", "topology", MACHINE_DUMP
+    ),
+    # Paths between GPUs and NICs of a host: nvidia-smi topo and nvlink, rocm-smi --showtopo.
+    "devices": LineFormat("devices collected", "device_row rocm_table gpu_numa nvlink_port", "topology", MACHINE_DUMP),
+    # Counters and settings of Ethernet ports that carry RoCE: ethtool -S, mlnx_qos.
+    "ethernet": LineFormat(
+        "ethernet collected",
+        "nic_statistics nic_counter.picked qos",
+        {"qos": "ib-state", "nic_counter": "ib-counters"},
+        PORT,
+    ),
+    # The log of NVIDIA's Fabric Manager.
+    "fabric_manager": LineFormat(
+        "fabricmanager collected", "switch_error manager_line manager_service", "fabric-manager"
+    ),
+    # Stacks of all threads of a process, as Python's faulthandler prints them.
+    "faulthandler": LineFormat(
+        "stackdumps faulthandler collected",
+        "faulthandler_thread",
+        "stacks",
+        STACK,
+        CODE_COLUMNS=(("faulthandler_frame", "file"),),
+    ),
+    # Stacks of all threads of a process, as debuggers print them.
+    "gdb": LineFormat(
+        "stackdumps gdb collected",
+        "debugger_thread debugger_first",
+        "stacks",
+        STACK,
+        CODE_COLUMNS=(("debugger_first", "file"), ("debugger_frame", "file")),
+    ),
+    # Output of nvbandwidth and of CUDA's samples p2pBandwidthLatencyTest and bandwidthTest.
+    "gpu_bandwidth": LineFormat(
+        "gpubandwidth",
+        "pair_matrix pair_waived pair_failure pair_setting.nvbandwidth copy_line copy_head",
+        dict.fromkeys(("pair_matrix", "pair_waived", "pair_failure", "copy_line", "copy_head"), "gpu-bandwidth"),
+        PAIR_MATRIX,
+        HOST_COLUMNS={"gpubandwidth": ("node",)},
+    ),
+    # GPUs of a host, as nvidia-smi -q describes them.
+    "gpu_query": LineFormat(
+        "gpuquery",
+        "query_head query_field.remapped query_field.retired query_field.reasons query_field.ecc",
+        "topology",
+        MACHINE_DUMP,
+    ),
+    # What GPUs do at one moment: nvidia-smi's default table, dmon, pmon and CSV.
+    "gpu_use": LineFormat(
+        "gpuuse collected", "use_gpu use_columns use_names use_query use_readings", "topology", MACHINE_DUMP
+    ),
+    # Files that ibdiagnet writes.
+    "ibdiagnet": LineFormat(
+        "ibdiagnet collected",
+        "diagnosed_port diagnosed_excess table_edge ibdiagnet_message ibdiagnet_firmware ibdiagnet_stage",
+        "ib-counters",
+        PORT,
+        ID_COLUMNS=(("diagnosed_port", "guid"),),
+    ),
+    # NCCL's topology and graphs as XML.
+    "markup": LineFormat("markup", "xml_line", "topology", MACHINE_DUMP),
+    # Prometheus metrics of ports, interfaces and GPUs: node_exporter, DCGM.
+    "metrics": LineFormat("metrics collected", "metric", "ib-counters", PORT),
+    # The state of a link as its firmware reports it: mlxlink, mstlink.
+    "mlxlink": LineFormat("mlxlink collected", "mlxlink_section mlxlink_field", {"mlxlink_field": "ib-counters"}, PORT),
+    # Kernel modules of a host, as lsmod lists them.
+    "modules": LineFormat("modules", "kernel_module", "topology", MACHINE_DUMP),
+    # Output of micro-benchmarks of MPI and UCX: OSU's tests, and ucx_perftest.
+    "mpi_tests": LineFormat(
+        "mpitests",
+        "mpi_test mpi_test_head ucx_test.units ucx_test.columns",
+        {"mpi_test_head": "perftest", "mpi_test_row": "perftest", "ucx_test": "perftest"},
+        LINK_TEST,
+    ),
+    # Output of nccl-tests and rccl-tests, of any version.
+    "nccl_tests": LineFormat(
+        "nccltests",
+        "test_setting test_device table_head table_row.both test_end",
+        {
+            "test_setting": "nccl-tests",
+            "test_device": "nccl-tests",
+            "table_head": "nccl-tests",
+            "table_row": "nccl-tests",
+            "test_end": "nccl-tests",
+        },
+        BENCHMARK,
+    ),
+    # Output of perftest: ib_write_bw and the other tests of the package.
+    "perftest": LineFormat(
+        "perftest",
+        "link_title link_head link_failure.status link_failure.registration link_failure.port link_failure.refused "
+        "link_failure.unsupported",
+        {"link_head": "perftest", "link_row": "perftest", "link_failure": "perftest"},
+        LINK_TEST,
+    ),
+    # Traces of NCCL's example profiler: what each call did on every channel, until the communicators ended.
+    "profiler": LineFormat(
+        "profiler",
+        "profiler_event profiler_end",
+        {"profiler_event": "inspector", "profiler_end": "inspector", "profiler_other": "inspector"},
+        PROFILE,
+    ),
+    # Stacks of Python processes, as py-spy dump prints them.
+    "pyspy": LineFormat(
+        "stackdumps pyspy collected", "pyspy_thread", "stacks", STACK, CODE_COLUMNS=(("pyspy_frame", "file"),)
+    ),
+    # RDMA devices of a host, as OFED's tools list them: ibv_devinfo, show_gids, ibdev2netdev.
+    "rdma_devices": LineFormat("rdmadevices collected", "verbs_device verbs_gid gid_row port_netdev", "ib-state", PORT),
+    # Links and statistics of iproute2's rdma tool.
+    "rdma_tool": LineFormat(
+        "rdmatool collected",
+        "rdma_link rdma_statistic rdma_other",
+        {"rdma_other": "ib-state", "rdma_link": "ib-state", "rdma_statistic": "ib-counters"},
+        PORT,
+    ),
+    # Forwarding tables of the switches of a fabric: ibroute, dump_lfts, OpenSM's dump, ibdiagnet's fdbs.
+    "routes": LineFormat(
+        "routes collected", "route_switch", "ib-fabric", TABLE, ID_COLUMNS=(("route_switch", "guid"),)
+    ),
+    # Benchmarks and diagnoses that books and guides hand out as scripts.
+    "scripts": LineFormat(
+        "scripts", "script_head script_bandwidth gpu_test script_wait", "script-output", IS_SIDE_OUTPUT=True
+    ),
+    # Counters of switches with SONiC.
+    "sonic": LineFormat("sonic collected", "pfc_head", "ib-counters", PORT),
+    # Timers of training programs beside their steps, and reports of straggler detectors.
+    "step_timers": LineFormat(
+        "steptimers", "timer_head timer_list straggler_report comms_logged", "step-log", IS_SIDE_OUTPUT=True
+    ),
+    # Step lines of training programs: how long each step took.
+    "steps": LineFormat(
+        "steps", "training_step progress_bar trainer_progress", "step-log", STEP_LINE, IS_SIDE_OUTPUT=True
+    ),
+    # Ports of RDMA devices: the files below /sys/class/infiniband, as grep prints them.
+    "sysfs": LineFormat(
+        "sysfs collected",
+        "port_counter_file port_file port_gid_file",
+        {
+            "device_file": "ib-state",
+            "port_file": "ib-state",
+            "port_gid_file": "ib-state",
+            "port_counter_file": "ib-counters",
+        },
+        PORT,
+    ),
+    # What PyTorch's own analyser of Flight Recorder dumps prints.
+    "torchfrtrace": LineFormat("torchfrtrace", "analyzer_entry analyzer_note analyzer_row", "flight-recorder"),
+}

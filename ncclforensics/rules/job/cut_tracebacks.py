@@ -1,0 +1,71 @@
+"""Tracebacks of which no line that is read names the error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import ranks_text, some_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.registry import rule
+
+FROM_END = 4  # lines of a file behind the last call of a traceback that was cut
+MOST_WORKERS = 4  # in a title
+
+
+@rule(
+    Category.APPLICATION_ERROR, Severity.WARNING, of=("traceback_frame", "traced_call", "exception"), hang=True,
+    fallback=True,
+)  # fmt: skip
+def app_traceback_cut(
+    traceback_frame: pl.DataFrame,
+    traced_call: pl.DataFrame,
+    exception: pl.DataFrame,
+    gpu_exception: pl.DataFrame,
+    call_error: pl.DataFrame,
+    torch_error: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    work: pl.DataFrame,
+    watchdog: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
+    source: pl.DataFrame,
+    verdict: pl.DataFrame,
+) -> Iterator[Finding]:
+    """A file ends with a traceback, and no line that is read names the error.
+
+    Means: a process raised an exception; the calls that it came through are shown. Its class and its text were cut, or
+    are of a form that is not read.
+    Not when: another line says what failed, a launcher ended on a signal, or the job ended well.
+    Do: read the last line of the traceback, which names the error; where it was cut, give the rest of the output.
+    Sources: Python, traceback; vLLM, multiproc_executor.py; SGLang, scheduler.py.
+    """
+    of_errors = (gpu_exception, call_error, torch_error, process_exit, work, watchdog, elastic_failure)
+    raised = exception.filter(text_of("form") != "traceback")
+    if raised.height or any(frame.height for frame in of_errors) or (verdict["verdict"] == "no-hang").any():
+        return
+    named = ["source", "line", "pos", "launcher_rank", "launcher_pid"]
+    frames = traceback_frame.select(*named, "file", "numbered", call=text_of("frame_function"))
+    of_torch = traced_call.filter(form="").select(*named, call=text_of("function"))
+    calls = pl.concat([frames, of_torch], how="diagonal").join(source.select("source", "lines"), on="source")
+    lines_left = pl.when(pl.col("line") < 0).then(-pl.col("line") - 1).otherwise(pl.col("lines") - pl.col("line"))
+    last = calls.with_columns(lines_left=lines_left).sort("pos").group_by("source", maintain_order=True).last()
+    for row in last.filter(pl.col("lines_left") <= FROM_END).sort("source").iter_rows(named=True):
+        headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
+        workers = sorted(set(headings["raising_worker"].cast(pl.String).drop_nulls()))
+        rank, pid = row["launcher_rank"], row["launcher_pid"]
+        process = some_of(workers, MOST_WORKERS) or (
+            ranks_text([rank]) if rank is not None else f"process {pid}" if pid is not None else "a process"
+        )
+        number = f":{row['numbered']}" if row["numbered"] is not None else ""
+        file = f" ({str(row['file']).rsplit('/', 1)[-1]}{number})" if row["file"] else ""
+        yield Finding(
+            title=f"{process} raised an exception, and no line that is read names it",
+            detail=f"the last call that is shown: {row['call']}{file}",
+            certainty="certain",
+            ranks=[] if rank is None else [rank],
+            role=Role.CONSEQUENCE,
+            evidence=[*(Line(*place) for place in headings.select("source", "line").head(2).rows()),
+                      Line(row["source"], row["line"])],
+        )  # fmt: skip

@@ -1,0 +1,59 @@
+"""Gradients that DistributedDataParallel waited for in vain, or got twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import evidence_lines
+
+TITLES = {
+    "missing": "parameters of the model got no gradient in a step",
+    "twice": "a parameter of the model got a second gradient in a step",
+}
+REMEDIES = {
+    "missing": (
+        "find parameters that the loss does not use on this rank (TORCH_DISTRIBUTED_DEBUG=DETAIL names them); freeze "
+        "or remove them, return all outputs of forward, or pass find_unused_parameters=True to DistributedDataParallel"
+    ),
+    "twice": (
+        "do not use a parameter outside of forward, or a layer twice under reentrant checkpointing: pass "
+        "use_reentrant=False, or static_graph=True to DistributedDataParallel"
+    ),
+}
+MOST_NAMES = 80  # characters of a list of parameters
+
+
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("gradient_error",), hang=True)
+def torch_gradients_incomplete(gradient_error: pl.DataFrame) -> Iterator[Finding]:
+    """DistributedDataParallel did not get exactly one gradient of each parameter.
+
+    Means: the program, not the network: a part of the model was not used in the loss, or was used twice, on this rank
+    and in this step. Other ranks that used it wait in an all-reduce that this rank never makes, and time out.
+    Not when: the message was caught, and the run goes on.
+    Do: find the parameters that the loss does not use on the named rank; TORCH_DISTRIBUTED_DEBUG=DETAIL prints names.
+    Sources: torch/csrc/distributed/c10d/reducer.cpp of torch 1.7 to 2.15; torch.nn.parallel.DistributedDataParallel.
+    """
+    listed = gradient_error.filter(form="parameters").sort("source", "line")
+    stated = gradient_error.with_columns(form=text_of("form").replace({"parameters": "missing"})).sort("source", "line")
+    for (form,), rows in stated.group_by("form", maintain_order=True):
+        named = listed.filter(form == "missing")
+        ranks = sorted({*rows["global_rank"].drop_nulls(), *named["group_rank"].drop_nulls()})
+        detail = "reported by DistributedDataParallel"
+        if named.height:
+            parameters = str(named["parameters"][0])
+            detail += f": parameters {parameters[:MOST_NAMES]}{'…' * (len(parameters) > MOST_NAMES)}"
+        finding = Finding(
+            title=f"{ranks_text(ranks)}: {TITLES[str(form)]}".removeprefix(": "),
+            detail=detail,
+            certainty="certain",
+            ranks=ranks,
+            evidence=evidence_lines(rows),
+        )
+        finding.remedy = REMEDIES[str(form)]
+        yield finding
