@@ -40,7 +40,9 @@ LINE_FORMATS = {
     # NUMA nodes of a host, as numactl, lscpu and /sys list them.
     "cpus": LineFormat("cpus", "numa_node", "topology", MACHINE_DUMP),
     # Output of NVIDIA's Data Center GPU Manager: links, and the results of its diagnostics.
-    "dcgm": LineFormat("dcgm collected", "dcgm_link_head dcgm_head dcgm_section", "topology", MACHINE_DUMP),
+    "dcgm": LineFormat(
+        "dcgm collected", "dcgm_link_head dcgm_head dcgm_section dcgm_result.on", "topology", MACHINE_DUMP
+    ),
     # Paths between GPUs and NICs of a host: nvidia-smi topo and nvlink, rocm-smi --showtopo.
     "devices": LineFormat("devices collected", "device_row rocm_table gpu_numa nvlink_port", "topology", MACHINE_DUMP),
     # Counters and settings of Ethernet ports that carry RoCE: ethtool -S, mlnx_qos.
@@ -70,16 +72,21 @@ LINE_FORMATS = {
         STACK,
         CODE_COLUMNS=(("debugger_first", "file"), ("debugger_frame", "file")),
     ),
-    # Output of nvbandwidth and of CUDA's sample p2pBandwidthLatencyTest.
+    # Output of nvbandwidth and of CUDA's samples p2pBandwidthLatencyTest and bandwidthTest.
     "gpu_bandwidth": LineFormat(
         "gpubandwidth",
-        "pair_matrix pair_waived pair_failure pair_setting.nvbandwidth",
-        {"pair_matrix": "gpu-bandwidth", "pair_waived": "gpu-bandwidth", "pair_failure": "gpu-bandwidth"},
+        "pair_matrix pair_waived pair_failure pair_setting.nvbandwidth copy_line copy_head",
+        dict.fromkeys(("pair_matrix", "pair_waived", "pair_failure", "copy_line", "copy_head"), "gpu-bandwidth"),
         PAIR_MATRIX,
         HOST_COLUMNS={"gpubandwidth": ("node",)},
     ),
     # GPUs of a host, as nvidia-smi -q describes them.
-    "gpu_query": LineFormat("gpuquery", "query_head query_field.remapped", "topology", MACHINE_DUMP),
+    "gpu_query": LineFormat(
+        "gpuquery",
+        "query_head query_field.remapped query_field.retired query_field.reasons query_field.ecc",
+        "topology",
+        MACHINE_DUMP,
+    ),
     # What GPUs do at one moment: nvidia-smi's default table, dmon, pmon and CSV.
     "gpu_use": LineFormat(
         "gpuuse collected", "use_gpu use_columns use_names use_query use_readings", "topology", MACHINE_DUMP
@@ -100,6 +107,13 @@ LINE_FORMATS = {
     "mlxlink": LineFormat("mlxlink collected", "mlxlink_section mlxlink_field", {"mlxlink_field": "ib-counters"}, PORT),
     # Kernel modules of a host, as lsmod lists them.
     "modules": LineFormat("modules", "kernel_module", "topology", MACHINE_DUMP),
+    # Output of micro-benchmarks of MPI and UCX: OSU's tests, and ucx_perftest.
+    "mpi_tests": LineFormat(
+        "mpitests",
+        "mpi_test mpi_test_head ucx_test.units ucx_test.columns",
+        {"mpi_test_head": "perftest", "mpi_test_row": "perftest", "ucx_test": "perftest"},
+        LINK_TEST,
+    ),
     # Output of nccl-tests and rccl-tests, of any version.
     "nccl_tests": LineFormat(
         "nccltests",
@@ -116,7 +130,8 @@ LINE_FORMATS = {
     # Output of perftest: ib_write_bw and the other tests of the package.
     "perftest": LineFormat(
         "perftest",
-        "link_title link_head link_failure.status link_failure.registration link_failure.port link_failure.refused",
+        "link_title link_head link_failure.status link_failure.registration link_failure.port link_failure.refused "
+        "link_failure.unsupported",
         {"link_head": "perftest", "link_row": "perftest", "link_failure": "perftest"},
         LINK_TEST,
     ),
@@ -132,7 +147,7 @@ LINE_FORMATS = {
         "stackdumps pyspy collected", "pyspy_thread", "stacks", STACK, CODE_COLUMNS=(("pyspy_frame", "file"),)
     ),
     # RDMA devices of a host, as OFED's tools list them: ibv_devinfo, show_gids, ibdev2netdev.
-    "rdma_devices": LineFormat("rdmadevices collected", "verbs_device gid_row port_netdev", "ib-state", PORT),
+    "rdma_devices": LineFormat("rdmadevices collected", "verbs_device verbs_gid gid_row port_netdev", "ib-state", PORT),
     # Links and statistics of iproute2's rdma tool.
     "rdma_tool": LineFormat(
         "rdmatool collected",

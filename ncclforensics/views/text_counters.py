@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Address
 from math import log10
 
 import polars as pl
@@ -14,7 +15,7 @@ from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Severity
-from ncclforensics.rules.shared.port_text import port_name, port_names
+from ncclforensics.rules.shared.port_text import OF_A_HOST, port_name, port_names
 from ncclforensics.views.text_layout import STYLE, heading, indented, table_with_header
 
 MOST = 12  # rows shown without -v
@@ -31,6 +32,8 @@ def counters(report: Report, verbose: bool) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if states := _states(report.run["port_state"]):
         parts += [heading("PORTS"), *(indented(Text(line)) for line in states)]
+    if gids := _gids(report.run["port_gid"]):
+        parts += [heading("GIDS"), *(indented(Text(line)) for line in gids[:MOST]), *_more(len(gids) - MOST)]
     if grew := increased_counters(report):
         shown = grew if verbose else grew[:MOST]
         parts += [heading("COUNTERS THAT GREW"), indented(_grown(shown, report))]
@@ -79,15 +82,49 @@ def _states(port_state: pl.DataFrame) -> list[str]:
     ).unique("key", keep="last", maintain_order=True)
     is_down = (pl.col("state") == "down").fill_null(value=False)
     rate = pl.when(~is_down).then("rate_Gbps")  # that of a port without a link means nothing
-    kinds = last_states.group_by("state", rate=rate, maintain_order=True).len()
+    shown = last_states.filter(
+        pl.col("state").is_not_null() | pl.col("netdev").is_null()
+    )  # an interface has its own state
+    kinds = shown.group_by("state", rate=rate, maintain_order=True).len()
     words = []
     for state, rate, many in kinds.sort("len", descending=True, maintain_order=True).iter_rows():
         at = f" at {rate:g} Gb/s" if rate is not None else ""
         words.append(f"{many} {state or 'linked'}{at}")
     lines = [", ".join(words)] if words else []
     for (physical,), rows in last_states.filter(is_down).group_by("physical_state", maintain_order=True):
-        lines.append(f"down{f' ({physical})' if physical else ''}: {port_names(rows)}")
+        lines.append(f"down{f' ({physical})' if physical else ''}: {port_names(rows, OF_A_HOST)}")
     return lines
+
+
+def _gids(port_gid: pl.DataFrame) -> list[str]:
+    """Name the GIDs of every RoCE port by index, those first that packets can be routed with."""
+    lines = []
+    for (host, device, port), rows in port_gid.filter(pl.col("version").is_not_null()).group_by(
+        "host", "device", "port", maintain_order=True
+    ):
+        routed = rows.filter((pl.col("version") == 2) & ~pl.col("is_link_local"))
+        words = [f"index {row['index']} is RoCE v2, {_address(row['gid'])}" for row in routed.to_dicts()[:2]]
+        others = rows.join(routed.head(2), on=["source", "line"], how="anti")
+        local = others.filter("is_link_local")["index"].to_list()
+        first = others.filter(~pl.col("is_link_local") & (pl.col("version") == 1))["index"].to_list()
+        words += [f"link-local: {', '.join(map(str, local))}"] * bool(local)
+        words += [f"RoCE v1: {', '.join(map(str, first))}"] * bool(first)
+        name = " ".join(filter(None, (host, device, "" if port is None else f"port {port}")))
+        lines.append(printable(f"{name or 'a port'}: {'; '.join(words)}"))
+    return lines
+
+
+def _address(gid: str) -> str:
+    """Return a GID as the address that it is made from.
+
+    >>> _address("0000:0000:0000:0000:0000:ffff:0a00:040c"), _address("2001:0db8::1")
+    ('10.0.4.12', '2001:db8::1')
+    """
+    try:
+        address = IPv6Address(gid)
+    except ValueError:  # a pseudonym
+        return gid
+    return str(address.ipv4_mapped or address)
 
 
 def _grown(rows: list[Row], report: Report) -> Table:

@@ -28,7 +28,11 @@ IN_NANOSECONDS = ("host_latency", "pair_latency")
 
 @analysis(GPU_PAIR, of=("pair_matrix",))
 def gpu_pair(
-    pair_test: pl.DataFrame, pair_matrix: pl.DataFrame, pair_columns: pl.DataFrame, pair_row: pl.DataFrame
+    pair_test: pl.DataFrame,
+    pair_matrix: pl.DataFrame,
+    pair_columns: pl.DataFrame,
+    pair_row: pl.DataFrame,
+    copy_head: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per matrix cell with a value."""
     form = text_of("form")
@@ -53,6 +57,7 @@ def gpu_pair(
             ends=pl.coalesce(text_of("end"), pl.lit("GPU")),
             p2p_test=pl.when(form == CAPTURE).then("pairs of " + text_of("members")).otherwise(p2p_test),
             part=text_of("part"),
+            words=pl.format("memcpy {} {} {} GPU", text_of("engine"), text_of("side"), text_of("arrow")),
             has_gpu_rows=form.is_in([*P2P_TEST_FORMS, CAPTURE]) | (text_of("side") == "GPU").fill_null(value=False),
             kind=pl.when(form == CAPTURE)
             .then(pl.when(pl.col("rehearsal").is_null()).then(text_of("quantity")))
@@ -63,12 +68,17 @@ def gpu_pair(
         )
     )
     tests = pair_test.sort("pos").select("source", "pos", test_pos="pos", nvbandwidth_test=text_of("test"))
-    columns = pair_columns.sort("pos").select("source", "pos", columns=text_of("columns"))
+    columns = pair_columns.sort("pos").select(
+        "source", "pos", columns=pl.coalesce(text_of("columns"), text_of("marginless_columns"))
+    )
     rows = pair_row.sort("pos").select("source", "line", "pos", "row", cells=text_of("cells"))
-    for context in (matrices, tests, columns):
+    copies = copy_head.sort("pos").select("source", "pos", copy_pos="pos")
+    for context in (matrices, tests, columns, copies):
         rows = rows.join_asof(context, on="pos", by="source", check_sortedness=False)
     # A test may print a matrix whose title is unrecognised: its rows do not belong to the matrix before it.
-    is_titled = pl.col("matrix").is_not_null() & (pl.col("matrix_pos") > pl.col("test_pos").fill_null(-1))
+    is_titled = pl.col("matrix").is_not_null() & (
+        pl.col("matrix_pos") > pl.max_horizontal("test_pos", "copy_pos").fill_null(-1)
+    )
     listed = rows.filter(is_titled & pl.col("columns").is_not_null()).with_columns(
         pl.col("cells", "columns").str.split(" ").list.filter(pl.element() != "")
     )
@@ -78,7 +88,7 @@ def gpu_pair(
         complete.explode("cells", "columns")
         .with_columns(
             test=pl.when(is_nvbandwidth)
-            .then(pl.concat_str("nvbandwidth_test", "part", separator=" ", ignore_nulls=True))
+            .then(pl.concat_str(pl.coalesce("nvbandwidth_test", "words"), "part", separator=" ", ignore_nulls=True))
             .otherwise("p2p_test"),
             row=pl.when("has_gpu_rows").then("row"),
             column=pl.col("columns").cast(pl.Int32, strict=False),

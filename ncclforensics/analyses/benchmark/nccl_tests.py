@@ -297,12 +297,14 @@ def _collective_of_table(measured: pl.DataFrame, share: tuple[float, float] | No
         is_per_rank = None if share is None else high < 1
     else:
         is_per_rank = multiple > 1 or (None if high < 1 else False)
-    if is_per_rank is None or is_reduction:
-        return None if is_per_rank is None else "reduce_scatter" if is_per_rank else "all_reduce"
+    if is_per_rank is None:
+        return None
     checked = pl.col("wrong").is_not_null() | pl.col("deviation").is_not_null()
     is_checked = dict(measured.group_by("half").agg(checked.any()).iter_rows())
     if is_checked.get(OUT_OF_PLACE, False) and not is_checked.get(IN_PLACE, True):  # in place it cannot be checked
-        return "alltoall" if is_per_rank else "sendrecv"
+        return "alltoall" if is_per_rank else "sendrecv"  # old versions print `sum` for these, too
+    if is_reduction:
+        return "reduce_scatter" if is_per_rank else "all_reduce"
     is_counted = measured["wrong"].count() == measured.height
     return "all_gather" if is_per_rank and is_counted and high < 1 else None
 

@@ -1,4 +1,4 @@
-"""Runs of perftest: bandwidth and latency of one network link."""
+"""Bandwidth and latency of one link: perftest, OSU's tests of MPI, ucx_perftest, and bandwidthTest of a GPU."""
 
 from __future__ import annotations
 
@@ -24,15 +24,109 @@ LINK_MEASUREMENT = {
 }
 
 
-@analysis(LINK_MEASUREMENT, of=("link_row",))
+OF_MPI = 1 / 1000  # GB/s in OSU's MB/s
+
+
+@analysis(LINK_MEASUREMENT, of=("link_row", "mpi_test_row", "ucx_test", "copy_line", "copy_head"))
 def link_measurement(
     link_title: pl.DataFrame,
     link_memory: pl.DataFrame,
     link_test: pl.DataFrame,
     link_head: pl.DataFrame,
     link_row: pl.DataFrame,
+    mpi_test: pl.DataFrame,
+    mpi_test_head: pl.DataFrame,
+    mpi_test_row: pl.DataFrame,
+    ucx_test: pl.DataFrame,
+    copy_line: pl.DataFrame,
+    copy_title: pl.DataFrame,
+    copy_head: pl.DataFrame,
+    pair_row: pl.DataFrame,
+    pair_matrix: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per size that perftest measured."""
+    """One row per size that a test of a link measured."""
+    parts = [
+        _perftest(link_title, link_memory, link_test, link_head, link_row),
+        _osu(mpi_test, mpi_test_head, mpi_test_row),
+        _ucx(ucx_test),
+        _copies(copy_line, copy_title, copy_head, pair_row, pair_matrix),
+    ]
+    first = 0
+    for at, part in enumerate(parts):
+        parts[at] = part.with_columns(table=pl.col("table").cast(pl.Int32) + first)
+        first += part["table"].n_unique()
+    return pl.concat(
+        [part.select(*(set(LINK_MEASUREMENT) & set(part.columns))) for part in parts], how="diagonal_relaxed"
+    )
+
+
+def _osu(mpi_test: pl.DataFrame, mpi_test_head: pl.DataFrame, mpi_test_row: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of OSU's tests below their heads."""
+    heads = mpi_test_head.sort("pos").with_row_index("table").select("source", "pos", "table", kind=text_of("form"))
+    titles = mpi_test.sort("pos").select("source", "pos", test=pl.format("OSU {}", text_of("test")))
+    heads = heads.join_asof(titles, on="pos", by="source", check_sortedness=False)
+    rows = mpi_test_row.sort("pos").join_asof(heads, on="pos", by="source", check_sortedness=False)
+    is_latency = pl.col("kind") == "latency"
+    return rows.drop_nulls("table").with_columns(
+        bandwidth_GBps=pl.when(~is_latency).then(pl.col("value") * OF_MPI),
+        latency_us=pl.when(is_latency).then("value"),
+    )
+
+
+def _ucx(ucx_test: pl.DataFrame) -> pl.DataFrame:
+    """Return the last line of each run of ucx_perftest; what it measured stands in the box above."""
+    ordered = ucx_test.sort("pos").with_columns(form=text_of("form"), words=text_of("text_in_box"))
+    is_size, is_test = text_of("key") == "Message size", text_of("key") == "Test"
+    ordered = ordered.with_columns(
+        size=pl.when(is_size).then("words").cast(pl.Int64, strict=False).forward_fill().over("source"),
+        test=pl.when(is_test).then("words").forward_fill().over("source"),
+    )
+    final = ordered.filter(form="final").with_row_index("table")
+    return final.with_columns(
+        test=pl.format("ucx_perftest {}", pl.col("test").fill_null("")).str.strip_chars(),
+        bandwidth_GBps=pl.col("rate") * UNITS["MiB/sec"],
+    )
+
+
+WAYS = {"H2D": "Host to Device", "D2H": "Device to Host", "D2D": "Device to Device"}
+COPY_UNITS = {"GB": 1.0, "MB": 1 / 1000}
+
+
+def _copies(
+    copy_line: pl.DataFrame,
+    copy_title: pl.DataFrame,
+    copy_head: pl.DataFrame,
+    pair_row: pl.DataFrame,
+    pair_matrix: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return the rows of bandwidthTest: complete lines, and rows below its head."""
+    lines = copy_line.with_columns(copied=text_of("way").replace(WAYS), unit=text_of("copy_unit"))
+    titles = copy_title.sort("pos").select("source", "pos", copied=text_of("copied"))
+    heads = copy_head.sort("pos").select("source", "pos", unit=text_of("copy_unit"), head="pos")
+    matrices = pair_matrix.sort("pos").select("source", "pos", matrix="pos")
+    rows = pair_row.sort("pos")
+    for context in (titles, heads, matrices):
+        rows = rows.join_asof(context, on="pos", by="source", check_sortedness=False)
+    rows = rows.filter(pl.col("head") > pl.col("matrix").fill_null(-1)).with_columns(
+        copy_size="row", copy_rate=text_of("cells").cast(pl.Float64, strict=False)
+    )
+    found = pl.concat([lines, rows], how="diagonal_relaxed").drop_nulls("copy_rate").sort("pos")
+    return found.with_columns(
+        table=pl.struct("source", "copied").rank("dense") - 1,
+        test=pl.format("bandwidthTest, {}", pl.col("copied").str.to_lowercase()),
+        size="copy_size",
+        bandwidth_GBps=pl.col("copy_rate") * pl.col("unit").replace_strict(COPY_UNITS, return_dtype=pl.Float64),
+    )
+
+
+def _perftest(
+    link_title: pl.DataFrame,
+    link_memory: pl.DataFrame,
+    link_test: pl.DataFrame,
+    link_head: pl.DataFrame,
+    link_row: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return the rows of perftest below their heads."""
     form = text_of("form")
     kind = pl.when(form == "bandwidth").then(pl.lit("BW")).otherwise(pl.lit("Latency"))
     titles = link_title.select(

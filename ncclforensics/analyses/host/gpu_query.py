@@ -19,6 +19,7 @@ SMI_GPU = {
     "width_can": pl.Int32(),
     "uncorrectable": pl.Int64(),  # memory errors since the driver was loaded; null where ECC is off
     "is_unmapped": pl.Boolean(),  # row remapping failed: no spare row was left
+    "retired": pl.Int64(),  # pages of memory that were taken out of use; null where the GPU has no such list
     "utilization": pl.Float64(),  # percent of the last second in which a kernel ran
     "power": pl.Float64(),  # watts
     "power_limit": pl.Float64(),
@@ -30,6 +31,7 @@ SMI_GPU = {
     "link_line": pl.Int32(),
     "error_line": pl.Int32(),  # the first field that shows an error
 }
+PARTS = ("remapped", "retired", "reasons", "ecc")  # headings that are pasted alone
 GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # PCIe generation -> GT/s of a lane
 
 
@@ -45,22 +47,27 @@ def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.D
     gpus = query_gpu.select(
         *owner, "launcher_node", "pos", "line", device=text_of("bus").str.to_lowercase().str.strip_prefix("00000000:")
     )
-    gpus = gpus.join_asof(heads, on="pos", by=owner, check_sortedness=False).filter(pl.col("dump").is_not_null())
-    # A part of a query, in which no line names its GPU.
-    parts = query_field.join(query_head.select("source"), on="source", how="anti").filter(form="remapped")
-    gpus = pl.concat([gpus, parts.select(*owner, "launcher_node", "pos", "line", dump="line")], how="diagonal_relaxed")
+    gpus = gpus.join_asof(heads, on="pos", by=owner, check_sortedness=False)
+    # A part of a query: without its head, or from below the line that names the GPU.
+    gpus = gpus.with_columns(dump=pl.coalesce("dump", pl.col("line").min().over(owner)))
+    parts = query_field.join(gpus.select("source"), on="source", how="anti").filter(text_of("form").is_in(PARTS))
+    first_part = text_of("form") == text_of("form").first().over(owner)
+    parts = parts.filter(first_part).select(*owner, "launcher_node", "pos", "line", dump="line")
+    gpus = pl.concat([gpus, parts], how="diagonal_relaxed")
     gpus = gpus.sort("pos")
     gpus = gpus.with_row_index("gpu")
     fields = query_field.with_columns(form=text_of("form"), field_line="line").drop("line")
     fields = fields.join_asof(gpus.select(*owner, "pos", "gpu"), on="pos", by=owner, check_sortedness=False)
     section = pl.when(pl.col("form").is_in(["volatile", "aggregate"])).then("form").forward_fill().over("gpu")
+    bit = pl.when(pl.col("form").is_in(["single_bit", "double_bit"])).then("form").forward_fill().over("gpu")
     memory = pl.when(pl.col("form") == "memory").then(text_of("memory_kind")).forward_fill().over("gpu")
-    fields = fields.with_columns(section=section, memory=memory)
+    fields = fields.with_columns(section=section, memory=memory, bit=bit)
 
     def first_of(form: str, column: str) -> pl.Expr:
         return pl.col(column).filter(pl.col("form") == form).first()
 
-    is_error = (pl.col("form") == "uncorrectable") & (pl.col("section") == "volatile")
+    is_of_two_bits = (pl.col("form") == "total") & (pl.col("bit") == "double_bit")  # before the A100
+    is_error = ((pl.col("form") == "uncorrectable") | is_of_two_bits) & (pl.col("section") == "volatile")
     is_unmapped = (pl.col("form") == "remapping") & (text_of("answer") == "Yes")
     is_slow = (pl.col("form") == "slowdown") & (text_of("activity") == "Active")
     by_gpu = fields.group_by("gpu").agg(
@@ -82,6 +89,7 @@ def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.D
         link_line=first_of("width", "field_line"),
         uncorrectable=pl.when(is_error.any()).then(pl.col("errors").filter(is_error).sum()),
         is_unmapped=is_unmapped.any(),
+        retired=pl.when((pl.col("form") == "pages").any()).then(pl.col("pages").sum()),
         error_line=pl.col("field_line").filter((is_error & (pl.col("errors") > 0)) | is_unmapped).first(),
     )
     rate = {

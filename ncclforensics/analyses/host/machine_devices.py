@@ -170,4 +170,6 @@ def gpu_link(nvlink_port: pl.DataFrame, device_command: pl.DataFrame, dump_assem
                 gpu["links"], gpu["down"] = (gpu["links"] or 0) + is_up, (gpu["down"] or 0) + (not is_up)
                 if not is_up and gpu["down_line"] is None:
                     gpu["down_line"] = line
+            elif form == "none":  # how many links it has, the line does not show
+                gpu["links"], gpu["down_line"] = 0, line
     return pl.concat([rows_frame(rows, GPU_LINK), assembled_table(dump_assembly, "links", GPU_LINK)])

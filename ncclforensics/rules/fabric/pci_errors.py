@@ -161,19 +161,24 @@ RESET_SWITCHES = (
 )
 CHECK_PORT = "mlxlink -d DEVICE -m on this host; compare its counters and its cable with those of other ports"
 DOWN = "DOWN"
+UP = ("UP", "ACTIVE")
 OFTEN = 3
 
 
-@rule(Category.LINK_ERROR, Severity.WARNING, of=("kernel_event", "kernel_message"), hang=True, fallback=True)
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("kernel_event", "kernel_message", "carrier"), hang=True, fallback=True)
 def kernel_port_reports(
-    kernel_event: pl.DataFrame, kernel_message: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame
+    kernel_event: pl.DataFrame,
+    kernel_message: pl.DataFrame,
+    carrier: pl.DataFrame,
+    rank: pl.DataFrame,
+    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The kernel logged that a NIC failed, that a PCIe port cut off its device, or that a port lost its link.
 
     Means: a cable, a module, a switch or the NIC itself; a link that is down when the log ends, or goes down again
     and again, makes transfers fail.
     Not when: another finding explains the lines; the link came up, and went down once or twice: hosts that start do
-    that.
+    that; a module was plugged in. A port that never had a module while the log shows it is a note: it is not in use.
     Do: mlxlink -d DEVICE -m on this host; compare its counters and its cable with other ports.
     Sources: Linux, drivers/net/ethernet/mellanox/mlx5/core, drivers/pci/hotplug, drivers/pci/pcie/dpc.c.
     """
@@ -185,11 +190,27 @@ def kernel_port_reports(
         "cable": ("the module or cable of NIC {device} reports: {fault}", Severity.WARNING),
         "contained": ("PCIe port {device} cut off the device below it", Severity.ERROR),
     }
-    for kind, (title, severity) in failed.items():
-        for (fault,), rows in kernel_event.filter(form == kind).group_by("fault", maintain_order=True):
+    by_port = kernel_event.sort(OF_LINES).with_columns(is_unused=_is_unused())
+    for kind, (title, worst) in failed.items():
+        of_kind = by_port.filter(form == kind)
+        for (fault, is_unused), rows in of_kind.group_by("fault", "is_unused", maintain_order=True):
+            severity = Severity.INFO if is_unused else worst
             named = title.replace("{device}", devices_text(rows)).replace("{fault}", str(fault).lower())
             yield from kernel_log_findings(rows, f"{named}{{where}}", [times_text(rows)], severity, CHECK_PORT, job)
-    links = kernel_event.filter(form.is_in(["link", "port", "slot"])).sort(OF_LINES).with_columns(is_down=is_down)
+    links = kernel_event.filter(form.is_in(["link", "port", "slot"])).with_columns(is_down=is_down)
+    carriers = carrier.select(
+        form=pl.lit("link"),
+        netdev=text_of("interface"),
+        node=text_of("launcher_node"),
+        is_down=text_of("form") == "lost",
+        logged="launcher_time",
+        source="source",
+        line="line",
+    )
+    links = pl.concat(
+        [links.with_columns(pl.col("form", "netdev", "node").cast(pl.String)), carriers], how="diagonal_relaxed"
+    )
+    links = links.sort(OF_LINES)
     name = pl.coalesce(text_of("netdev"), text_of("busid"))
     for (_, _, port), rows in links.with_columns(port=name).group_by("node", "source", "port", maintain_order=True):
         downs = rows.filter(pl.col("is_down"))
@@ -203,3 +224,11 @@ def kernel_port_reports(
     for (netdev,), rows in kernel_message.filter(form == "transmit").group_by("netdev", maintain_order=True):
         title = f"{netdev}{{where}}: the NIC did not send what it was given (transmit queue timed out)"
         yield from kernel_log_findings(rows, title, [], Severity.WARNING, CHECK_PORT, job)
+
+
+def _is_unused() -> pl.Expr:
+    """Return whether a module is missing from a port that had none before: drivers report that when they start."""
+    is_missing = text_of("fault") == "Cable unplugged"
+    is_used = (text_of("form") == "plugged") | (text_of("state").str.to_uppercase().is_in(UP)).fill_null(value=False)
+    address = text_of("busid").fill_null("")
+    return (is_missing & ~is_used.cum_max().over("source", "node", address)).fill_null(value=False)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import some_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.degraded_links import SAME_PORT, degraded_links, link_hosts, link_target, port_line
 from ncclforensics.rules.shared.port_counters import SHOWN, limit_findings
-from ncclforensics.rules.shared.port_text import nics_of, port_name
+from ncclforensics.rules.shared.port_text import OF_A_HOST, nics_of, port_name, port_names
 
 
 @rule(Category.LINK_DEGRADED, Severity.WARNING, of=("port_state",))
@@ -55,6 +56,81 @@ def ctr_no_subnet_manager(port_state: pl.DataFrame) -> Iterator[Finding]:
             hosts=sorted({row["host"] for row in waiting if row["host"]}),
             nics=nics_of(waiting),
             evidence=[port_line(row) for row in waiting[:SHOWN]],
+        )
+
+
+@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("port_state",))
+def ctr_port_down_with_link(port_state: pl.DataFrame) -> Iterator[Finding]:
+    """A port is down although its physical link is up.
+
+    Means: the cable and both ends work, but the port was not activated. InfiniBand: mostly a virtual function
+    (SR-IOV) without a GUID, or whose link state its host holds down, so that the subnet manager skips it. Ethernet: the
+    network interface is switched off.
+    Not when: another port of that host is active, so that this one may be meant to be off: a note.
+    Do: on the host of the NIC: ip link show; ip link set DEVICE vf N state auto, node_guid and port_guid; on Ethernet
+    ip link set INTERFACE up; then ibstat again.
+    Sources: InfiniBand specification, port states; network-operator#249; rdma-core ibstat.
+    """
+    is_down = (pl.col("state") == "down") & (pl.col("physical_state") == "LinkUp")
+    stations = port_state.with_columns(station=pl.coalesce("host", pl.col("source").cast(pl.String)))
+    active = (pl.col("state") == "active").any().over("station")
+    for (has_active,), rows in (
+        stations.filter(pl.col("state").is_not_null())
+        .with_columns(has_active=active)
+        .filter(is_down)
+        .group_by("has_active", maintain_order=True)
+    ):
+        ports = rows.unique(SAME_PORT, keep="last", maintain_order=True).to_dicts()
+        names = some_of([port_name(port) for port in ports], SHOWN)
+        is_ethernet = all(port["link_layer"] == "Ethernet" for port in ports)
+        yield Finding(
+            f"{names}: down, although the physical link is up",
+            "the network interface is switched off"
+            if is_ethernet
+            else "not the cable: it was not activated: a virtual function without a GUID, or that its host holds down",
+            "likely",
+            severity=Severity.INFO if has_active else None,
+            role=Role.CONTEXT,
+            hosts=sorted({port["host"] for port in ports if port["host"]}),
+            nics=nics_of(ports),
+            evidence=[port_line(port) for port in ports[:SHOWN]],
+        )
+
+
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("port_state",))
+def ctr_all_ports_down(port_state: pl.DataFrame) -> Iterator[Finding]:
+    """Every port that a host's list shows is down.
+
+    Means: over these ports nothing can be sent, so that NCCL finds no device there and falls back to sockets, or fails.
+    Polling: no cable, or the other end does not answer; Disabled: switched off, at this end.
+    Not when: some port of the list is active, then others may be unused; the list is of switches, or of a fabric; the
+    physical link is up, which is a finding of its own.
+    Do: look at the cable and at the other end (iblinkinfo); mlxlink -d DEVICE; for Disabled ibportstate LID PORT
+    enable, or ip link set INTERFACE up.
+    Sources: InfiniBand specification, port states; rdma-core ibstat.
+    """
+    of_hosts = port_state.filter(pl.col("device").is_not_null() & pl.col("state").is_not_null())
+    station = pl.coalesce("host", pl.col("source").cast(pl.String))
+    for _, rows in of_hosts.with_columns(station=station).group_by("station", maintain_order=True):
+        ports = rows.unique(SAME_PORT, keep="last", maintain_order=True)
+        if not (ports["state"] == "down").all() or (ports["physical_state"] == "LinkUp").any():
+            continue
+        kinds = ports["physical_state"].drop_nulls().unique(maintain_order=True)
+        states = f" ({', '.join(kinds)})" * bool(len(kinds))
+        which = (
+            f"all {ports.height} ports shown are" if ports.height > 1 else f"{port_name(ports.row(0, named=True))} is"
+        )
+        host = ports["host"][0]
+        yield Finding(
+            which + f" down{states}" + f" on {host}" * bool(host and ports.height > 1),
+            f"nothing can be sent over {port_names(ports, OF_A_HOST)}"
+            if ports.height > 1
+            else "nothing can be sent over it",
+            "possible",
+            role=Role.CONTEXT,
+            hosts=[host] if host else [],
+            nics=nics_of(ports.to_dicts()),
+            evidence=[port_line(port) for port in ports.head(SHOWN).to_dicts()],
         )
 
 

@@ -1,4 +1,4 @@
-"""What DCGM reports of a host: NVLinks that are down, and diagnostics that failed."""
+"""NVLinks of a host that are down, by DCGM and nvidia-smi, and diagnostics of DCGM that failed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.frames.columns import text_of
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import evidence_lines
+from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
 DOWN, UP = "D", "U"
 PADDING = 2  # blanks behind a text in its cell
+OUTCOMES = {"Fail": ("failed", Severity.WARNING), "Warn": ("warned", Severity.INFO)}
+MOST_NAMED = 8
 LONGEST = 300  # characters of a text in a detail
 
 
@@ -56,12 +58,47 @@ def dcgm_nvlinks_down(dcgm_link: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
+WITH_NVLINK = ("SXM", "HBM3", "NVIDIA B200", "NVIDIA B300", "GB200", "GB300")  # in the names of GPUs
+
+
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("gpu_link",))
+def nvlinks_inactive(gpu_link: pl.DataFrame) -> Iterator[Finding]:
+    """A GPU of a board with NVLink has no NVLink that is active.
+
+    Means: it reaches the other GPUs over PCIe, or not at all directly. One GPU: it, or its NVSwitch, failed. All GPUs
+    of the host: Fabric Manager does not run, the driver was loaded without NVLink, or a virtual machine has none.
+    Not when: the GPU is on a PCIe card, whose links are inactive without a bridge; other GPUs of the same list have
+    links that are active, which is a finding of its own.
+    Do: dmesg -T | grep -i -e xid -e nvlink; systemctl status nvidia-fabricmanager; reset the GPUs, or reboot the host.
+    Sources: nvidia-smi(1), nvlink; NVIDIA Fabric Manager user guide; azurehpc-health-checks, check_nvlink_status.
+    """
+    counted = gpu_link.filter((pl.col("tool") == "nvidia-smi nvlink") & pl.col("links").is_not_null())
+    counted = counted.filter(
+        pl.any_horizontal(pl.col("model").str.contains(name, literal=True) for name in WITH_NVLINK)
+    )
+    for (_, _, host), rows in counted.group_by("source", "dump", "host", maintain_order=True):
+        if rows["links"].sum():
+            continue
+        names = some_of([str(device).replace("GPU", "GPU ") for device in rows["device"]], MOST_NAMED)
+        yield Finding(
+            title=f"{names}{f' on {host}' if host else ''}: no NVLink is active",
+            detail=f"{rows['model'][0]} has NVLinks; the list shows none that is up",
+            certainty="likely",
+            hosts=[str(host)] if host else [],
+            role=Role.CAUSE,
+            evidence=[
+                Line(source, line)
+                for source, line in rows.select("source", pl.coalesce("down_line", "line")).head(SHOWN).iter_rows()
+            ],
+        )
+
+
 @rule(Category.CUDA_ERROR, Severity.WARNING, of=("dcgm_result",))
 def dcgm_diagnostic_failed(dcgm_result: pl.DataFrame) -> Iterator[Finding]:
-    """A test of dcgmi diag failed.
+    """A test of dcgmi diag failed, or warned.
 
     Means: what the test says in its own words below the result. Old versions report NVLinks as down that a GPU on a
-    PCIe card without a bridge does not have.
+    PCIe card without a bridge does not have. A warning is a note: mostly a setting, such as persistence mode.
     Not when: the test passed or was skipped.
     Do: run the test alone (dcgmi diag -r NAME -v) with the newest DCGM; drain the host if it fails again; dmesg -T.
     Sources: DCGM user guide, diagnostics; DCGM#33.
@@ -70,15 +107,27 @@ def dcgm_diagnostic_failed(dcgm_result: pl.DataFrame) -> Iterator[Finding]:
     rows = rows.with_columns(nth=pl.col("is_result").cum_sum().over("source"))
     for _, of_test in rows.group_by("source", "nth", maintain_order=True):
         first = of_test.row(0, named=True)
-        if first["result"] != "Fail":
+        results = {*of_test["result"].cast(pl.String), *of_test["entity_result"].cast(pl.String)}
+        result = next((result for result in OUTCOMES if result in results), None)
+        texts = of_test.select(pl.coalesce(text_of("words"), text_of("more_words"))).to_series().drop_nulls()
+        words = "".join(text[:-PADDING] for text in texts)
+        words = words[:LONGEST] + "…" * (len(words) > LONGEST)
+        evidence = evidence_lines(of_test)
+        if first["note_kind"] in ("Error", "Warning"):  # notes above the first result are of no test
+            title = f"dcgmi diag reports {'an error' if first['note_kind'] == 'Error' else 'a warning'}: {words}"
+            yield Finding(title, "it names no test", "certain", role=Role.CONTEXT, evidence=evidence)
+        if result is None:
             continue
-        words = "".join(text[:-PADDING] for text in of_test["words"].cast(pl.String).drop_nulls())
-        on = str(first["on"] or "")
+        places = of_test.filter((text_of("result") == result) | (text_of("entity_result") == result))
+        named = pl.concat([places["on"].cast(pl.String), places["entity"].cast(pl.String)]).drop_nulls()
+        on = ", ".join(named.unique(maintain_order=True))
         where = "all GPUs" if on == "All" else on
+        outcome, severity = OUTCOMES[result]
         yield Finding(
-            title=f"dcgmi diag: the test {first['test']} failed" + f" on {where}" * bool(where),
-            detail=f"it says: {words[:LONGEST]}" + "…" * (len(words) > LONGEST) if words else "it says no reason",
+            title=f"dcgmi diag: the test {first['test']} {outcome}" + f" on {where}" * bool(where),
+            detail=f"it says: {words}" if words else "it says no reason",
             certainty="certain",
+            severity=severity,
             role=Role.CONTEXT,
-            evidence=evidence_lines(of_test),
+            evidence=evidence,
         )

@@ -173,7 +173,7 @@ def gpu_errors_since_load(gpu_use: pl.DataFrame, smi_gpu: pl.DataFrame) -> Itera
             title=f"{_name(row)} has memory errors"
             if has_errors
             else f"{_name(row)} waits for a reset to take bad memory out of use",
-            detail=f"{row['errors']} uncorrectable errors since the driver was loaded"
+            detail=f"{count_of(row['errors'], 'uncorrectable error')} since the driver was loaded"
             if has_errors
             else "rows to remap or pages to retire are pending; until then the GPU may use the bad memory",
             certainty="certain",

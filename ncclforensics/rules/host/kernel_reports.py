@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from ncclforensics.rules.shared.kernel_log import (
 )
 
 OF_LINES = ["source", "line"]
+OF_HOST = ["source", "node"]
 RECOVERED = "Nonfatal"
 SHOWN = 2
 
@@ -91,6 +93,30 @@ _DRIVER_REPORTS = {
         Severity.ERROR,
         "look at the lines before it in dmesg; reboot the host; reseat the card; update the driver",
     ),
+    "gpu_probe": _Report(
+        "the NVIDIA driver{where} could not start a GPU",
+        "no program can use it; the lines before it name the GPU and the reason",
+        Severity.WARNING,
+        "look at the lines before it in dmesg; reboot the host; reseat the card; update the driver",
+    ),
+    "probe": _Report(
+        "the driver {driver_of_device}{where} could not start device {device}: {error}",
+        "no program can use it; the lines before it tell which step failed",
+        Severity.ERROR,
+        "look at the lines before it in dmesg; mostly driver, firmware and kernel do not fit: update both; reboot",
+    ),
+    "command_timeout": _Report(
+        "NIC {device}{where} did not answer a command of its driver",
+        "its firmware is stuck or busy; what waits for the command, such as the set-up of a connection, stands still",
+        Severity.ERROR,
+        "look for more of them and for `health` lines in dmesg; update the firmware (mlxfwmanager); reboot the host",
+    ),
+    "file_max": _Report(
+        "the host{where} has no file handle left: its limit of {files:,} is reached",
+        "no process can open a file, a socket or a device any more (ENFILE: too many open files in system)",
+        Severity.ERROR,
+        "look at /proc/sys/fs/file-nr and for the process that leaks them (lsof); raise fs.file-max with sysctl",
+    ),
     "peermem": _Report(
         "nvidia-peermem{where} reports: {detail}",
         "harmless by itself: a program freed GPU memory that a NIC had registered, and the module skipped it; drivers "
@@ -115,6 +141,18 @@ _DRIVER_REPORTS = {
         "all programs on it fail; the lines before it give the reason",
         Severity.WARNING,
         "look at the lines before it (dmesg -T | grep amdgpu), and rocm-smi --showras",
+    ),
+    "amd_not_reset": _Report(
+        "the driver could not reset AMD GPU {device}{where}",
+        "no program can use it until the host is rebooted",
+        Severity.ERROR,
+        "reboot the host; if it comes back, drain it and ask the vendor",
+    ),
+    "amd_bus": _Report(
+        "AMD GPU {device}{where} reported an uncorrected hardware error ({bus_error})",
+        "its driver resets it, and with it mostly all GPUs of the host; all programs on them fail",
+        Severity.ERROR,
+        "look at rocm-smi --showras and at the GPU that reported it first; drain the host; ask the vendor",
     ),
     "amd_fault": _Report(
         "a page fault on AMD GPU {device}{where}: a kernel used an address that it may not",
@@ -181,12 +219,17 @@ _DRIVER_REPORTS = {
 
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_message", "kernel_kill"), hang=True, fallback=True)
 def kernel_driver_reports(
-    kernel_message: pl.DataFrame, kernel_kill: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame
+    kernel_message: pl.DataFrame,
+    kernel_kill: pl.DataFrame,
+    hardware_event: pl.DataFrame,
+    rank: pl.DataFrame,
+    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The kernel, or the driver of a GPU, logged that it failed, stood still, reset a GPU or refused an access.
 
     Means: what the title says of this host; ranks on it were late, failed or ended at that time.
-    Not when: another finding explains the lines. nvidia-peermem's `invalid context` is harmless by itself.
+    Not when: another finding explains the lines, as that of a GPU that fell off the bus explains why it did not start.
+    nvidia-peermem's `invalid context` is harmless by itself.
     Do: read the lines before it in dmesg -T; drain the host if it comes again.
     Sources: Linux: kernel/panic.c, kernel/watchdog.c, kernel/hung_task.c, kernel/rcu/tree_stall.h, drivers/iommu,
     drivers/gpu/drm/amd/amdgpu; NVIDIA open-gpu-kernel-modules: nv.c, nvidia-peermem.c; nv_peer_memory#120.
@@ -195,20 +238,41 @@ def kernel_driver_reports(
     columns = ["form", "node", "program", "pid", "seconds", "logged", "launcher_time", *OF_LINES]
     kills = kernel_kill.filter(text_of("form").is_in(["blocked", "memory_failure"])).select(columns)
     messages = kernel_message.filter(text_of("form").is_in(list(_DRIVER_REPORTS)))
+    lost = hardware_event.filter(text_of("form") == "lost")["source"]
+    messages = messages.filter((text_of("form") != "gpu_probe") | ~pl.col("source").is_in(lost.implode()))
     rows = pl.concat([messages, kills], how="diagonal_relaxed").sort(OF_LINES)
     for (form, _), alike in rows.group_by(text_of("form"), text_of("node"), maintain_order=True):
         report = _DRIVER_REPORTS[str(form)]
         first = alike.row(0, named=True)
+        errno = first["errno"]
         device = ", ".join(filter(None, [devices_text(alike), *alike["device"].cast(pl.String).drop_nulls().unique()]))
         fields = {**first, "device": device or "that the line does not name", "where": "{where}"}
+        fields["error"] = f"{os.strerror(errno).lower()} (error -{errno})" if errno else "it gave up waiting for it"
         title = report.title.format_map(fields)
-        details = [report.detail, count_of(alike.height, "line") if alike.height > 1 else "", times_text(alike)]
+        details = [
+            report.detail,
+            *_besides(str(form), alike, kernel_message),
+            count_of(alike.height, "line") if alike.height > 1 else "",
+            times_text(alike),
+        ]
         yield from kernel_log_findings(alike, title, details, report.severity, report.remedy, job)
 
 
 REPLACE = "drain the host; replace the module that EDAC or the BMC's event log names"
 UNCORRECTED_BIT = 61  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
 FIRMWARE = {"fatal": Severity.ERROR, "recoverable": Severity.WARNING, "corrected": Severity.INFO}
+
+
+def _besides(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame) -> list[str]:
+    """Return what other lines of the same hosts add: whose work it was, how a reset ended, that a crash was wanted."""
+    beside = kernel_message.join(reports.select(OF_HOST).unique(), on=OF_HOST, how="semi", nulls_equal=True)
+    kinds = {str(kind): rows for (kind,), rows in beside.sort(OF_LINES).group_by(text_of("form"), maintain_order=True)}
+    if form == "amd_timeout" and "amd_process" in kinds:
+        programs = kinds["amd_process"].filter(pl.col("pid") > 0).select(text_of("worker"), "pid").unique().rows()
+        return ["it was work of " + ", ".join(f"{name} (pid {pid})" for name, pid in programs[:3])] * bool(programs)
+    if form == "amd_reset":
+        return ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
+    return ["somebody made the kernel crash on purpose (SysRq)"] * (form in ("panic", "oops") and "sysrq" in kinds)
 
 
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_event", "kernel_message"), hang=True, fallback=True)
@@ -229,13 +293,12 @@ def kernel_memory_errors(
     for (kind,), rows in memory.group_by(text_of("memory_error"), maintain_order=True):
         number = int(rows["errors"].fill_null(1).sum())
         is_uncorrected = kind == UNCORRECTABLE
+        faults = rows["memory_fault"].cast(pl.String).str.split(" (").list.first().str.split(" on ")
         places = (
-            rows["memory_fault"]
-            .cast(pl.String)
-            .str.split(" (")
-            .list.first()
-            .str.split(" on ")
-            .list.last()
+            pl.select(
+                pl.when(faults.list.len() > 1).then(faults.list.last()).otherwise(pl.lit("a module that no line names"))
+            )
+            .to_series()
             .unique(maintain_order=True)
         )
         word = "uncorrected" if is_uncorrected else "corrected"
@@ -252,8 +315,9 @@ def kernel_memory_errors(
     yield from _undecoded(kernel_event, kernel_message, job)
     for (is_uncorrected,), rows in checks.sort(OF_LINES).group_by("is_uncorrected", maintain_order=True):
         word = "uncorrected" if is_uncorrected else "corrected"
-        banks = ", ".join(map(str, sorted(rows["bank"].unique())[:6]))
-        title = f"the processors{{where}} reported {count_of(rows.height, f'{word} machine check')} (bank {banks})"
+        banks = ", ".join(map(str, rows["bank"].drop_nulls().unique().sort().head(6)))
+        title = f"the processors{{where}} reported {count_of(rows.height, f'{word} machine check')}"
+        title += f" (bank {banks})" * bool(banks)
         severity = Severity.ERROR if is_uncorrected else Severity.WARNING if rows.height >= MANY else Severity.INFO
         yield from kernel_log_findings(rows, title, [times_text(rows)], severity, DECODE, job)
     events = kernel_message.filter(text_of("severity").is_in(list(FIRMWARE)))

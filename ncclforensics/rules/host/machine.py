@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import count_of
+from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.dump_faults import SHOWN, DumpFault, merge_faults
+from ncclforensics.rules.shared.grouping import evidence_lines
 from ncclforensics.rules.shared.machine_faults import FEWEST_GPUS, NEAR, dump_pairs, nearest_nics
 
 
@@ -47,8 +50,8 @@ def _shared_nics(device_pair: pl.DataFrame) -> Iterator[tuple[str | None, DumpFa
         )  # fmt: skip
 
 
-@rule(Category.TOPOLOGY, Severity.INFO, of=("machine_device",))
-def topo_acs_on(machine_device: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.TOPOLOGY, Severity.INFO, of=("machine_device", "pci_acs"))
+def topo_acs_on(machine_device: pl.DataFrame, pci_acs: pl.DataFrame) -> Iterator[Finding]:
     """PCIe bridges redirect traffic between devices (ACS).
 
     Means: peer access between GPUs and GPUDirect RDMA pass through the CPU: slow, and on some machines wrong data or a
@@ -58,6 +61,18 @@ def topo_acs_on(machine_device: pl.DataFrame) -> Iterator[Finding]:
     Sources: nccl#304, nccl#523, nccl#1052, nccl-tests#252; NCCL documentation gpu_troubleshooting.
     """
     yield from merge_faults(_redirecting_bridges(machine_device), Role.CONTEXT)
+    # `lspci -vvv | grep ACSCtl` shows the settings, and not whose they are.
+    unnamed = pci_acs.join(machine_device.select("source").unique(), on="source", how="anti").drop_nulls("src_valid")
+    for _, rows in unnamed.group_by("source", maintain_order=True):
+        on = rows.filter((text_of("src_valid") == "+") & (text_of("req_redir") == "+"))
+        if on.height:
+            yield Finding(
+                f"{on.height} of {rows.height} PCIe bridges and devices redirect peer traffic (ACS)",
+                "SrcValid+ and ReqRedir+; the lines do not name them: only those above GPUs and NICs matter",
+                "possible",
+                role=Role.CONTEXT,
+                evidence=evidence_lines(on),
+            )
 
 
 def _redirecting_bridges(machine_device: pl.DataFrame) -> Iterator[tuple[str | None, DumpFault]]:
@@ -72,30 +87,41 @@ def _redirecting_bridges(machine_device: pl.DataFrame) -> Iterator[tuple[str | N
         )  # fmt: skip
 
 
+MOST_RETIRED = 60  # NVIDIA, dynamic page retirement: from then on the GPU is replaced
+
+
 @rule(Category.CUDA_ERROR, Severity.WARNING, of=("smi_gpu",))
 def gpu_memory_errors(smi_gpu: pl.DataFrame, machine_device: pl.DataFrame) -> Iterator[Finding]:
     """A GPU counts uncorrectable memory errors.
 
     Means: a process that reads the damaged memory is killed (Xid 48, 94, 95), and its peers wait for it; data read
-    before the error was detected may be wrong. If row remapping failed, the GPU must be replaced.
+    before the error was detected may be wrong. If row remapping failed, or 60 pages are retired (GPUs before the
+    A100, which have room for 64), the GPU must be replaced.
     Not when: the errors are in the aggregate count alone, which covers the lifetime of the GPU; the errors are
-    correctable; row remapping is only pending, which a reset completes.
+    correctable; fewer pages are retired; row remapping is only pending, which a reset completes.
     Do: drain the host; dmesg -T | grep -i xid; reset the GPU, and dcgmi diag -r 3; replace it if the count grows.
     Sources: NVIDIA, GPU memory error management; nvidia-smi(1).
     """
     hosts = machine_device.filter(pl.col("tool") == "nvidia-smi -q").select("source", "line", "host")
-    failing = smi_gpu.filter((pl.col("uncorrectable") > 0) | pl.col("is_unmapped"))
+    is_full = (pl.col("retired") >= MOST_RETIRED).fill_null(value=False)
+    failing = smi_gpu.filter((pl.col("uncorrectable") > 0) | pl.col("is_unmapped") | is_full)
     for row in failing.join(hosts, on=["source", "line"], how="left", maintain_order="left").to_dicts():
         errors = row["uncorrectable"] or 0
-        details = [f"{errors} uncorrectable errors since the driver was loaded"] * (errors > 0)
+        details = [f"{count_of(errors, 'uncorrectable error')} since the driver was loaded"] * (errors > 0)
         details += ["row remapping failed: no spare row is left"] * row["is_unmapped"]
+        is_worn_out = row["is_unmapped"] or (row["retired"] or 0) >= MOST_RETIRED
+        details += [f"{row['retired']} pages are retired, of at most 64"] * ((row["retired"] or 0) >= MOST_RETIRED)
         yield Finding(
             title=(f"GPU {row['device']}" if row["device"] else "a GPU that the lines do not name")
             + " has memory errors"
             + (f" on {row['host']}" if row["host"] else ""),
             detail="; ".join(details),
             certainty="certain",
-            severity=Severity.ERROR if row["is_unmapped"] else None,
+            severity=Severity.ERROR if is_worn_out else None,
+            remedy="Drain the host and replace the GPU." if is_worn_out else "",
             hosts=[row["host"]] if row["host"] else [],
-            evidence=[Line(row["source"], row["error_line"], "errors"), Line(row["source"], row["line"], "the GPU")],
+            evidence=[
+                Line(row["source"], row["error_line"] or row["line"], "errors"),
+                Line(row["source"], row["line"], "the GPU"),
+            ],
         )

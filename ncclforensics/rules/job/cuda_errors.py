@@ -285,8 +285,9 @@ def rocm_gpu_exception(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     Sources: ROCm, ROCR-Runtime runtime.cpp and clr rocdevice.cpp; ROCm#4021.
     """
     for error, rows in _rows_by_error(cuda_error, AMD):
+        reason = error.split("  ")[0].split("\n")[0].strip()  # several processes write into one line
         yield error_finding(
-            rows, rank, f"an AMD GPU reported an error on {{processes}}: {error}",
+            rows, rank, f"an AMD GPU reported an error on {{processes}}: {reason}",
             "reported by ROCm's runtime, which then ends the process", "certain",
         )  # fmt: skip
 

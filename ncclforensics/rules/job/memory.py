@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import OUT_OF_MEMORY
 from ncclforensics.data.cuda import HARDWARE, MEMORY, PEER, SELF_EXPLAINED
-from ncclforensics.data.names import shown
+from ncclforensics.data.names import shown, some_of
 from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
 from ncclforensics.frames.columns import PLACE, text_of
@@ -25,6 +25,7 @@ from ncclforensics.rules.shared.ended_processes import (
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
 UNCORRECTABLE = "UE"  # as EDAC prints it
+MOST_NAMED = 3
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 # Errors of the system -> what to do about them.
 SEGMENT_REMEDIES = {
@@ -44,7 +45,7 @@ def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
     ranks follow.
     Not when: the kernel's line is about another program or another day: it counts only if it names a process of this
     run, if the run lost a process, or, as a possibility, if the kernel log was given by itself and the program is
-    Python, Ray or a test of nccl-tests.
+    Python, Ray or a test of nccl-tests. Other programs of such a log are a note.
     Do: raise the memory limit of the job or container; check data loader workers, pinned buffers and checkpoints, which
     peak at the same time on all ranks of a node.
     Sources: NVRx; Slurm, cgroup.conf; kernel, mm/oom_kill.c.
@@ -75,6 +76,12 @@ def _killed_programs(rows: pl.DataFrame) -> Iterator[Finding]:
     of_jobs = rows.filter(pl.any_horizontal(*is_rank, pl.col("message").str.ends_with(TESTS)))
     for (program,), killed in of_jobs.sort("source", "line").group_by("message", maintain_order=True):
         yield kernel_log_finding(killed, f"{program} killed: {_what_ran_out(killed)}")
+    others = rows.join(of_jobs, on=["source", "line"], how="anti").filter(pl.col("message") != "")
+    if others.height:
+        names = some_of(others["message"].unique(maintain_order=True).to_list(), MOST_NAMED)
+        finding = kernel_log_finding(others, f"{names} killed: {_what_ran_out(others)}")
+        finding.severity, finding.role = Severity.INFO, Role.CONTEXT  # of the machine, or of other jobs
+        yield finding
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)

@@ -124,7 +124,7 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             )
         elif how == EXIT:
             event = rows["message"][0] or f"ended with exit code {code}"
-            detail = f"the first process to end, reported by {reporters}; the logs do not show why"
+            detail = f"the first process to end, reported by {reporters}; no line that is known shows why"
             finding = exit_finding(rows, rank, f"{{processes}}: {event}", detail, "likely")
             finding.severity = Severity.WARNING
             yield finding

@@ -49,7 +49,7 @@ def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator
     counted = gpu_link.filter((pl.col("tool") == "nvidia-smi nvlink") & pl.col("links").is_not_null())
     for _, alike in counted.group_by("model", maintain_order=True):
         most = max(alike["links"].to_list())
-        fewer = alike.filter((pl.col("links") < most) & (pl.col("down") > 0))
+        fewer = alike.filter((pl.col("links") < most) & ((pl.col("down") > 0).fill_null(value=True)))
         if fewer.is_empty() or fewer.height * 2 > alike.height:
             continue  # without an NVLink bridge all links of a GPU are down
         normal = alike.filter(pl.col("links") == most).row(0, named=True)

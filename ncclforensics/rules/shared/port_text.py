@@ -14,6 +14,7 @@ from ncclforensics.rules.finding import Nic
 
 Row = dict[str, Any]
 SHOWN = 4  # ports or counters that are named; the others are only counted
+OF_A_HOST = 8
 
 
 def port_name(row: Row, prefix: str = "") -> str:
@@ -35,10 +36,10 @@ def nics_of(rows: Iterable[Row]) -> set[Nic]:
     return {(row["host"], row["device"], row["port"]) for row in rows if row["host"] and row["device"]}
 
 
-def port_names(rows: pl.DataFrame) -> str:
-    """Name the ports of these rows, at most SHOWN of them: `node1 mlx5_0 port 1, node2 mlx5_0 port 1 and 6 more`."""
+def port_names(rows: pl.DataFrame, most: int = SHOWN) -> str:
+    """Name the ports of these rows, the first few of many: `node1 mlx5_0 port 1, node2 mlx5_0 port 1 and 6 more`."""
     names = list(dict.fromkeys(port_name(row) for row in rows.to_dicts()))
-    return some_of(names, SHOWN)
+    return some_of(names, most)
 
 
 def period_text(row: Row) -> str:
