@@ -246,7 +246,7 @@ GPU 00000000:1B:00.0
 #   Rank  1 uses device  1 [0x03] Tesla P100-PCIE-16GB
 #      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
 """,
-        [("bench-run-cut-off", "info", "ends without a row of its table")],
+        [("bench-run-without-result", "info", "ends before its first result")],
     ),
     "ras-client-refused": (
         "Connecting to 127.0.0.1:28028: Connection refused\nFailed to connect to the NCCL RAS service!\n",
