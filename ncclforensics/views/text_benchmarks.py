@@ -58,7 +58,7 @@ def _others(report: Report) -> list[RenderableType]:
         tables.add_row(
             printable(row["test"] or "?"), printable(row["device"] or "?"), str(row["len"]), str(row["sizes"]),
             _figure(row["best"]), _figure(row["least"]) if row["len"] > 1 else "",
-            "" if row["latency"] is None else f"{row['late']:.2f} us",
+            "" if row["latency"] is None else f"{row['latency']:.2f} us",
         )  # fmt: skip
     matrices, pairs = (
         table_with_header("between GPUs, ranks or hosts", "pairs", "median", "least", figures=True),
