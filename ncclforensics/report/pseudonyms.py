@@ -28,9 +28,8 @@ _ASSIGNED = re.compile(
     r"((?:Bearer |Basic )?(?:\"[^\"]*\"|'[^']*'|[^\s,;]+))"
 )
 _OPTION = re.compile(r"(?<!\S)--?([0-9A-Za-z_-]+) +([^\s-]\S*)")
-_INNER_PATH = re.compile(
-    r"[^0-9A-Za-z._~/-]/(?!/)|^-+[A-Z]?/|[0-9A-Za-z]//(?!/)"
-)  # an absolute path behind something else
+_INNER_PATH = re.compile(r"[^0-9A-Za-z._~/-]/(?!/)|^-+[A-Z]?/|[0-9A-Za-z]//(?!/)")  # an absolute one, behind others
+_BEHIND_DOTS = re.compile(r"(?<=\.{3})(?=[^.])")  # that fill a line of a table up to the value
 _USER_AT_HOST = re.compile(r"([0-9A-Za-z_][0-9A-Za-z_.+-]*)@([0-9A-Za-z][0-9A-Za-z_.:-]*)")
 _NOTHING = re.compile(r"(?!)")
 MOST_ASSIGNMENTS = 50  # one inside the value of another
@@ -210,6 +209,8 @@ class Pseudonyms:
         self.add_names(text, marked_names.found)
         text = identifiers.SECRET.sub(lambda found: f"{found[found.lastindex or 0]}{REMOVED}", text)
         text = _OPTION.sub(self._option, _ASSIGNED.sub(self._assignment, text))
+        if _BEHIND_DOTS.search(text):
+            return "".join(map(self.text, _BEHIND_DOTS.split(text)))
         spans = [
             *((match.span(), self._url(match[1], match[2])) for match in identifiers.URL.finditer(text)),
             *((match.span(), REMOVED) for match in identifiers.TOKEN.finditer(text)),
