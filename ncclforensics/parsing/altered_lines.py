@@ -107,22 +107,19 @@ def _candidates(lines: pl.DataFrame) -> pl.DataFrame:
     """
     lines = lines.with_columns(pl.col("text", *NEXT).str.replace_all("\t", " ", literal=True))
     framed = _without_other_lines(lines.with_columns(_unframed(pl.col(name)).alias(name) for name in ("text", *NEXT)))
-    texts = [_joined(framed, 0)]
+    texts = [joined_texts(framed).select(*PLACE, "text", "parts", "is_known", level=pl.lit(0))]
     lines, framed = (
         rows.filter(~pl.col("is_known")).with_columns(pl.col("text").str.replace(f"{_part('_back')}$", ""))
         for rows in (lines, framed)
     )
     for level in range(1, DEPTH + 1):
-        single = lines.select(*PLACE, "text", parts=pl.lit(1), level=pl.lit(level), is_known=pl.lit(value=False))
-        texts += [single, _joined(framed, level)]
+        texts += [
+            read.select(*PLACE, "text", "parts", "is_known", level=pl.lit(level))
+            for read in (lines.with_columns(parts=pl.lit(1)), joined_texts(framed))
+        ]
         shorter = pl.col("text").str.replace(f"^(?:{_part('_front')})", "")
         lines, framed = (rows.filter(shorter != pl.col("text")).with_columns(shorter) for rows in (lines, framed))
     return pl.concat(texts, how="vertical_relaxed").unique([*PLACE, "text"], keep="first", maintain_order=True)
-
-
-def _joined(lines: pl.DataFrame, level: int) -> pl.DataFrame:
-    joined = joined_texts(lines).with_columns(level=pl.lit(level))
-    return joined.join(lines.select(*PLACE, "is_known"), on=PLACE, maintain_order="left")
 
 
 def _without_other_lines(lines: pl.DataFrame) -> pl.DataFrame:

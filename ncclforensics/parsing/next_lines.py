@@ -41,8 +41,9 @@ def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
     """Texts put together of each line and the next ones: the nearest lines first, with and without a blank between.
 
     Where lines are indented or quoted, their blanks at both ends are lost. Of lines that were cut at one width, those
-    that ended in a blank are then shorter than the longest one.
+    that ended in a blank are then shorter than the longest one. Other columns are those of the line.
     """
+    own_columns = pl.exclude("text", *NEXT)
     candidates, joined, words = [], pl.col("text"), pl.col("text").str.strip_chars_end(" ")
     stripped = [pl.col("text").str.strip_chars(" ")]
     for distance, name in enumerate(NEXT, 1):
@@ -54,7 +55,7 @@ def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
         ]
         joined, words, stripped = joined + following, words + " " + own, [*stripped, own]
         texts = (joined, words, words.str.strip_chars_start(" "), pl.concat_str(*filled, own))
-        candidates += [followed.select(*PLACE, text=text, parts=pl.lit(distance + 1)) for text in texts]
+        candidates += [followed.select(own_columns, text=text, parts=pl.lit(distance + 1)) for text in texts]
     return pl.concat(candidates).drop_nulls("text")
 
 
