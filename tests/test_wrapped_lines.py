@@ -145,12 +145,7 @@ STATUS = (
 )
 
 
-# Most of these, not all: a status line that is torn at 60 columns says no more than that something failed.
-LOST = "the rank's own time-out is lost where its line is broken at 60 columns"
-NARROW = pytest.param(60, marks=pytest.mark.xfail(reason=LOST, strict=False))
-
-
-@pytest.mark.parametrize("width", [NARROW, 100, 165, 200, 280, 400])
+@pytest.mark.parametrize("width", [60, 100, 165, 200, 280, 400])
 @pytest.mark.parametrize(
     "form", ["│ {:<{}} │", "> {:.{}}", "    {:.{}}", "{:.{}}"], ids=["box", "quote", "indent", "plain"]
 )

@@ -233,7 +233,7 @@ class Dialect:
             (
                 f"{c.shape.frame} {c.pattern.form}",
                 c.number,
-                c.pattern.is_greedy or c.pattern.is_open,
+                c.pattern.may_go_on,
                 c.shape.priority < 0,
             )
             for c in self.candidates

@@ -38,6 +38,11 @@ class Pattern(NamedTuple):
         """Whether free text ends the line."""
         return self.regex.rstrip("$)?").endswith((".+", ".*"))
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a matching line with more text behind it may match as well."""
+        return self.is_open or self.regex.rstrip("$)?").endswith((".+", ".*", "]+", "]*"))
+
 
 class Shape(NamedTuple):
     """One rule of a grammar: its frame, patterns, column types and example lines."""
