@@ -92,10 +92,10 @@ def write_job(folder: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("lagging", "reporting", "expected", "phrase"),
     [
-        (2, range(8), ("likely", [2]), ""),  # the status is printed for an error, too: it proves no standstill
+        (2, range(8), ("certain", [2]), ""),
         (5, range(8), ("likely", []), "but the watchdogs' messages show the others waiting for rank 5"),
         (5, (0, 1, 2, 3), ("likely", []), "but the watchdogs' messages show it waiting in a call itself"),
-        (5, (0, 1, 3), ("likely", [2]), ""),  # these say nothing of ranks 2 and 5
+        (5, (0, 1, 3), ("certain", [2]), ""),  # these say nothing of ranks 2 and 5
     ],
 )
 def test_watchdogs_that_contradict_the_lines_make_a_verdict_doubtful(
@@ -103,12 +103,23 @@ def test_watchdogs_that_contradict_the_lines_make_a_verdict_doubtful(
 ) -> None:
     write_job(tmp_path)
     text = "".join(STATUS.format(rank=rank, work=15 if rank == lagging else 16) for rank in reporting)
-    (tmp_path / "stderr.txt").write_text(text)
+    (tmp_path / "stderr.txt").write_text(TIMED_OUT.replace("SeqNum=17", "SeqNum=16") + text)
 
     found = hang(tmp_path)
 
     assert (found["certainty"], found["culprits"]) == expected
     assert phrase in found["reason"]
+
+
+def test_a_status_of_a_failure_alone_proves_no_standstill(tmp_path: Path) -> None:
+    """PyTorch prints it for an error, too; a time-out says so itself."""
+    write_job(tmp_path)
+    text = "".join(STATUS.format(rank=rank, work=15 if rank == 2 else 16) for rank in range(8))
+    (tmp_path / "stderr.txt").write_text(text)
+
+    found = hang(tmp_path)
+
+    assert (found["certainty"], found["culprits"]) == ("likely", [2])
 
 
 @pytest.mark.parametrize(
