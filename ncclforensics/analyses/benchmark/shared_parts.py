@@ -69,7 +69,7 @@ def _ends(tested_pair: pl.DataFrame, host_link: pl.DataFrame) -> pl.DataFrame:
     by_lid = ends.filter(pl.col("by_lid").is_not_null()).join(host_link, left_on="by_lid", right_on="lid")
     named = ends.filter(pl.col("by_lid").is_null() & pl.col("at").is_not_null())
     by_device = named.filter(pl.col("by").is_not_null()).join(
-        host_link, left_on=["at", "by"], right_on=["short", "device"], how="inner"
+        host_link, left_on=["at", "by"], right_on=["short", "device"]
     )
     by_host = named.filter(pl.col("by").is_null()).join(host_link, left_on="at", right_on="short")
     columns = ["pair", "end", "host", "adapter", "host_lid", "leaf", "leaf_guid", "leaf_port", "source", "line"]
@@ -95,7 +95,7 @@ def _judged(tested_pair: pl.DataFrame, ends: pl.DataFrame, fabric_switch: pl.Dat
     is_slow = (value < SLOW_RUN * usual).fill_null(value=False)
     can_compare = value.is_null() | (value.count().over(alike) >= CLASS_LEAST)
     return pairs.filter(pl.col("is_failed") | can_compare).select(
-        "pair", "is_failed", "source", "line", is_bad=pl.col("is_failed") | is_slow
+        "pair", "is_failed", is_bad=pl.col("is_failed") | is_slow
     )
 
 
@@ -112,7 +112,7 @@ def pair_part(
     links = fabric_link.join(latest, on="source", how="semi")
     host_link = links.filter(pl.col("kind") == "host").select(
         "host", "device", "lid", "source", "line", short=short_host("host").str.to_lowercase(), host_lid="lid",
-        adapter=pl.concat_str(pl.coalesce(pl.concat_str("host", "device", separator=" "), "name")),
+        adapter=pl.coalesce(pl.concat_str("host", "device", separator=" "), "name"),
         leaf="peer_name", leaf_guid="peer_guid", leaf_port="peer_port",
     )  # fmt: skip
     ends = _ends(tested_pair, host_link)
@@ -131,16 +131,16 @@ def pair_part(
         ),
         through.select(*of_pair, kind=pl.lit("leaf"), part="leaf", map_source="leaf_source", map_line="leaf_line"),
     ]  # fmt: skip
-    routed = frame_of_rows(list(_routed(only, links, route)), PAIR_PART)
-    parts += [routed, _paths(only.join(routed.select("pair").unique(), on="pair", how="anti"))]
+    between = only.filter((pl.len().over("pair") == 2) & (pl.col("leaf_guid").n_unique().over("pair") == 2))
+    routed = frame_of_rows(list(_routed(between, links, route)), PAIR_PART)
+    parts += [routed, _paths(between.join(routed.select("pair").unique(), on="pair", how="anti"))]
     rows = pl.concat([part for part in parts if part.height], how="diagonal_relaxed") if ends.height else routed
     return rows.drop_nulls("map_line").unique(["pair", "kind", "part"], maintain_order=True)
 
 
-def _paths(only: pl.DataFrame) -> pl.DataFrame:
+def _paths(between: pl.DataFrame) -> pl.DataFrame:
     """What lies between two leaves, of pairs whose ends are known and whose route is not."""
-    both = only.filter((pl.len().over("pair") == 2) & (pl.col("leaf_guid").n_unique().over("pair") == 2))
-    return both.group_by("pair", maintain_order=True).agg(
+    return between.group_by("pair", maintain_order=True).agg(
         pl.col("is_bad", "is_failed").first(),
         kind=pl.lit("path"),
         part=pl.lit("what lies between ") + pl.col("leaf").sort().str.join(" and "),
@@ -149,7 +149,7 @@ def _paths(only: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _routed(only: pl.DataFrame, links: pl.DataFrame, route: pl.DataFrame) -> Iterator[dict[str, Any]]:
+def _routed(between: pl.DataFrame, links: pl.DataFrame, route: pl.DataFrame) -> Iterator[dict[str, Any]]:
     """Yield links and upper switches of pairs, in both directions, as far as the forwarding tables tell."""
     ports = dict(zip(zip(route["table_guid"], route["lid"], strict=True), route["out_port"], strict=True))
     if not ports:
@@ -162,8 +162,7 @@ def _routed(only: pl.DataFrame, links: pl.DataFrame, route: pl.DataFrame) -> Ite
         for row in links.iter_rows(named=True)
         for near, far in (("", "peer_"), ("peer_", ""))
     }  # fmt: skip
-    ends = only.filter((pl.len().over("pair") == 2) & (pl.col("leaf_guid").n_unique().over("pair") == 2)).sort("pair")
-    rows = ends.to_dicts()
+    rows = between.sort("pair").to_dicts()
     for near, far in zip(rows[::2], rows[1::2], strict=True):
         of_pair = {name: near[name] for name in ("pair", "is_bad", "is_failed")}
         for start, end in ((near, far), (far, near)):
