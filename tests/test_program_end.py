@@ -60,13 +60,14 @@ def test_connections_lost_around_the_end_of_the_program(tmp_path: Path, lines: l
 
 
 BENCHMARK = """\
-# nThread 1 nGpus 8 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+# nThread 1 nGpus 8 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 \
+validation: 1 graph: 0
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
      1048576        262144     float     sum      -1    64.83   16.17   28.31      0    64.32   16.30   28.53      0
      2097152        524288     float     sum      -1    78.53   26.70   46.73      0    78.09   26.86   47.00      0
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 37.6
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.parametrize(
