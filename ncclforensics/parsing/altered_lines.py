@@ -16,13 +16,13 @@ from ncclforensics.parsing.matching import NO_HOST, Matched, match
 from ncclforensics.parsing.next_lines import (
     MAX_NEXT,
     NEXT,
+    PLACE,
     answered_shapes,
     is_short,
     joined_texts,
     with_next_lines,
 )
 
-PLACE = ["source", "line"]
 DEPTH = 6  # things in front of a line
 MAX_LINES = 200  # of one input that are read in other ways
 SEAM = 40  # characters on each side of the end of a line, for words that a break tore apart

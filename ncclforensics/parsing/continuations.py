@@ -13,7 +13,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.altered_lines import altered_lines
 from ncclforensics.parsing.matching import Matched, match
-from ncclforensics.parsing.next_lines import joined_texts, rest_lines, specific_shapes, with_next_lines
+from ncclforensics.parsing.next_lines import PLACE, joined_texts, rest_lines, specific_shapes, with_next_lines
 from ncclforensics.parsing.wrapped_lines import lines_of_specific_shapes
 
 MAX_LINES = 2_000  # lines that are tried together with the next ones
@@ -21,7 +21,6 @@ MAX_TORN = 200  # lines that are tried with every place where they may be torn
 MOST_PLACES = 40_000  # places where lines may be torn: each is a text that is matched
 MIN_WRAPPED = 2  # completed lines that show that an input was wrapped
 MIN_FIRST, MIN_REST = 8, 4  # characters of the message before a tear, and of the rest
-PLACE = ["source", "line"]
 
 
 def complete_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> Matched:

@@ -18,7 +18,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.grammar.patterns import FORM, OutputHead
 from ncclforensics.parsing.alike_rows import PROCESS
-from ncclforensics.parsing.continuations import PLACE
+from ncclforensics.parsing.next_lines import PLACE
 
 MOST_ENDS, FEWEST_ENDS = 64, 2
 LABELS = {"launcher_node": pl.String(), "launcher_rank": pl.Int32()}  # outputs of several may be merged in one file
