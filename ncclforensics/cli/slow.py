@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import typer
 
 from ncclforensics.cli.option_groups import Printing, Reading, Shown, with_options
@@ -16,7 +18,6 @@ def slow(paths: Paths, *, printing: Printing, shown: Shown, reading: Reading) ->
     From profiler traces, tables, step lines, Inspector records and Flight Recorder dumps; reads every byte.
     """
     report = reading.load(paths, shown, everything=False, shows_problems=is_on_terminal(printing))
-    report = reading.redacted(report)
-    report.is_about_slow = True
+    report = replace(reading.redacted(report), is_about_slow=True)
     write_report(report, printing)
     raise typer.Exit(exit_code_of_slow(report, printing.fail_on))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -59,8 +60,7 @@ def verdict(report: Report) -> Answer:
 
 def slow(report: Report) -> Answer:
     """Return what makes a job slow, with the times of each rank in a usual step, in microseconds."""
-    report.is_about_slow = True
-    entire = json_report.as_object(report)
+    entire = json_report.as_object(replace(report, is_about_slow=True))
     problems = [f"{row['path']} {problem}" for row in entire["inputs"] for problem in row["problems"]]
     times = report.run["rank_time"].sort("own_us", descending=True).to_dicts()
     answer: Answer = bounded({"slow": entire["slow"], "ranks": times, "problems": problems})
