@@ -286,13 +286,14 @@ class JobRows:
 
 def _dictionaries(rows: pl.DataFrame) -> list[Row]:
     """The rows as dictionaries, which share equal texts of Categorical columns."""
-    if len(rows) < MANY_ROWS:
-        return rows.to_dicts()
     return [dict(zip(rows.columns, row, strict=True)) for row in _values(rows)]
 
 
 def _values(rows: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """The values of the rows, which share equal texts of Categorical columns."""
+    """The values of the rows, which share equal texts of Categorical columns if there are many."""
+    if len(rows) < MANY_ROWS:
+        yield from rows.iter_rows()
+        return
     texts = {column.name: _texts(column) for column in rows if column.dtype == pl.Categorical}
 
     def values(column: pl.Series) -> list[Any]:

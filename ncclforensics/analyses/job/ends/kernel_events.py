@@ -100,10 +100,10 @@ def run_days(
 ) -> pl.DataFrame:
     """One row with the days that an event may be of; none if no line of the run has a date."""
     kernel_logs = {*hardware_event["source"], *kernel_kill["source"], *kernel_report["source"]}
-    times = [_times(source.filter(~pl.col("source").is_in(kernel_logs)), "last_time"), _times(job_end, "time")]
+    printed = [_texts(source.filter(~pl.col("source").is_in(kernel_logs)), "last_time"), _texts(job_end, "time")]
     frames = (failure, warning, communicator, work_timeout, work_status, c10d_note)
-    times += [_times(frame, clock) for frame in frames for clock in CLOCKS]
-    of_run = pl.concat(times)
+    printed += [_texts(frame, clock) for frame in frames for clock in CLOCKS]
+    of_run = pl.concat(printed).drop_nulls().unique().to_frame("printed").select(_time("printed")).to_series().drop_nulls()
     if of_run.is_empty():
         return pl.DataFrame(schema=RUN_DAYS)
     in_order = pl.select(time=december_first(pl.lit(of_run)))
@@ -149,8 +149,6 @@ def _time(column: str) -> pl.Expr:
     return as_time(pl.col(column).cast(pl.String), NO_YEAR).dt.replace(year=NO_YEAR)  # syslog prints none
 
 
-def _times(frame: pl.DataFrame, column: str) -> pl.Series:
-    """Return the times in a column; an empty series where a frame has no such column."""
-    if column not in frame.columns:
-        return pl.Series(dtype=pl.Datetime("us"))
-    return frame.select(time=_time(column))["time"].drop_nulls()
+def _texts(frame: pl.DataFrame, column: str) -> pl.Series:
+    """Return the times in a column as they are printed; an empty series where a frame has no such column."""
+    return frame[column].cast(pl.String) if column in frame.columns else pl.Series(dtype=pl.String)
