@@ -113,6 +113,8 @@ def _candidates(lines: pl.DataFrame) -> pl.DataFrame:
         for rows in (lines, framed)
     )
     for level in range(1, DEPTH + 1):
+        if lines.is_empty():
+            break
         texts += [
             read.select(*PLACE, "text", "parts", "is_known", level=pl.lit(level))
             for read in (lines.with_columns(parts=pl.lit(1)), joined_texts(framed))

@@ -47,6 +47,9 @@ def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
     candidates, joined, words = [], pl.col("text"), pl.col("text").str.strip_chars_end(" ")
     stripped = [pl.col("text").str.strip_chars(" ")]
     for distance, name in enumerate(NEXT, 1):
+        followed = followed.filter(pl.col(name).is_not_null())
+        if candidates and followed.is_empty():
+            break
         following = pl.col(name)
         own = following.str.strip_chars(" ")
         width = pl.max_horizontal(part.str.len_chars() for part in stripped)
@@ -56,7 +59,7 @@ def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
         joined, words, stripped = joined + following, words + " " + own, [*stripped, own]
         texts = (joined, words, words.str.strip_chars_start(" "), pl.concat_str(*filled, own))
         candidates += [followed.select(own_columns, text=text, parts=pl.lit(distance + 1)) for text in texts]
-    return pl.concat(candidates).drop_nulls("text")
+    return pl.concat(candidates)
 
 
 def specific_shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
