@@ -86,18 +86,16 @@ class EmbeddedFormat:
     grammars: tuple[str, ...]
     signature_frames: tuple[str, ...]
 
-    def is_in(self, texts: pl.Series) -> bool:
-        """Whether any text is a line of the signature frames."""
-        return bool(texts.str.contains(self.signature_regex).any())
+    def is_line(self, texts: pl.Series) -> pl.Series:
+        """Whether each text is a line of the signature frames; few formats have an anchor in any of the texts."""
+        anchors, unanchored = hints(self.signatures)
+        if not unanchored and not texts.str.contains_any(anchors).any():
+            return pl.repeat(value=False, n=texts.len(), eager=True)
+        return texts.str.contains(self.signature_regex)
 
     def count_in(self, texts: pl.Series) -> int:
         """How many texts are lines of the signature frames."""
-        return int(texts.str.contains(self.signature_regex).sum())
-
-    def may_be_in(self, texts: pl.Series) -> bool:
-        """Whether an anchor of a signature stands anywhere in the texts: quicker than `is_in`, with false positives."""
-        anchors = sorted({anchor for signature in self.signatures for anchor in signature.anchors})
-        return bool(anchors) and bool(texts.str.contains_any(anchors).any())
+        return int(self.is_line(texts).sum())
 
     @cached_property
     def signature_regex(self) -> str:
@@ -108,6 +106,12 @@ class EmbeddedFormat:
     def signatures(self) -> list[Signature]:
         """The signatures of this format, one for each of its grammars."""
         return [load(name).signature(self.signature_frames) for name in self.grammars]
+
+
+def hints(signatures: Sequence[Signature]) -> tuple[list[str], str]:
+    """Literals, one of which stands in every signature line, and a regex of the signatures without a literal."""
+    anchors = sorted({anchor for signature in signatures for anchor in signature.anchors})
+    return anchors, "|".join(signature.unanchored for signature in signatures if signature.unanchored)
 
 
 class Quotation(NamedTuple):
@@ -159,21 +163,31 @@ class Dialect:
 
     def including_formats_in(self, texts: pl.Series) -> Dialect:
         """This dialect with the shapes of embedded formats whose signatures stand in the texts."""
-        absent = [embedded for embedded in self.embedded_formats if embedded.name not in self.detected]
-        texts = self._signature_rows(texts.to_frame("text"))["text"] if absent else texts.clear()
-        if texts.is_empty():
-            return self
-        present = {*self.detected, *(embedded.name for embedded in absent if embedded.is_in(texts))}
-        return (self.base or self)._including([fmt for fmt in self.embedded_formats if fmt.name in present])
+        found = [*self.detected, *self._formats_of(texts.to_frame("text").with_columns(source=0)).get(0, [])]
+        return (self.base or self)._including([fmt for fmt in self.embedded_formats if fmt.name in found])
 
     def by_source(self, samples: pl.DataFrame) -> dict[int, Dialect]:
         """The dialects of sources that hold embedded formats, by samples of their lines (columns `source`, `text`)."""
-        rows = self._signature_rows(samples)
-        detected: dict[int, list[EmbeddedFormat]] = {}
-        for embedded in self.embedded_formats if rows.height else ():
-            for source in rows.filter(pl.col("text").str.contains(embedded.signature_regex))["source"].unique():
-                detected.setdefault(source, []).append(embedded)
-        return {source: self._including(formats) for source, formats in detected.items()}
+        return {
+            source: self._including([fmt for fmt in self.embedded_formats if fmt.name in names])
+            for source, names in self._formats_of(samples).items()
+        }
+
+    def _formats_of(self, rows: pl.DataFrame) -> dict[int, list[str]]:
+        """The embedded formats whose signature lines stand in each source, without those that this dialect has.
+
+        NCCL's own lines and lines without any anchor are excluded first: that leaves few.
+        """
+        rows = rows.filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
+        absent = [embedded for embedded in self.embedded_formats if embedded.name not in self.detected]
+        if rows.height and absent:
+            anchors, unanchored = self._signature_hints
+            rows = rows.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(unanchored))
+        found: dict[int, list[str]] = {}
+        for embedded in absent if rows.height else ():
+            for source in rows["source"].filter(embedded.is_line(rows["text"])).unique():
+                found.setdefault(source, []).append(embedded.name)
+        return found
 
     @cached_property
     def with_all_formats(self) -> Dialect:
@@ -192,27 +206,8 @@ class Dialect:
         return self._variants[names]
 
     @cached_property
-    def _absent_signatures(self) -> str:
-        absent = [embedded for embedded in self.embedded_formats if embedded.name not in self.detected]
-        return "|".join(embedded.signature_regex for embedded in absent)
-
-    def _signature_rows(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows whose text is a signature line of a format that this dialect lacks.
-
-        NCCL's own lines and lines without any anchor are excluded first: that leaves few for the large regex.
-        """
-        others = rows.filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
-        if others.height:
-            anchors, unanchored = self._signature_hints
-            others = others.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(unanchored))
-        return others.filter(pl.col("text").str.contains(self._absent_signatures)) if others.height else others
-
-    @cached_property
     def _signature_hints(self) -> tuple[list[str], str]:
-        """Literals, one of which stands in every signature line, and a regex of the signatures without a literal."""
-        signatures = [signature for embedded in self.embedded_formats for signature in embedded.signatures]
-        anchors = sorted({anchor for signature in signatures for anchor in signature.anchors})
-        return anchors, "|".join(signature.unanchored for signature in signatures if signature.unanchored)
+        return hints([signature for embedded in self.embedded_formats for signature in embedded.signatures])
 
     @cached_property
     def answered_forms(self) -> dict[str, list[str]]:

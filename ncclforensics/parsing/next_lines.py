@@ -44,7 +44,8 @@ def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
     that ended in a blank are then shorter than the longest one. Other columns are those of the line.
     """
     own_columns = pl.exclude("text", *NEXT)
-    candidates, joined, words = [], pl.col("text"), pl.col("text").str.strip_chars_end(" ")
+    candidates: list[pl.DataFrame] = []
+    joined, words = pl.col("text"), pl.col("text").str.strip_chars_end(" ")
     stripped = [pl.col("text").str.strip_chars(" ")]
     for distance, name in enumerate(NEXT, 1):
         followed = followed.filter(pl.col(name).is_not_null())

@@ -103,7 +103,8 @@ def run_days(
     printed = [_texts(source.filter(~pl.col("source").is_in(kernel_logs)), "last_time"), _texts(job_end, "time")]
     frames = (failure, warning, communicator, work_timeout, work_status, c10d_note)
     printed += [_texts(frame, clock) for frame in frames for clock in CLOCKS]
-    of_run = pl.concat(printed).drop_nulls().unique().to_frame("printed").select(_time("printed")).to_series().drop_nulls()
+    distinct = pl.DataFrame({"printed": pl.concat(printed).drop_nulls().unique()})
+    of_run = distinct.select(_time("printed")).to_series().drop_nulls()
     if of_run.is_empty():
         return pl.DataFrame(schema=RUN_DAYS)
     in_order = pl.select(time=december_first(pl.lit(of_run)))
