@@ -33,5 +33,10 @@ def sample(items: Iterable[Item], share: int) -> list[Item]:
     return [item for item in items if IS_FULL or _hash(item) % share == 0]
 
 
+def drawn(items: list[Item], share: int) -> list[Item]:
+    """The same, of a list of which at least one item is wanted."""
+    return sample(items, share) or [min(items, key=_hash)]
+
+
 def _hash(item: object) -> int:
     return zlib.crc32(str(getattr(item, "name", item)).encode())

@@ -55,8 +55,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests that share a cached result on one worker, and mark those that `make quick` leaves out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Group tests that share a cached result on one worker, and mark those that `make quick` leaves out.
+
+    Of a test with the mark `one_in(n)`, `make test` tries one in so many cases.
+    """
+    left_out = set() if budget.IS_FULL else {*map(id, items)} - {*map(id, _drawn(items))}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+    items[:] = [item for item in items if id(item) not in left_out]
     quick = {incident.name for incident in incidents.one_of_each_kind()}
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
@@ -68,6 +74,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(params["shape"].grammar))
         if "large" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("large"))
+
+
+def _drawn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The cases that are tried: of each test with a mark, at least one."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for of_test in cases.values():
+        mark = of_test[0].get_closest_marker("one_in")
+        yield from budget.drawn(of_test, mark.args[0]) if mark else of_test
 
 
 @pytest.fixture(autouse=True)

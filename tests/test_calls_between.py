@@ -103,6 +103,7 @@ def test_every_line_that_creates_or_ends_a_communicator_names_it_as_a_call_does(
     assert all(CALL.delimiters[POINTER][0] in example for example in shape.examples)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("handling", [(), (Handling.KUBECTL,), (Handling.JSON_LINES,)])
 def test_only_the_logs_of_the_named_rank_and_two_others_are_read_whole(
     handling: tuple[Handling, ...], tmp_path: Path
@@ -246,6 +247,7 @@ def test_lines_lost_between_the_windows_of_long_logs_accuse_no_rank(
     assert set(windows["hang"]["culprits"]) <= at_fault | set(whole["hang"]["culprits"])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("version", ["2.21.5", "2.27.7", "2.30.7"])
 @pytest.mark.parametrize("lost", [9, 23, 200])
 def test_many_lines_lost_between_the_windows_of_long_logs_accuse_no_rank(
@@ -314,6 +316,7 @@ def with_ends_kept(paths: list[str], monkeypatch: pytest.MonkeyPatch, calls: int
     return build_report(run, rules=select_rules(everything=True))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.OTHER_COUNT, FaultKind.RECV_NEVER_POSTED])
 @pytest.mark.parametrize("layout", Layout)
 def test_a_full_read_keeps_the_calls_at_both_ends_of_each_process(
@@ -355,6 +358,7 @@ def test_keeping_the_ends_of_processes_gives_the_verdict_of_all_calls(plan: Plan
     assert reported(as_object(ends)) == reported(as_object(whole))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.OTHER_COUNT, FaultKind.RECV_NEVER_POSTED])
 def test_saved_runs_of_long_logs_give_the_verdict_of_the_logs(
     kind: FaultKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -116,6 +116,7 @@ def write_tables(fabric: SimulatedFabric, path: Path) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "fault", [FabricFault.NONE, FabricFault.SPINE_SHORT, FabricFault.CROSSED_RAILS, FabricFault.SLOW_LINK]
 )

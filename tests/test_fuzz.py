@@ -31,6 +31,7 @@ FEW = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_broke_once_breaks_no_more(case: Path) -> None:
     ways = (case / "ways.txt").read_text(encoding="utf-8").split() if (case / "ways.txt").exists() else []
@@ -38,6 +39,7 @@ def test_what_broke_once_breaks_no_more(case: Path) -> None:
     check_all(case / "inputs", ways)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", FEW)
 def test_hostile_inputs_of_every_kind_are_survived(target: str, tmp_path: Path) -> None:

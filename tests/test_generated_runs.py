@@ -112,6 +112,7 @@ UNEQUAL_WINDOWS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("version", ["2.21.5", "2.27.7"])  # of the second, opCount is no number of calls
 @pytest.mark.parametrize("case", UNEQUAL_WINDOWS)
 def test_windows_that_hold_unequal_numbers_of_calls_give_the_verdict_of_a_full_read(

@@ -81,6 +81,7 @@ def test_every_example_matches_a_pattern_of_its_rule() -> None:
     assert [(frame, example) for frame, example, fields in examples_by_pattern() if fields is None] == []
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @every_shape
 def test_both_engines_find_the_same_fields_in_the_examples(shape: Shape) -> None:
@@ -121,6 +122,7 @@ def test_every_pattern_compiles_and_fills_its_columns() -> None:
             assert set(fields.struct.fields) == set(pattern.columns) <= set(shape.columns), shape.frame
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @every_shape
 def test_both_engines_find_the_same_fields_in_generated_lines(shape: Shape) -> None:

@@ -46,6 +46,7 @@ def judged(folder: Path) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("fault", "of", "at", "expected"),
     [

@@ -183,6 +183,7 @@ def test_every_verdict_can_be_simulated(verdict: str, tmp_path: Path, capsys: py
     assert found["culprits"] == (truth["culprits"] if truth["visibility"] else [])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "handlings", [[kind] for kind in Handling] + [[Handling.CRI, Handling.KUBECTL, Handling.ROTATED]]
 )

@@ -68,6 +68,7 @@ def last_lines(report: Report, *, everything: bool = False) -> str:
     return squeezed("".join(rows[1 - HEIGHT :]))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("incident", ALL, ids=lambda incident: incident.name)
 def test_the_last_screen_shows_the_verdict_and_what_to_run_now(incident: Incident) -> None:
     reports = [(checked(incident).report, True)] + [(answer(incident).report, False)] * incident.is_hang
