@@ -6,6 +6,7 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,19 @@ def _no_part_of_the_program_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         raise error
 
     monkeypatch.setattr(Defect, "of", failed)
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Report]:
+    """`alone(*lines)`: the report on a log of nothing but these lines, read once for all tests."""
+
+    @cache
+    def report(*lines: str) -> Report:
+        log = tmp_path_factory.mktemp("alone") / "job.log"
+        log.write_text("".join(f"{line}\n" for line in lines))
+        return analyze(str(log), everything=True)
+
+    return report
 
 
 @pytest.fixture

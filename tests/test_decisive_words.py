@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from ncclforensics.extensions.examples import fields_by_pattern
 from ncclforensics.grammar.column_types import COLUMN_TYPES
 from ncclforensics.grammar.meanings import Kind
 from ncclforensics.grammar.patterns import Shape
+from ncclforensics.report.build import Report
 from ncclforensics.views.text_screen import HEIGHT, screen
 from tests.budget import IS_FULL
 from tests.test_meanings import ANSWERABLE, Sample, samples
@@ -43,15 +44,12 @@ FAILURES = [shape for shape in ANSWERABLE if any(s.meaning.kind is Kind.FAILURE 
 
 
 @pytest.mark.parametrize("shape", FAILURES, ids=lambda shape: shape.frame)
-def test_what_failed_stands_whole_on_the_first_screen(shape: Shape, tmp_path: Path) -> None:
+def test_what_failed_stands_whole_on_the_first_screen(shape: Shape, alone: Callable[..., Report]) -> None:
     failures = [sample for sample in samples(shape) if sample.meaning.kind is Kind.FAILURE]
     tried = {sample.text if IS_FULL else sample.form: sample for sample in failures if any(reasons(sample))}
     cut: list[tuple[int, str]] = []
-    for number, sample in enumerate(tried.values()):
-        log = tmp_path / str(number) / "job.log"
-        log.parent.mkdir()
-        log.write_text("".join(f"{line}\n" for line in filter(None, [sample.head, sample.text])))
-        report = analyze(str(log), everything=True)
+    for sample in tried.values():
+        report = alone(*sample.lines)
         for width in WIDTHS:
             shown = squeezed(screen(report, width=width, height=HEIGHT))
             cut += [(width, reason) for reason in reasons(sample) if squeezed(reason) not in shown]

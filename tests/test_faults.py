@@ -28,7 +28,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize(("command", "step"), [("stdin", "197"), ("save", "3607"), ("merge", "997"), ("history", "1321")])
+@pytest.mark.parametrize(
+    ("command", "step"), [("stdin", "197"), ("save", "3607"), ("merge", "997"), ("history", "1321")]
+)
 def test_any_call_on_a_file_may_fail(command: str, step: str, library: Path) -> None:
     _try(library, "--only", command, "--step", step)
 

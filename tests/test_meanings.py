@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
 
-from ncclforensics import analyze
 from ncclforensics.errors import GrammarError
 from ncclforensics.extensions.examples import fields_by_pattern
 from ncclforensics.formats import all_formats
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.meanings import ANSWERED, Kind, Meaning, read_meanings
 from ncclforensics.grammar.patterns import Shape
+from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Category
 from ncclforensics.views import json_report
 from tests.budget import IS_FULL
@@ -47,6 +46,11 @@ class Sample(NamedTuple):
                 return next(s.examples[0] for s in first if s.frame in form.SIGNATURES)
         return ""
 
+    @property
+    def lines(self) -> list[str]:
+        """A log of nothing but this line."""
+        return [*filter(None, [self.head]), self.text]
+
 
 def samples(shape: Shape) -> Iterator[Sample]:
     meanings = grammar_file.load(shape.grammar).meanings[shape.frame]
@@ -59,28 +63,27 @@ def samples(shape: Shape) -> Iterator[Sample]:
 ANSWERABLE = [shape for shape in SHAPES if any(samples(shape))]
 
 
-def unanswered(sample: Sample, folder: Path) -> str:
+def unanswered(sample: Sample, alone: Callable[..., Report]) -> str:
     """What is wrong with the answer to a log of nothing but this line; nothing if it is answered."""
-    log = folder / "job.log"
-    lines = [*filter(None, [sample.head]), sample.text]
-    log.write_text("".join(f"{line}\n" for line in lines))
-    report = analyze(str(log), everything=True)
+    report = alone(*sample.lines)
     answers = [
         finding
         for finding in json_report.as_object(report)["findings"]
         if finding["category"] != Category.INCOMPLETE_EVIDENCE or sample.meaning.category == finding["category"]
-        if any(line["line"] == len(lines) for line in finding["evidence"])
+        if any(line["line"] == len(sample.lines) for line in finding["evidence"])
     ]
-    of_verdict = report.frames["verdict_evidence"].filter(line=len(lines))
+    of_verdict = report.frames["verdict_evidence"].filter(line=len(sample.lines))
     if not answers and of_verdict.is_empty():
         return f"{sample.shape.frame} {sample.form}: {sample.text}"
     return "" if all(answer["title"] and answer["remedy"] for answer in answers) else f"no remedy: {sample.text}"
 
 
 @pytest.mark.parametrize("shape", ANSWERABLE, ids=lambda shape: shape.frame)
-def test_a_line_that_states_a_failure_is_answered_where_it_stands_alone(shape: Shape, tmp_path: Path) -> None:
+def test_a_line_that_states_a_failure_is_answered_where_it_stands_alone(
+    shape: Shape, alone: Callable[..., Report]
+) -> None:
     tried = {sample.text if IS_FULL else sample.form: sample for sample in samples(shape)}  # one of each form
-    wrong = [found for sample in tried.values() if (found := unanswered(sample, tmp_path))]
+    wrong = [found for sample in tried.values() if (found := unanswered(sample, alone))]
 
     assert wrong == []
 
