@@ -50,6 +50,7 @@ REQUEST = CaptureRequest(
     ranks_per_gpu=1,
     share=False,
     steps=30,
+    profile=False,
     inject=(),
     collectives=None,
     algorithms=None,
@@ -90,6 +91,7 @@ def plan(folder: Path, **other: Any) -> Plan:
         gpus=[GPU, replace(GPU, ordinal=1, uuid="GPU-1")],
         ranks_per_gpu=1,
         steps=30,
+        profiled=0,
         faults=(),
         collectives=COLLECTIVES,
         sizes=sizes(8, 1 << 20),
@@ -179,6 +181,20 @@ def test_an_algorithm_is_measured_alone_in_a_folder_below(tmp_path: Path) -> Non
     assert ring.folder == tmp_path / "ring"
     assert {name for name, _ in ring.sweep} == {"all_reduce"}
     assert "NCCL_ALGO" not in plan(tmp_path).variables(0)
+
+
+@pytest.mark.parametrize(("steps", "profiled"), [(30, 22), (10, 10)])
+def test_the_last_steps_are_recorded_on_request(steps: int, profiled: int, tool: Callable[[str, str], Path]) -> None:
+    two_gpus(tool)
+    asked = replace(REQUEST, steps=steps, profile=True)
+
+    planned = build_plan(asked, {}, "x")
+
+    assert (planned.record()["profiled"], build_plan(REQUEST, {}, "x").record()["profiled"]) == (profiled, 0)
+    assert f"the profiler records the last {profiled}" in "\n".join(planned.describe())
+    assert "--profile" in asked.arguments()
+    with pytest.raises(UsageError, match="--profile"):
+        build_plan(replace(asked, program="all_reduce_perf"), {}, "x")
 
 
 @pytest.mark.parametrize(("names", "backend"), [("Ring,Star", "nccl"), ("Ring", "gloo")])

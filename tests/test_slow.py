@@ -56,6 +56,8 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: Path | str) -> tuple
         ("periodic", "periodic-stalls", (3,)),
         ("net-slow-link", "slow-communication", ()),
         ("imbalance", "uneven-work", ()),
+        ("late-in-a-capture", "slow-rank", (2,)),  # --profile --inject slow:2:40
+        ("a-capture", "exposed-communication", ()),
         ("balanced-groups", "exposed-communication", ()),
         ("busy-machine", "exposed-communication", ()),
         ("late-on-a-busy-machine", "slow-rank", (6,)),

@@ -38,6 +38,8 @@ FEWEST_SPLIT_BYTES = 32_000  # every number of calls divides it into whole eleme
 SPLIT_MEMORY = 15 / 16  # of --memory, which the largest call may take
 GRACE_PERIOD = 5.0  # seconds that other ranks get after a call has failed on one
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# The last ones: the first calls on a communicator take longer. Twenty are judged; those at the ends of a trace are cut.
+PROFILED_STEPS = 22
 TRACE_CALLS = "2000"  # capacity of the Flight Recorder, in calls
 
 
@@ -51,6 +53,7 @@ class Plan:
     gpus: Sequence[Gpu]  # empty for gloo
     ranks_per_gpu: int
     steps: int
+    profiled: int  # the last of the steps, which PyTorch's profiler records
     faults: Sequence[InjectedFault]
     collectives: Sequence[str]
     sizes: Sequence[int]
@@ -65,7 +68,9 @@ class Plan:
     def with_algorithm(self, algorithm: str) -> Plan:
         """Return a plan that measures only all_reduce with one algorithm, in a subfolder."""
         folder = self.folder / algorithm.lower()
-        return replace(self, folder=folder, algorithm=algorithm, collectives=("all_reduce",), faults=(), steps=1)
+        return replace(
+            self, folder=folder, algorithm=algorithm, collectives=("all_reduce",), faults=(), steps=1, profiled=0
+        )
 
     @property
     def communicator_id(self) -> str:
@@ -121,7 +126,7 @@ class Plan:
         return {
             "run": self.communicator_id, "backend": self.backend, "nranks": self.nranks, "rehearsal": self.is_rehearsal,
             "gpus": [gpu.ordinal for local in range(most) if (gpu := self.gpu_of(local)) is not None],
-            "ranks_per_gpu": self.ranks_per_gpu, "steps": self.steps,
+            "ranks_per_gpu": self.ranks_per_gpu, "steps": self.steps, "profiled": self.profiled,
             "drills": [fault.record() for fault in self.faults],
             "sweep": self.sweep, "sweep_s": self.limit_s * SWEEP_SHARE, "warmup": WARMUP, "iterations": ITERATIONS,
             "pairs_s": self.limit_s * PAIRS_SHARE, "pair_bytes": min(max(self.sizes), MOST_PAIR_BYTES),
@@ -193,7 +198,8 @@ class Plan:
         if self.program:
             yield f"Program: {' '.join(self.command())}"
         else:
-            yield f"Steps: {self.steps} AllReduce of 1 MiB"
+            recorded = f"; the profiler records the last {self.profiled}" if self.profiled else ""
+            yield f"Steps: {self.steps} AllReduce of 1 MiB{recorded}"
             yield self._measurement_text()
         if self.faults:
             yield f"Injected faults: {', '.join(fault.text for fault in self.faults)}"

@@ -30,6 +30,7 @@ class CaptureRequest:
     ranks_per_gpu: int
     share: bool
     steps: int
+    profile: bool
     inject: Sequence[str]
     collectives: str | None
     algorithms: str | None
@@ -55,7 +56,8 @@ class CaptureRequest:
             )
         given = [(name, str(value)) for name, value in options.items() if value is not None]
         given += [("--inject", text) for text in self.inject]
-        return [argument for pair in given for argument in pair] + ["--share"] * self.share
+        flags = ["--share"] * self.share + ["--profile"] * self.profile
+        return [argument for pair in given for argument in pair] + flags
 
 
 def build_plan(request: CaptureRequest, environment: Mapping[str, str], default_folder: str) -> Plan:
@@ -73,6 +75,8 @@ def build_plan(request: CaptureRequest, environment: Mapping[str, str], default_
             f"{request.program} is built without MPI, so each process of {launcher_rank.launcher} would test its own "
             "GPU only; build nccl-tests with MPI=1, or run capture once on one host"
         )
+    if request.program and request.profile:
+        raise UsageError("--profile records steps of PyTorch; it cannot be combined with --nccl-tests")
     if request.program and any(fault.is_in_steps for fault in faults):
         raise UsageError("--nccl-tests supports only the faults socket, no-gdr and channels:N")
     memory = plan.parse_size(request.memory)
@@ -83,6 +87,7 @@ def build_plan(request: CaptureRequest, environment: Mapping[str, str], default_
         gpus=found,
         ranks_per_gpu=request.ranks_per_gpu,
         steps=request.steps,
+        profiled=min(plan.PROFILED_STEPS, request.steps) if request.profile else 0,
         faults=faults,
         collectives=_collectives(request.collectives),
         sizes=plan.sizes(plan.SMALLEST, _largest(request, memory)),

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class Rank:
             "backend": self.plan["backend"],
         }  # fmt: skip
         self._results = open(folder / f"measured.rank{rank}.jsonl", "a", buffering=1, encoding="utf-8")
+        self._trace = folder / f"trace.rank{rank}.json.gz"
         self._decisions = 0
 
     def write_measurement(self, **fields: Any) -> None:
@@ -128,16 +130,31 @@ class Rank:
         """Repeat an AllReduce as a training loop does, with the injected faults."""
         buffer = self.comm.floats(STEP // BYTES).zero_()
         faults = [fault for fault in self.plan["drills"] if fault["rank"] == self.rank]
-        for step in range(self.plan["steps"]):
-            name = "all_reduce"
-            for fault in faults:
-                if fault["kind"] == "slow":
-                    time.sleep(fault["amount"] / 1000)
-                elif fault["step"] == step:
-                    name = _inject(fault["kind"])
-            with self.comm.completing(name):
-                COLLECTIVES[name].run(self.comm, buffer, buffer)
-            self.write_measurement(step=step)
+        profiler = self._profiler()
+        with profiler or nullcontext():
+            for step in range(self.plan["steps"]):
+                name = "all_reduce"
+                for fault in faults:
+                    if fault["kind"] == "slow":
+                        time.sleep(fault["amount"] / 1000)
+                    elif fault["step"] == step:
+                        name = _inject(fault["kind"])
+                with self.comm.completing(name):
+                    COLLECTIVES[name].run(self.comm, buffer, buffer)
+                self.write_measurement(step=step)
+                if profiler:
+                    profiler.step()
+
+    def _profiler(self) -> torch.profiler.profile | None:
+        """A profiler that writes a trace of the last steps, if any are to be recorded."""
+        profiled = self.plan["profiled"]
+        if not profiled:
+            return None
+        before = self.plan["steps"] - profiled
+        return torch.profiler.profile(
+            schedule=torch.profiler.schedule(wait=max(before - 1, 0), warmup=min(before, 1), active=profiled, repeat=1),
+            on_trace_ready=lambda profile: profile.export_chrome_trace(str(self._trace)),
+        )
 
     def _sweep(self) -> bool:
         """Measure every collective at every size, as long as there is time; return whether all were measured."""

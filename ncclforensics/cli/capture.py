@@ -65,6 +65,12 @@ def capture(
         ),
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="AllReduce calls before the measurements.")] = 30,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Record the last 22 of these calls with PyTorch's profiler: whom do the others wait for?"
+        ),
+    ] = False,
     collectives: Annotated[
         str | None,
         typer.Option("--collectives", metavar="LIST", help="Measure only these: all_reduce,all_gather,…"),
@@ -129,6 +135,7 @@ def capture(
         ranks_per_gpu=ranks_per_gpu,
         share=share,
         steps=steps,
+        profile=profile,
         inject=inject or (),
         collectives=collectives,
         algorithms=algorithms,
