@@ -16,6 +16,7 @@ STATED_LINE = {
     "host": pl.Categorical(),  # null where the line names none
     "pid": pl.Int32(),
     "rank": pl.Int32(),  # of the world, where a prefix of the line names it
+    "worker": pl.String(),  # as an engine names the process
     "frame": pl.String(),
     "form": pl.String(),
     "kind": pl.String(),  # failure, condition or consequence
@@ -24,6 +25,7 @@ STATED_LINE = {
     "remedy": pl.String(),
 }
 HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a line, the nearest to it first
+PIDS = ("pid", "launcher_pid")
 RANKS = ("global_rank", "launcher_rank")
 
 
@@ -52,8 +54,9 @@ def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
     return rows.select(
         *ORIGIN,
         host=_first(rows, HOSTS, pl.String()).cast(pl.Categorical()),
-        pid=_first(rows, ("pid",), pl.Int32()),
+        pid=_first(rows, PIDS, pl.Int32()),
         rank=_first(rows, RANKS, pl.Int32()),
+        worker=_first(rows, ("worker",), pl.String()),
         frame=pl.lit(name),
         form=form,
         kind=of_form({form: str(meaning.kind) for form, meaning in answered.items()}),

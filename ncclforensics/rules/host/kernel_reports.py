@@ -208,6 +208,12 @@ _DRIVER_REPORTS = {
         Severity.WARNING,
         "look at the call trace below for what it waited for; check the file systems and the GPU driver of the host",
     ),
+    "waits": _Report(
+        "a process{where} waited in the kernel and could not be interrupted: {program} (pid {pid})",
+        "it waited for a disk, a network file system, a driver or a lock; not even SIGKILL ends it meanwhile",
+        Severity.WARNING,
+        "look at the call trace below for what it waited for; check the file systems and the GPU driver of the host",
+    ),
     "memory_failure": _Report(
         "the kernel{where} ended {program} (pid {pid}), which used damaged memory of the host",
         "a memory module reported an error that it could not correct",
@@ -236,7 +242,9 @@ def kernel_driver_reports(
     """
     job = JobBeside.of(rank, verdict)
     columns = ["form", "node", "program", "pid", "seconds", "logged", "launcher_time", *OF_LINES]
-    kills = kernel_kill.filter(text_of("form").is_in(["blocked", "memory_failure"])).select(columns)
+    kills = kernel_kill.filter(text_of("form").is_in(["blocked", "waits", "memory_failure"])).select(columns)
+    blocked = kills.filter(text_of("form") == "blocked")["pid"]
+    kills = kills.filter((text_of("form") != "waits") | ~pl.col("pid").is_in(blocked.implode()))
     messages = kernel_message.filter(text_of("form").is_in(list(_DRIVER_REPORTS)))
     lost = hardware_event.filter(text_of("form") == "lost")["source"]
     messages = messages.filter((text_of("form") != "gpu_probe") | ~pl.col("source").is_in(lost.implode()))

@@ -111,7 +111,9 @@ def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     """Return the finding on lines of one meaning."""
     row = rows.row(0, named=True)
     kind = Kind(row["kind"])
-    detail = f"{count_of(rows.height, 'line')} of {count_of(rows.select('source', *OWNER).n_unique(), 'process')}"
+    detail = (
+        f"{count_of(rows.height, 'line')} of {count_of(rows.select('source', *OWNER, 'worker').n_unique(), 'process')}"
+    )
     finding = error_finding(rows, rank, f"{{processes}}: {row['meaning']}", detail, "certain")
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
     finding.category, finding.remedy, finding.role = Category(row["category"]), row["remedy"], ROLE_OF_KIND[kind]

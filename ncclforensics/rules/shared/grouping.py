@@ -6,11 +6,12 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.frames.columns import MADE_UP, OWNER, printed_hosts, text_of
 from ncclforensics.rules.finding import Finding, Line, Nic
 
 UNNAMED = "a process"  # no line names its rank or its host
+WORKERS = 8  # of an engine, in a title
 SHOWN = 4  # lines of evidence; the first line of each host comes first
 
 
@@ -74,6 +75,8 @@ def printed_process(rows: pl.DataFrame, processes: str) -> str:
         rows = rows.filter(~text_of("host").str.starts_with(MADE_UP).fill_null(False))
     pids = rows["pid"].drop_nulls().unique().to_list() if "pid" in rows else []
     workers = sorted(set(rows["worker"].drop_nulls()) - {""}) if "worker" in rows else []
+    if len(workers) > 1 and processes == UNNAMED:
+        return some_of(workers, WORKERS)
     if len(pids) > 1 or len(workers) > 1 or not (pids or workers):
         return processes
     number = f"process {pids[0]}" if pids else ""

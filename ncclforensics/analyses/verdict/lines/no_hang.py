@@ -96,7 +96,9 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     elif not job.memberships:
         diagnosis.claim = "these logs show no communicator and no call"
     elif job.is_ended and not visible_ranks:
-        diagnosis.claim = "every rank ended its communicators, as at an orderly end of PyTorch, and after a time-out"
+        diagnosis.claim = (
+            "the communicators in these logs were ended, as at an orderly end of PyTorch, and after a time-out"
+        )
         diagnosis.collect = ["collect the program's output of every rank: it shows which of the two ended the job"]
     return diagnosis
 

@@ -1,0 +1,80 @@
+"""What engines, Ray, Open MPI and the kernel say of a process, in texts that hold nothing of NCCL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+
+STALLED = "Watchdog timeout (self.watchdog_timeout=300)"
+GIVEN_UP = "has been marked dead because the detector has missed too many heartbeats from it."
+WATCHDOG = (
+    "[rank3]:[E624 04:14:29.225547137 ProcessGroupNCCL.cpp:1896] [PG ID 1 PG GUID 1 Rank 3] Process group watchdog"
+)
+WAITS = "task:python3.11      state:{state} stack:    0 pid:15277 ppid: 15257 flags:0x00000002"
+
+
+def reported(text: str, folder: Path) -> Report:
+    (folder / "paste.txt").write_text(text + "\n", encoding="utf-8")
+    return analyze([folder])
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        (
+            f"[2026-03-02 11:04:57 TP1] {STALLED}\n[2026-03-02 11:04:57 TP0] {STALLED}",
+            "TP0, TP1: the watchdog of SGLang gave up: a scheduler made no step in time",
+        ),
+        (
+            f"5/10 [28:51<28:26]2026-03-02 11:04:57 WARNING -- The node with node id: 8f and ip: 10.0.4.13 {GIVEN_UP}",
+            "10.0.4.13: Ray gave up this node, from which no heartbeat came",
+        ),
+        (
+            f'{{"label":"RAY_NODE_REMOVED","message":"The node with node id: 8f and address: 10.0.4.13 {GIVEN_UP}"}}',
+            "10.0.4.13: Ray gave up this node, from which no heartbeat came",
+        ),
+        ("*** Process received signal ***\nSignal: Segmentation fault (11)", "a process crashed with SIGSEGV"),
+        (
+            f"[  +0.000049] {WAITS.format(state='D')}",
+            "waited in the kernel and could not be interrupted: python3.11 (pid 15277)",
+        ),
+    ],
+)
+def test_a_line_alone_says_what_happened_and_where(text: str, title: str, tmp_path: Path) -> None:
+    assert [finding.title for finding in reported(text, tmp_path).findings if title in finding.title]
+
+
+def test_lines_beside_these_say_nothing(tmp_path: Path) -> None:
+    lines = [
+        "[2026-03-02 11:04:57] server_args=ServerArgs(tp_size=8, watchdog_timeout=300, dist_timeout=None)",
+        "(raylet) The node with node id: 8f and address: 10.0.4.13 has joined the cluster.",
+        f"[  +0.000049] {WAITS.format(state='S')}",
+        "Signal: 11 bars",
+    ]
+
+    assert {finding.rule for finding in reported("\n".join(lines), tmp_path).findings} <= {"read-nothing-of-nccl"}
+
+
+def test_a_message_of_the_watchdog_that_is_cut_is_a_timeout(tmp_path: Path) -> None:
+    report = reported(f"{WATCHDOG} thread terminated with exception: [Rank 3] Watchdog caught co", tmp_path)
+
+    assert "the watchdog of rank 3 timed out in process group 1" in [finding.title for finding in report.findings]
+    assert not [finding for finding in report.findings if "ended with an error" in finding.title]
+
+
+def test_a_task_that_the_kernel_names_twice_is_told_once(tmp_path: Path) -> None:
+    blocked = "[100.0] INFO: task python3.11:15277 blocked for more than 120 seconds."
+    titles = [finding.title for finding in reported(f"{blocked}\n[100.1] {WAITS.format(state='D')}", tmp_path).findings]
+
+    assert titles == ["a process was blocked in the kernel for more than 120 s: python3.11 (pid 15277)"]
+
+
+def test_workers_that_wait_for_one_queue_are_counted(tmp_path: Path) -> None:
+    line = "INFO 05-28 14:44:28 [shm_broadcast.py:681] No available shared memory broadcast block found in 60 seconds."
+    text = f"(EngineCore_DP1 pid=1455) {line}\n(EngineCore_DP0 pid=1454) {line}"
+
+    assert "2 lines of 2 processes" in [finding.detail for finding in reported(text, tmp_path).findings]
