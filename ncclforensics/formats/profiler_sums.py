@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
-from urllib.request import pathname2url
+from urllib.parse import quote
 
 import polars as pl
 
@@ -78,7 +78,7 @@ def _path_of(stream: io.BufferedIOBase) -> Iterator[str]:
 
 
 def _opened(path: str) -> sqlite3.Connection:
-    database = sqlite3.connect(f"file:{pathname2url(str(Path(path).resolve()))}?mode=ro&immutable=1", uri=True)
+    database = sqlite3.connect(f"file:{quote(str(Path(path).resolve()))}?mode=ro&immutable=1", uri=True)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
     database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     database.execute("PRAGMA trusted_schema = OFF")

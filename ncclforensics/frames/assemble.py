@@ -74,8 +74,8 @@ def assemble(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> p
 
 def with_all_columns(rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Add the columns that are missing; a column of nulls takes the memory of one value."""
-    absent = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in schema.items() if name not in rows.columns]
-    return rows.with_columns(absent).select(list(schema))
+    absent = {name: pl.lit(None, dtype=dtype).alias(name) for name, dtype in schema.items()}
+    return rows.select(name if name in rows.columns else absent[name] for name in schema)
 
 
 def _by_source(rows: pl.DataFrame) -> list[pl.DataFrame]:

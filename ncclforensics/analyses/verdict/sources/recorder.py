@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings
+from ncclforensics.analyses.hang.recorder_graph import Place, RecordedCall, Recordings
 from ncclforensics.analyses.hang.recorder_roots import Roots
 from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.text.torch_text import minority_of
@@ -24,9 +24,9 @@ from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
     described,
     diagnose,
     place_text,
-    recordings_of,
     set_call,
     stand_text,
+    with_dumps,
 )
 from ncclforensics.analyses.verdict.sources.recorder_open import (
     find_common_call,
@@ -46,16 +46,15 @@ MINUTE = 60_000_000_000  # nanoseconds
 GENERAL_REQUEST = "collect the Flight Recorder dumps of each host"
 
 
-def find_recorded_mismatch(job: Job) -> Explanation | None:
+@with_dumps
+def find_recorded_mismatch(job: Job, recordings: Recordings) -> Explanation | None:
     """Find ranks that made another call than the rest of their process group as the same collective."""
-    if job.recordings is None:
-        return None
-    for group in job.recordings.positions:
-        for sequence in _compared_numbers(job.recordings, group):
-            called = job.recordings.collectives_at(group, sequence)
+    for group in recordings.positions:
+        for sequence in _compared_numbers(recordings, group):
+            called = recordings.collectives_at(group, sequence)
             for field, values in _compared_values(called):
                 if len(set(values.values())) > 1:
-                    return _diagnose_mismatch(job, group, sequence, field, values, called)
+                    return _diagnose_mismatch(job, recordings, (group, sequence), field, values, called)
     return None
 
 
@@ -83,9 +82,14 @@ def _compared_values(called: dict[int, list[RecordedCall]]) -> Iterable[tuple[st
 
 
 def _diagnose_mismatch(
-    job: Job, group: str, sequence: int, field: str, values: dict[int, object], called: dict[int, list[RecordedCall]]
+    job: Job,
+    recordings: Recordings,
+    collective: Place,
+    field: str,
+    values: dict[int, object],
+    called: dict[int, list[RecordedCall]],
 ) -> Explanation:
-    recordings = recordings_of(job)
+    group, sequence = collective
     outliers = minority_of(values)
     has_majority = len(outliers) < len(values)
     if not has_majority:
@@ -121,16 +125,13 @@ def _unlike_sister_groups(
     return outliers if len(usual) == 1 and len(called) > 1 and len(outliers) < len(values) else []
 
 
-def find_recorded_roots(job: Job) -> Explanation | None:
+@with_dumps
+def find_recorded_roots(job: Job, recordings: Recordings) -> Explanation | None:
     """Find the ranks that all others wait for in the end, or that wait for each other."""
-    if job.recordings is None:
-        return None
     roots = job.recorded_roots
-    if roots.unfinished or (roots.lagging and not _may_wait_unrecorded(job.recordings, roots)):
-        return _diagnose_roots(job, roots)
-    if roots.cycle:
-        return _diagnose_cycle(job, roots)
-    return None
+    if roots.unfinished or (roots.lagging and not _may_wait_unrecorded(recordings, roots)):
+        return _diagnose_roots(job, recordings, roots)
+    return _diagnose_cycle(job, recordings, roots) if roots.cycle else None
 
 
 def _may_wait_unrecorded(recordings: Recordings, roots: Roots) -> bool:
@@ -138,17 +139,18 @@ def _may_wait_unrecorded(recordings: Recordings, roots: Roots) -> bool:
     return len(roots.lagging) > 1 and recordings.may_lack_messages
 
 
-def find_several_absent(job: Job) -> Explanation | None:
+@with_dumps
+def find_several_absent(job: Job, recordings: Recordings) -> Explanation | None:
     """Judge several ranks that did not come, of which one may wait for another unseen.
 
     All of them are possible culprits if most ranks came; else the ranks may be stages that wait for each other.
     """
-    if job.recordings is None or not _may_wait_unrecorded(job.recordings, job.recorded_roots):
+    if not _may_wait_unrecorded(recordings, job.recorded_roots):
         return None
     lagging = job.recorded_roots.lagging
-    diagnosis = _diagnose_roots(job, job.recorded_roots)
+    diagnosis = _diagnose_roots(job, recordings, job.recorded_roots)
     unseen = "one may wait for another in a recv that gloo did not record"
-    if 2 * len(lagging) < len(job.recordings.dumps):
+    if 2 * len(lagging) < len(recordings.dumps):
         diagnosis.doubt(Doubt.UNSEEN_MESSAGE, unseen)
     else:
         diagnosis.verdict, diagnosis.culprits, diagnosis.missing = Kind.UNDECIDABLE, [], []
@@ -158,15 +160,14 @@ def find_several_absent(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def _diagnose_roots(job: Job, roots: Roots) -> Explanation:
-    recordings = recordings_of(job)
+def _diagnose_roots(job: Job, recordings: Recordings, roots: Roots) -> Explanation:
     waiting = _calls_waiting_for(recordings, roots.lagging)
     reasons = [_describe_unfinished(recordings, roots.unfinished)] if roots.unfinished else []
     if roots.lagging:
         reasons.append(_describe_lagging(recordings, roots.lagging, waiting))
     verdict = Kind.UNMATCHED if roots.is_message and not roots.unfinished else Kind.LAGGING
     diagnosis = diagnose(job, verdict, "; ".join(reasons), [*roots.lagging, *roots.unfinished])
-    diagnosis.key = communicator_of(job, diagnosis)
+    diagnosis.key = communicator_of(job, recordings, diagnosis)
     if not roots.lagging:
         diagnosis.how = How.UNFINISHED
         set_call(diagnosis, recordings.blocking(roots.unfinished[0]))
@@ -227,9 +228,8 @@ def _describe_unfinished(recordings: Recordings, ranks: list[int]) -> str:
     )
 
 
-def _diagnose_cycle(job: Job, roots: Roots) -> Explanation:
+def _diagnose_cycle(job: Job, recordings: Recordings, roots: Roots) -> Explanation:
     """Judge ranks that wait for each other in the calls of several groups, or in messages."""
-    recordings = recordings_of(job)
     standing = [call for rank in roots.cycle if (call := recordings.blocking(rank, with_messages=True))]
     where = _standing_texts(recordings, standing)
     if roots.is_message_cycle:
@@ -250,7 +250,7 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Explanation:
         outliers = ranks_in_another_order(recordings, roots.cycle)
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
         diagnosis = diagnose(job, Kind.DEADLOCK, reason, outliers)
-    diagnosis.doubts, diagnosis.key = [Doubt.DUMPS_OF_ANOTHER_MOMENT], communicator_of(job, diagnosis)
+    diagnosis.doubts, diagnosis.key = [Doubt.DUMPS_OF_ANOTHER_MOMENT], communicator_of(job, recordings, diagnosis)
     of_culprits = [call for call in standing if call.rank in _culprit_numbers(job, diagnosis)]
     set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
     cite(job, diagnosis, "culprit", of_culprits)
@@ -285,11 +285,9 @@ OPEN_QUESTIONS = (
 )
 
 
-def find_nothing_open(job: Job) -> Explanation | None:
+@with_dumps
+def find_nothing_open(job: Job, recordings: Recordings) -> Explanation | None:
     """Conclude that no rank waits in a call: every recorded call is over, and all ranks made the same number."""
-    if job.recordings is None or not job.recordings.dumps:
-        return None
-    recordings = job.recordings
     positions = [(group, rank) for group, rows in recordings.positions.items() for rank in rows]
     is_open = any(recordings.open_calls.values()) or any(
         recordings.completed(*place) < recordings.enqueued(*place) for place in positions

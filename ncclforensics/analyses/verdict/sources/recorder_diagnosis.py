@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 
 from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings, Standing
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -16,11 +17,14 @@ SHOWN = 3  # ranks that are described, and cited
 COLLECT_DUMPS = "collect the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
 
 
-def recordings_of(job: Job) -> Recordings:
-    """Return the dumps of a job that has some. Raises ValueError."""
-    if job.recordings is None:
-        raise ValueError("the job has no Flight Recorder dumps")
-    return job.recordings
+def with_dumps(find: Callable[[Job, Recordings], Explanation | None]) -> Callable[[Job], Explanation | None]:
+    """Ask a question of the dumps of a job, if it has some."""
+
+    @wraps(find)
+    def find_in_dumps(job: Job) -> Explanation | None:
+        return None if job.recordings is None else find(job, job.recordings)
+
+    return find_in_dumps
 
 
 def calls_at(recordings: Recordings, place: Standing) -> list[RecordedCall]:
@@ -72,12 +76,11 @@ def cite(job: Job, diagnosis: Explanation, what: str, calls: list[RecordedCall])
     job.cite(diagnosis, what, [call.place for call in calls[:SHOWN]])
 
 
-def communicator_of(job: Job, diagnosis: Explanation) -> str | None:
+def communicator_of(job: Job, recordings: Recordings, diagnosis: Explanation) -> str | None:
     """Return the communicator of the process group at whose call the culprits are waited for, collectives first.
 
     The same order decides which call the diagnosis names.
     """
-    recordings = recordings_of(job)
     blamed = job.numbers_blamed(diagnosis)
     awaited: list[RecordedCall] = [
         call

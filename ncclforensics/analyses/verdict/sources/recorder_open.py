@@ -6,7 +6,7 @@ matching call or whether it posted its own in advance.
 
 from __future__ import annotations
 
-from ncclforensics.analyses.hang.recorder_graph import RecordedCall
+from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
@@ -18,9 +18,9 @@ from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
     described,
     diagnose,
     place_text,
-    recordings_of,
     set_call,
     stand_text,
+    with_dumps,
 )
 from ncclforensics.analyses.verdict.sources.recorder_sisters import find_left_out_messages
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
@@ -31,14 +31,12 @@ EITHER_WAY = "one of these may never have made the call, or wrote no dump and wa
 MOST_ABSENT = 0.25  # share of ranks without a dump; more of them are dumps that were not collected
 
 
-def find_rank_without_dump(job: Job) -> Explanation | None:
+@with_dumps
+def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | None:
     """Suspect the one rank without a dump if the other members of its groups all stand at their calls.
 
     A rank that wrote no dump may be a victim as well; of several such ranks none is named.
     """
-    if job.recordings is None:
-        return None
-    recordings = job.recordings
     places = [place for place in job.recorded_roots.standing if place.standing and not place.completed]
     suspects = {rank for place in places for rank in place.without_dump if rank not in recordings.outdated}
     peers = {
@@ -74,11 +72,10 @@ def find_rank_without_dump(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def find_ranks_unclear(job: Job) -> Explanation | None:
+@with_dumps
+def find_ranks_unclear(job: Job, recordings: Recordings) -> Explanation | None:
     """Describe the wait for ranks whose last calls are not recorded: they may wait in one of these themselves."""
-    if job.recordings is None or not (ranks := job.recorded_roots.unclear):
-        return None
-    recordings = job.recordings
+    ranks = job.recorded_roots.unclear
     waiting = [
         call
         for rank in sorted(recordings.read)
@@ -98,14 +95,14 @@ def find_ranks_unclear(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def find_ranks_not_begun(job: Job) -> Explanation | None:
+@with_dumps
+def find_ranks_not_begun(job: Job, recordings: Recordings) -> Explanation | None:
     """Find ranks whose GPU did not begin a call that all members made, and that the GPUs of the others began.
 
     PyTorch sees the begin only with TORCH_NCCL_ENABLE_TIMING=1 or desync debug (ProcessGroupNCCL.cpp, ncclStartEvent).
     """
-    if job.recordings is None or job.recordings.outdated:
+    if recordings.outdated:
         return None
-    recordings = job.recordings
     for place in job.recorded_roots.standing:
         calls = calls_at(recordings, place)
         waiting = [call for call in calls if call.is_started]
@@ -129,14 +126,12 @@ def find_ranks_not_begun(job: Job) -> Explanation | None:
     return None
 
 
-def find_common_call(job: Job) -> Explanation | None:
+@with_dumps
+def find_common_call(job: Job, recordings: Recordings) -> Explanation | None:
     """Find calls at which all members of a group stand: none is missing, and the calls agree."""
-    if job.recordings is None:
-        return None
-    recordings = job.recordings
     places = [place for place in job.recorded_roots.standing if place.standing and not place.missing]
     if not places and job.recorded_roots.messages:
-        return describe_met_messages(job, job.recorded_roots.messages)
+        return describe_met_messages(job, recordings, job.recorded_roots.messages)
     if not places:
         return None
     if recordings.outdated:
@@ -175,18 +170,18 @@ def find_common_call(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def find_open_messages(job: Job) -> Explanation | None:
+@with_dumps
+def find_open_messages(job: Job, recordings: Recordings) -> Explanation | None:
     """Describe ranks that stand at a message while others wait for them in a collective: either may be at fault."""
-    if job.recordings is None or not job.recorded_roots.open_messages:
+    if not job.recorded_roots.open_messages:
         return None
-    recordings = job.recordings
     calls = [
         message
         for call in job.recorded_roots.open_messages
         for message in recordings.batch(call)
         if message.peer in recordings.dumps and not recordings.meets(message)
     ]
-    if left_out := find_left_out_messages(job, calls):
+    if left_out := find_left_out_messages(job, recordings, calls):
         return left_out
     ranks = sorted({rank for call in calls for rank in (call.rank, call.peer) if rank is not None})
     where = [f"rank {call.rank} in {described(call)}, {place_text(recordings, call)}" for call in calls[:SHOWN]]
@@ -200,9 +195,8 @@ def find_open_messages(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def describe_met_messages(job: Job, calls: list[RecordedCall]) -> Explanation:
+def describe_met_messages(job: Job, recordings: Recordings, calls: list[RecordedCall]) -> Explanation:
     """Describe messages at both sides of which the ranks stand, and that do not arrive."""
-    recordings = recordings_of(job)
     where = [f"rank {call.rank} stands in {described(call)}, {place_text(recordings, call)}" for call in calls]
     reason = f"{'; '.join(where[:SHOWN])}: both sides of a message are there, and it does not arrive"
     diagnosis = diagnose(job, Kind.STUCK_TOGETHER, reason, [])

@@ -18,16 +18,14 @@ from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
     described,
     diagnose,
     place_text,
-    recordings_of,
     set_call,
 )
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.frames.columns import typed_rows
 
 
-def find_left_out_messages(job: Job, messages: list[RecordedCall]) -> Explanation | None:
+def find_left_out_messages(job: Job, recordings: Recordings, messages: list[RecordedCall]) -> Explanation | None:
     """Name the peers of open messages who made one message less than the ranks at their place in other groups."""
-    recordings = recordings_of(job)
     messages = [message for message in messages if _is_left_out(recordings, message)]
     if not messages:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.job.ends.exit_reports import EXIT
 from ncclforensics.analyses.job.ends.process_exits import ended_text, strongest_reports
 from ncclforensics.analyses.job.text.torch_text import (
@@ -281,15 +282,15 @@ def find_failed_calls(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def find_unrecorded_difference(job: Job) -> Explanation | None:
+@recorder_diagnosis.with_dumps
+def find_unrecorded_difference(job: Job, recordings: Recordings) -> Explanation | None:
     """Find the only rank without a dump, if a message of an unexpected size shows that calls differ and no dump does.
 
     All other ranks recorded the same last call of the only process group.
     """
     wrong_sizes = [row for row in job.pytorch["torch_error"] if row["kind"] == SIZE]
-    if job.recordings is None or not wrong_sizes or len(job.recordings.positions) != 1:
+    if not wrong_sizes or len(recordings.positions) != 1:
         return None
-    recordings = job.recordings
     group, positions = next(iter(recordings.positions.items()))
     undumped = {*job.rank_id_of, *recordings.members[group]} - set(recordings.dumps)
     last = {recordings.enqueued(group, rank) for rank in positions}
