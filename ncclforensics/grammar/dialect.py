@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -87,15 +87,16 @@ class EmbeddedFormat:
     signature_frames: tuple[str, ...]
 
     def is_line(self, texts: pl.Series) -> pl.Series:
-        """Whether each text is a line of the signature frames; few formats have an anchor in any of the texts."""
-        anchors, unanchored = hints(self.signatures)
-        if not unanchored and not texts.str.contains_any(anchors).any():
-            return pl.repeat(value=False, n=texts.len(), eager=True)
+        """Whether each text is a line of the signature frames."""
         return texts.str.contains(self.signature_regex)
 
     def count_in(self, texts: pl.Series) -> int:
         """How many texts are lines of the signature frames."""
         return int(self.is_line(texts).sum())
+
+    def may_have(self, literals: Collection[str]) -> bool:
+        """Whether a signature line may stand in texts that hold no literals but these."""
+        return any(one.unanchored or not {*one.anchors}.isdisjoint(literals) for one in self.signatures)
 
     @cached_property
     def signature_regex(self) -> str:
@@ -106,12 +107,6 @@ class EmbeddedFormat:
     def signatures(self) -> list[Signature]:
         """The signatures of this format, one for each of its grammars."""
         return [load(name).signature(self.signature_frames) for name in self.grammars]
-
-
-def hints(signatures: Sequence[Signature]) -> tuple[list[str], str]:
-    """Literals, one of which stands in every signature line, and a regex of the signatures without a literal."""
-    anchors = sorted({anchor for signature in signatures for anchor in signature.anchors})
-    return anchors, "|".join(signature.unanchored for signature in signatures if signature.unanchored)
 
 
 class Quotation(NamedTuple):
@@ -179,15 +174,22 @@ class Dialect:
         NCCL's own lines and lines without any anchor are excluded first: that leaves few.
         """
         rows = rows.filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
-        absent = [embedded for embedded in self.embedded_formats if embedded.name not in self.detected]
-        if rows.height and absent:
+        if rows.height:
             anchors, unanchored = self._signature_hints
             rows = rows.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(unanchored))
         found: dict[int, list[str]] = {}
-        for embedded in absent if rows.height else ():
-            for source in rows["source"].filter(embedded.is_line(rows["text"])).unique():
-                found.setdefault(source, []).append(embedded.name)
+        for embedded in self.formats_near(rows["text"]) if rows.height else ():
+            if embedded.name not in self.detected:
+                for source in rows["source"].filter(embedded.is_line(rows["text"])).unique():
+                    found.setdefault(source, []).append(embedded.name)
         return found
+
+    def formats_near(self, texts: pl.Series) -> list[EmbeddedFormat]:
+        """The embedded formats of which a literal of a signature stands in the texts: few others than those present."""
+        anchors, _ = self._signature_hints
+        stands = texts.str.extract_many(anchors, overlapping=True) if anchors else pl.Series(dtype=pl.List(pl.String))
+        literals = {*stands.explode().drop_nulls().unique()}
+        return [embedded for embedded in self.embedded_formats if embedded.may_have(literals)]
 
     @cached_property
     def with_all_formats(self) -> Dialect:
@@ -207,7 +209,10 @@ class Dialect:
 
     @cached_property
     def _signature_hints(self) -> tuple[list[str], str]:
-        return hints([signature for embedded in self.embedded_formats for signature in embedded.signatures])
+        """Literals, one of which stands in every signature line, and a regex of the signatures without a literal."""
+        signatures = [signature for embedded in self.embedded_formats for signature in embedded.signatures]
+        anchors = sorted({anchor for signature in signatures for anchor in signature.anchors})
+        return anchors, "|".join(signature.unanchored for signature in signatures if signature.unanchored)
 
     @cached_property
     def answered_forms(self) -> dict[str, list[str]]:

@@ -46,13 +46,13 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
         ]
         # Most files have no prefix at all; counting the signatures of all formats would take most of the time.
         is_doubtful = any(shape.priority < 0 for shape, _, _ in tried)
-        embedded_formats = dialect.embedded_formats if is_doubtful else ()
+        embedded_formats = dialect.formats_near(sample["text"]) if is_doubtful else []
         without_prefix = sum(embedded.count_in(sample["text"]) for embedded in embedded_formats)
         likely: list[tuple[bool, float, Pattern]] = []
         for shape, pattern, has_prefix in tried:
             share = max(_share(has_prefix.filter(sample["part"] == number)) for number in range(len(parts)))
             of_nccl = _share(has_prefix.filter(is_nccl))
-            if shape.priority < 0:
+            if embedded_formats and shape.priority < 0:
                 suffixes = strip_prefixes(sample.filter(has_prefix), dialect, [pattern])["text"]
                 revealed = sum(embedded.count_in(suffixes) for embedded in embedded_formats)
                 of_nccl = max(of_nccl, revealed / (revealed + without_prefix or 1))
