@@ -52,6 +52,7 @@ def test_the_nearest_shape_shows_where_it_stops_matching(spoiled: str, known: st
     assert CALL.startswith(line[: found.at])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["step 7: loss 0.25", "", "INFO: ready"])
 def test_a_line_of_the_application_has_no_nearest_shape(line: str) -> None:

@@ -137,6 +137,7 @@ def test_both_engines_find_the_same_fields_in_generated_lines(shape: Shape) -> N
     agree()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @every_shape
 def test_both_engines_refuse_and_accept_the_same_distorted_lines(shape: Shape) -> None:

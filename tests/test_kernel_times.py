@@ -70,6 +70,7 @@ def test_a_kill_is_certain_at_the_time_of_the_run_alone(
     assert (found["verdict"], found["certainty"], found["culprits"]) == expected
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("line", "rule", "at", "certainty"),
     [
@@ -93,6 +94,7 @@ def test_a_run_that_ended_well_has_no_fault_of_another_time(
     assert found.get(rule) == certainty
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("line", "fault", "rule", "certainties"),
     [

@@ -82,6 +82,7 @@ def examples() -> Iterator[tuple[Shape, str, str]]:
                 yield shape, example, fields[0] if fields else ""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 def test_a_warning_that_is_cut_is_of_its_own_shape_or_of_none() -> None:
     read_as, missed = 0, 0
