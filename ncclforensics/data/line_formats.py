@@ -83,7 +83,7 @@ LINE_FORMATS = {
     # GPUs of a host, as nvidia-smi -q describes them.
     "gpu_query": LineFormat(
         "gpuquery",
-        "query_head query_field.remapped query_field.retired query_field.reasons query_field.ecc",
+        "query_head query_field.remapped query_field.retired query_field.reasons query_field.ecc query_field.fabric",
         "topology",
         MACHINE_DUMP,
     ),

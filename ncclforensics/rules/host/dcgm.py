@@ -11,11 +11,11 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
+from ncclforensics.rules.shared.machine_faults import MOST_NAMED, has_nvlinks
 
 DOWN, UP = "D", "U"
 PADDING = 2  # blanks behind a text in its cell
 OUTCOMES = {"Fail": ("failed", Severity.WARNING), "Warn": ("warned", Severity.INFO)}
-MOST_NAMED = 8
 LONGEST = 300  # characters of a text in a detail
 
 
@@ -58,9 +58,6 @@ def dcgm_nvlinks_down(dcgm_link: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-WITH_NVLINK = ("SXM", "HBM3", "NVIDIA B200", "NVIDIA B300", "GB200", "GB300")  # in the names of GPUs
-
-
 @rule(Category.LINK_ERROR, Severity.WARNING, of=("gpu_link",))
 def nvlinks_inactive(gpu_link: pl.DataFrame) -> Iterator[Finding]:
     """A GPU of a board with NVLink has no NVLink that is active.
@@ -73,9 +70,7 @@ def nvlinks_inactive(gpu_link: pl.DataFrame) -> Iterator[Finding]:
     Sources: nvidia-smi(1), nvlink; NVIDIA Fabric Manager user guide; azurehpc-health-checks, check_nvlink_status.
     """
     counted = gpu_link.filter((pl.col("tool") == "nvidia-smi nvlink") & pl.col("links").is_not_null())
-    counted = counted.filter(
-        pl.any_horizontal(pl.col("model").str.contains(name, literal=True) for name in WITH_NVLINK)
-    )
+    counted = counted.filter(pl.col("model").map_elements(has_nvlinks, return_dtype=pl.Boolean))
     for (_, _, host), rows in counted.group_by("source", "dump", "host", maintain_order=True):
         if rows["links"].sum():
             continue

@@ -19,6 +19,7 @@ IN_USE = 0.1  # of the memory that the busy GPUs use: below it the GPU belongs t
 SPINS = 0.3  # of the power limit: below it a GPU at 100 % does nothing but wait
 SHOWN = 4
 GPU = ["source", "host", "gpu"]
+REGISTERED, REGISTERED_WELL = "Completed", "Success"
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -181,6 +182,33 @@ def gpu_errors_since_load(gpu_use: pl.DataFrame, smi_gpu: pl.DataFrame) -> Itera
             role=Role.CAUSE if has_errors else Role.CONTEXT,
             hosts=[row["host"]] if row["host"] else [],
             evidence=[Line(row["source"], row["line"], "the GPU")],
+        )
+
+
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("smi_gpu",))
+def gpu_not_in_fabric(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
+    """A GPU is not registered with the fabric of NVLink, by nvidia-smi -q.
+
+    Means: on a host with NVSwitches, CUDA does not start on it (error 802, system not yet initialized), or the GPU
+    reaches no other over NVLink. In Progress: Fabric Manager, or NVLink's subnet manager, does not run. Completed with
+    another status than Success: the registration failed.
+    Not when: the state is N/A, as on a host without NVSwitches; the host has just started.
+    Do: systemctl status nvidia-fabricmanager; its log in /var/log/fabricmanager.log; dmesg -T | grep -i -e xid -e
+    nvswitch; then reset the GPUs or reboot the host.
+    Sources: NVIDIA, Fabric Manager user guide; nvml.h, nvmlGpuFabricInfo_t.
+    """
+    state, status = pl.col("fabric_state"), pl.col("fabric_status")
+    failed = smi_gpu.filter((state != REGISTERED) | (status != REGISTERED_WELL))
+    for (state_text, status_text), rows in failed.group_by("fabric_state", "fabric_status", maintain_order=True):
+        names = [str(device) for device in rows["device"].drop_nulls()]
+        what = f"GPU {some_of(names, SHOWN)}" if names else "a GPU that the lines do not name"
+        why = f"its registration ended with “{status_text}”" if state_text == REGISTERED else f"state: {state_text}"
+        yield Finding(
+            title=f"{what}: not registered with the fabric of NVLink",
+            detail=f"{why}; NVLink does not connect it to other GPUs",
+            certainty="certain",
+            role=Role.CAUSE,
+            evidence=[Line(source, line) for source, line in rows.select("source", "fabric_line").head(3).rows()],
         )
 
 

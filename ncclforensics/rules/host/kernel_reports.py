@@ -99,6 +99,12 @@ _DRIVER_REPORTS = {
         Severity.WARNING,
         "look at the lines before it in dmesg; reboot the host; reseat the card; update the driver",
     ),
+    "gpu_status": _Report(
+        "the NVIDIA driver{where} refuses work for a GPU until it is reset ({driver_status})",
+        "all programs on it fail; the lines before it name the GPU and the reason",
+        Severity.WARNING,
+        "look for the first NVRM line in dmesg; nvidia-smi --gpu-reset -i GPU; reboot the host if that fails",
+    ),
     "probe": _Report(
         "the driver {driver_of_device}{where} could not start device {device}: {error}",
         "no program can use it; the lines before it tell which step failed",
@@ -129,6 +135,12 @@ _DRIVER_REPORTS = {
         "no program can use it",
         Severity.ERROR,
         "look at the lines before it in dmesg; reboot the host; reseat the card; update driver and firmware",
+    ),
+    "amd_power": _Report(
+        "the power controller (SMU) of an AMD GPU ({device}){where} does not answer its driver",
+        "the GPU is mostly hung: clocks, power and temperature cannot be read, and a reset often fails",
+        Severity.WARNING,
+        "look at the first amdgpu lines in dmesg; reboot the host; if it comes back, drain it and ask the vendor",
     ),
     "amd_timeout": _Report(
         "work on an AMD GPU{where} did not end in time: ring {ring}",
@@ -223,6 +235,9 @@ _DRIVER_REPORTS = {
 }
 
 
+EXPLAINED_BY = {"gpu_probe": ["lost"], "gpu_status": ["lost", "xid"]}  # forms of `hardware_event` that say more
+
+
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_message", "kernel_kill"), hang=True, fallback=True)
 def kernel_driver_reports(
     kernel_message: pl.DataFrame,
@@ -246,8 +261,9 @@ def kernel_driver_reports(
     blocked = kills.filter(text_of("form") == "blocked")["pid"]
     kills = kills.filter((text_of("form") != "waits") | ~pl.col("pid").is_in(blocked.implode()))
     messages = kernel_message.filter(text_of("form").is_in(list(_DRIVER_REPORTS)))
-    lost = hardware_event.filter(text_of("form") == "lost")["source"]
-    messages = messages.filter((text_of("form") != "gpu_probe") | ~pl.col("source").is_in(lost.implode()))
+    for form, events in EXPLAINED_BY.items():
+        explained = hardware_event.filter(text_of("form").is_in(events))["source"]
+        messages = messages.filter((text_of("form") != form) | ~pl.col("source").is_in(explained.implode()))
     rows = pl.concat([messages, kills], how="diagonal_relaxed").sort(OF_LINES)
     for (form, _), alike in rows.group_by(text_of("form"), text_of("node"), maintain_order=True):
         report = _DRIVER_REPORTS[str(form)]
@@ -279,7 +295,8 @@ def _besides(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame) -> 
         programs = kinds["amd_process"].filter(pl.col("pid") > 0).select(text_of("worker"), "pid").unique().rows()
         return ["it was work of " + ", ".join(f"{name} (pid {pid})" for name, pid in programs[:3])] * bool(programs)
     if form == "amd_reset":
-        return ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
+        reasons = ["a ring or the scheduler (MES) of the GPU gave no answer"] * ("amd_ring" in kinds)
+        return reasons + ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
     return ["somebody made the kernel crash on purpose (SysRq)"] * (form in ("panic", "oops") and "sysrq" in kinds)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.host.machine_devices import CURRENT_SPEED_TOOLS
-from ncclforensics.data.names import parse_short_integer
+from ncclforensics.data.names import parse_short_integer, some_of
 from ncclforensics.rules.finding import Line, Severity
 from ncclforensics.rules.shared.dump_faults import SHOWN, DumpFault
 
@@ -19,6 +19,8 @@ FAR = "SYS"
 FEWEST_GPUS = 3  # with two, neither is the outlier
 FULL_WIDTH = 16
 FEWEST_ALIKE = 4  # devices per outlier, for it to be a fault and not the layout of the slots
+WITH_NVLINK = ("SXM", "HBM3", "NVIDIA B200", "NVIDIA B300", "GB200", "GB300")  # in the names of GPUs
+MOST_NAMED = 8
 # NVLink gives reading, writing and NVLink itself. PCIe access (p) and atomics (a) may be absent.
 PEER_ACCESS = ("p2p r", "p2p w", "p2p n")
 
@@ -32,6 +34,11 @@ def dump_pairs(device_pair: pl.DataFrame, table: str) -> Iterator[tuple[int, str
         cells = dump.select("device", "other", "path", "line").iter_rows()
         pairs = {(device, other): (path, line) for device, other, path, line in cells}
         yield int(str(source)), None if host is None else str(host), pairs
+
+
+def has_nvlinks(model: object) -> bool:
+    """Return whether the board of a GPU connects it by NVLink: not so PCIe cards, which need a bridge for that."""
+    return any(name in str(model) for name in WITH_NVLINK)
 
 
 def _gpus(pairs: Pairs) -> list[str]:
@@ -50,7 +57,8 @@ def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator
     for _, alike in counted.group_by("model", maintain_order=True):
         most = max(alike["links"].to_list())
         fewer = alike.filter((pl.col("links") < most) & ((pl.col("down") > 0).fill_null(value=True)))
-        if fewer.is_empty() or fewer.height * 2 > alike.height:
+        is_minority = fewer.height * 2 <= alike.height
+        if fewer.is_empty() or not (is_minority or has_nvlinks(alike["model"][0])):
             continue  # without an NVLink bridge all links of a GPU are down
         normal = alike.filter(pl.col("links") == most).row(0, named=True)
         for (source, _, host), rows in fewer.group_by("source", "dump", "host", maintain_order=True):
@@ -58,10 +66,12 @@ def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator
             reported.add((source, host, *names))
             down = rows.select(pl.coalesce("down_line", "line")).to_series().to_list()
             lines = [Line(int(str(source)), line, "NVLink") for line in down[:SHOWN]]
+            up = ", ".join(map(str, rows["links"].unique().sort()))
+            lines.append(Line(normal["source"], normal["line"], "another"))
             yield None if host is None else str(host), DumpFault(
-                f"{', '.join(names[:SHOWN])}: NVLinks are down",
-                f"{rows['links'].to_list()[0]} are up, and {most} on other GPUs of this model",
-                Severity.WARNING, "certain", [*lines, Line(normal["source"], normal["line"], "another")],
+                f"{some_of(names, MOST_NAMED)}: NVLinks are down",
+                f"{up} are up, and {most} on other GPUs of this model",
+                Severity.WARNING, "certain" if is_minority else "likely", lines,
             )  # fmt: skip
     for source, host, pairs in dump_pairs(device_pair, "path"):
         gpus = _gpus(pairs)

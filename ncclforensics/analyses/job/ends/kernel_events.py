@@ -62,6 +62,7 @@ KERNEL_MESSAGE = {
     "device": pl.Categorical(),
     "netdev": pl.Categorical(),
     "ring": pl.Categorical(),
+    "driver_status": pl.Categorical(),
     "block": pl.Categorical(),
     "errors": pl.Int32(),
     "correctability": pl.Categorical(),

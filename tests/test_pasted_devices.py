@@ -1,0 +1,106 @@
+"""What drivers and tools of GPUs, NICs and switches print, pasted alone: what it shows, and what stays silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+from ncclforensics.rules.finding import Severity
+from ncclforensics.views.text_screen import screen
+
+NVLINK_LIST = "".join(
+    f"GPU {gpu}: {{model}} (UUID: GPU-2f1a6c3e-0b8d-4d2e-9a51-7c40a1b2c3d{gpu})\n"
+    + "".join(f"\t Link {link}: {'25.781 GB/s' if link >= down else '<inactive>'}\n" for link in range(6))
+    for gpu, down in enumerate((0, 2, 1))
+)
+# Text -> rule, severity and a part of the title of each finding; none: it is healthy.
+SHOWN = {
+    "gpu-wants-a-reset": (
+        (
+            "Mar  2 11:04:57 gpu-a012 kernel: NVRM: GPU0 nvCheckOkFailedNoLog: Check failed: Reset required "
+            "[NV_ERR_RESET_REQUIRED] (0x00000062) returned from _send(pGpu) @ gpu_user_shared_data.c:151\n"
+        ),
+        [
+            (
+                "kernel-driver-reports",
+                "warning",
+                "the NVIDIA driver on gpu-a012 refuses work for a GPU until it is reset",
+            )
+        ],
+    ),
+    "lost-gpu-says-it-once": (
+        """\
+NVRM: Xid (PCI:0000:06:00): 79, GPU has fallen off the bus.
+NVRM: _threadNodeCheckTimeout: API_GPU_ATTACHED_SANITY_CHECK failed!
+NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) returned from x @ y:1
+""",
+        [("cuda-gpu-fault", "error", "Xid 79")],
+    ),
+    "call-of-the-driver-that-failed": (
+        (
+            "[ 12.9] NVRM: nvCheckOkFailedNoLog: Check failed: Requested object not found [NV_ERR_OBJECT_NOT_FOUND] "
+            "(0x00000057) returned from x(pGpu) @ y.c:12\n"
+        ),
+        [],
+    ),
+    "nvlink-error-of-a-named-process": (
+        (
+            "[ 12.9] NVRM: Xid (PCI:0019:01:00): 145, pid=876766, name=ray::Trainer, RLW_RXPIPE Nonfatal XC0 i0 "
+            "Link 12 (0x040980c2 0x00000008)\n"
+        ),
+        [("kernel-xid", "info", "GPU 0019:01:00.0: Xid 145, NVLink error (it goes on)")],
+    ),
+    "soft-lockup-of-a-kernel-thread": (
+        "[ 12.9] watchdog: BUG: soft lockup - CPU#41 stuck for 22s! [kworker/41:1H:258]\n",
+        [("kernel-driver-reports", "warning", "was stuck in the kernel for 22 s (soft lockup, kworker/41)")],
+    ),
+    "amd-power-controller": (
+        "[442366.4] amdgpu:\n                 failed to send message 200 ret is 0\n",
+        [("kernel-driver-reports", "warning", "the power controller (SMU) of an AMD GPU")],
+    ),
+    "nic-does-not-send": (
+        "[ 12.9] mlx5_core 0000:c1:00.0 ens1np0: TX timeout detected\n",
+        [("kernel-port-reports", "warning", "ens1np0: the NIC did not send what it was given")],
+    ),
+    "steps-of-a-tool": ("ibwarn: [168988] umad_init: umad_init\nibwarn: [168988] umad_get_ca: ca_name mlx4_0\n", []),
+    "gpu-outside-the-fabric": (
+        "    Fabric\n        State                             : In Progress\n        Status       : N/A\n",
+        [("gpu-not-in-fabric", "warning", "not registered with the fabric of NVLink")],
+    ),
+    "gpu-in-the-fabric": (
+        "    Fabric\n        State                             : Completed\n        Status       : Success\n",
+        [],
+    ),
+    "most-gpus-of-a-board-lack-links": (
+        NVLINK_LIST.format(model="Tesla V100-SXM2-32GB"),
+        [("nvlink-count-differs", "warning", "GPU1, GPU2: NVLinks are down")],
+    ),
+    "most-cards-without-a-bridge": (NVLINK_LIST.format(model="NVIDIA A100-PCIE-40GB"), []),
+}
+
+
+def read(tmp_path: Path, text: str) -> Report:
+    (tmp_path / "paste.txt").write_text(text)
+    return analyze([str(tmp_path / "paste.txt")], everything=True)
+
+
+@pytest.mark.parametrize(("text", "expected"), SHOWN.values(), ids=SHOWN)
+def test_a_paste_says_what_it_shows(tmp_path: Path, text: str, expected: list[tuple[str, str, str]]) -> None:
+    findings = [finding for finding in read(tmp_path, text).findings if finding.rule != "read-nothing-of-nccl"]
+
+    assert [(finding.rule, str(finding.severity)) for finding in findings] == [found[:2] for found in expected]
+    for finding, (_, severity, title) in zip(findings, expected, strict=True):
+        assert title in finding.title
+        assert Severity(severity) is finding.severity
+
+
+def test_a_port_of_a_map_without_a_peer_is_not_called_linked(tmp_path: Path) -> None:
+    text = "SW  2052 35 0x506b4b03005c2740 4x EDR - CA  1432  1 0x506b4b0300cc02a6 ( 'leaf-4' - 'gpu-a012 HCA-1' )\n"
+    text += "SW  2052 37 0x506b4b03005c2740 4x SDR                                    'leaf-4'\n"
+    shown = screen(read(tmp_path, f"$ ibnetdiscover -p\n{text}"), width=120, everything=True)
+
+    assert "1 linked at 100 Gb/s, 1 with no port at the other end" in shown
+    assert "with no port at the other end: leaf-4 port 37" in shown
