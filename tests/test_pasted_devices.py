@@ -16,6 +16,11 @@ NVLINK_LIST = "".join(
     + "".join(f"\t Link {link}: {'25.781 GB/s' if link >= down else '<inactive>'}\n" for link in range(6))
     for gpu, down in enumerate((0, 2, 1))
 )
+RATES = "61,115,381  286.58 KB/s      0.00%"
+SWITCH_HEAD = (
+    "  IFACE STATE  RX_OK  RX_BPS  RX_UTIL  RX_ERR  RX_DRP  RX_OVR  TX_OK  TX_BPS  TX_UTIL  TX_ERR  TX_DRP  TX_OVR\n"
+)
+SWITCH_ROW = f"  Ethernet{{port}}   U  {RATES}  0  0  0  {RATES}  0  {{lost}}  0\n"
 # Text -> rule, severity and a part of the title of each finding; none: it is healthy.
 SHOWN = {
     "gpu-wants-a-reset": (
@@ -65,6 +70,14 @@ NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_L
         "[ 12.9] mlx5_core 0000:c1:00.0 ens1np0: TX timeout detected\n",
         [("kernel-port-reports", "warning", "ens1np0: the NIC did not send what it was given")],
     ),
+    "slot-gives-little-power": (
+        "[ 12.9] mlx5_core 0000:5e:00.0: Detected insufficient power on the PCIe slot (27W).\n",
+        [("kernel-driver-reports", "info", "the PCIe slot of NIC 0000:5e:00.0 says that it gives 27 W")],
+    ),
+    "inforom-corrupted": (
+        "WARNING: infoROM is corrupted at gpu 0008:00:00.0\n",
+        [("stated-failure", "warning", "the InfoROM of a GPU is corrupted")],
+    ),
     "steps-of-a-tool": ("ibwarn: [168988] umad_init: umad_init\nibwarn: [168988] umad_get_ca: ca_name mlx4_0\n", []),
     "gpu-outside-the-fabric": (
         "    Fabric\n        State                             : In Progress\n        Status       : N/A\n",
@@ -78,6 +91,17 @@ NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_L
         NVLINK_LIST.format(model="Tesla V100-SXM2-32GB"),
         [("nvlink-count-differs", "warning", "GPU1, GPU2: NVLinks are down")],
     ),
+    "switch-ports-lose-packets": (
+        SWITCH_HEAD + SWITCH_ROW.format(port=0, lost="9,268,210") + SWITCH_ROW.format(port=4, lost="0"),
+        [
+            (
+                "switch-interface-losses",
+                "info",
+                "1 of 2 switch ports lost packets; the most: Ethernet0: 9,268,210 packets",
+            )
+        ],
+    ),
+    "switch-ports-lose-none": (SWITCH_HEAD + SWITCH_ROW.format(port=0, lost="0"), []),
     "most-cards-without-a-bridge": (NVLINK_LIST.format(model="NVIDIA A100-PCIE-40GB"), []),
 }
 
@@ -104,3 +128,18 @@ def test_a_port_of_a_map_without_a_peer_is_not_called_linked(tmp_path: Path) -> 
 
     assert "1 linked at 100 Gb/s, 1 with no port at the other end" in shown
     assert "with no port at the other end: leaf-4 port 37" in shown
+
+
+def test_a_heading_in_prose_names_no_interface(tmp_path: Path) -> None:
+    statistics = "NIC statistics:\n     link_down_events_phy: 3\n"
+    report = read(tmp_path, f"# ethtool -S output\n{statistics}")
+
+    assert report.run["host_counter"]["device"].drop_nulls().to_list() == []
+    named = read(tmp_path, f"# ethtool -S storage\n{statistics}")
+    assert set(named.run["host_counter"]["device"]) == {"storage"}
+
+
+def test_counters_of_all_ports_of_a_node_are_called_so(tmp_path: Path) -> None:
+    text = 'Errors for 0x1070fd0300370ea2 "leaf-4"\n   GUID 0x1070fd0300370ea2 port ALL: [LinkDownedCounter == 25]\n'
+
+    assert "leaf-4 all ports" in screen(read(tmp_path, text), width=120, everything=True)

@@ -89,7 +89,7 @@ LINE_FORMATS = {
     ),
     # What GPUs do at one moment: nvidia-smi's default table, dmon, pmon and CSV.
     "gpu_use": LineFormat(
-        "gpuuse collected", "use_gpu use_columns use_names use_query use_readings", "topology", MACHINE_DUMP
+        "gpuuse collected", "use_gpu use_columns use_names use_query use_readings use_inforom", "topology", MACHINE_DUMP
     ),
     # Files that ibdiagnet writes.
     "ibdiagnet": LineFormat(
@@ -164,7 +164,7 @@ LINE_FORMATS = {
         "scripts", "script_head script_bandwidth gpu_test script_wait", "script-output", IS_SIDE_OUTPUT=True
     ),
     # Counters of switches with SONiC.
-    "sonic": LineFormat("sonic collected", "pfc_head", "ib-counters", PORT),
+    "sonic": LineFormat("sonic collected", "pfc_head interface_head", "ib-counters", PORT),
     # Timers of training programs beside their steps, and reports of straggler detectors.
     "step_timers": LineFormat(
         "steptimers", "timer_head timer_list straggler_report comms_logged", "step-log", IS_SIDE_OUTPUT=True

@@ -149,7 +149,7 @@ QUESTIONS = (
         ("counter", "port_state"),
         ("portcounters", "ethernet"),
         "network",
-        ("pfc", "pfc_row", "switch_error", "link_quality", "ibdiagnet_stage"),
+        ("pfc", "pfc_row", "interface_row", "switch_error", "link_quality", "ibdiagnet_stage"),
     ),
     Question(
         "what bandwidth these machines reach",

@@ -37,6 +37,7 @@ METRIC_VALUE = {
     "port": pl.Int32(),
     "value": pl.Float64(),
 }
+OF_HEADINGS = ("output", "statistics", "stats", "counters", "interface", "device")  # behind `# ethtool -S`, in prose
 NETDEV_DEVICE = {"host": pl.String(), "source": pl.Int32(), "netdev": pl.String(), "device": pl.String(),
                  "port": pl.Int32()}  # fmt: skip
 MLXLINK_COUNTERS = {
@@ -185,7 +186,8 @@ def _of_ethernet(
 def _interface(commands: CommandHistory, source: int, line: int) -> str | None:
     """Return the interface in the command line of ethtool."""
     words = commands.arguments(source, line, ("ethtool",))
-    return next((word for word in words if not word.startswith("-")), None)
+    name = next((word for word in words if not word.startswith("-")), None)
+    return None if name and name.lower() in OF_HEADINGS else name
 
 
 def _of_links(

@@ -111,6 +111,12 @@ _DRIVER_REPORTS = {
         Severity.ERROR,
         "look at the lines before it in dmesg; mostly driver, firmware and kernel do not fit: update both; reboot",
     ),
+    "slot_power": _Report(
+        "the PCIe slot of NIC {device}{where} says that it gives {watts} W, less than the card may need",
+        "harmless with copper cables, or if the slot does not say all that it gives; optical modules may stay down",
+        Severity.INFO,
+        "where a port stays down, look at mlxlink -d DEVICE and at the power settings of the slot in the BIOS",
+    ),
     "command_timeout": _Report(
         "NIC {device}{where} did not answer a command of its driver",
         "its firmware is stuck or busy; what waits for the command, such as the set-up of a connection, stands still",

@@ -15,6 +15,7 @@ from ncclforensics.rules.finding import Nic
 Row = dict[str, Any]
 SHOWN = 4  # ports or counters that are named; the others are only counted
 OF_A_HOST = 8
+ALL_PORTS = 255  # InfiniBand's number for all ports of a node together
 
 
 def port_name(row: Row, prefix: str = "") -> str:
@@ -28,7 +29,7 @@ def port_name(row: Row, prefix: str = "") -> str:
     switch = str(node).removeprefix("MF0;").split(":")[0] if node else None
     known = " ".join(filter(None, (host, device))) if host else switch or device
     owner = known or (f"LID {lid}" if lid is not None else guid) or "unknown device"
-    return printable(f"{owner} port {'?' if port is None else port}")
+    return printable(f"{owner} all ports" if port == ALL_PORTS else f"{owner} port {'?' if port is None else port}")
 
 
 def nics_of(rows: Iterable[Row]) -> set[Nic]:

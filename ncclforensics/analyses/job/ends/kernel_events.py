@@ -55,6 +55,7 @@ KERNEL_MESSAGE = {
     "command": pl.Categorical(),
     "worker": pl.Categorical(),
     "files": pl.Int32(),
+    "watts": pl.Int32(),
     "bus_error": pl.Categorical(),
     "vendor": pl.Categorical(),
     "pci_error": pl.Categorical(),
