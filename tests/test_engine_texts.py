@@ -78,3 +78,83 @@ def test_workers_that_wait_for_one_queue_are_counted(tmp_path: Path) -> None:
     text = f"(EngineCore_DP1 pid=1455) {line}\n(EngineCore_DP0 pid=1454) {line}"
 
     assert "2 lines of 2 processes" in [finding.detail for finding in reported(text, tmp_path).findings]
+
+
+ELASTIC = "WARNING:torch.distributed.elastic"
+SENDING = f"{ELASTIC}.multiprocessing.api:Sending process 165 closing signal SIGTERM"
+REFUSED = "RuntimeError: The server socket has failed to listen on any local network address."
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        (f"{REFUSED} The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
+         "port 29500 of the store is taken by another process"),
+        (f"{REFUSED} port: 80, useIpv6: 0, code: -13, name: EACCES, message: permission denied",
+         "the store could not listen on its port"),
+        ("RuntimeError: connect() timed out. Original timeout was 60000 ms.",
+         "the store could not be reached within 60 s"),
+        (f"{ELASTIC}.agent.server.api:Received 15 death signal, shutting down workers\n{SENDING}",
+         "torchrun was told to end by SIGTERM"),
+    ],
+)  # fmt: skip
+def test_the_store_and_torchrun_say_what_ended_the_start(text: str, title: str, tmp_path: Path) -> None:
+    titles = [finding.title for finding in reported(text, tmp_path).findings]
+
+    assert title in titles
+    assert not [other for other in titles if "one of them failed" in other]
+
+
+INTERRUPTED = """Traceback (most recent call last):
+  File "train.py", line 80, in main
+    for batch in loader:
+  File "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 830, in _next_data
+    self._shutdown_workers()
+  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 28, in poll
+    pid, sts = os.waitpid(self.pid, flag)
+KeyboardInterrupt"""
+
+
+def test_an_interrupt_shows_where_the_program_stood(tmp_path: Path) -> None:
+    (finding,) = reported(INTERRUPTED, tmp_path).findings
+
+    assert finding.title == (
+        "a process stood in poll (popen_fork.py:28), called from main (train.py:80) when it was interrupted"
+    )
+    assert finding.detail.startswith("data loader")
+
+
+def test_an_interrupt_without_calls_accuses_nothing(tmp_path: Path) -> None:
+    assert [finding.title for finding in reported("KeyboardInterrupt", tmp_path).findings] == [
+        "the program was interrupted"
+    ]
+
+
+def test_the_launcher_is_an_echo_of_the_error_above_it(tmp_path: Path) -> None:
+    error = (
+        "Failed, NCCL error allreducePlugin.cpp:295 'internal error - please report this issue to the NCCL developers'"
+    )
+    report = reported(f"{error}\nPrimary job  terminated normally, but 1 process returned", tmp_path)
+
+    severity_of = {finding.rule: finding.severity for finding in report.findings}
+    assert severity_of == {"read-nothing-of-nccl": "warning", "stated-failure": "info"}
+
+
+FLUSHED = "NET/IB : Got completion from peer 172.21.17.89<38536> with error 5, opcode 48, len 32710, vendor err 249"
+STACK = "Exception raised from checkForNCCLErrorsInternal at ProcessGroupNCCL.cpp:1736 (most recent call first):"
+
+
+def test_a_quoted_warning_ends_where_the_stack_begins(tmp_path: Path) -> None:
+    text = f"ith exception: NCCL error: remote process exited, NCCL version 2.20.5  Last error:   {FLUSHED}    {STACK}"
+
+    assert [finding for finding in reported(text, tmp_path).findings if "172.21.17.89" in finding.title]
+
+
+def test_a_sleep_inside_an_init_is_an_init(tmp_path: Path) -> None:
+    report = reported(
+        "#0  0x00007f68194a8adf in clock_nanosleep () from /lib/x86_64-linux-gnu/libc.so.6\n"
+        "#1  0x00007f67471be402 in pncclCommInitRankConfig () from /lib/x86_64-linux-gnu/libnccl.so.2",
+        tmp_path,
+    )
+
+    assert "pncclCommInitRankConfig" in report.verdicts[0].reason

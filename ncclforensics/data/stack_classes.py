@@ -169,6 +169,8 @@ PLACES = (
     _place("huggingface_hub/", "", NETWORK, "downloads from the hub", is_general=True),
 )
 
+PROFILED = "pnccl"  # the names under which a profiler's library reaches NCCL's functions, which debuggers may show
+
 # Functions of C and C++ by the beginning of their names, for stacks without Python's frames; the first that fits.
 NATIVE = (
     ("c10d::Work::wait", COLLECTIVE, "waits for a collective"),
@@ -210,6 +212,8 @@ NATIVE = (
     ("wait4", CHILD, "waits for a process that it started"),
     ("waitpid", CHILD, "waits for a process that it started"),
 )
+
+NATIVE_MEANS = (SLEEP,)  # how a function waits, not what it waits for: a call further out says more
 
 # Processes that are no ranks: launchers, and the helpers of a rank (py-spy --subprocesses shows them, too).
 NO_RANK = (
@@ -301,10 +305,11 @@ def place_of(places: tuple[Place, ...], function: str, file: str) -> Place | Non
 def native_kind(function: str) -> str | None:
     """Return the class of a function of C or C++, or None.
 
-    >>> native_kind("c10d::Work::wait"), native_kind("epoll_wait")
-    ('collective', None)
+    >>> native_kind("c10d::Work::wait"), native_kind("pncclCommInitRankConfig"), native_kind("epoll_wait")
+    ('collective', 'collective', None)
     """
-    return next((kind for beginning, kind, _ in NATIVE if function.startswith(beginning)), None)
+    name = function.removeprefix("p") if function.startswith(PROFILED) else function
+    return next((kind for beginning, kind, _ in NATIVE if name.startswith(beginning)), None)
 
 
 # Names of folders for stacks that were taken at one moment, without the number or date behind: `stacks-2`, `t1`.

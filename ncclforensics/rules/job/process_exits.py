@@ -224,11 +224,16 @@ def torchrun_told_to_end(
         if signal != HANG_UP and verdict.height:
             continue
         is_alone = signal == HANG_UP and not has_failed
+        of_source = elastic_failure.join(rows.select("source").unique(), on="source", how="semi")
+        closed = of_source.filter((form == "closing") & ~name.is_in(FORWARDED) & (pl.col("pos") > rows["pos"].min()))
         yield Finding(
             f"torchrun was told to end by {signal_name(signal)}",
             SENDERS.get(signal, OTHER_SENDER),
             "certain",
             role=Role.CONSEQUENCE if has_failed else Role.CONTEXT,
             severity=Severity.WARNING if is_alone else Severity.INFO,
-            evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
+            evidence=[
+                *(Line(*place) for place in rows.select("source", "line").head(2).iter_rows()),
+                *(Line(*place) for place in closed.select("source", "line").head(1).iter_rows()),
+            ],
         )

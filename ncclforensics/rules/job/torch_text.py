@@ -178,6 +178,7 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
     ranks = sorted(errors["rank"].drop_nulls().unique())
     counted = store_error.filter(pl.col("joined").is_not_null()).sort("joined", "source", "line")
     taken = store_error.filter(form="port_taken")
+    closed = store_error.filter(form="no_port")
     unreachable = store_error.filter(pl.col("form").is_in(["server", "server_logged"]))
     if not counted.is_empty():
         joined, expected = counted.select("joined", "expected_clients").row(-1)
@@ -192,10 +193,15 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
             yield too_many_at_store(counted, joined, expected)
             return
     elif not taken.is_empty():
-        title, rows = "the port of the store is taken by another process", taken
+        port = taken["port"].drop_nulls().first()
+        port = int(taken["port"].drop_nulls()[0])
+    elif not closed.is_empty():
+        title, rows = "the store could not listen on its port", closed
     elif not unreachable.is_empty():
         server, port = unreachable.select("server", "port").row(0)
         title, rows = f"the store at {server}:{port} could not be reached", unreachable
+    elif not (late := store_error.filter(form="not_connected")).is_empty():
+        title, rows = f"the store could not be reached within {late['timeout'][0] / 1000:,.0f} s", late
     elif store_error.filter(form="no_connection").height == store_error.height:
         title, rows = "the store of the rendezvous could not be reached", store_error
     elif not (asked := store_error.filter(pl.col("store_reason").is_not_null())).is_empty():
@@ -203,6 +209,8 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
     else:
         title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for a key in the store", store_error
     detail = "the ranks that print this are victims of the process that did not come or did not answer"
+    if rows["form"].is_in(["port_taken", "no_port"]).any():
+        detail = "the process that prints this is to serve the store; all others wait for it"
     if rows["store_reason"].cast(pl.String).fill_null("").str.contains_any(LOST_STORE).any():
         detail = "the process that serves the store, that of rank 0 or its launcher, ended: its own output says why"
     yield Finding(

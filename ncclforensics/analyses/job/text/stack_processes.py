@@ -16,6 +16,7 @@ import polars as pl
 from ncclforensics.data.stack_classes import (
     IN_ORDER,
     MOMENTS,
+    NATIVE_MEANS,
     NO_RANK,
     PLACES,
     PYTHON,
@@ -119,10 +120,10 @@ def _position(frames: list[Row]) -> Row:
         place = _place(PLACES, frame)
         kind = place.kind if place else None if _is_python(frame) else native_kind(frame["function"] or "")
         if kind is not None:
-            known.append((frame, kind, place is not None and place.is_general))
+            known.append((frame, kind, kind in NATIVE_MEANS if place is None else place.is_general))
     kind = next((kind for _, kind, is_general in known if not is_general), known[0][1] if known else PYTHON)
     in_python = [frame for frame in frames if _is_python(frame)]
-    fallback = in_python or [frame for frame, _, _ in known] or frames
+    fallback = in_python or [frame for frame, frame_kind, _ in known if frame_kind == kind] or frames
     own = next((frame for frame in in_python if not is_library(frame["file"])), fallback[0])
     called = in_python[: in_python.index(own)] if in_python else []
     calls = [frame for frame, frame_kind, _ in known if frame_kind == kind and frame in called] or called
