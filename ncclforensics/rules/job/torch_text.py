@@ -193,8 +193,8 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
             yield too_many_at_store(counted, joined, expected)
             return
     elif not taken.is_empty():
-        port = taken["port"].drop_nulls().first()
         port = int(taken["port"].drop_nulls()[0])
+        title, rows = f"port {port} of the store is taken by another process", taken
     elif not closed.is_empty():
         title, rows = "the store could not listen on its port", closed
     elif not unreachable.is_empty():
