@@ -78,6 +78,24 @@ NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_L
         "WARNING: infoROM is corrupted at gpu 0008:00:00.0\n",
         [("stated-failure", "warning", "the InfoROM of a GPU is corrupted")],
     ),
+    "shared-memory-of-a-container": (
+        "shm              64M     0   64M   0% /dev/shm\n",
+        [("file-system-full", "info", "/dev/shm has the default size of containers, 64 MB")],
+    ),
+    "space-is-left": ("/dev/sda1      ext4  1922728752 1822728752         0  99% /\n", []),
+    "images-are-full": ("/dev/loop3       64M   64M     0 100% /snap/core20/1974\n", []),
+    "no-inode-is-left": (
+        "Filesystem  Inodes  IUsed  IFree IUse% Mounted on\n/dev/mapper/vg_a-root\n     6275072 6275072   0  100% /\n",
+        [("file-system-full", "warning", "the file system / has no inode left")],
+    ),
+    "limits-of-a-process": (
+        """\
+Max open files            100                  524288               files
+Max locked memory         unlimited            unlimited            bytes
+""",
+        [("low-limits", "warning", "a process may open 100 files")],
+    ),
+    "limits-that-are-high": ("open files      (-n) 1024\nmax locked memory       (kbytes, -l) 65536000\n", []),
     "steps-of-a-tool": ("ibwarn: [168988] umad_init: umad_init\nibwarn: [168988] umad_get_ca: ca_name mlx4_0\n", []),
     "gpu-outside-the-fabric": (
         "    Fabric\n        State                             : In Progress\n        Status       : N/A\n",

@@ -105,6 +105,8 @@ LINE_FORMATS = {
     "metrics": LineFormat("metrics collected", "metric", "ib-counters", PORT),
     # The state of a link as its firmware reports it: mlxlink, mstlink.
     "mlxlink": LineFormat("mlxlink collected", "mlxlink_section mlxlink_field", {"mlxlink_field": "ib-counters"}, PORT),
+    # Space and limits of a host, by df and ulimit.
+    "host_limits": LineFormat("hostlimits", "file_systems file_system host_limit", "topology", MACHINE_DUMP),
     # Kernel modules of a host, as lsmod lists them.
     "modules": LineFormat("modules", "kernel_module", "topology", MACHINE_DUMP),
     # Output of micro-benchmarks of MPI and UCX: OSU's tests, and ucx_perftest.

@@ -103,7 +103,7 @@ def switch_interface_losses(interface_row: pl.DataFrame) -> Iterator[Finding]:
     counts = [
         interface_row.select(
             "source", "line", "switch_port", what=pl.lit(column),
-            count=text_of(column).str.replace_all(",", "").cast(pl.Int64, strict=False),
+            count=text_of(column).str.replace_all(",", "", literal=True).cast(pl.Int64, strict=False),
         )
         for column in LOSSES
     ]  # fmt: skip
