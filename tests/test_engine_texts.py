@@ -48,12 +48,42 @@ def test_a_line_alone_says_what_happened_and_where(text: str, title: str, tmp_pa
     assert [finding.title for finding in reported(text, tmp_path).findings if title in finding.title]
 
 
+RAISED = """Traceback (most recent call last):
+  File "serve.py", line 12, in main
+    message = socket.recv()
+{end}"""
+
+
+@pytest.mark.parametrize(
+    ("end", "name"),
+    [("zmq.error.Again: Resource temporarily unavailable", "Again: Resource"), ("_queue.Empty", "Empty")],
+)
+def test_an_exception_of_any_name_is_read_below_its_calls(end: str, name: str, tmp_path: Path) -> None:
+    assert [
+        finding for finding in reported(RAISED.format(end=end), tmp_path).findings if f"raised {name}" in finding.title
+    ]
+
+
+def test_ps_shows_a_process_that_cannot_be_interrupted(tmp_path: Path) -> None:
+    row = "root         935  0.0  0.0  16488  4056 ?        {state}    May04   0:00 {command}"
+    rows = [
+        row.format(state=state, command=command) for state, command in (("Ss", "nvidia-smi"), ("D", "[kworker/0:0]"))
+    ]
+    assert {finding.rule for finding in reported("\n".join(rows), tmp_path).findings} <= {"read-nothing-of-nccl"}
+
+    (finding,) = reported(row.format(state="Dsl", command="nvidia-smi -q"), tmp_path).findings
+
+    assert "935" in finding.title
+    assert "state D" in finding.title
+
+
 def test_lines_beside_these_say_nothing(tmp_path: Path) -> None:
     lines = [
         "[2026-03-02 11:04:57] server_args=ServerArgs(tp_size=8, watchdog_timeout=300, dist_timeout=None)",
         "(raylet) The node with node id: 8f and address: 10.0.4.13 has joined the cluster.",
         f"[  +0.000049] {WAITS.format(state='S')}",
         "Signal: 11 bars",
+        "train.config.Again: the same settings as before",
     ]
 
     assert {finding.rule for finding in reported("\n".join(lines), tmp_path).findings} <= {"read-nothing-of-nccl"}

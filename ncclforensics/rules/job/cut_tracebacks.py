@@ -42,7 +42,7 @@ def app_traceback_cut(
     Sources: Python, traceback; vLLM, multiproc_executor.py; SGLang, scheduler.py.
     """
     of_errors = (gpu_exception, call_error, torch_error, process_exit, work, watchdog, elastic_failure)
-    raised = exception.filter(text_of("form") != "traceback")
+    raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
     if raised.height or any(frame.height for frame in of_errors) or (verdict["verdict"] == "no-hang").any():
         return
     named = ["source", "line", "pos", "launcher_rank", "launcher_pid"]

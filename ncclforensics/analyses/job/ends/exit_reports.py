@@ -27,6 +27,7 @@ from ncclforensics.data.processes import (
     SHELL,
     STORE,
 )
+from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
@@ -310,7 +311,9 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
 
     Both frames with the `local_rank` of spawned processes, and what their tracebacks show.
     """
-    errors = exception.filter(pl.col("form").is_in(["error", "what"])).sort("pos")
+    is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
+    errors = exception.filter(pl.col("form").is_in(["error", "what"]) | is_raised).sort("pos")
+    errors = errors.with_columns(raised=pl.coalesce(text_of("raised"), text_of("raised_class"), text_of("empty_queue")))
     errors = errors.unique([*_DISTINCT, "exception", "raised", "message"], keep="first", maintain_order=True)
     above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on
     for row in errors.to_dicts():
