@@ -21,6 +21,12 @@ SWITCH_HEAD = (
     "  IFACE STATE  RX_OK  RX_BPS  RX_UTIL  RX_ERR  RX_DRP  RX_OVR  TX_OK  TX_BPS  TX_UTIL  TX_ERR  TX_DRP  TX_OVR\n"
 )
 SWITCH_ROW = f"  Ethernet{{port}}   U  {RATES}  0  0  0  {RATES}  0  {{lost}}  0\n"
+LINK_TEST = """\
+                    RDMA_Write BW Test
+ Dual-port       : OFF          Device         : mlx5_0
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      403504           0.00               42.31                0.080701
+"""
 # Text -> rule, severity and a part of the title of each finding; none: it is healthy.
 SHOWN = {
     "gpu-wants-a-reset": (
@@ -96,6 +102,11 @@ Max locked memory         unlimited            unlimited            bytes
         [("low-limits", "warning", "a process may open 100 files")],
     ),
     "limits-that-are-high": ("open files      (-n) 1024\nmax locked memory       (kbytes, -l) 65536000\n", []),
+    "rate-that-falls": (
+        LINK_TEST + " 65536      403504           0.00               25.92                0.080701\n",
+        [("bench-link-rate-varies", "info", "the rate of mlx5_0 changes between 3.2 GB/s and 5.3 GB/s in one test")],
+    ),
+    "rate-that-stays": (LINK_TEST + " 65536      403504           0.00               40.02        0.080701\n", []),
     "steps-of-a-tool": ("ibwarn: [168988] umad_init: umad_init\nibwarn: [168988] umad_get_ca: ca_name mlx4_0\n", []),
     "gpu-outside-the-fabric": (
         "    Fabric\n        State                             : In Progress\n        Status       : N/A\n",

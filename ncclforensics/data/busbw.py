@@ -139,6 +139,7 @@ COMBINED_NICS = 0.7  # of the sum of what the NICs reach one at a time (nccl#652
 # normal; without GPUDirect, or with a distant NIC, it is 20 to 60 % less).
 GPU_MEMORY_WATCH, GPU_MEMORY_BAD = 0.9, 0.8
 LARGE_MESSAGE = 64 << 10  # bytes
+STEADY = 0.8  # of the highest rate: repeated rows of one test lie above it on an idle link
 
 # GPU pairs of one host: a matrix is even if this share of its cells is within this distance of the median.
 EVEN_SHARE, EVEN_WITHIN = 0.75, 0.10

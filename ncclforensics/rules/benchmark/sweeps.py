@@ -13,6 +13,7 @@ from ncclforensics.data.busbw import (
     GPU_MEMORY_WATCH,
     LARGE_MESSAGE,
     SLOW_RUN,
+    STEADY,
     TREE_GAIN,
 )
 from ncclforensics.data.names import bandwidth_text, bytes_text
@@ -244,4 +245,31 @@ def bench_gpu_memory_slower(link_measurement: pl.DataFrame) -> Iterator[Finding]
             certainty="likely" if share < GPU_MEMORY_BAD else "possible",
             severity=Severity.WARNING if share < GPU_MEMORY_BAD else Severity.INFO,
             evidence=[Line(row["source"], row["line"], "GPU"), Line(row["source_host"], row["line_host"], "host")],
+        )
+
+
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("link_measurement",))
+def bench_link_rate_varies(link_measurement: pl.DataFrame) -> Iterator[Finding]:
+    """A link test that repeats one size of messages measures a rate that changes.
+
+    Means: another program uses the link or the host, the path is congested, or the link loses packets or retrains.
+    Not when: the rows are of different sizes, or of several tests; messages are small; the rates differ by less than a
+    fifth.
+    Do: run the test again with nothing else on both hosts; compare ethtool -S or perfquery -x of both ends before and
+    after it; dmesg -T for the link.
+    Sources: perftest, README (--run_infinitely, -D); field guides.
+    """
+    large = link_measurement.filter((pl.col("size") >= LARGE_MESSAGE) & (pl.col("bandwidth_GBps") > 0))
+    for (_, size), rows in large.group_by("table", "size", maintain_order=True):
+        ordered = rows.sort("bandwidth_GBps", maintain_order=True)
+        least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
+        if least["bandwidth_GBps"] >= STEADY * most["bandwidth_GBps"]:
+            continue
+        rates = f"{bandwidth_text(least['bandwidth_GBps'])} and {bandwidth_text(most['bandwidth_GBps'])}"
+        yield Finding(
+            title=f"the rate of {least['device'] or 'a link'} changes between {rates} in one test",
+            detail=f"{rows.height} rows of {bytes_text(int(str(size)))} messages",
+            certainty="certain",
+            role=Role.CONTEXT,
+            evidence=[Line(least["source"], least["line"], "least"), Line(most["source"], most["line"], "most")],
         )
