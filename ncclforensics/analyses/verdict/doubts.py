@@ -61,14 +61,12 @@ class Doubt(Enum):
     NO_MAJORITY_OF_ORDER = _ordinary("the others are the ones that left the order of the program")
     CALLS_NOT_LOGGED_NOR_MEMBERS = _ordinary("its log would not show the call, nor those of other members")
     LOG_NOT_GIVEN = _ordinary("these logs exist and were only not given")
-    PEER_UNKNOWN = _ordinary("it waits for a message itself")
     POSTED_TOGETHER = _ordinary("each of them posted both messages in one group")
     # Whether the job stood still.
     RUNS_ON = _unusual("the job was running where the logs end")
     ENDED_WITH_DIFFERENCES = _unusual("the calls that differ are no lines that were lost or came twice")
     COPIED_WHILE_RUNNING = _ordinary("the logs were copied or ended while the job was running")
     NOT_OF_ITS_END = _unusual("what shows a hang is of the end of the run")
-    ENDED_BY_CAPTURE = _ordinary("the rank was only late when the capture was ended")
     NETWORK_CAME_LATER = _ordinary("the network stopped the job behind the end of this log")
     HANGS_TOGETHER = _ordinary("all ranks hang in the last call that the logs show")
     LOGS_END_BEFORE = _unusual("the ranks whose logs end earlier hang")
@@ -84,7 +82,6 @@ class Doubt(Enum):
     MAY_HAVE_COMPLETED = _ordinary("the links or the GPU of some ranks failed in this call")
     COUNTED_APART = _ordinary("a rank made a call more or less before, so that one number stands for different calls")
     OF_ANOTHER_RUN = _ordinary("this source is of another run than NCCL's lines")
-    MADE_LATER = _ordinary("it made these calls later, or the time-outs are of another run")
     SOURCES_DISAGREE = _unusual("the source that names other ranks is right")
     SOURCES_CONTRADICT = _ordinary("the sources that contradict it are right, which are as many")
     STACKS_DISAGREE = _ordinary("its stack is right, and its log lacks the last lines")
@@ -156,5 +153,5 @@ _FAULTS = {Doubt.SILENT_MEMBER: Kind.LAGGING, Doubt.COUNTED_APART: Kind.MISMATCH
 # In these worlds there is no fault.
 _RUNNING = {
     Doubt.RUNS_ON, Doubt.COPIED_WHILE_RUNNING, Doubt.ONE_MOMENT, Doubt.INIT_COMPLETED, Doubt.INIT_GOES_ON,
-    Doubt.ENDED_BY_CAPTURE, Doubt.DUMPS_OF_ANOTHER_MOMENT,
+    Doubt.DUMPS_OF_ANOTHER_MOMENT,
 }  # fmt: skip

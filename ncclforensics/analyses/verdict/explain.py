@@ -66,9 +66,7 @@ def _by_dumps(job: Job) -> Explanation | None:
 
 def _find_desync(job: Job) -> Explanation | None:
     """Find a desync that PyTorch reports."""
-    if Source.WATCHDOGS in job.doubts:
-        return None
-    return counts.mention_later_calls(job, pytorch.find_desync(job))
+    return None if Source.WATCHDOGS in job.doubts else pytorch.find_desync(job)
 
 
 def _find_by_lines(job: Job) -> Explanation | None:

@@ -15,7 +15,7 @@ from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
-from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_cut_logs, judge_unseen_members
+from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_unseen_members
 from ncclforensics.analyses.verdict.lines.stall import ranks_that_moved_data
 from ncclforensics.analyses.verdict.rows import FailureEvent, Member, Owner
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
@@ -162,7 +162,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
     if (not_begun or unseen_members) and have_met:
         return None  # all its ranks exchanged data: the others have lost lines, or their logs were not given
     if not_begun and not (complete or unseen_members):
-        return judge_cut_logs(job, not_begun)
+        return None  # their lines on this init may be lost
     if complete:
         reason = "never began the init that the other ranks wait in"
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, culprits=complete)

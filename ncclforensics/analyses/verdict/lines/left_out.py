@@ -1,4 +1,4 @@
-"""Judge ranks that others wait for where these may wait themselves: in a call that another rank left out, or a message.
+"""Judge ranks that others wait for where these may wait themselves, in a call that another rank left out.
 
 A call that a log lacks while the rank goes on was left out by the rank, or its line was lost; no line tells which.
 """
@@ -10,12 +10,11 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
+from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.wait_cycle import skipped_or_lost
 from ncclforensics.analyses.verdict.rows import Gap
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.variables import STACKS_OF_HOST
 
 
 def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None:
@@ -35,7 +34,7 @@ def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None
         diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in passed] or diagnosis.culprits
         shown = f"the log of {job.names(passed)} shows a call that the others made only after this one"
         diagnosis.doubt(Doubt.MADE_BEHIND, f"but {shown}, so it lacks lines before")
-    return _doubt_messages_of_unknown_peers(job, diagnosis)
+    return None
 
 
 def _ranks_past_their_call(job: Job, culprits: list[int]) -> list[int]:
@@ -68,32 +67,3 @@ def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Gap], 
     """Whether each culprit's last call is on a communicator of which another log lacks a call."""
     keys = {gap.key for gap in gaps if gap.rank_id in left_out}
     return all((call := job.last_call(rank_id)) is not None and call["key"] in keys for rank_id in culprits)
-
-
-def _doubt_messages_of_unknown_peers(job: Job, diagnosis: Explanation) -> Explanation | None:
-    """Doubt a diagnosis of ranks that exchange messages on communicators whose members are guessed, or not heard.
-
-    Which Send belongs to which Recv is not known there: each of these may wait in one.
-    """
-    guessed = [key for key in job.members if job.holds_several(key) or job.count_unseen_members(key)]
-    unknown = [rank_id for rank_id in diagnosis.culprits if guessed and _sends_on(job, rank_id, guessed)]
-    if not unknown:
-        return None
-    names = job.names(diagnosis.culprits)
-    reason = "these logs do not show which messages were answered"
-    if len(diagnosis.culprits) > 1 and len(unknown) == len(diagnosis.culprits):
-        reason = f"the others wait for {names}; but {reason}: each of these may wait for a message"
-        collect = [f"collect logs from their beginning, or take the stacks of {names}: `{STACKS_OF_HOST}`"]
-        alternatives = [
-            Alternative(diagnosis.verdict, [rank_id], "the others wait for a message of it") for rank_id in unknown
-        ]
-        return undecided(reason, collect, diagnosis, between=alternatives)
-    diagnosis.doubt(Doubt.PEER_UNKNOWN, f"but {reason}, and it may wait for one")
-    return None
-
-
-def _sends_on(job: Job, rank_id: int, keys: list[str]) -> bool:
-    """Whether a rank sent or received a message on one of these communicators."""
-    own = job.calls_of(rank_id)
-    is_message = job.names_of(own).is_in(["Send", "Recv"])
-    return bool((is_message & own["key"].cast(pl.String).is_in(keys)).any())

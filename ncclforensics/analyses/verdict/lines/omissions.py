@@ -19,7 +19,7 @@ from ncclforensics.analyses.verdict.axioms import ENOUGH_ALIKE
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.vocabulary import Certainty, How, Kind
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
@@ -232,9 +232,6 @@ def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     involved = sorted({rank_id for rank_id in partial if _concerns(job, rank_id, diagnosis)} | unplaced)
     if diagnosis.verdict == Kind.NO_HANG and not job.is_finished:
         involved = sorted({*partial, *(row[0] for row in job.unplaced)} & set(job.rank_ids))
-    elif diagnosis.verdict == Kind.INIT_FAILED and involved and diagnosis.certainty is not Certainty.CERTAIN:
-        diagnosis.doubt(Doubt.LINES_LEFT_OUT)
-        return diagnosis
     elif diagnosis.verdict not in FROM_CALLS:
         return diagnosis
     return _doubt_missing_lines(job, diagnosis, involved, unplaced) if involved else diagnosis

@@ -51,16 +51,6 @@ def _begins_in_the_middle(job: Job) -> bool:
     return any(0 < len(own & began) < len(own) for own in owners.values())
 
 
-def judge_cut_logs(job: Job, rank_ids: list[int]) -> Explanation:
-    """Answer where the others wait in an init for ranks whose logs were cut or damaged: their START may be lost."""
-    names = job.names(rank_ids)
-    reason = f"the others wait in an init that the logs of {names} do not show, but lines are missing from these logs"
-    between = [Alternative(Kind.INIT_INCOMPLETE, rank_ids, "the missing lines are others than that of this init")]
-    answer = undecided(reason, [f"collect the whole logs of {names}"], between=between)
-    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
-    return answer
-
-
 def _are_whole_hosts(job: Job, key: str, unseen: list[int]) -> bool:
     """Whether these are the ranks of one host or several, if all have as many consecutive ranks as those heard."""
     sizes = Counter(Counter(job.rank_ids[row.rank_id].host for row in job.members[key]).values())

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import polars as pl
 
 from ncclforensics.analyses.hang.wait_graph import Edge
-from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.ends.failure_events import LOST, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
@@ -24,7 +23,6 @@ from ncclforensics.analyses.verdict.lines.wait_cycle import (
 from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.processes import ABORT
 from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED, stacks_of
 
 MAJORITY = 0.5
@@ -60,12 +58,6 @@ def find_lost_process(job: Job) -> Explanation | None:
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
     )
-    if len(culprits) > 1 and cut_logs.issuperset(culprits) and not named_ranks:
-        reason = (
-            f"other ranks lost a connection, and the logs of {job.names(culprits)} end inside a line: one of these "
-            "died, and the last lines of the others were lost in a buffer"
-        )
-        return one_of_these_died(job, culprits, reason, "failure", [event.place for event in connection_losses[:3]])
     culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
         return _lost_on_another_host(job, lost_ranks, connection_losses)
@@ -220,11 +212,6 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.LINES_MISSING)
     if open_answer := doubt_left_out_calls(job, diagnosis):
         return open_answer
-    if _was_interrupted(job):
-        diagnosis.doubt(
-            Doubt.ENDED_BY_CAPTURE,
-            "the capture was ended before any call timed out, so the rank may only have been late",
-        )
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
 
 
@@ -269,15 +256,6 @@ def _behind_or_in_a_cycle(job: Job, lagging: list[int], in_cycle: set[int]) -> E
     answer = undecided(reason, [stacks_of(names)], between=between)
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in lagging[:3]])
     return answer
-
-
-def _was_interrupted(job: Job) -> bool:
-    """Whether a capture ended all its ranks before any of their calls had failed.
-
-    With NCCL, PyTorch's watchdog aborts the process of a call that does not return.
-    """
-    exits = [row for row in job.process_exits if row.reporter == CAPTURE and row.signal != ABORT]
-    return {row.rank_id for row in exits if row.how == SIGNAL and not row.is_first} == set(job.rank_ids)
 
 
 def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:

@@ -85,21 +85,6 @@ def as_possibility(job: Job, diagnosis: Explanation | None, source: Source) -> E
     return diagnosis
 
 
-def mention_later_calls(job: Job, diagnosis: Explanation | None) -> Explanation | None:
-    """Return a diagnosis by watchdogs; as a possibility where the logs show the calls that its culprits lacked."""
-    if diagnosis is not None and diagnosis.verdict == Kind.LAGGING:
-        blamed = job.numbers_blamed(diagnosis)
-        counts = counts_of(job, Source.WATCHDOGS)
-        later = blamed.intersection(job.rank_numbers(row.rank_id for row in counts if (row.logged or 0) > row.counted))
-        if later:
-            diagnosis.doubt(
-                Doubt.MADE_LATER,
-                f"the log of {ranks_text(sorted(later))} shows more collectives than the time-outs count: it made them"
-                " later, or the time-outs are of another run",
-            )
-    return diagnosis
-
-
 def _size_of_unknown_communicator(job: Job) -> int | None:
     """Return the number of all ranks by the dumps that show calls of NCCL on them, if no log has so large a one."""
     if job.recordings is None or any(row.line is None for row in job.memberships):

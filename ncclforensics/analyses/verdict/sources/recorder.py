@@ -194,10 +194,6 @@ def _calls_waiting_for(recordings: Recordings, ranks: list[int]) -> list[Recorde
 
 def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[RecordedCall]) -> str:
     if not waiting:
-        for group, rows in recordings.positions.items():
-            made = recordings.enqueued(group, ranks[0])
-            if ranks[0] in rows and any(recordings.enqueued(group, rank) > made for rank in rows):
-                return f"made {made} collectives in {recordings.group_text(group)}, and other members more"
         return "made fewer collectives than other members"
     call = waiting[0]
     there = [row.rank for row in waiting if row.collective == call.collective]

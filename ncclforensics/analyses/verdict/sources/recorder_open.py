@@ -158,8 +158,6 @@ def find_common_call(job: Job, recordings: Recordings) -> Explanation | None:
         is_listed = recordings.is_listed(place.group)
         complete = "no member is missing" if is_listed else "no dump is missing, though none lists the members"
         reason += f"; the calls agree, and {complete}: the transport or a GPU, not the order of calls"
-        if place.completed:
-            reason += f"; {ranks_text(place.completed)} completed it, so the links and GPUs of the others are suspect"
         diagnosis = diagnose(job, Kind.STUCK_TOGETHER, reason, [])
         diagnosis.basis = Basis.DUMPS
         if place.completed or place.queued or not is_listed:
