@@ -227,9 +227,6 @@ def left_own_order(job: Job, edge: Edge, standing: Edge) -> bool:
         return (call["key"], call["name"], call["root"]) == (edge.key, name, peer)
 
     occurrences = [number for number, call in enumerate(calls) if is_like_last(call) and call["pos"] <= last["pos"]]
-    is_from_start = calls[0]["ordinal"] == 0 and occurrences[:1] != [0]
-    if is_from_start and any(map(is_awaited, calls[: occurrences[0]])):  # the log shows the first period, too
-        occurrences.insert(0, 0)
     periods = [any(map(is_awaited, calls[begin:end])) for begin, end in pairwise(occurrences)]
     return len(periods) > ENOUGH_PERIODS and all(periods[:-1]) and not periods[-1]
 

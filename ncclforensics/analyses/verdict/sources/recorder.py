@@ -36,7 +36,6 @@ from ncclforensics.analyses.verdict.sources.recorder_open import (
     find_ranks_unclear,
 )
 from ncclforensics.analyses.verdict.sources.recorder_order import ranks_in_another_order
-from ncclforensics.analyses.verdict.sources.recorder_sisters import ranks_unlike_their_sisters
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
@@ -232,14 +231,8 @@ def _diagnose_cycle(job: Job, recordings: Recordings, roots: Roots) -> Explanati
         reason = "each waits for a message of the next, and none is at the matching call: " + "; ".join(where[:SHOWN])
         # In one line of the program all are at fault; in several, one rank may have left out an earlier message.
         is_one_line = len({call.called_from for call in standing} - {None}) == 1
-        unlike = [] if is_one_line else ranks_unlike_their_sisters(recordings, standing)
-        diagnosis = diagnose(job, Kind.UNMATCHED, reason, roots.cycle if is_one_line else unlike)
-        if unlike:
-            diagnosis.remark(
-                f"the ranks with the part of {ranks_text(unlike)} in the other groups made another message there:"
-                " one was left out before"
-            )
-        elif not is_one_line:
+        diagnosis = diagnose(job, Kind.UNMATCHED, reason, roots.cycle if is_one_line else [])
+        if not is_one_line:
             diagnosis.remark("which of them left out a message, their dumps do not show")
             diagnosis.collect = [stacks_of(ranks_text(roots.cycle))]
     else:

@@ -22,7 +22,6 @@ from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
     stand_text,
     with_dumps,
 )
-from ncclforensics.analyses.verdict.sources.recorder_sisters import find_left_out_messages
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import LOOK_AT_HOST, stacks_of
@@ -179,8 +178,6 @@ def find_open_messages(job: Job, recordings: Recordings) -> Explanation | None:
         for message in recordings.batch(call)
         if message.peer in recordings.dumps and not recordings.meets(message)
     ]
-    if left_out := find_left_out_messages(job, recordings, calls):
-        return left_out
     ranks = sorted({rank for call in calls for rank in (call.rank, call.peer) if rank is not None})
     where = [f"rank {call.rank} in {described(call)}, {place_text(recordings, call)}" for call in calls[:SHOWN]]
     reason = (

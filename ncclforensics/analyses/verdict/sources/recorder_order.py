@@ -33,9 +33,9 @@ def ranks_in_another_order(recordings: Recordings, cycle: list[int]) -> list[int
 
 
 def _called_first(recordings: Recordings, first: Place, second: Place) -> dict[int, Place]:
-    """Rank -> which of two collectives, by family and number, it called first; ranks that do not show it are left out.
+    """Rank -> which of two collectives, by family and number, it called first; ranks that made neither are left out.
 
-    A call that was made and is not recorded is older than those that are.
+    Where one is recorded alone, the rank stands before the other.
     """
     is_there = pl.any_horizontal(
         (pl.col("family") == family) & (pl.col("sequence") == number) for family, number in (first, second)
@@ -44,24 +44,4 @@ def _called_first(recordings: Recordings, first: Place, second: Place) -> dict[i
     found = recordings.calls.filter(is_there & ~pl.col("is_p2p")).select("rank", "family", "sequence", "line")
     for rank, family, number, line in found.iter_rows():
         lines[rank].setdefault((family, number), line)
-    order: dict[int, Place] = {}
-    for rank, seen in lines.items():
-        place = min(seen, key=lambda place: seen[place])
-        if len(seen) == 1:
-            other = second if place == first else first
-            made = _made_in_family(recordings, rank, other[0])
-            if made is None:
-                continue
-            place = other if made >= other[1] else place
-        order[rank] = place
-    return order
-
-
-def _made_in_family(recordings: Recordings, rank: int, family: str) -> int | None:
-    """The number of collectives of a rank in its only group of a family; None if it is in several or in none."""
-    groups = [
-        group
-        for group, rows in recordings.positions.items()
-        if rank in rows and recordings.families.get(group) == family and not rows[rank]["has_p2p"]
-    ]
-    return recordings.enqueued(groups[0], rank) if len(groups) == 1 else None
+    return {rank: min(seen, key=lambda place: seen[place]) for rank, seen in lines.items()}
