@@ -96,7 +96,9 @@ class EmbeddedFormat:
 
     def may_have(self, literals: Collection[str]) -> bool:
         """Whether a signature line may stand in texts that hold no literals but these."""
-        return any(one.unanchored or not {*one.anchors}.isdisjoint(literals) for one in self.signatures)
+        return any(
+            signature.unanchored or not {*signature.anchors}.isdisjoint(literals) for signature in self.signatures
+        )
 
     @cached_property
     def signature_regex(self) -> str:

@@ -71,7 +71,7 @@ def _once(report: Report, verbose: bool) -> list[RenderableType]:
     return [title, indented(_totals(rows)), *_more(ports.height - shown.height)]
 
 
-ALONE = "with no port at the other end"  # of a map, in which such a port is down, or its peer gave no answer
+WITHOUT_PEER = "with no port at the other end"  # of a map, in which such a port is down, or its peer gave no answer
 
 
 def _more(left: int) -> list[RenderableType]:
@@ -85,20 +85,20 @@ def _states(port_state: pl.DataFrame) -> list[str]:
     ).unique("key", keep="last", maintain_order=True)
     is_down = (pl.col("state") == "down").fill_null(value=False)
     has_peer = pl.col("peer_port").is_not_null() | pl.col("peer_node").is_not_null()
-    is_alone = pl.col("state").is_null() & ~has_peer
-    rate = pl.when(~is_down & ~is_alone).then("rate_Gbps")  # that of a port without a link means nothing
+    is_without_peer = pl.col("state").is_null() & ~has_peer
+    rate = pl.when(~is_down & ~is_without_peer).then("rate_Gbps")  # that of a port without a link means nothing
     shown = last_states.filter(
         pl.col("state").is_not_null() | pl.col("netdev").is_null()
     )  # an interface has its own state
-    word = pl.coalesce("state", pl.when(is_alone).then(pl.lit(ALONE)).otherwise(pl.lit("linked")))
+    word = pl.coalesce("state", pl.when(is_without_peer).then(pl.lit(WITHOUT_PEER)).otherwise(pl.lit("linked")))
     kinds = shown.group_by(word.alias("word"), rate=rate, maintain_order=True).len()
     words = []
     for state, rate, many in kinds.sort("len", descending=True, maintain_order=True).iter_rows():
         at = f" at {rate:g} Gb/s" if rate is not None else ""
         words.append(f"{many} {state}{at}")
     lines = [", ".join(words)] if words else []
-    if (alone := shown.filter(is_alone)).height:
-        lines.append(f"{ALONE}: {port_names(alone, OF_A_HOST)}")
+    if (unlinked := shown.filter(is_without_peer)).height:
+        lines.append(f"{WITHOUT_PEER}: {port_names(unlinked, OF_A_HOST)}")
     for (physical,), rows in last_states.filter(is_down).group_by("physical_state", maintain_order=True):
         lines.append(f"down{f' ({physical})' if physical else ''}: {port_names(rows, OF_A_HOST)}")
     return lines
