@@ -145,7 +145,7 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "whether links lost or corrupted packets",
+        "whether links lost or damaged packets",
         ("counter", "port_state"),
         ("portcounters", "ethernet"),
         "network",
