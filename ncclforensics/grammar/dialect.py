@@ -176,7 +176,7 @@ class Dialect:
         NCCL's own lines and lines without any anchor are excluded first: that leaves few.
         """
         rows = rows.filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
-        if rows.height:
+        if rows.height and self.embedded_formats:
             anchors, unanchored = self._signature_hints
             rows = rows.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(unanchored))
         found: dict[int, list[str]] = {}

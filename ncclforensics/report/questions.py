@@ -142,6 +142,9 @@ QUESTIONS = (
             "engine_load",
             "engine_rate",
             "gradient_error",
+            "exception",
+            "file_system",
+            "host_limit",
         ),
     ),
     Question(
