@@ -15,14 +15,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from ncclforensics import cli
-from tests.budget import IS_FULL
 from tests.incidents import ROOT
 
 DOCS = ROOT / "docs"
-pytestmark = [
-    pytest.mark.xdist_group("site"),
-    pytest.mark.skipif(not IS_FULL, reason="the site takes half a minute to build"),
-]
+pytestmark = pytest.mark.xdist_group("site")
 
 
 @pytest.fixture(scope="module")
