@@ -86,6 +86,10 @@ class _Report:
     remedy: str
 
 
+_WAITED_FOR = "it waited for a disk, a network file system, a driver or a lock"
+_LOOK_AT_TRACE = (
+    "look at the call trace below for what it waited for; check the file systems and the GPU driver of the host"
+)
 _DRIVER_REPORTS = {
     "gpu_init": _Report(
         "the NVIDIA driver could not initialise GPU {device}{where}",
@@ -222,15 +226,15 @@ _DRIVER_REPORTS = {
     ),
     "blocked": _Report(
         "a process{where} was blocked in the kernel for more than {seconds} s: {program} (pid {pid})",
-        "it waited for a disk, a network file system, a driver or a lock; a rank that does so is late, or stands still",
+        f"{_WAITED_FOR}; a rank that does so is late, or stands still",
         Severity.WARNING,
-        "look at the call trace below for what it waited for; check the file systems and the GPU driver of the host",
+        _LOOK_AT_TRACE,
     ),
     "waits": _Report(
         "a process{where} waited in the kernel and could not be interrupted: {program} (pid {pid})",
-        "it waited for a disk, a network file system, a driver or a lock; not even SIGKILL ends it meanwhile",
+        f"{_WAITED_FOR}; not even SIGKILL ends it meanwhile",
         Severity.WARNING,
-        "look at the call trace below for what it waited for; check the file systems and the GPU driver of the host",
+        _LOOK_AT_TRACE,
     ),
     "memory_failure": _Report(
         "the kernel{where} ended {program} (pid {pid}), which used damaged memory of the host",

@@ -83,7 +83,7 @@ def low_limits(host_limit: pl.DataFrame) -> Iterator[Finding]:
     )
     if not locked.is_empty():
         yield Finding(
-            title=f"locked memory is limited to {int(str(locked['kilobytes'].min())):,} KiB",
+            title=f"locked memory is limited to {min(locked['kilobytes']):,} KiB",
             detail="NCCL registers more with RDMA NICs, which then fails; over sockets it does not matter",
             certainty="possible",
             role=Role.CONTEXT,
@@ -92,7 +92,7 @@ def low_limits(host_limit: pl.DataFrame) -> Iterator[Finding]:
     files = rows.filter((text_of("form") == "files") & (pl.col("number") < ENOUGH_FILES))
     if not files.is_empty():
         yield Finding(
-            title=f"a process may open {int(str(files['number'].min())):,} files and connections",
+            title=f"a process may open {min(files['number']):,} files and connections",
             detail="a rank opens several for each peer, and fails with “Too many open files”",
             certainty="likely",
             severity=Severity.WARNING,
