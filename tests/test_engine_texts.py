@@ -124,6 +124,8 @@ REFUSED = "RuntimeError: The server socket has failed to listen on any local net
          "the store could not listen on its port"),
         ("RuntimeError: connect() timed out. Original timeout was 60000 ms.",
          "the store could not be reached within 60 s"),
+        ("RuntimeError: connect() timed out. Original timeout was 99999999999999999999 ms.",
+         "the store could not be reached in time"),
         (f"{ELASTIC}.agent.server.api:Received 15 death signal, shutting down workers\n{SENDING}",
          "torchrun was told to end by SIGTERM"),
     ],

@@ -101,6 +101,7 @@ Max locked memory         unlimited            unlimited            bytes
 """,
         [("low-limits", "warning", "a process may open 100 files")],
     ),
+    "a-limit-that-is-a-huge-number": ("max locked memory       (kbytes, -l) 9007199254740993000\n", []),
     "limits-that-are-high": ("open files      (-n) 1024\nmax locked memory       (kbytes, -l) 65536000\n", []),
     "rate-that-falls": (
         LINK_TEST + " 65536      403504           0.00               25.92                0.080701\n",

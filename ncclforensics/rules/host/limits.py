@@ -78,7 +78,7 @@ def low_limits(host_limit: pl.DataFrame) -> Iterator[Finding]:
     rows = host_limit.with_columns(
         number=text_of("limit").cast(pl.Int64, strict=False), unit=text_of("form").replace_strict(UNITS, default=None)
     ).filter(pl.col("number") >= 0)
-    locked = rows.filter(pl.col("number") * pl.col("unit") < ENOUGH_LOCKED).with_columns(
+    locked = rows.filter(pl.col("number") < ENOUGH_LOCKED // pl.col("unit")).with_columns(
         kilobytes=pl.col("number") * pl.col("unit") // 1024
     )
     if not locked.is_empty():

@@ -193,15 +193,16 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
             yield too_many_at_store(counted, joined, expected)
             return
     elif not taken.is_empty():
-        port = int(taken["port"].drop_nulls()[0])
-        title, rows = f"port {port} of the store is taken by another process", taken
+        title, rows = f"port {taken['port'][0]} of the store is taken by another process", taken
     elif not closed.is_empty():
         title, rows = "the store could not listen on its port", closed
     elif not unreachable.is_empty():
         server, port = unreachable.select("server", "port").row(0)
         title, rows = f"the store at {server}:{port} could not be reached", unreachable
     elif not (late := store_error.filter(form="not_connected")).is_empty():
-        title, rows = f"the store could not be reached within {late['timeout'][0] / 1000:,.0f} s", late
+        allowed = late["timeout"][0]
+        within = "in time" if allowed is None else f"within {allowed / 1000:,.0f} s"
+        title, rows = f"the store could not be reached {within}", late
     elif store_error.filter(form="no_connection").height == store_error.height:
         title, rows = "the store of the rendezvous could not be reached", store_error
     elif not (asked := store_error.filter(pl.col("store_reason").is_not_null())).is_empty():
