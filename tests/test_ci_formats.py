@@ -83,7 +83,7 @@ def test_what_makes_a_job_slow_is_a_test_case_that_passes_only_if_it_was_judged(
 @pytest.mark.parametrize(
     ("text", "rule", "is_skipped"),
     [
-        (PORT, "nic-firmware-differs", False),
+        (PORT, "ctr-port-below-siblings", False),
         (PORT, "boot-connect-failed", True),
         ("loss 2.1\n", "nic-firmware-differs", True),
     ],

@@ -10,7 +10,8 @@ from ncclforensics.data.counters import UNITS
 
 # Tools that always report on the host where they run.
 LOCAL_TOOLS = (
-    "ethtool", "rdma", "ibv_devinfo", "show_gids", "ibdev2netdev", "mlnx_qos", "mlxlink", "mstlink", "grep", "cat",
+    "ethtool", "rdma", "ibv_devinfo", "show_gids", "ibdev2netdev", "mlnx_qos", "mlxlink", "mstlink", "flint",
+    "mstflint", "mlxfwmanager", "opainfo", "grep", "cat",
 )  # fmt: skip
 
 # Names of node_exporter, without `_total`, and the names of Linux. Its data counters are in bytes already.

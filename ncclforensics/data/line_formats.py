@@ -72,6 +72,14 @@ LINE_FORMATS = {
         STACK,
         CODE_COLUMNS=(("debugger_first", "file"), ("debugger_frame", "file")),
     ),
+    # Versions of firmware: flint, mlxfwmanager, vendstat.
+    "firmware": LineFormat(
+        "firmware collected",
+        "firmware_version",
+        "ib-state",
+        PORT,
+        ID_COLUMNS=(("firmware_guid", "base_guid"),),
+    ),
     # Output of nvbandwidth and of CUDA's samples p2pBandwidthLatencyTest and bandwidthTest.
     "gpu_bandwidth": LineFormat(
         "gpubandwidth",
@@ -165,6 +173,8 @@ LINE_FORMATS = {
     "scripts": LineFormat(
         "scripts", "script_head script_bandwidth gpu_test script_wait", "script-output", IS_SIDE_OUTPUT=True
     ),
+    # Interfaces of a switch by SNMP.
+    "snmp": LineFormat("snmp collected", "snmp_counter", "ib-counters", PORT, HOST_COLUMNS={"snmp": ("system_name",)}),
     # Counters of switches with SONiC.
     "sonic": LineFormat("sonic collected", "pfc_head interface_head", "ib-counters", PORT),
     # Timers of training programs beside their steps, and reports of straggler detectors.

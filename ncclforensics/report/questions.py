@@ -152,7 +152,16 @@ QUESTIONS = (
         ("counter", "port_state"),
         ("portcounters", "ethernet"),
         "network",
-        ("pfc", "pfc_row", "interface_row", "switch_error", "link_quality", "ibdiagnet_stage"),
+        (
+            "pfc",
+            "pfc_row",
+            "interface_counter",
+            "interface_speed",
+            "device_firmware",
+            "switch_error",
+            "link_quality",
+            "ibdiagnet_stage",
+        ),
     ),
     Question(
         "what bandwidth these machines reach",

@@ -41,6 +41,14 @@ TABLED_LINK = {
     "peer_port": pl.Int32(),
     "peer_lid": pl.Int32(),
 }
+TABLED_FIRMWARE = {
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "guid": pl.String(),
+    "node": pl.String(),
+    "board": pl.String(),  # PSID
+    "firmware": pl.String(),
+}
 NODE_KINDS = {1: "host", 2: "switch", 3: "router"}
 CELLS = pl.List(pl.String)
 NO_PORTS = (0, 255)  # of a switch: its own, and all of them
@@ -104,6 +112,19 @@ def tabled_node(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.Data
         system=pl.col("system").str.strip_prefix("0x"),
         device_number=_number("device").map_elements(lambda number: f"{number:x}", pl.String),
     )
+
+
+@analysis(TABLED_FIRMWARE, of=("table_edge",), is_step=True)
+def tabled_firmware(table_edge: pl.DataFrame, table_record: pl.DataFrame, tabled_node: pl.DataFrame) -> pl.DataFrame:
+    """One row per node in the table NODES_INFO with its firmware; older files have one byte for a part."""
+    parts = ("Major", "Minor", "SubMinor")
+    long, short = ({f"{prefix}{part}": f"FWInfo_{prefix}{part}" for part in parts} for prefix in ("Extended_", ""))
+    columns = {"guid": "NodeGUID", "board": "FWInfo_PSID", **long, **short}
+    rows = _table(table_edge, table_record, "NODES_INFO", columns).drop_nulls("guid")
+    versions = [pl.concat_str([_number(name) for name in names], separator=".") for names in (long, short)]
+    names = tabled_node.select("source", "guid", "node").unique(["source", "guid"])
+    named = rows.join(names, on=["source", "guid"], how="left", maintain_order="left")
+    return named.with_columns(firmware=pl.coalesce(versions)).drop_nulls("firmware")
 
 
 @analysis(TABLED_LINK, of=("table_edge",), is_step=True)

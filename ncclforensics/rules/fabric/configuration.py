@@ -151,15 +151,16 @@ def net_iwarp(port_state: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("port_state", "ibdiagnet_firmware"))
-def nic_firmware_differs(port_state: pl.DataFrame, ibdiagnet_firmware: pl.DataFrame) -> Iterator[Finding]:
-    """Adapters of one model run different versions of their firmware.
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("device_firmware", "ibdiagnet_firmware"))
+def nic_firmware_differs(device_firmware: pl.DataFrame, ibdiagnet_firmware: pl.DataFrame) -> Iterator[Finding]:
+    """Adapters or switches of one model run different versions of their firmware.
 
-    Means: behaviour may differ between hosts (retransmission, congestion control, speed of links); after an upgrade of
+    Means: behaviour may differ between them (retransmission, congestion control, speed of links); after an upgrade of
     a part of the hosts it is what differs.
     Not when: an upgrade is under way; the adapters are of other boards, which a name of the model alone may hide.
-    Do: read the release notes between both versions; bring all adapters of a model to one.
-    Sources: ibdiagnet reports the same (`has FW version … while the latest FW version for the same Devid/PSID`).
+    Do: read the release notes between both versions; bring all adapters and switches of a model to one.
+    Sources: ibdiagnet reports the same (`has FW version … while the latest FW version for the same Devid/PSID`);
+    mstflint; infiniband-diags vendstat.
     """
     for (board, latest), rows in ibdiagnet_firmware.group_by("board", "latest", maintain_order=True):
         names = rows["device_name"].cast(pl.String).unique(maintain_order=True).to_list()
@@ -170,22 +171,27 @@ def nic_firmware_differs(port_state: pl.DataFrame, ibdiagnet_firmware: pl.DataFr
             role=Role.CONTEXT,
             evidence=evidence_lines(rows.select("source", "line")),
         )
-    known = port_state.drop_nulls(["firmware", "model", "device", "firmware_line"])
-    last = known.unique(["host", "source", "device"], keep="last", maintain_order=True)
-    for (model,), rows in last.group_by("model", maintain_order=True):
+    reported = ibdiagnet_firmware["board"].cast(pl.String).implode()
+    others = device_firmware.filter(~pl.col("board").is_in(reported))
+    for (board,), rows in others.group_by("board", maintain_order=True):
         versions = rows.group_by("firmware").agg(pl.len()).sort("len", "firmware", descending=True)
         if versions.height < 2:
             continue
         usual = versions["firmware"][0]
-        others = rows.filter(pl.col("firmware") != usual)
-        shown = pl.concat([others.head(SHOWN - 1), rows.filter(pl.col("firmware") == usual).head(1)])
+        unusual = rows.filter(pl.col("firmware") != usual)
+        shown = pl.concat([unusual.head(SHOWN - 1), rows.filter(pl.col("firmware") == usual).head(1)])
+        names = [
+            " ".join(filter(None, (host, device))) or guid
+            for host, device, guid in unusual.select("host", "device", "guid").iter_rows()
+        ]
+        named = [name for name in names if name]
         yield Finding(
-            f"firmware of {model} differs: {', '.join(versions['firmware'])}",
-            f"{others.height} of {rows.height} adapters do not run {usual}: {port_names(others)}",
+            f"firmware of {board} differs: {', '.join(versions['firmware'])}",
+            f"{unusual.height} of {rows.height} do not run {usual}" + (f": {some_of(named, SHOWN)}" if named else ""),
             "possible",
             role=Role.CONTEXT,
-            hosts=sorted(others["host"].drop_nulls().unique()),
-            evidence=[Line(*at) for at in shown.select("source", "firmware_line").rows()],
+            hosts=sorted(unusual["host"].drop_nulls().unique()),
+            evidence=[Line(*at) for at in shown.select("source", "line").rows()],
         )
 
 

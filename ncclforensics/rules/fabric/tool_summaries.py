@@ -79,51 +79,6 @@ def switch_pfc_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame) -> Iterator
         )
 
 
-LOSSES = {
-    "tx_drp": "packets to send discarded",
-    "rx_drp": "received packets discarded",
-    "rx_err": "receive errors",
-    "tx_err": "send errors",
-    "rx_ovr": "received packets without a buffer",
-    "tx_ovr": "packets to send without a buffer",
-}
-
-
-@rule(Category.LINK_ERROR, Severity.INFO, of=("interface_row",))
-def switch_interface_losses(interface_row: pl.DataFrame) -> Iterator[Finding]:
-    """Ports of a switch with SONiC count errors or packets that they discarded.
-
-    Means: discarded on the way out: the port was congested, or a PFC watchdog dropped what it could not send; receive
-    errors: a damaged cable or module. The counters are totals of unknown age.
-    Not when: all counters are zero. Whether it slows a job, only what they grow by during its run shows.
-    Do: clear them (sonic-clear counters), run the job, and look again; show queue counters and show pfcwd stats for the
-    queue that loses packets.
-    Sources: SONiC command reference, show interfaces counters; sonic-buildimage#9193.
-    """
-    counts = [
-        interface_row.select(
-            "source", "line", "switch_port", what=pl.lit(column),
-            count=text_of(column).str.replace_all(",", "", literal=True).cast(pl.Int64, strict=False),
-        )
-        for column in LOSSES
-    ]  # fmt: skip
-    lost = pl.concat(counts).filter(pl.col("count") > 0).sort("count", descending=True, maintain_order=True)
-    for (source,), of_switch in lost.group_by("source", maintain_order=True):
-        texts = [
-            f"{port}: {count:,} {LOSSES[what]}"
-            for port, what, count in of_switch.select("switch_port", "what", "count").head(SHOWN).rows()
-        ]
-        total = interface_row.filter(pl.col("source") == source)["switch_port"].n_unique()
-        yield Finding(
-            title=f"{of_switch['switch_port'].n_unique()} of {count_of(total, 'switch port')} lost packets; "
-            f"the most: {', '.join(texts)}",
-            detail="totals since they were cleared, which do not show whether a port loses packets now",
-            certainty="certain",
-            role=Role.CONTEXT,
-            evidence=evidence_lines(of_switch),
-        )
-
-
 def _numbers(cells: str) -> list[int | None]:
     return [parse_integer(cell.replace(",", "")) for cell in cells.split()]
 

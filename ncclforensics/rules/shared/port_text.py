@@ -29,6 +29,8 @@ def port_name(row: Row, prefix: str = "") -> str:
     switch = str(node).removeprefix("MF0;").split(":")[0] if node else None
     known = " ".join(filter(None, (host, device))) if host else switch or device
     owner = known or (f"LID {lid}" if lid is not None else guid) or "unknown device"
+    if port is None and device:  # an interface of a switch, or an adapter of which a tool prints no port
+        return printable(owner)
     return printable(f"{owner} all ports" if port == ALL_PORTS else f"{owner} port {'?' if port is None else port}")
 
 

@@ -1,0 +1,104 @@
+"""Interfaces of Ethernet switches, by SNMP or SONiC: what they lost, and which of them are full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.fabric import HOT, HOT_RATIO, HOT_SHARE
+from ncclforensics.data.interfaces import ERRORS_LEAST, LOSSES, RECEIVED, SENT
+from ncclforensics.data.names import count_of, some_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
+from ncclforensics.rules.shared.port_counters import counter_finding, counter_lines
+from ncclforensics.rules.shared.port_text import period_text
+
+FEWEST_PORTS = 4  # of a switch, for one of them to be busier than the others
+
+
+def _interface(row: dict[str, object]) -> str:
+    return " ".join(str(name) for name in (row["host"], row["device"]) if name)
+
+
+@rule(Category.LINK_ERROR, Severity.INFO, of=("interface_counter",))
+def switch_interface_losses(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """Ports of an Ethernet switch count errors or packets that they discarded.
+
+    Means: discarded on the way out: the port was congested, or a PFC watchdog dropped what it could not send; receive
+    errors: a damaged cable or module. Receive errors that grow between two dumps are a warning; all else is a note.
+    Not when: all counters are zero, or stay the same between two dumps. Of one dump they are totals of unknown age;
+    whether it slows a job, only what they grow by during its run shows.
+    Do: take the counters before and after a run of the job (snmpbulkwalk, or show interfaces counters); show queue
+    counters and show pfcwd stats for the queue that loses packets.
+    Sources: RFC 2863 (IF-MIB); SONiC command reference, show interfaces counters; sonic-buildimage#9193.
+    """
+    counters = counter_increase.filter(pl.col("name").is_in(list(LOSSES)))
+    is_delta = pl.col("dumps") > 1
+    lost = counters.with_columns(lost=pl.when(is_delta).then("increase").otherwise("value")).filter(pl.col("lost") > 0)
+    ordered = lost.sort("lost", "source", "line", descending=[True, False, False])
+    for (source, has_two), rows in ordered.group_by("source", is_delta, maintain_order=True):
+        texts = [f"{_interface(row)}: {row['lost']:,} {LOSSES[row['name']]}" for row in rows.head(SHOWN).to_dicts()]
+        ports = counters.filter((pl.col("source") == source) & (is_delta == has_two))["key"].n_unique()
+        title = (
+            f"{rows['key'].n_unique()} of {count_of(ports, 'switch port')} lost packets; the most: {', '.join(texts)}"
+        )
+        if not has_two:
+            detail = "totals since they were cleared, which do not show whether a port loses packets now"
+            yield Finding(title, detail, "certain", role=Role.CONTEXT, evidence=evidence_lines(rows))
+            continue
+        errors = rows.filter((pl.col("name") == "ifInErrors") & (pl.col("lost") >= ERRORS_LEAST))
+        names = [_interface(row) for row in errors.to_dicts()]
+        cable = f"; receive errors at {some_of(names, SHOWN)}: the cable or a module there" if names else ""
+        yield counter_finding(
+            rows.select(counter_increase.columns),
+            title,
+            "they grew" + (period_text(rows.row(0, named=True)) or " between two dumps") + cable,
+            role=Role.CAUSE if names else Role.CONTEXT,
+            severity=Severity.WARNING if names else Severity.INFO,
+            nics=set(),
+            evidence=counter_lines((errors if names else rows).to_dicts()),
+        )
+
+
+@rule(Category.CONGESTION, Severity.INFO, of=("interface_speed",))
+def switch_interface_full(counter_increase: pl.DataFrame, interface_speed: pl.DataFrame) -> Iterator[Finding]:
+    """A port of an Ethernet switch is full between two dumps while most others have room.
+
+    Means: several large flows share this link: the hash of the switch put them together (ECMP), or a host receives
+    from many others at once. NCCL has few flows, so that this is expected to happen at times.
+    Not when: there is one dump, or no time between both; most ports are full; an interface without a rate.
+    Do: see what the port leads to; between switches set NCCL_IB_QPS_PER_CONNECTION and NCCL_IB_SPLIT_DATA_ON_QPS=1 for
+    more flows, or turn on adaptive routing of the switches.
+    Sources: RFC 2863 (ifHCOutOctets, ifHighSpeed); Meta, RoCE at scale, SIGCOMM 2024.
+    """
+    speed = interface_speed.filter(pl.col("rate_Gbps") > 0)
+    uptime = interface_speed.select("source", "uptime").unique("source")
+    carried = counter_increase.filter(pl.col("name").is_in([RECEIVED, SENT]) & ~pl.col("is_reset"))
+    rows = carried.join(speed.drop("host", "uptime"), on=["source", "device"]).join(uptime, on="source")
+    rows = rows.join(uptime.rename({"source": "before_source", "uptime": "before"}), on="before_source", how="left")
+    seconds = pl.coalesce(
+        "seconds", pl.when(pl.col("uptime") > pl.col("before")).then(pl.col("uptime") - pl.col("before"))
+    )
+    share = pl.col("increase") * 8 / (seconds * pl.col("rate_Gbps") * 1e9)
+    loads = rows.with_columns(share=share).filter(pl.col("share") > 0)
+    for (name, _), of_switch in loads.group_by(
+        "name", pl.coalesce("host", pl.col("source").cast(pl.String)), maintain_order=True
+    ):
+        usual = float(of_switch.select(pl.col("share").median()).item())
+        full = of_switch.filter((pl.col("share") >= HOT) & (pl.col("share") >= HOT_RATIO * usual)).sort(
+            -pl.col("share")
+        )
+        if of_switch.height < FEWEST_PORTS or full.is_empty() or full.height > max(1, of_switch.height * HOT_SHARE):
+            continue
+        way = "sends" if name == SENT else "receives"
+        texts = [f"{_interface(row)} {way} {row['share']:.0%}" for row in full.head(SHOWN).to_dicts()]
+        yield counter_finding(
+            full.select(counter_increase.columns),
+            f"full ports of a switch: {', '.join(texts)} of the rate",
+            f"the median of {of_switch.height} ports with traffic is {usual:.0%}",
+            role=Role.CONTEXT,
+            certainty="likely",
+            nics=set(),
+        )
