@@ -98,6 +98,26 @@ def test_the_site_says_what_its_hosts_reach(site: Row, found: list[tuple[str, st
     assert short(expected(run("gpu-a"), measured(100.0), expected_machine=[site | {"busbw": 110.0}])) == found
 
 
+RACK = tuple(f"tray{n}" for n in range(18))
+
+
+@pytest.mark.parametrize(
+    ("fields", "gigabytes", "found"),
+    [
+        ({}, 846.0, []),  # measured: CoreWeave
+        ({}, 405.0, [NOTE]),  # what it reaches over its adapters
+        ({"nranks": 68, "listed_devices": 68}, 405.0, []),
+        ({"collective": "all_gather"}, 405.0, []),
+        ({"gpus": ["NVIDIA B200"]}, 405.0, []),
+    ],
+)
+def test_a_rack_whose_gpus_share_nvlink_is_compared_with_such_a_rack(
+    fields: Row, gigabytes: float, found: list[tuple[str, str]]
+) -> None:
+    row = run(*RACK, **{"nranks": 72, "listed_devices": 72, "gpus": ["NVIDIA GB200"], **fields})
+    assert short(expected(row, measured(gigabytes))) == found
+
+
 def nics(host: str, count: int = 8, rate: float = 50.0) -> list[Row]:
     return [{"host": host, "pid": 1, "kind": "net", "device": f"mlx5_{n}", "rate": rate} for n in range(count)]
 
@@ -105,7 +125,43 @@ def nics(host: str, count: int = 8, rate: float = 50.0) -> list[Row]:
 def known(links: list[Row]) -> list[Row]:
     """What is known of the adapters of each host from NCCL's lines on its links."""
     link = pl.DataFrame(links, {**NOTHING["link"].schema}) if links else NOTHING["link"]
-    return host_network(link, NOTHING["port_state"], NOTHING["net_devices"]).to_dicts()
+    frames = {name: NOTHING[name] for name in ("port_state", "net_devices", "libfabric", "google_net")}
+    return host_network(link, **frames).to_dicts()
+
+
+def by_plugin(**fields: Any) -> list[Row]:
+    """What is known of the adapters of both hosts from the lines of a network plugin."""
+    schema = NOTHING["libfabric"].schema
+    rows = [{"host": host, "source": 0, "line": 1, **fields} for host in HOSTS]
+    frames = {name: NOTHING[name] for name in ("link", "port_state", "net_devices", "google_net")}
+    return host_network(libfabric=pl.DataFrame(rows, schema=schema), **frames).to_dicts()
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpus", "gigabytes", "found"),
+    [
+        ({"platform": "p5.48xlarge"}, 8, 269.9, [NOTE]),
+        ({"platform": "p5.48xlarge"}, 8, 443.0, []),  # measured: awsome-distributed-training
+        ({"platform": "p5.48xlarge"}, 4, 40.0, []),  # a part of the machine has a part of its adapters
+        ({"platform": "P4d"}, 8, 24.0, [WARNING]),
+        ({"platform": "a machine of tomorrow"}, 8, 24.0, []),
+        ({"provider": "cxi", "nics": 4}, 4, 91.5, []),  # measured: CSCS Alps
+        ({"provider": "cxi", "nics": 4}, 4, 49.9, [WARNING]),
+        ({"provider": "efa", "nics": 4}, 4, 5.0, []),
+    ],
+)
+def test_machines_that_a_plugin_names_are_judged_by_their_adapters(
+    fields: Row, gpus: int, gigabytes: float, found: list[tuple[str, str]]
+) -> None:
+    row = run(*HOSTS, nranks=2 * gpus, listed_devices=2 * gpus)
+    assert short(expected(row, measured(gigabytes), host_network=by_plugin(**fields))) == found
+
+
+def test_half_a_thousand_hosts_reach_less_without_a_fault() -> None:
+    many = [f"gpu-{n}" for n in range(512)]
+    for hosts, found in ((many, []), (many[1:], [NOTE])):
+        network = [{"host": host, "nics": 8, "rate": 400.0, "by": "ports"} for host in hosts]
+        assert short(expected(run(*hosts, gpus=["NVIDIA L4"]), measured(272.0), host_network=network)) == found
 
 
 HOSTS = ("gpu-a", "gpu-b")

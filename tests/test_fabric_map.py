@@ -8,9 +8,11 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.data.busbw import limit_of
+from ncclforensics.rules.benchmark.limits import bench_impossible
 from ncclforensics.simulate.fabric import FabricFault, SimulatedFabric, simulated_fabric
 from ncclforensics.simulate.fabric_text import write_fabric
 from ncclforensics.views.printed_report import PrintedReport
+from tests.rule_rows import findings_of
 
 RULES = {
     FabricFault.UNEVEN_UPLINKS: "fabric-uneven-uplinks",
@@ -168,6 +170,29 @@ def test_limits_hold_for_what_machines_were_measured_to_reach() -> None:
         limit = limit_of(collective, ranks, domains, link, is_reduced=is_reduced, network=network)
         assert limit is not None
         assert busbw <= limit
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "hosts", "busbw", "count"),
+    [
+        ("NVIDIA GB200", 72, 18, 1_700.0, 0),  # one NVLink domain: adapters are no limit
+        ("NVIDIA GB200", 72, 18, 8_360.0, 1),
+        ("NVIDIA B300 SXM6 AC", 8, 1, 1_500.0, 0),
+        ("NVIDIA B300 SXM6 AC", 8, 1, 1_700.0, 1),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 4, 1, 34.0, 0),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 4, 1, 70.0, 1),
+        ("a GPU of tomorrow", 8, 1, 8_360.0, 0),
+    ],
+)
+def test_a_figure_is_refused_by_the_links_of_the_machine(
+    gpu: str, ranks: int, hosts: int, busbw: float, count: int
+) -> None:
+    row = {
+        "benchmark": 0, "collective": "all_reduce", "nranks": ranks, "listed_devices": ranks, "communicators": 1,
+        "hosts": [f"tray{n}" for n in range(hosts)], "gpus": [gpu],
+    }  # fmt: skip
+    best = {"benchmark": 0, "size": 1 << 30, "busbw": busbw, "algbw": busbw, "source": 0, "line": 1}
+    assert len(findings_of(bench_impossible, benchmark=[row], measurement=[best])) == count
 
 
 def test_impossible_figure_is_beyond_the_limit() -> None:

@@ -57,6 +57,36 @@ MACHINES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Rack:
+    """Hosts whose GPUs are connected by NVLink, as far as they are in one domain; GB/s."""
+
+    gpus: int  # of a domain
+    link: float  # of all links of one GPU, in one direction
+    reduced: tuple[float, float]  # measured or accepted: all_reduce on all of them, the switches reduce
+    source: str
+
+
+RACKS = {
+    "NVIDIA GB200": Rack(72, 900, (840, 846), "CoreWeave, nccl-tests: 846"),
+    "NVIDIA GB300": Rack(72, 900, (800, 937), "Azure/ai-infrastructure: 937, at least 800"),
+}
+# GPUs of which it is not known what all of a host reach: GB/s of the links of one, one way, and whether its switch
+# reduces. Those without NVLink have their slot: PCIe 5.0 and 4.0.
+_PCIE_5 = (
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+    "NVIDIA GeForce RTX 5090",
+)
+_PCIE_4 = ("NVIDIA L4", "NVIDIA L40", "NVIDIA L40S", "NVIDIA GeForce RTX 4090")
+LINKS = {
+    "NVIDIA B300 SXM6 AC": (900.0, True),
+    **dict.fromkeys(_PCIE_5, (63.0, False)),
+    **dict.fromkeys(_PCIE_4, (31.5, False)),
+}
+
+
 def machine_of(gpu: str, gpus: int) -> Machine | None:
     """Return the kind of host of which `gpus` GPUs of the model `gpu` take part; None if it is not known.
 
@@ -84,8 +114,21 @@ def link_of(gpu: str) -> tuple[float, bool] | None:
     >>> link_of("NVIDIA H100 80GB HBM3"), link_of("a GPU of tomorrow")
     ((450, True), None)
     """
+    if gpu in RACKS:
+        return RACKS[gpu].link, True
     known = next((machine for machine in MACHINES if gpu in machine.models and machine.link), None)
-    return (known.link, known.offloaded is not None) if known and known.link else None
+    return (known.link, known.offloaded is not None) if known and known.link else LINKS.get(gpu)
+
+
+def domains_of(gpu: str, ranks: int, hosts: int) -> int:
+    """The fewest groups of GPUs that NVLink connects, with so many ranks: a host each, or a rack.
+
+    >>> domains_of("NVIDIA H100 80GB HBM3", 16, 2)
+    2
+    >>> domains_of("NVIDIA GB200", 72, 18), domains_of("NVIDIA GB200", 80, 20)
+    (1, 2)
+    """
+    return -(-ranks // RACKS[gpu].gpus) if gpu in RACKS else hosts
 
 
 def limit_of(
@@ -132,6 +175,7 @@ MODEST_NIC = 12.5  # GB/s: 100 Gbit/s
 PLACE = 0.7  # of the faster half of the table, at every large size
 SLOW_RUN = 0.7  # of what the better runs of the same test reach
 TREE_GAIN = 1.15  # of two hosts over more hosts; a tree gains up to 2 (n - 1) / n, noise is a tenth (nccl-tests#169)
+MANY_HOSTS = 512  # from so many on, measured: 0.68 of what the NICs of a host carry (CSCS Alps)
 FEWEST_NICS = 4  # equal ports of a host that are taken for its network, where no log says which NCCL uses
 COMBINED_NICS = 0.7  # of the sum of what the NICs reach one at a time (nccl#652)
 

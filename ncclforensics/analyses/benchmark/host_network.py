@@ -4,26 +4,49 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.data.cloud_networks import OF_PLATFORM, OF_PLUGIN, OF_PROVIDER
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.frames.registry import analysis
 
 HOST_NETWORK = {
     "host": pl.String(),  # without its domain
-    "nics": pl.UInt32(),
+    "nics": pl.UInt32(),  # null: only their sum is known
     "rate": pl.Float64(),  # GB/s of all of them, in one direction
-    "by": pl.String(),  # nccl, ports
+    "by": pl.String(),  # nccl, ports, machine (its name, or a plugin that runs on one kind), provider (of Libfabric)
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
 BITS = 8
 
 
-@analysis(HOST_NETWORK, of=("link", "port_state"))
-def host_network(link: pl.DataFrame, port_state: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
+def _of_plugins(libfabric: pl.DataFrame, google_net: pl.DataFrame) -> pl.DataFrame:
+    """The adapters of machines that network plugins name, or of a provider of which they print the number."""
+    at = ["host", "source", "line"]
+    machine = text_of("platform").str.to_lowercase().replace_strict(OF_PLATFORM, default=None, return_dtype=pl.Float64)
+    named = libfabric.select(*at, rate=machine, by=pl.lit("machine"))
+    plugin = pl.coalesce(text_of("net"), pl.when(text_of("form") == "gib").then(pl.lit("gIB")))
+    only = google_net.select(
+        *at, rate=plugin.replace_strict(OF_PLUGIN, default=None, return_dtype=pl.Float64), by=pl.lit("machine")
+    )
+    of_one = text_of("provider").replace_strict(OF_PROVIDER, default=None, return_dtype=pl.Float64)
+    counted = libfabric.select(*at, "nics", rate=of_one * pl.col("nics"), by=pl.lit("provider"))
+    rows = pl.concat([named, only, counted], how="diagonal_relaxed").drop_nulls("rate")
+    return rows.with_columns(short_host("host").alias("host")).unique("host", keep="first", maintain_order=True)
+
+
+@analysis(HOST_NETWORK, of=("link", "port_state", "libfabric", "google_net"))
+def host_network(
+    link: pl.DataFrame,
+    port_state: pl.DataFrame,
+    net_devices: pl.DataFrame,
+    libfabric: pl.DataFrame,
+    google_net: pl.DataFrame,
+) -> pl.DataFrame:
     """One row per host: its adapters for data between hosts, and their rate.
 
     Without NCCL's lines on their speed, they are the active ports that `NET/IB : Using` names; where no log names any,
-    those of the rate that most ports of the host have, so that storage and management are left out.
+    those of the rate that most ports of the host have, so that storage and management are left out. Without both, those
+    of the machine that a network plugin names.
     """
     nets = link.filter((pl.col("kind") == "net") & (pl.col("rate") > 0)).with_columns(host=short_host("host"))
     stated = nets.group_by("host", maintain_order=True).agg(
@@ -50,4 +73,6 @@ def host_network(link: pl.DataFrame, port_state: pl.DataFrame, net_devices: pl.D
     )
     counted = most.with_columns(rate=pl.col("nics") * pl.col("rate_Gbps") / BITS)
     others = counted.join(stated, on="host", how="anti").select(stated.columns)
-    return pl.concat([stated, others], how="vertical_relaxed")
+    known = pl.concat([stated, others], how="vertical_relaxed")
+    more = _of_plugins(libfabric, google_net).join(known, on="host", how="anti")
+    return pl.concat([known, more.select(stated.columns)], how="vertical_relaxed")

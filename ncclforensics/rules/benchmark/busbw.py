@@ -21,13 +21,16 @@ from ncclforensics.data.busbw import (
     LARGE,
     LARGE_OVER_NETWORK,
     LONGEST_DIP,
+    MANY_HOSTS,
     OUT_OF_PLACE,
     PLACE,
+    RACKS,
     WATCH,
     WATCH_OVER_NETWORK,
     Machine,
     machine_of,
 )
+from ncclforensics.data.cloud_networks import GPUS
 from ncclforensics.data.names import bandwidth_text, bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -60,7 +63,9 @@ def bench_expected_table(
     """
     for row in benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1)).to_dicts():
         machine = _known_machine(row, expected_machine)
-        if _ranks_per_host(row) and len(row["hosts"]) == 1 and machine:
+        if _is_rack(row):
+            yield from _below_rack(row, measurement)
+        elif _ranks_per_host(row) and len(row["hosts"]) == 1 and machine:
             yield from _below_machine(row, machine, measurement)
         elif _ranks_per_host(row) and len(row["hosts"]) > 1:
             yield from _below_nics(row, _ranks_per_host(row), machine, measurement, host_network, transport)
@@ -72,6 +77,12 @@ def _ranks_per_host(row: Row) -> int:
     if not are_all_listed or len(row["gpus"]) != 1 or row["nranks"] % len(row["hosts"]):
         return 0
     return int(row["nranks"]) // len(row["hosts"])
+
+
+def _is_rack(row: Row) -> bool:
+    """Whether a test ran on as many GPUs as one NVLink domain over several hosts has."""
+    rack = RACKS.get(row["gpus"][0]) if _ranks_per_host(row) else None
+    return rack is not None and row["nranks"] == rack.gpus and row["collective"] in DOUBLED
 
 
 def _known_machine(row: Row, expected_machine: pl.DataFrame) -> Machine | None:
@@ -108,7 +119,9 @@ def bench_not_judged(
         hosts = len(row["hosts"] or [])
         best = _best(row, measurement, LARGE_OVER_NETWORK if hosts > 1 else LARGE)
         networks = _networks(row, host_network)
-        is_known = networks.height > 0 if hosts > 1 else _known_machine(row, expected_machine) is not None
+        is_known = (
+            networks.height > 0 or _is_rack(row) if hosts > 1 else _known_machine(row, expected_machine) is not None
+        )
         if best is None or is_known:
             continue
         lacks = "the rates of the NICs are not in these files" if hosts > 1 else "this machine is not in its table"
@@ -134,7 +147,8 @@ def _networks(row: Row, host_network: pl.DataFrame) -> pl.DataFrame:
     """The adapters of the hosts of a test; of ports without a log only as many as GPUs, or at least FEWEST_NICS."""
     hosts = [short_name(host) for host in row["hosts"] or []]
     is_clear = (pl.col("by") == "nccl") | (pl.col("nics") >= FEWEST_NICS) | (pl.col("nics") == _ranks_per_host(row))
-    return host_network.filter(pl.col("host").is_in(hosts) & is_clear)
+    is_complete = (pl.col("by") == "machine") & (_ranks_per_host(row) == GPUS)
+    return host_network.filter(pl.col("host").is_in(hosts) & (is_clear | is_complete).fill_null(value=False))
 
 
 def _factor(row: Row) -> str:
@@ -168,6 +182,25 @@ def _below_machine(row: Row, machine: Machine, measurement: pl.DataFrame) -> Ite
     )
 
 
+def _below_rack(row: Row, measurement: pl.DataFrame) -> Iterator[Finding]:
+    """A note: that the hosts are one domain shows only in what nvidia-smi prints of them."""
+    best = _best(row, measurement, LARGE_OVER_NETWORK)
+    rack = RACKS[row["gpus"][0]]
+    if best is None or best["busbw"] >= WATCH * rack.reduced[0]:
+        return
+    yield Finding(
+        title=f"{called(row)}: {bandwidth_text(best['busbw'])} at {bytes_text(best['size'])}, "
+        f"{best['busbw'] / rack.reduced[0]:.0%} of what {rack.gpus} {row['gpus'][0]} of one NVLink domain reach",
+        detail=f"measured elsewhere: {rack.reduced[0]:.0f} to {rack.reduced[1]:.0f} GB/s ({rack.source}); whether the "
+        "hosts are one domain shows ClusterUUID and CliqueId in nvidia-smi -q",
+        certainty="possible",
+        severity=Severity.INFO,
+        role=Role.CONTEXT,
+        hosts=row["hosts"],
+        evidence=[Line(best["source"], best["line"], "best")],
+    )
+
+
 def _below_nics(
     row: Row,
     ranks_per_host: int,
@@ -181,10 +214,11 @@ def _below_nics(
     nics = _networks(row, host_network)
     if best is None or nics["rate"].n_unique() != 1 or (nics["nics"] > ranks_per_host).any():
         return
-    rate, count = float(nics["rate"][0]), int(nics["nics"][0])
+    rate = float(nics["rate"][0])
+    count = f" ({nics['nics'][0]})" if nics["nics"][0] else ""
     ceiling = min(rate, machine.ring[0]) if machine else rate
     share = best["busbw"] / ceiling
-    if share >= WATCH_OVER_NETWORK:
+    if share >= (WATCH_OVER_NETWORK if len(row["hosts"]) < MANY_HOSTS else BAD_OVER_NETWORK):
         return
     net = transport.filter(is_of_run & (pl.col("medium").cast(pl.String) == "NET"))
     sockets = net.filter(pl.col("transport").str.contains("Socket", literal=True))
@@ -194,7 +228,7 @@ def _below_nics(
     yield Finding(
         title=f"{row['collective']} on {row['nranks']} ranks of {len(row['hosts'])} hosts: "
         f"{bandwidth_text(best['busbw'])} at {bytes_text(best['size'])}, {share:.0%} of what the {limiting}",
-        detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; a host's NICs ({count}) carry {rate:.0f} GB/s"
+        detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; a host's NICs{count} carry {rate:.0f} GB/s"
         + (f", its GPUs {machine.ring[0]:.0f} among themselves" if machine else "")
         + f"; {explanation}" * is_explained,
         certainty="likely" if share < BAD_OVER_NETWORK else "possible",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.busbw import DOUBLED, LARGE, LIMIT_MARGIN, limit_of, link_of
+from ncclforensics.data.busbw import DOUBLED, LARGE, LIMIT_MARGIN, domains_of, limit_of, link_of
 from ncclforensics.data.names import bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
@@ -32,11 +32,15 @@ def bench_impossible(
         link = link_of(gpus[0]) if len(gpus) == 1 else None
         if link is None or not hosts or row["nranks"] % len(hosts) or row["listed_devices"] != row["nranks"]:
             continue
-        networks = host_network.filter(pl.col("host").is_in([short_name(host) for host in hosts]))
+        is_of_run = pl.col("host").is_in([short_name(host) for host in hosts])
+        networks = host_network.filter(is_of_run & (pl.col("by") != "provider"))  # of one there may be a faster kind
         is_even = networks.height == len(hosts) and networks["rate"].n_unique() == 1
+        domains = domains_of(gpus[0], row["nranks"], len(hosts))
+        if row["nranks"] % domains:
+            continue
         limit = limit_of(
-            row["collective"] or "", row["nranks"], len(hosts), link[0], is_reduced=link[1],
-            network=float(networks["rate"][0]) if is_even else None,
+            row["collective"] or "", row["nranks"], domains, link[0], is_reduced=link[1],
+            network=float(networks["rate"][0]) * len(hosts) / domains if is_even else None,
         )  # fmt: skip
         rows = rows_of(measurement, row).filter((pl.col("size") >= LARGE) & pl.col("busbw").is_finite())
         best = rows.sort("busbw", descending=True).head(1).to_dicts()
@@ -44,7 +48,7 @@ def bench_impossible(
             continue
         figure = best[0]["busbw"]
         carried = f"the links of a {gpus[0]} carry {link[0]:.0f} GB/s one way"
-        if len(hosts) > 1:
+        if domains > 1:
             carried += f", the adapters of a host {float(networks['rate'][0]):.0f}"
         reduced = " where the switch reduces" if link[1] and row["collective"] in DOUBLED else ""
         yield Finding(
