@@ -15,6 +15,7 @@ from ncclforensics import analyze
 from ncclforensics.analyses.slow.answer import SlowAnswer
 from ncclforensics.analyses.slow.step_window import StepWindow
 from ncclforensics.cli import main
+from ncclforensics.simulate import slow
 from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
 from tests.budget import IS_FULL
 from tests.incidents import ROOT
@@ -57,9 +58,9 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: Path | str) -> tuple
         ("net-slow-link", "slow-communication", ()),
         ("imbalance", "uneven-work", ()),
         ("late-in-a-capture", "slow-rank", (2,)),  # --profile --inject slow:2:40
-        ("a-capture", "exposed-communication", ()),
-        ("balanced-groups", "exposed-communication", ()),
-        ("busy-machine", "exposed-communication", ()),
+        ("a-capture", "even", ()),
+        ("balanced-groups", "even", ()),
+        ("busy-machine", "even", ()),
         ("late-on-a-busy-machine", "slow-rank", (6,)),
         ("periodic-on-a-busy-machine", "periodic-stalls", (2,)),
     ],
@@ -190,6 +191,23 @@ def test_simulated_jobs_on_gpus(tmp_path: Path, fault: SlowFault, verdict: str, 
     answer = answer_of(simulated(tmp_path, fault, rank=5, steps=45))
 
     assert (answer.verdict, answer.ranks) == (verdict, ranks)
+
+
+def test_calls_are_exposed_where_kernels_compute_that_could_hide_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow, "COMPUTE_US", 10_000.0)
+
+    answer = answer_of(simulated(tmp_path, SlowFault.NONE))
+
+    assert (answer.verdict, answer.certainty) == ("exposed-communication", "likely")
+
+
+def test_a_measurement_of_calls_alone_is_no_exposed_communication() -> None:
+    answer = answer_of(JOBS / "a-capture")
+
+    assert answer.verdict == "even"
+    assert "calls take 87.4 % of a step on all ranks alike; whether computation could hide them" in answer.details[0]
 
 
 def test_what_a_slow_rank_costs_is_what_was_injected(tmp_path: Path) -> None:

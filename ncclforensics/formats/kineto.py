@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from statistics import median
 from typing import Any, TypeGuard
 
@@ -150,7 +151,7 @@ class _Process:
             "operation": operation,
             "group_name": json_text(known.get("Process Group Name")),
             "group_size": json_int32(known.get("Group size")),
-            "ranks": _ranks(known.get("Process Group Ranks")),
+            "ranks": _ranks(json_text(known.get("Process Group Ranks")) or ""),
             "elements_in": json_integer(known.get("In msg nelems")),
             "elements_out": json_integer(known.get("Out msg nelems")),
             "dtype": json_text(known.get("dtype")) or None,
@@ -209,9 +210,10 @@ def _groups(info: Mapping[str, Any]) -> Iterator[Row]:
             yield {"group_name": name, "group_desc": json_text(config.get("pg_desc")) or None, "ranks": ranks}
 
 
-def _ranks(text: object) -> str | None:
+@lru_cache(maxsize=1024)
+def _ranks(text: str) -> str | None:
     """The ranks in the text of a list; None where PyTorch cut it, which it does behind 30 of them."""
-    if not isinstance(text, str) or "..." in text:
+    if "..." in text:
         return None
     try:
         return _as_ranges(json_array(orjson.loads(text)))

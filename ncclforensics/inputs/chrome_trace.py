@@ -17,7 +17,7 @@ import orjson
 from ncclforensics.inputs.damaged_json import decoded
 from ncclforensics.inputs.tolerant_json import json_object, parse_json
 
-BLOCK = 4 << 20  # bytes read at once
+BLOCK = 1 << 20  # bytes read at once; more do not fit into a core's cache
 LONGEST_HEAD = 64 << 20  # bytes before the first event: of thousands of process groups
 LONGEST_EVENT = 64 << 20  # bytes without an end of an event: no trace
 # Keys of which one stands in the beginning of a trace, and none in other JSON that this program reads.
@@ -61,9 +61,8 @@ class ChromeTrace:
         held = self.read_head()
         if held is None:
             return
-        between = b""
-        while block := self.stream.read(BLOCK):
-            held += block
+        between, block = b"", held
+        while block:
             if not between and (found := _BETWEEN.search(held)):
                 between = found[0]
             end = held.rfind(between) if between else -1
@@ -73,6 +72,8 @@ class ChromeTrace:
             elif len(held) > LONGEST_EVENT:
                 self.problems.append("holds an event of more than 64 MiB; the rest is not read")
                 return
+            block = self.stream.read(BLOCK)
+            held += block
         yield from self._last(held)
 
     def _parsed(self, text: bytes, between: bytes) -> list[Event]:

@@ -49,15 +49,8 @@ from ncclforensics.inputs.unpacked import measure, positioned
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-# Compression is recognised by the first bytes, never by the name.
 Opener = Callable[[Path | io.BufferedReader], io.BufferedIOBase]
 STEP = 1 << 17  # bytes decompressed at once
-_MAGIC: dict[bytes, Opener] = {
-    b"\x1f\x8b": lambda path: gzip.open(path, "rb"),
-    b"BZh": lambda path: bz2.open(path, "rb"),
-    b"\xfd7zXZ\x00": lambda path: lzma.LZMAFile(path),
-    b"\x28\xb5\x2f\xfd": lambda path: io.BufferedReader(_Zstd(path)),
-}
 # What the decompressors raise on a file that is cut or damaged.
 DAMAGED_ARCHIVE = (EOFError, lzma.LZMAError, zstandard.ZstdError, zlib.error, OSError, ValueError)
 
@@ -125,6 +118,19 @@ class _Bounded(io.RawIOBase):
             raise ValueError(f"it unpacks to more than {MOST_TIMES:,} times its size; the rest is left out")
         view[: len(data)] = data
         return len(data)
+
+
+def _open_zstd(stored: Path | io.BufferedReader) -> io.BufferedIOBase:
+    return io.BufferedReader(_Zstd(stored))
+
+
+# Compression is recognised by the first bytes, never by the name. A source is pickled with what opens it.
+_MAGIC: dict[bytes, Opener] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": _open_zstd,
+}
 
 
 def _decompressed(opener: Opener, stored: Path | io.BufferedReader, size: int) -> io.BufferedIOBase:

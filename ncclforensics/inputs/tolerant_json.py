@@ -99,10 +99,11 @@ def json_integer(value: object) -> int | None:
 
     An Int64 holds such a number, the next one, and the difference of two.
     """
-    with suppress(ValueError):
-        number = int(json_scalar(value).strip())
-        return number if abs(number) < 1 << 62 else None
-    return None
+    number = value if type(value) is int else None
+    if number is None:
+        with suppress(ValueError):
+            number = int(json_scalar(value).strip())
+    return number if number is not None and abs(number) < 1 << 62 else None
 
 
 def json_scalar(value: object) -> str:

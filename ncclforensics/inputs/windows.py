@@ -141,9 +141,10 @@ class InputReader:
         self.head_stop, self.tail_start = len(data), self.source.text_size
         return data
 
-    def sample(self) -> bytes:
+    def sample(self, is_trace: Callable[[bytes], bool] = lambda _: False) -> bytes:
         """Read the whole lines within `policy.sample` bytes of both ends; nothing where they cannot be read.
 
+        `is_trace`: whether a file with this beginning has no lines, of which this beginning is all that is read here.
         Damage of an archive is found again, and reported, when the rest is read; an error of the system perhaps not.
         """
         size = self.policy.sample
@@ -151,6 +152,8 @@ class InputReader:
             with self.source.open() as stream:
                 data = stream.read(size)
                 self.beginning = data[:BEGINNING]
+                if is_trace(self.beginning):
+                    return data
                 self.export = exports.reader_of(data)
                 middle = b"" if MARK in data else self._beginning_of_log(stream)
                 if self.source.has_windows and self.source.text_size > 2 * size:

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.errors import Defect
-from ncclforensics.formats import DAMAGED, DocumentReader, Reader, TraceReader, dialect, document
+from ncclforensics.formats import DAMAGED, DocumentReader, Reader, TraceReader, TraceRecords, dialect, document
 from ncclforensics.formats import Records as DocumentRecords
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
@@ -24,6 +24,7 @@ from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Pa
 from ncclforensics.parsing.repeated_lines import no_repeats
 from ncclforensics.parsing.sampled_outputs import Samples
 from ncclforensics.parsing.templates import EncodedRows, encode
+from ncclforensics.parsing.trace_readers import WORTH_PROCESSES, read_trace, traces_read
 from ncclforensics.parsing.workers import ParallelParser
 
 Process = tuple[str, int]  # host and pid
@@ -60,6 +61,8 @@ class Records:
         self._keep = keep
         self._kept_calls, self._most_calls = 0, policy.calls  # of more, those in the middle are only counted
         self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
+        self._progress = progress
+        self._traces: list[tuple[InputReader, TraceReader]] = []  # not yet read
         self._parser = ParallelParser(self.dialect, policy, self.add, progress, self.inputs, self.defects)
         self._partly_read: dict[int, tuple[DocumentReader, int]] = {}  # documents: how they are read, records read
 
@@ -120,7 +123,7 @@ class Records:
                         self.inputs[number].strip = form.strip
 
     def _samples(self, readers: Sequence[InputReader]) -> Iterator[dict[int, bytes]]:
-        """The samples of inputs of lines, a few at a time; other inputs are read."""
+        """The samples of inputs of lines, a few at a time; other inputs are read, traces among them at last."""
         for start in range(0, len(readers), SAMPLED_TOGETHER):
             samples: dict[int, bytes] = {}
             for reader in readers[start : start + SAMPLED_TOGETHER]:
@@ -129,10 +132,11 @@ class Records:
                 except DEFECTS as error:
                     self._parser.isolation.stop_reading(reader, error)
             yield samples
+        self._read_traces()
 
     def _sample(self, reader: InputReader) -> dict[int, bytes]:
         """The sample of an input of lines, by its number; nothing where the input was read as a document."""
-        data = reader.sample()
+        data = reader.sample(lambda beginning: isinstance(document(beginning, reader.source.path), TraceReader))
         found = document(reader.beginning, reader.source.path)
         is_rejected = reject_non_log(reader, data, self.dialect, is_document=found is not None)
         if self._add_document(reader, found):
@@ -157,7 +161,7 @@ class Records:
         if found is None or reader.problems:
             return False
         if isinstance(found, TraceReader):
-            self._add_trace(reader, found)
+            self._traces.append((reader, found))
             return True
         if found.head and reader.source.seekable and not self.policy.full:
             size = self.policy.window
@@ -191,15 +195,33 @@ class Records:
         counted = pl.DataFrame([tally], schema=NO_TALLY.schema)
         self.add(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)))
 
-    def _add_trace(self, reader: InputReader, found: TraceReader) -> None:
-        """Add the records of a trace: all of them, or those of its head where both ends of logs decide."""
+    def _read_traces(self) -> None:
+        """Add the records of all traces: all of each, or those of its head where both ends of logs decide."""
+        traces, self._traces = self._traces, []
+        is_long = sum(reader.remaining(full=True) for reader, _ in traces) >= WORTH_PROCESSES
+        processes = min(self.policy.threads, len(traces))
+        if not self.policy.full or processes < 2 or not is_long:
+            for reader, found in traces:
+                self._add_trace(reader, found, None)
+            return
+        # An object that is read over the network has a connection, which no other process can use.
+        requests = [(reader.source, found) for reader, found in traces if reader.source.remote is None]
+        with traces_read(requests, processes) as read:
+            for reader, found in traces:
+                self._add_trace(reader, found, next(read) if reader.source.remote is None else None)
+
+    def _add_trace(self, reader: InputReader, found: TraceReader, read: TraceRecords | None) -> None:
+        """Add the records of a trace, which is read here unless it was already."""
         reader.is_document = reader.is_whole = True
         try:
-            with reader.source.open() as stream:
-                read = found.read(stream, is_whole=self.policy.full)
-        except DAMAGED_ARCHIVE as error:
-            reader.note_damage(error)
+            read = read or read_trace(reader.source, found, is_whole=self.policy.full)
+        except DEFECTS as error:
+            if isinstance(error, DAMAGED_ARCHIVE):
+                reader.note_damage(error)
+            else:
+                self._parser.isolation.stop_reading(reader, error)
             return
+        self._progress(reader.source.size)
         reader.problems += read.problems
         reader.lines_read = sum(rows.height for rows in read.frames.values()) + read.damaged
         counts = {**dict.fromkeys(COUNTS, 0), "recognised": reader.lines_read - read.damaged, "damaged": read.damaged}

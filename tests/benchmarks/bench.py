@@ -25,6 +25,7 @@ from typing import Any
 
 from ncclforensics.simulate.generate import Fault, FaultKind, Plan, Truth, generate
 from ncclforensics.simulate.plan import RELEASES
+from tests.benchmarks import traces
 from tests.benchmarks.conventional import parse
 from tests.benchmarks.families import mix
 from tests.benchmarks.floods import ALIKE, alike, flood, half_a_call_ahead
@@ -287,6 +288,30 @@ class Bench:
             peak = runs[0].peak_bytes / MB
             self.figures += [seconds(f"check: 100 MB of {name}", runs, 10), Figure("its peak", peak, peak, "MB", 1000)]
 
+    def traces(self, folder: Path, ranks: int, size: int) -> None:
+        """Profiler traces of all ranks: of 512 with 20 MB each, 60 s are wanted on two cores."""
+        if not self.available:
+            return
+        traces.generate(folder, ranks, size)
+        files = sorted(map(str, folder.glob("*.json")))
+        total = sum(Path(file).stat().st_size for file in files)
+        warm(folder)
+        sides: dict[str, Timed] = {
+            "slow": lambda: run([*self.command, "slow", str(folder), "--format", "json"]),
+            "grep": lambda: run(["grep", "-c", '"cat": "kernel"', *files]),
+        }
+        runs = repeat(sides, 3)
+        taken, grep = seconds("slow", runs["slow"]), seconds(f"grep -c on {ranks} traces", runs["grep"])
+        peaks = [each.peak_bytes / MB for each in runs["slow"]]
+        name = f"slow, {ranks} traces of {size / MB:.0f} MB"
+        self.figures += [
+            replace(throughput(name, total, taken), target=rate(171), wants=">="),
+            ratio("slow / grep -c", taken, grep, float("inf")),
+            Figure(f"{name}, peak", min(peaks), statistics.median(peaks), "MB", 1000),
+        ]
+        named = (json.loads(runs["slow"][-1].output).get("slow") or {}).get("ranks")
+        self.disagreements += [] if named == [traces.SLOW_RANK] else [f"traces: ranks {named}"]
+
     def small(self, folder: Path, ranks: int) -> None:
         """Few and many small files: what the start costs, and what a file does."""
         if not self.available:
@@ -366,6 +391,7 @@ def main(argv: list[str] | None = None) -> int:
                 bench.floods(Path(folder) / "floods")
                 bench.alike(Path(folder) / "alike")
                 bench.small(Path(folder) / "small", 2048)
+                bench.traces(Path(folder) / "traces", 64, 20 * MB)
             bench.help()
     except KeyboardInterrupt:
         return 130

@@ -17,6 +17,7 @@ from ncclforensics.data.names import ranks_text
 
 UNEVEN = 0.05  # share of the step that uneven arrival costs, to be told where no rank alone does
 EXPOSED = 0.2  # share of the step in transfers that no computation hides
+COMPUTES = 0.05  # share of the step in kernels that compute, of a job and not only of its calls
 CLEAR, LONG_WINDOW = 0.05, 100  # share of the step and number of steps from which on chance explains nothing
 SLOWEST_NETWORK = 0.125  # GB/s: 1 Gbit/s
 LARGE = 1 << 18  # bytes of a call from which on bandwidth decides, not latency
@@ -205,7 +206,7 @@ class _Traces:
     def slow_network(self) -> SlowExplanation | None:
         """Return calls that move data more slowly than the slowest network that is used for it."""
         large = self.rates.filter("is_steady", pl.col("bytes") >= LARGE, pl.col("best_busbw") < SLOWEST_NETWORK)
-        if large.is_empty() or self._transfer_share() < EXPOSED:
+        if large.is_empty() or self._transfer_share < EXPOSED:
             return None
         row = large.row(0, named=True)
         return self._communication(
@@ -221,7 +222,7 @@ class _Traces:
             f"{row['operation']} of {_size(row['bytes'])} {what}",
             (Doubt.SLOW_BY_DESIGN, *self.groups_doubt),
             details=(
-                f"transfers take {_percent(self._transfer_share())} of a step; no rank works longer than the others",
+                f"transfers take {_percent(self._transfer_share)} of a step; no rank works longer than the others",
                 *([ends] if not self.steps.ends_together else []),
             ),
             group=group,
@@ -266,8 +267,8 @@ class _Traces:
 
     def exposed(self) -> SlowExplanation | None:
         """Return that all ranks alike spend much of a step in transfers that no computation hides."""
-        share = self._transfer_share()
-        if share < EXPOSED:
+        share = self._transfer_share
+        if share < EXPOSED or not self._shows_computation:
             return None
         rates = self.rates.head(1).to_dicts()
         most = [f"most of it in {row['operation']} of {_size(row['bytes'])}, at {_rate(row['busbw'])}" for row in rates]
@@ -285,11 +286,16 @@ class _Traces:
 
     def even(self) -> SlowExplanation:
         """Return that no rank alone costs much."""
-        share = self._uneven()
+        share, calls = self._uneven(), self._transfer_share
+        unknown = (
+            f"calls take {_percent(calls)} of a step on all ranks alike; whether computation could hide them, these "
+            "traces cannot show, as they hold next to no kernel that computes"
+        )
         return SlowExplanation(
             SlowKind.EVEN,
             f"no rank, host or group alone costs more than 2 % of a step; all uneven arrival costs {_percent(share)}",
             (Doubt.OTHER_TIMES, *self.groups_doubt),
+            details=(unknown,) if calls >= EXPOSED and not self._shows_computation else (),
             step_seconds=self._step_seconds(None),
             uneven_share=share,
             gpus=self.size,
@@ -322,9 +328,19 @@ class _Traces:
         places = self.steps.ordinary
         return uneven_share([self.steps.own[p] for p in places], [self.steps.lengths[p] for p in places])
 
+    @property
     def _transfer_share(self) -> float:
+        return self._share("transfer_us")
+
+    @property
+    def _shows_computation(self) -> bool:
+        """Whether kernels compute in these steps: CPUs have none, and neither has a measurement of calls alone."""
+        return self._share("busy_us") >= COMPUTES
+
+    def _share(self, part: str) -> float:
+        """The share of all steps that a part of them takes."""
         total = float(self.own_time["length_us"].sum())
-        return float(self.own_time["transfer_us"].sum()) / total if total else 0.0
+        return float(self.own_time[part].sum()) / total if total else 0.0
 
     def _step_seconds(self, since: int | None) -> float:
         places = [place for place in self.steps.ordinary if since is None or place >= since]
