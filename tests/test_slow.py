@@ -268,10 +268,7 @@ def test_the_ranks_of_shuffled_steps_are_not_named() -> None:
     named = 0
     for job in sorted(JOBS.iterdir()):
         run = report_of(job).run
-        groups = {
-            key: frozenset(members)
-            for key, members in run["timed_call"].select("key", "members").unique("key").iter_rows()
-        }
+        groups = {key: frozenset(members) for key, members in run["call_group"].select("key", "members").iter_rows()}
         for _ in range(SHUFFLES):
             window = StepWindow(run["own_time"])
             orders = [generator.sample(range(len(times)), len(times)) for times in window.own]

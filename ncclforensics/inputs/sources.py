@@ -120,6 +120,10 @@ class _Bounded(io.RawIOBase):
         return len(data)
 
 
+def _open_bzip2(stored: Path | io.BufferedReader) -> io.BufferedIOBase:
+    return bz2.open(stored, "rb")
+
+
 def _open_zstd(stored: Path | io.BufferedReader) -> io.BufferedIOBase:
     return io.BufferedReader(_Zstd(stored))
 
@@ -127,7 +131,7 @@ def _open_zstd(stored: Path | io.BufferedReader) -> io.BufferedIOBase:
 # Compression is recognised by the first bytes, never by the name. A source is pickled with what opens it.
 _MAGIC: dict[bytes, Opener] = {
     b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
+    b"BZh": _open_bzip2,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
     b"\x28\xb5\x2f\xfd": _open_zstd,
 }

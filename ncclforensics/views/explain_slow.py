@@ -36,7 +36,7 @@ Do: look for what happens as often: garbage collection, data loader workers, log
     "slowed-down": """Since a step all steps take longer.
 
 Means: step lines show that and since when, not which rank. See the rule steps-slower-since.
-Do: record 20 steps with torch.profiler on all ranks while it is slow.""",
+Do: record 30 steps with torch.profiler on all ranks while it is slow.""",
     "uneven-work": """Ranks take turns in being late: no rank, host or group alone costs much.
 
 Means: the work of a step is not the same on all ranks, as with sequences of unequal length or unequal experts

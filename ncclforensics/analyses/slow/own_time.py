@@ -53,7 +53,7 @@ def call_wait(timed_call: pl.DataFrame) -> pl.DataFrame:
     """One row per rank and call in which all members wait for each other, of calls that all members' traces hold."""
     of_call = pl.struct("key", "nth")
     waiting = timed_call.filter("waits_for_all").with_columns(traced=pl.len().over("key", "nth"))
-    complete = waiting.filter(pl.col("traced") == pl.col("members").list.len())
+    complete = waiting.filter(pl.col("traced") == pl.col("size"))
     shortest = pl.col("duration_us").min().over(of_call)
     return complete.with_columns(transfer_us=shortest, wait_us=pl.col("duration_us") - shortest)
 
@@ -106,7 +106,7 @@ def _boundaries(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
     They are ends of calls of the widest group of each rank; of several such calls in a step, the first in each.
     """
-    waiting = calls.filter("waits_for_all").with_columns(size=pl.col("members").list.len())
+    waiting = calls.filter("waits_for_all")
     widest = waiting.filter(pl.col("size") == pl.col("size").max().over("rank"))
     of_rank = widest.group_by("rank", "key").agg(pl.len())
     chosen = of_rank.sort("len", "key", descending=[True, False]).unique("rank", keep="first")

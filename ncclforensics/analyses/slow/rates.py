@@ -34,7 +34,7 @@ STEADY = 0.75  # of the usual transfer, that these take where the network alone 
 
 
 @analysis(CALL_RATE, of=("profiled_call",))
-def call_rate(call_wait: pl.DataFrame, timed_call: pl.DataFrame) -> pl.DataFrame:
+def call_rate(call_wait: pl.DataFrame, call_group: pl.DataFrame) -> pl.DataFrame:
     """One row per group and kind of call in which all members wait for each other."""
     of_kind = ["key", "operation", "bytes"]
     calls = call_wait.unique(["key", "nth"])
@@ -44,8 +44,11 @@ def call_rate(call_wait: pl.DataFrame, timed_call: pl.DataFrame) -> pl.DataFrame
         fastest_us=pl.col("transfer_us").quantile(FASTEST),
         total_us=pl.col("transfer_us").sum(),
     )
-    members = timed_call.group_by("key").agg(pl.col("members").first())
-    rates = rates.join(members, on="key").with_columns(size=pl.col("members").list.len()).filter(pl.col("size") > 1)
+    rates = (
+        rates.join(call_group.select("key", "members"), on="key")
+        .with_columns(size=pl.col("members").list.len())
+        .filter(pl.col("size") > 1)
+    )
     factors = pl.struct("operation", "size").map_elements(
         lambda row: bus_factor(row["operation"], row["size"]), return_dtype=pl.Float64
     )

@@ -30,7 +30,7 @@ TIMED_CALL = {
     "source": pl.Int32(),
     "key": pl.String(),  # of the group: its name and its ranks
     "group_desc": pl.String(),
-    "members": pl.List(pl.Int32()),
+    "size": pl.Int32(),  # ranks of the group
     "is_group_known": pl.Boolean(),  # false: taken to be that of all ranks
     "operation": pl.String(),  # as nccl-tests names it; empty: another
     "waits_for_all": pl.Boolean(),  # no rank ends it before all have begun it
@@ -42,6 +42,18 @@ TIMED_CALL = {
     "exposed_us": pl.Float64(),  # neither hidden behind a kernel that computes nor behind an earlier call
     "busy_us": pl.Float64(),  # how long kernels have computed until its end
 }
+
+CALL_GROUP = {
+    "key": pl.String(),
+    "label": pl.String(),  # its description, or else its name
+    "members": pl.List(pl.Int32()),
+    "is_known": pl.Boolean(),  # as `is_group_known`
+}
+NAME_AND_RANKS = " of "
+RANKS_AT_ONCE = 32  # of which calls are described
+CALL_COLUMNS = (
+    "source", "elements_in", "elements_out", "sequence", "start_us", "duration_us", "exposed_us", "busy_us",
+)  # fmt: skip
 
 
 @analysis(RANKED_PROCESS, of=("profiled_process",))
@@ -65,28 +77,50 @@ def timed_call(
     recorded_rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every call of the traces, in the order of ranks and starts."""
-    words = ("operation", "dtype", "group_name", "ranks", "timed_by")
-    calls = profiled_call.with_columns(pl.col(words).cast(pl.String)).join(
-        ranked_process.select("source", "rank", "world"), on="source"
-    )
-    calls = _with_groups(calls, profiled_group, _groups_of_dumps(recorder_call, recorder_group, recorded_rank))
+    of_dumps = _groups_of_dumps(recorder_call, recorder_group, recorded_rank)
+    processes = ranked_process.select("source", "rank", "world").sort("rank")
+    # Of millions of calls, what is needed in between takes several times the memory of the result.
+    parts = [
+        _described(profiled_call, some, profiled_group, of_dumps).select(*TIMED_CALL, "sequence")
+        for some in processes.iter_slices(RANKS_AT_ONCE)
+    ]
+    return _aligned(pl.concat(parts)) if parts else pl.DataFrame(schema=TIMED_CALL)
+
+
+@analysis(CALL_GROUP, of=("profiled_call",))
+def call_group(timed_call: pl.DataFrame) -> pl.DataFrame:
+    """One row per group of the calls: its members stand here once, not with each of its calls."""
+    groups = timed_call.unique("key").sort("key")
+    rows = []
+    for key, described, is_known in groups.select("key", "group_desc", "is_group_known").iter_rows():
+        name, _, ranks = key.rpartition(NAME_AND_RANKS)
+        label = f"group {name if described in (None, 'undefined') else described}"
+        rows.append((key, label, list(members_of(ranks)), is_known))
+    return pl.DataFrame(rows, schema=CALL_GROUP, orient="row")
+
+
+def _described(
+    calls: pl.DataFrame, processes: pl.DataFrame, groups: pl.DataFrame, of_dumps: pl.DataFrame
+) -> pl.DataFrame:
+    """The calls of some processes, in the order of ranks and starts; those of a group are numbered."""
+    words = ("operation", "dtype", "group_name", "ranks")
+    own = calls.select(*CALL_COLUMNS, *words).join(processes, on="source").with_columns(pl.col(words).cast(pl.String))
+    own = _with_groups(own, groups, of_dumps)
+    named = {name: collective_named(name) for name in own["operation"].unique()}
     is_output = pl.col("operation").is_in(ALL_OF_OUTPUT)
-    calls = calls.with_columns(
-        operation=pl.col("operation").map_elements(collective_named, return_dtype=pl.String)
-    ).with_columns(
+    own = own.with_columns(
+        operation=pl.col("operation").replace_strict(named, return_dtype=pl.String),
         end_us=pl.col("start_us") + pl.col("duration_us"),
         bytes=pl.when(is_output).then("elements_out").otherwise("elements_in")
         * pl.col("dtype").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64),
-        waits_for_all=pl.col("operation").is_in(WAITS_FOR_ALL),
-    )
-    calls = calls.sort("rank", "start_us").with_columns(
+    ).with_columns(waits_for_all=pl.col("operation").is_in(WAITS_FOR_ALL))
+    return own.sort("rank", "start_us").with_columns(
         nth=pl.int_range(pl.len(), dtype=pl.Int32).over("rank", "key", "waits_for_all")
     )
-    return _aligned(calls)
 
 
 def _with_groups(calls: pl.DataFrame, groups: pl.DataFrame, of_dumps: pl.DataFrame) -> pl.DataFrame:
-    """Add `key`, `members`, `group_desc` and `is_group_known`."""
+    """Add `key`, `size`, `group_desc` and `is_group_known`."""
     named = groups.select(
         "source", text_of("group_name"), listed=text_of("ranks"), group_desc=text_of("group_desc")
     ).unique(["source", "group_name"], keep="first")
@@ -102,10 +136,10 @@ def _with_groups(calls: pl.DataFrame, groups: pl.DataFrame, of_dumps: pl.DataFra
         listed=pl.coalesce(listed, everyone),
         group_name=pl.when(listed.is_null()).then(pl.lit("")).otherwise(pl.col("group_name").fill_null("")),
     ).drop_nulls("listed")
-    members = {text: list(members_of(text)) for text in calls["listed"].unique()}
+    sizes = {text: len(members_of(text)) for text in calls["listed"].unique()}
     return calls.with_columns(
-        key=pl.format("{} of {}", "group_name", "listed"),
-        members=pl.col("listed").replace_strict(members, return_dtype=pl.List(pl.Int32)),
+        key=pl.concat_str("group_name", pl.lit(NAME_AND_RANKS), "listed"),
+        size=pl.col("listed").replace_strict(sizes, return_dtype=pl.Int32),
     )
 
 

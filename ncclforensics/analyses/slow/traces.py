@@ -32,18 +32,18 @@ COLLECT_GROUPS = Request(
 
 def of_traces(
     processes: pl.DataFrame,
-    calls: pl.DataFrame,
+    groups: pl.DataFrame,
     own_time: pl.DataFrame,
     rates: pl.DataFrame,
     why: Callable[[int], str | None],
 ) -> list[SlowExplanation]:
-    """Return what traces explain; nothing without any. Rows of ranked_process, timed_call, own_time and call_rate.
+    """Return what traces explain; nothing without any. Rows of ranked_process, call_group, own_time and call_rate.
 
     `why`: what the traces show of the reason why a rank works longer.
     """
     if processes.is_empty():
         return []
-    shown = _Traces(processes, calls, own_time, rates, why)
+    shown = _Traces(processes, groups, own_time, rates, why)
     if shown.missing:
         return [shown.rank_not_traced()]
     if (reason := shown.reason_undecided) is not None:
@@ -62,15 +62,15 @@ class _Traces:
     def __init__(
         self,
         processes: pl.DataFrame,
-        calls: pl.DataFrame,
+        groups: pl.DataFrame,
         own_time: pl.DataFrame,
         rates: pl.DataFrame,
         why: Callable[[int], str | None],
     ) -> None:
-        self.processes, self.calls, self.own_time, self.rates = processes, calls, own_time, rates
+        self.processes, self.groups, self.own_time, self.rates = processes, groups, own_time, rates
         self.traced = sorted(processes["rank"].to_list())
         world = processes["world"].max()
-        named = {rank for members in calls["members"].unique() for rank in members}
+        named = {rank for members in groups["members"] for rank in members}
         size = max(int(world) if isinstance(world, int) else 0, max(named, default=-1) + 1)
         self.missing = sorted(set(range(size)) - set(self.traced))
         self.size = max(size, len(self.traced))
@@ -88,12 +88,12 @@ class _Traces:
     @property
     def groups_doubt(self) -> tuple[Doubt, ...]:
         """The doubt about groups that no trace names."""
-        return () if self.calls["is_group_known"].all() else (Doubt.GROUPS_ASSUMED,)
+        return () if self.groups["is_known"].all() else (Doubt.GROUPS_ASSUMED,)
 
     @property
     def reason_undecided(self) -> str | None:
         """Why these traces decide nothing; None where they suffice."""
-        if self.calls.is_empty():
+        if self.groups.is_empty():
             return "these traces hold no call of NCCL or gloo, and other libraries name their kernels otherwise"
         if len(self.traced) < FEWEST_MEMBERS:
             return f"traces of {ranks_text(self.traced)} alone cannot show who waits: three ranks are the least"
@@ -350,12 +350,11 @@ class _Traces:
         return datetime.fromtimestamp(self.steps.ended[place] / 1e6, UTC).isoformat(timespec="seconds")
 
     def _label(self, key: str) -> str:
-        """Name a group by its description, or else by its name."""
-        described = self.calls.filter(key=key)["group_desc"][0]
-        return f"group {key.partition(' of ')[0] if described in (None, 'undefined') else described}"
+        label: str = self.groups.filter(key=key)["label"][0]
+        return label
 
     def _groups(self) -> dict[str, Members]:
-        rows = self.calls.filter("is_group_known").unique("key").select("key", "members").iter_rows()
+        rows = self.groups.filter("is_known").select("key", "members").iter_rows()
         return {key: frozenset(members) for key, members in rows}
 
     def _hosts(self) -> dict[str, Members]:

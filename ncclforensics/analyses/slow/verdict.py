@@ -17,8 +17,8 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.frames.registry import analysis
 
 COLLECT = (
-    """traces of the same 20 steps of all ranks: \
-torch.profiler.profile(record_shapes=True, schedule=torch.profiler.schedule(wait=5, warmup=2, active=20)), \
+    """traces of the same 30 steps of all ranks: \
+torch.profiler.profile(record_shapes=True, schedule=torch.profiler.schedule(wait=5, warmup=2, active=30)), \
 and export_chrome_trace on each rank""",
     """or the records of NCCL's Inspector: NCCL_INSPECTOR_ENABLE=1 NCCL_INSPECTOR_DUMP_VERBOSE=1 \
 NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000""",
@@ -30,7 +30,7 @@ NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000""",
 def slow_answer(
     verdict: pl.DataFrame,
     ranked_process: pl.DataFrame,
-    timed_call: pl.DataFrame,
+    call_group: pl.DataFrame,
     own_time: pl.DataFrame,
     call_rate: pl.DataFrame,
     rank_time: pl.DataFrame,
@@ -50,7 +50,7 @@ def slow_answer(
     """One row: what makes the job slow, which ranks, since when, and what it costs."""
     why = partial(cause_of, times=rank_time, kernels=profiled_kernel, processes=ranked_process)
     explanations: list[SlowExplanation] = _standing_still(verdict) or [
-        *of_traces(ranked_process, timed_call, own_time, call_rate, why),
+        *of_traces(ranked_process, call_group, own_time, call_rate, why),
         *of_inspector(ended_operation),
         *of_sums(rank_sum),
         *explanations_of_step_lines(job_step, step_change, step_stall, own_time),

@@ -32,7 +32,7 @@ def steps_slower_since(step_change: pl.DataFrame) -> Iterator[Finding]:
     Not when: the batch, the sequences or the configuration changed at that step (then it is a note, and says so); steps
     vary as much anyway; the first steps were slow and later ones are not (warm-up); only a few steps are slow.
     Do: look at what happened at that time: kernel logs, counters and clocks of the hosts, other jobs, a changed
-    configuration. While it is slow, record 20 steps with torch.profiler on all ranks, and run `ncclforensics slow`.
+    configuration. While it is slow, record 30 steps with torch.profiler on all ranks, and run `ncclforensics slow`.
     Sources: 497 step series of published MLPerf runs, in none of which an eighth of the steps takes 5 % longer;
     GREYHOUND (ATC 2025): a change point counts if the means differ by more than 10 %.
     """
