@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Finding
 from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
 from ncclforensics.simulate.fabric_text import write_fabric
+from ncclforensics.simulate.generate import Fault, FaultKind, Plan, generate
 
 Nic = tuple[int, int, int]  # unit, host, rail
 HEAD = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
@@ -99,3 +101,46 @@ def test_pairs_across_a_level_are_not_slow_beside_pairs_of_one_leaf(tmp_path: Pa
         return good(draw) if near[0] == far[0] else good(draw) / 2
 
     assert named(tmp_path, 5, 150, rate_of) == []
+
+
+def failed_job(folder: Path, hosts: tuple[str, ...], *, is_tested: bool = True) -> Report:
+    """Analyse a job whose transfers over one rail failed, beside tests of pairs that fail through leaf-u2-r2."""
+    write_fabric(simulated_fabric(24, 2, FabricFault.BAD_LEAF, 0), FabricFault.BAD_LEAF, folder)
+    assert (folder / "ib_write_bw.txt").exists()
+    if not is_tested:
+        (folder / "ib_write_bw.txt").unlink()
+    generate(
+        Plan(nodes=4, gpus_per_node=2, tp=2, version="2.27.7", fault=Fault(FaultKind.NETWORK_LOST, (1,))),
+        folder / "job",
+    )
+    for log in (folder / "job").iterdir():
+        text = log.read_text(encoding="utf-8")
+        for number, host in enumerate(hosts):
+            text = text.replace(f"gpu-d00{number}", host)
+        log.write_text(text, encoding="utf-8")
+    return analyze(folder)
+
+
+def causes(report: Report) -> list[tuple[str, str]]:
+    return [(cause.finding.rule, cause.certainty) for cause in report.causes_of(report.verdicts[0])]
+
+
+def test_the_part_that_a_job_failed_through_is_its_likely_cause(tmp_path: Path) -> None:
+    report = failed_job(tmp_path, ("gpu-01-01", "gpu-02-02", "gpu-03-01", "gpu-03-02"))
+
+    assert causes(report)[0] == ("fabric-pairs-share-part", "likely")
+    assert "through leaf-u2-r2 failed" in report.causes_of(report.verdicts[0])[0].title
+
+
+def test_a_bad_part_that_no_transfer_of_the_job_went_through_is_elsewhere(tmp_path: Path) -> None:
+    report = failed_job(tmp_path, ("gpu-01-01", "gpu-01-02", "gpu-03-01", "gpu-03-02"))
+
+    (found,) = [finding for finding in report.findings if finding.rule == "fabric-pairs-share-part"]
+    assert found.is_elsewhere
+    assert "fabric-pairs-share-part" not in [rule for rule, _ in causes(report)]
+
+
+def test_transfers_of_a_job_alone_are_no_proof_against_a_part(tmp_path: Path) -> None:
+    report = failed_job(tmp_path, ("gpu-01-01", "gpu-02-02", "gpu-03-01", "gpu-03-02"), is_tested=False)
+
+    assert "fabric-pairs-share-part" not in [rule for rule, _ in causes(report)]

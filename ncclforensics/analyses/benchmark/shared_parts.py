@@ -36,7 +36,8 @@ SHARED_PART = {
     "slow": pl.Int32(),
     "good": pl.Int32(),
     "good_elsewhere": pl.Int32(),  # pairs that avoid them
-    "is_measured": pl.Boolean(),  # by tests; else what a job reported, which ended at its first failures
+    "is_measured": pl.Boolean(),  # by enough tests; else a job reports it, which ended at its first failures
+    "job_hosts": pl.List(pl.String()),  # both ends of the transfers of jobs that failed through them
     "bad_elsewhere": pl.Int32(),  # of which other parts are named, or none
     "evidence": pl.List(pl.List(pl.Int32())),  # source and line of bad pairs, then of the part in the map
     "good_evidence": pl.List(pl.List(pl.Int32())),  # of a good pair that has a line
@@ -191,6 +192,8 @@ def shared_part(pair_part: pl.DataFrame, tested_pair: pl.DataFrame) -> pl.DataFr
         "pair", at=pl.concat_list("source", "line"), has_line=pl.col("line").is_not_null(),
         is_measured=pl.col("test") != NCCL_TEST,
     )  # fmt: skip
+    of_jobs = tested_pair.filter("is_failed", pl.col("test") == NCCL_TEST)
+    ends_of_jobs = pl.concat([of_jobs.select("pair", "host"), of_jobs.select("pair", host="peer_host")])
     part = ["kind", "part"]
     counts = pair_part.group_by(part, maintain_order=True).agg(
         bad=pl.col("is_bad").sum(), good=(~pl.col("is_bad")).sum(),
@@ -229,6 +232,7 @@ def shared_part(pair_part: pl.DataFrame, tested_pair: pl.DataFrame) -> pl.DataFr
         good_at = place.filter(pl.col("pair").is_in(elsewhere.implode()) & pl.col("has_line"))["at"].head(1)
         rows.append(
             {
+                "job_hosts": ends_of_jobs.filter(pl.col("pair").is_in(hit["pair"].implode()))["host"].unique().sort(),
                 "kinds": same["kind"].to_list(),
                 "parts": same["part"].to_list(),
                 "hosts": sorted({host for host in same["host"] if host}),
@@ -238,7 +242,8 @@ def shared_part(pair_part: pl.DataFrame, tested_pair: pl.DataFrame) -> pl.DataFr
                 "slow": hit.filter(~pl.col("is_failed")).height,
                 "good": good_here.len(),
                 "good_elsewhere": elsewhere.len(),
-                "is_measured": place.filter(pl.col("pair").is_in(hit["pair"].implode()))["is_measured"].all(),
+                "is_measured": place.filter("is_measured", pl.col("pair").is_in(hit["pair"].implode())).height
+                >= PAIRS_LEAST,
                 "bad_elsewhere": bad - hit.height,
                 "evidence": [
                     *place.filter(pl.col("pair").is_in(first["pairs"][:3]))["at"].to_list(),

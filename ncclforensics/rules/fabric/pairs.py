@@ -16,12 +16,13 @@ from ncclforensics.rules.shared.port_text import Row, increase_text, port_name
 UNSEEN_PATH = "path"  # the kind of what lies between two leaves
 
 
-@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("shared_part",))
+@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("shared_part",), hang=True)
 def fabric_pairs_share_part(shared_part: pl.DataFrame, counter_increase: pl.DataFrame) -> Iterator[Finding]:
     """Pairs of hosts that fail or are slow go through one host, cable, leaf, link or spine, and good pairs avoid it.
 
     Means: the part is at fault, or its other end. Parts that no test tells apart are named together. Without forwarding
     tables only the ends of a pair are known, not the way between their leaves.
+    It is the cause of a job's failure only where transfers of the job failed through it, and tests confirm it.
     Not when: fewer than three pairs are bad; good pairs go through the part, too; all pairs are bad; the pairs that are
     slow cross a level at which the fabric has less bandwidth by design; a process died, and the others lost it.
     Do: look at the error counters of the ports named (perfquery -x, mlxlink -m), then move the cable, or take the host

@@ -23,6 +23,7 @@ class Part(StrEnum):
     """What failed."""
 
     LINK = "link"  # a port lost its link
+    PATH = "path"  # a part of the fabric through which nearly all pairs of hosts fail
     NIC = "nic"
     SWITCH = "switch"  # an NVSwitch
     BUS = "bus"  # a PCIe port or device
@@ -35,7 +36,7 @@ class Part(StrEnum):
 
 CONDITION = {
     "kind": pl.String(),
-    "host": pl.String(),  # without its domain; null where no line names it
+    "host": pl.String(),  # without its domain, or a switch; null where no line names it
     "device": pl.String(),  # NIC as RDMA tools name it, such as mlx5_0
     "port": pl.Int32(),
     "gpu": pl.String(),  # PCI address as NCCL prints it
@@ -58,7 +59,16 @@ _TIMES = ("logged", "launcher_time")
 
 @analysis(
     CONDITION,
-    of=("hardware_event", "kernel_kill", "port_state", "counter_increase", "gpu_use", "failure", "shared_memory"),
+    of=(
+        "hardware_event",
+        "kernel_kill",
+        "port_state",
+        "counter_increase",
+        "gpu_use",
+        "failure",
+        "shared_memory",
+        "shared_part",
+    ),
 )
 def condition(
     hardware_event: pl.DataFrame,
@@ -68,6 +78,7 @@ def condition(
     gpu_use: pl.DataFrame,
     failure: pl.DataFrame,
     shared_memory: pl.DataFrame,
+    shared_part: pl.DataFrame,
     run_days: pl.DataFrame,
     run_start: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -79,6 +90,7 @@ def condition(
         _of_counters(counter_increase),
         _of_gpus(gpu_use),
         _of_volumes(failure, shared_memory),
+        _of_paths(shared_part),
     ]
     return pl.concat([no_rows(CONDITION), *map(_completed, found)]).unique(maintain_order=True)
 
@@ -179,3 +191,15 @@ def _of_volumes(failure: pl.DataFrame, shared_memory: pl.DataFrame) -> pl.DataFr
     of_segments = shared_memory.filter(full & (pl.col("form") != "again"))
     rows = [frame.select(text_of("host"), "pid", "source", "line") for frame in (of_failures, of_segments)]
     return pl.concat(rows).with_columns(host=short_host("host"), kind=pl.lit(Part.VOLUME), path=pl.lit(SHARED_MEMORY))
+
+
+def _of_paths(shared_part: pl.DataFrame) -> pl.DataFrame:
+    """Return the parts of the fabric through which pairs fail, at the hosts of jobs whose own transfers failed there.
+
+    A part that no transfer of a job went through has its own name as host, which is that of no rank.
+    """
+    failed = shared_part.filter(pl.col("failed") > 0)
+    at = pl.col("evidence").list.last()  # in the map
+    hosts = pl.when(pl.col("job_hosts").list.len() > 0).then("job_hosts").otherwise(pl.col("parts").list.head(1))
+    rows = failed.select(source=at.list.get(0), line=at.list.get(1), host=hosts, kind=pl.lit(Part.PATH))
+    return rows.explode("host").with_columns(host=short_host("host"))
