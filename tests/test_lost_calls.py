@@ -174,3 +174,39 @@ def test_a_difference_above_the_window_of_a_log_that_many_ranks_share_is_found(t
     verdict = report.verdicts[0]
     assert verdict.verdict == "collective-mismatch"
     assert {report.run["rank"].filter(rank_id=rank_id)["rank"][0] for rank_id in verdict.culprits} <= {0, 1}
+
+
+PREFIX = "h0:10{rank}:10{rank} [{rank}] NCCL INFO "
+MEMBER = (
+    "ncclCommInitRank comm 0x55d{rank} rank {rank} nranks 6 cudaDev {rank} nvmlDev {rank} busId {rank}b000 "
+    "commId 0xabc - Init COMPLETE\n"
+)
+CALL = (
+    "{name}: opCount 0 sendbuff (nil) recvbuff 0x7f00 count 4096 datatype 7 op 0 root {root} comm 0x55d{rank} "
+    "[nranks=6] stream 0x55e{rank}\n"
+)
+
+
+def pipeline_log(rank: int, rounds: int) -> list[bytes]:
+    """The log of one of six ranks of a pipeline with a collective behind every round, on one communicator."""
+    received = [CALL.format(name="Recv", root=rank - 1, rank=rank)] if rank > 0 else []
+    sent = [CALL.format(name="Send", root=rank + 1, rank=rank)] if rank < 5 else []
+    calls = [*received, *sent, CALL.format(name="AllReduce", root=0, rank=rank)] * rounds
+    lines = ["NCCL version 2.27.7+cuda12.4\n", MEMBER.format(rank=rank), *calls]
+    return [(PREFIX.format(rank=rank) + line).encode() for line in lines]
+
+
+@pytest.mark.parametrize("losing", [0, 1, 5])
+def test_a_lost_collective_does_not_hide_who_left_out_a_message(losing: int, tmp_path: Path) -> None:
+    logs = {f"nccl_rank{rank}.log": pipeline_log(rank, rounds=3) for rank in range(6)}
+    logs["nccl_rank3.log"] = [*logs["nccl_rank3.log"][:-3], logs["nccl_rank3.log"][-1]]
+    whole = hang_of(logs, tmp_path / "whole")
+    log = logs[f"nccl_rank{losing}.log"]
+    collective = [number for number, line in enumerate(log) if b"AllReduce" in line][1]
+
+    hang = hang_of({**logs, f"nccl_rank{losing}.log": log[:collective] + log[collective + 1 :]}, tmp_path / "lost")
+
+    assert (whole["verdict"], whole["culprits"]) == ("p2p-unmatched", [3])
+    assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
+    named = {(rival["fault"], *rival["ranks"]) for rival in hang["explanations"] if rival["ranks"]}
+    assert named == {("lagging-ranks", losing), ("p2p-unmatched", 3)}

@@ -114,6 +114,29 @@ def ranks_in_cycles_without(job: Job, left_out: set[int]) -> set[int]:
     return remaining
 
 
+def ranks_past_a_message(job: Job, left_out: set[int]) -> list[int]:
+    """Return the ranks, but for some, that wait in a collective before which others wait for them in a message.
+
+    On one communicator calls run in the order in which they are made: one that waits in a message has not come to the
+    collective behind it, so the rank that waits there for it waits by its own omission.
+    """
+    standing = {
+        (edge.waiter, edge.key): edge for edge in job.waits if edge.kind == "collective" and edge.waiter not in left_out
+    }
+    found = set()
+    for edge in job.awaited_calls:
+        if edge.kind not in ("send", "recv"):
+            continue
+        own = job.calls_of(edge.waiter).filter((pl.col("key") == edge.key) & (pl.col("pos") > edge.pos))
+        nths = set(own["nth"].drop_nulls())
+        found |= {
+            target
+            for target in edge.waits_for
+            if (passed := standing.get((target, edge.key))) is not None and passed.nth in nths
+        }
+    return sorted(found)
+
+
 def _between_unknown_communicators(job: Job, first_edges: dict[int, Edge]) -> Explanation:
     """Answer where ranks wait for each other, but it is not known on which communicators."""
     reason = (

@@ -19,6 +19,7 @@ from ncclforensics.analyses.verdict.lines.wait_cycle import (
     judge_cycle,
     judge_messages_in_order,
     ranks_in_cycles_without,
+    ranks_past_a_message,
 )
 from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Kind
@@ -183,8 +184,12 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     culprits = sorted(job.awaited_ranks - waits_for_of.keys())
     if culprits and all(edge.kind == "init" for edge in job.awaited_calls):
         return None  # no rank made a call; find_unfinished_init judges what the logs show of init
+    if culprits and (omitting := ranks_past_a_message(job, set(culprits))):
+        besides = f"{job.names(omitting)} went on without a message that another rank waits in"
+        return _behind_or_besides(job, culprits, besides, Kind.UNMATCHED, omitting)
     if culprits and (in_cycle := ranks_in_cycles_without(job, set(culprits))):
-        return _behind_or_in_a_cycle(job, culprits, in_cycle)
+        besides = f"of {job.names(in_cycle)} some wait for each other"
+        return _behind_or_besides(job, culprits, besides, Kind.DEADLOCK, sorted(in_cycle))
     stray = _single_rank_beside_hosts(job, culprits)
     culprits = [rank_id for rank_id in culprits if rank_id != stray]
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
@@ -242,16 +247,16 @@ def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | Non
     return None
 
 
-def _behind_or_in_a_cycle(job: Job, lagging: list[int], in_cycle: set[int]) -> Explanation:
-    """Answer where some ranks are behind, and others wait for each other: the first does not cause the second."""
+def _behind_or_besides(job: Job, lagging: list[int], besides: str, kind: Kind, ranks: list[int]) -> Explanation:
+    """Answer where some ranks are behind, and another fault stands beside it, which they do not cause."""
     names = job.names(lagging)
     reason = (
-        f"the others wait for {names}, but of {job.names(in_cycle)} some wait for each other, which {names} does not "
-        "cause: a line of a call may be lost from one of these logs"
+        f"the others wait for {names}, but {besides}, which {names} does not cause: a line of a call may be lost from "
+        "one of these logs"
     )
     between = [
         Alternative(Kind.LAGGING, lagging, "a line is lost from a log of the others"),
-        Alternative(Kind.DEADLOCK, sorted(in_cycle), f"a line is lost from the log of {names}"),
+        Alternative(kind, ranks, f"a line is lost from the log of {names}"),
     ]
     answer = undecided(reason, [stacks_of(names)], between=between)
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in lagging[:3]])
