@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ncclforensics import analyze
 from ncclforensics.cli import main
+from ncclforensics.data import cuda, verbs
+from ncclforensics.data.kernel_faults import XIDS
 from ncclforensics.data.names import VERDICTS
 from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import all_rules
+from ncclforensics.views.explain_code import codes_in
 from ncclforensics.views.explain_text import of_name
 
 
@@ -73,3 +79,69 @@ def test_similar_names_are_suggested(wanted: str, suggested: str, capsys: pytest
 def test_a_name_like_no_other_leads_to_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "xyzzy"]) == 2
     assert "`ncclforensics explain` lists all rules" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wanted", "titles"),
+    [
+        ("xid 79", ["Xid 79: it fell off the bus"]),
+        (
+            "status=12 vendor err 0x81",
+            [
+                "status 12 (IBV_WC_RETRY_EXC_ERR): transport retry counter exceeded",
+                "vendor error 129 (0x81) of an mlx5 device: the request was sent, and no answer came",
+            ],
+        ),
+        ("IBV_WC_WR_FLUSH_ERR", ["status 5 (IBV_WC_WR_FLUSH_ERR): work request flushed"]),
+        (
+            "ncclRemoteError",
+            ["NCCL's result 6 (ncclRemoteError): remote error: another process ended, or the network failed"],
+        ),
+        ("CUDA error 700", ["CUDA error 700 (cudaErrorIllegalAddress): an illegal memory access was encountered"]),
+        (
+            "110",
+            ["Xid 110: security fault", "errno 110 (ETIMEDOUT) of the operating system: connection timed out"],
+        ),
+        ("Xid 9999", []),
+        ("rank 12 of 16", []),
+    ],
+)
+def test_an_error_is_explained_by_its_number_or_name(wanted: str, titles: list[str]) -> None:
+    assert [code.title for code in codes_in(wanted)] == titles
+
+
+LINE_OF = {
+    "Xid": "NVRM: Xid (PCI:0000:3b:00): {number}, pid=1234, name=python, an error of the GPU",
+    "status": (
+        "h:1:2 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status={number} "
+        "opcode=0 len=0 vendor err 0 (Send)"
+    ),
+    "CUDA error": "h:1:2 [0] enqueue.cc:1 NCCL WARN Cuda failure {number} '{text}'",
+}
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        *(("Xid", number) for number in XIDS),
+        *(("status", number) for number in verbs.STATUS),
+        *(("CUDA error", number) for number in cuda.ERROR_NUMBERS),
+    ],
+)
+def test_the_rules_of_an_error_judge_lines_with_it(kind: str, number: int, tmp_path: Path) -> None:
+    log = tmp_path / "line.log"
+    log.write_text(LINE_OF[kind].format(number=number, text=cuda.ERROR_NUMBERS.get(number, "")) + "\n")
+    (code,) = codes_in(f"{kind} {number}")
+
+    found = {finding.rule for finding in analyze(log, everything=True).findings}
+
+    assert found & set(code.rules)
+
+
+def test_an_error_ends_with_the_page_of_its_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "12/129"]) == 0
+
+    printed = capsys.readouterr().out
+    assert "Lines with it are judged by ib-timeout-at-start or ib-timeout-mid-run:" in printed
+    assert "\nMeans: the two NICs have never reached each other" in printed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 
 from ncclforensics.cli import Exit, main
@@ -76,4 +78,33 @@ def test_what_is_printed_of_a_line(line: str, printed: str, capsys: pytest.Captu
 
 def test_a_rule_and_a_line_are_not_explained_together(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "shm", "--line", CALL]) == Exit.USAGE
-    assert "either the name of a rule or --line" in capsys.readouterr().err
+    assert "either a name or --line" in capsys.readouterr().err
+
+
+def test_a_line_is_followed_by_what_it_means_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    line = (
+        "gpu-a:1:2 [0] transport/net_ib.cc:9 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=10 "
+        "opcode=0 len=0 vendor err 136"
+    )
+
+    assert main(["explain", line]) == Exit.OK
+
+    printed = capsys.readouterr().out
+    assert "gpu-a: remote access error at 10.0.0.2  (likely)" in printed
+    assert "This host logs the error, but the fault is on the peer." in printed
+    assert "Search for the sentence" not in printed  # what fits a warning of any text
+
+
+def test_pasted_lines_are_explained_one_by_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(f"{CALL}\n\nstep 7: loss 0.25\n"))
+
+    assert main(["explain", "-"]) == Exit.OK
+
+    first, second = capsys.readouterr().out.strip().split("\n\n")
+    assert first.startswith(f"> {CALL[:60]}")
+    assert (
+        second
+        == "> step 7: loss 0.25\nunknown line: no pattern matches its beginning; it counts as a line of the application"
+    )

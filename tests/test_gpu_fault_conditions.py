@@ -112,8 +112,8 @@ def test_a_fault_is_one_of_hardware_that_did_not_recover(event: Row, expected: l
     assert faults(HERE, ON_ANOTHER_HOST, node="gpu-a", pid=PID, **event) == expected
 
 
-def test_a_kernel_log_by_itself_shows_a_possible_fault_of_no_rank() -> None:
-    assert faults() == POSSIBLE
+def test_a_kernel_log_by_itself_shows_a_fault_of_no_rank() -> None:
+    assert faults() == [("certain", [])]
 
 
 SPINS = {"utilization": 100.0, "power": 120.0, "power_limit": 700.0, "memory": 70_000.0}

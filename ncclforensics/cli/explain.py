@@ -1,7 +1,10 @@
-"""The command `explain`: what a rule means, or how a line is parsed."""
+"""The command `explain`: what a rule, an error or a line of a log means."""
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,37 +13,55 @@ from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.options import Config, names_of_rules
 from ncclforensics.errors import UsageError
 
+STDIN = "-"
+MOST_LINES = 20  # that are explained, one by one
+
 
 def explain(
-    rule: Annotated[
+    what: Annotated[
         str | None,
         typer.Argument(
-            metavar="RULE|CATEGORY|VERDICT",
-            help="The name of a rule, as findings show it, a category or a verdict; without it, list all rules.",
+            metavar="RULE|CATEGORY|VERDICT|ERROR|LINE",
+            help="The name of a rule, a category or a verdict; an error (`Xid 79`, `12/129`, `ncclSystemError`); a "
+            "line of a log, or several; `-`: lines from stdin. Without it, list all rules.",
             autocompletion=names_of_rules,
         ),
     ] = None,
     line: Annotated[
         str | None,
-        typer.Option(
-            "--line",
-            metavar="TEXT",
-            help="Explain this line of a log instead: its pattern, or the nearest one.",
-        ),
+        typer.Option("--line", metavar="TEXT", help="Explain this text as a line of a log, whatever it looks like."),
     ] = None,
     config: Config = None,
 ) -> None:
-    """Explain a rule: its meaning, certainty, false alarms and remedy; list rules; or explain a line of a log."""
-    from ncclforensics.formats import dialect
-    from ncclforensics.parsing.explain_line import explain_line
+    """Explain a rule, an error or a line: what it means, how sure that is, false alarms and what to do."""
     from ncclforensics.rules.registry import all_rules
     from ncclforensics.views import explain_text
 
     configure(config, quiet=True)
-    if rule is not None and line is not None:
-        raise UsageError("give explain either the name of a rule or --line TEXT")
-    if line is not None:
-        typer.echo(explain_text.of_line(explain_line(line, dialect().with_all_formats)))
-        return
+    if what is not None and line is not None:
+        raise UsageError("give explain either a name or --line TEXT")
     rules = all_rules()
-    typer.echo(explain_text.of_name(rule, rules) if rule else explain_text.of_rules(rules))
+    if line is None and (what is None or not explain_text.is_line(what)):
+        typer.echo(explain_text.of_name(what, rules) if what else explain_text.of_rules(rules))
+        return
+    text = sys.stdin.read() if what == STDIN else (line or what or "")
+    lines = [found for found in text.splitlines() if found.strip()]
+    for number, answer in enumerate(map(_answer, lines[:MOST_LINES])):
+        if len(lines) > 1:
+            typer.echo(("\n" if number else "") + explain_text.quoted(lines[number]))
+        typer.echo(answer)
+    if len(lines) > MOST_LINES:
+        typer.echo(f"\n{len(lines) - MOST_LINES} further lines are left out; give them to `ncclforensics check`.")
+
+
+def _answer(line: str) -> str:
+    """What one line means, and what a log of nothing but this line shows."""
+    from ncclforensics import analyze
+    from ncclforensics.formats import dialect
+    from ncclforensics.parsing.explain_line import explain_line
+    from ncclforensics.views import explain_text
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "line.log"
+        log.write_text(f"{line}\n", encoding="utf-8", errors="replace")
+        return explain_text.of_line(explain_line(line, dialect().with_all_formats), analyze(log, everything=True))

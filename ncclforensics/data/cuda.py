@@ -78,6 +78,36 @@ ERROR_NUMBERS = {
     999: "unknown error",
 }
 
+# The names of these in the CUDA runtime API; PyTorch and NCCL print the texts.
+ERROR_NAMES = {
+    "cudaErrorInvalidValue": 1,
+    "cudaErrorMemoryAllocation": 2,
+    "cudaErrorInitializationError": 3,
+    "cudaErrorInsufficientDriver": 35,
+    "cudaErrorCallRequiresNewerDriver": 36,
+    "cudaErrorDevicesUnavailable": 46,
+    "cudaErrorNoDevice": 100,
+    "cudaErrorInvalidDevice": 101,
+    "cudaErrorDeviceUninitialized": 201,
+    "cudaErrorNoKernelImageForDevice": 209,
+    "cudaErrorECCUncorrectable": 214,
+    "cudaErrorPeerAccessUnsupported": 217,
+    "cudaErrorNvlinkUncorrectable": 220,
+    "cudaErrorOperatingSystem": 304,
+    "cudaErrorInvalidResourceHandle": 400,
+    "cudaErrorIllegalAddress": 700,
+    "cudaErrorLaunchTimeout": 702,
+    "cudaErrorAssert": 710,
+    "cudaErrorMisalignedAddress": 716,
+    "cudaErrorLaunchFailure": 719,
+    "cudaErrorNotPermitted": 800,
+    "cudaErrorNotSupported": 801,
+    "cudaErrorSystemNotReady": 802,
+    "cudaErrorSystemDriverMismatch": 803,
+    "cudaErrorStreamCaptureUnsupported": 900,
+    "cudaErrorUnknown": 999,
+}
+
 _CAPTURE = (
     "a call was made while a CUDA graph was being captured: make the first collective of each group (which creates its "
     "communicator), allocations and synchronisation before the capture; or start the engine without CUDA graphs "

@@ -18,6 +18,16 @@ RESULTS = {
     7: "in progress: a call of a non-blocking communicator has not finished",
     8: "timeout",
 }
+RESULT_NAMES = {
+    "ncclUnhandledCudaError": 1,
+    "ncclSystemError": 2,
+    "ncclInternalError": 3,
+    "ncclInvalidArgument": 4,
+    "ncclInvalidUsage": 5,
+    "ncclRemoteError": 6,
+    "ncclInProgress": 7,
+    "ncclTimeout": 8,
+}
 SYSTEM, INTERNAL, INVALID_ARGUMENT, INVALID_USAGE, REMOTE, IN_PROGRESS = 2, 3, 4, 5, 6, 7
 
 # Part of a path in NCCL's sources -> a category of the contract; the first that occurs in the path holds.

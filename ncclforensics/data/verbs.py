@@ -40,6 +40,24 @@ STATUS_NAMES = {
     "IBV_WC_GENERAL_ERR": 21,
 }
 
+# Why a device of mlx5 ended a request, as NCCL prints it (`vendor err 129`; elsewhere 0x81) -> the status that it comes
+# with, and its meaning. Only the first is written down by the vendor; devices of others count by numbers of their own.
+SYNDROMES = {
+    129: (12, "the request was sent, and no answer came"),
+    130: (13, "the peer posted no receive in time"),
+    136: (10, "the peer refused its memory key or address"),
+    137: (11, "the peer could not carry out the request"),
+    138: (9, "the peer calls the request invalid"),
+    249: (5, "the queue pair had failed before"),
+    244: (5, "the queue pair was reset"),
+    245: (5, "the queue pair was reset"),
+    81: (4, "the key of the local memory is not valid"),
+    82: (4, "the request is longer than the local memory of its key"),
+    83: (4, "the key does not allow this access to the local memory"),
+    104: (2, "the form of the request is wrong"),
+    50: (1, "the message did not fit the buffer"),
+}
+
 # Events by the beginning of their text.
 PORT_DOWN = ["port error"]
 DEVICE_DEAD = ["local catastrophic error"]

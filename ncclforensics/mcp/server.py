@@ -116,7 +116,7 @@ def server(folders: list[Path], settings: Settings | None = None) -> MCPServer:
 
     @tool
     def explain(rule: str) -> Answer:
-        """What a rule or a verdict means, when it is a false alarm, what to do; or the rules of a category."""
+        """What a rule, a verdict or an error (`Xid 79`, `12/129`) means and what to do; or the rules of a category."""
         return {"rule": rule, "page": explain_text.of_name(rule, all_rules())}
 
     return made

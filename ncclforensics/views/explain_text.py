@@ -1,4 +1,4 @@
-"""The text of `explain`: a rule, a verdict, a category, or a line of a log."""
+"""The text of `explain`: a rule, a verdict, a category, an error by its number or name, or lines of a log."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from ncclforensics.data.names import printable, sentence
 from ncclforensics.errors import UsageError
 from ncclforensics.grammar.folders import path_of, shown
 from ncclforensics.grammar.grammar_file import load
+from ncclforensics.grammar.meanings import Kind
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.parsing.explain_line import LineExplanation
+from ncclforensics.report.build import Report
+from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import Rule
+from ncclforensics.views.explain_code import Code, codes_in
 from ncclforensics.views.explain_slow import OF_SLOW
 
 WIDTH = 100  # columns of a list of rules
 MOST_SUGGESTIONS = 6
+MOST_ANSWERS = 2  # on one line
+NOTHING_SHOWN = Category.INCOMPLETE_EVIDENCE
+_OF_KIND = {Kind.FACT: "fact: a healthy run prints it, too", Kind.NOISE: "noise: nothing follows from it"}
+WORDS_OF_NAMES = 3  # at most, in a name that somebody may type with blanks
 NO_HANG = "no-hang"
 OF_NO_HANG = f"""{NO_HANG}  (a verdict that is no finding)
 
@@ -30,8 +38,18 @@ Do: if the job stands still, take a Flight Recorder dump or the stacks of all ra
 them to `hang` with the logs."""
 
 
+def is_line(text: str) -> bool:
+    """Whether a text is to be explained as lines of a log: `-`, or more words than a name has."""
+    return text == "-" or (len(text.split()) > WORDS_OF_NAMES and not codes_in(text))
+
+
+def quoted(line: str) -> str:
+    """Return a line as a heading above what is said of it."""
+    return printable(f"> {line[: WIDTH - 3]}{'…' * (len(line) > WIDTH - 3)}")
+
+
 def of_name(name: str, rules: list[Rule]) -> str:
-    """Return the page of a rule or a verdict, and the rules of a category. Raises UsageError."""
+    """Return the page of a rule, a verdict or an error, and the rules of a category. Raises UsageError."""
     wanted = name.lower()  # a report prints verdicts in capitals
     pages = [of_rule(rule) for rule in rules if wanted in {rule.name, rule.verdict} - {""}]
     pages += [OF_NO_HANG] * (wanted == NO_HANG)
@@ -40,10 +58,20 @@ def of_name(name: str, rules: list[Rule]) -> str:
     of_category = [rule for rule in rules if wanted == rule.category]
     if of_category:
         pages.append(of_rules(of_category))
+    pages += [_of_code(code, rules) for code in ([] if pages else codes_in(name))]
     if not pages:
         names = {known for rule in rules for known in (rule.name, str(rule.category), rule.verdict)}
         raise UsageError(_unknown(name, names - {""} | {NO_HANG, *OF_SLOW}))
     return "\n\n".join(pages)
+
+
+def _of_code(code: Code, rules: Iterable[Rule]) -> str:
+    """The page of an error: what it means, and the page of the rule that judges most lines with it."""
+    rows = [code.title, *([""] if code.sentences else []), *code.sentences]
+    rows += [f"Source: {code.source}."] if code.source else []
+    pages = {rule.name: of_rule(rule) for rule in rules if rule.name in code.rules[:1]}
+    judged = [f"Lines with it are judged by {' or '.join(code.rules)}:", "", pages[code.rules[0]]] if code.rules else []
+    return "\n".join([*rows, *([""] if judged else []), *judged])
 
 
 def _unknown(wanted: str, known: set[str]) -> str:
@@ -79,24 +107,37 @@ def _place(rule: Rule) -> tuple[str, str]:
 def _meaning(shape: Shape, form: str) -> list[str]:
     """Return what a line of this form means, and what to do."""
     meaning = load(shape.grammar).meanings[shape.frame][form]
-    means = f"{meaning.kind}: {meaning.text}" if meaning.text else str(meaning.kind)
-    return [means, *filter(None, [sentence(meaning.remedy)])]
+    means = f"{meaning.kind}: {meaning.text}" if meaning.text else _OF_KIND[meaning.kind]
+    return [means, *([sentence(meaning.remedy)] if meaning.remedy else [])]
 
 
-def of_line(line: LineExplanation) -> str:
-    """Return the pattern and fields of a line; or the nearest pattern, and where the line stops matching it."""
+def of_line(line: LineExplanation, report: Report) -> str:
+    """Return what a line says, and what follows from it; or the nearest pattern, and where the line stops matching it.
+
+    `report`: on a log of nothing but this line.
+    """
     rows = [f"{name}: {value}" for name, value in line.labels.items() if value is not None]
+    pages = {rule.name: of_rule(rule) for rule in report.rules}
+    findings = [finding for finding in report.findings if finding.explains and finding.category is not NOTHING_SHOWN]
     if line.shape is not None:
         form = f", form {line.form}" if line.form else ""
         rows += [f"{line.shape.frame}  ({shown(path_of(line.shape.grammar))}{form})"]
         rows += [f"  {name} = {value}" for name, value in line.fields.items()]
-        rows += _meaning(line.shape, line.form)
-    elif line.nearest is not None:
+        rows += [] if findings else _meaning(line.shape, line.form)
+    elif line.nearest is not None and not findings:
         rows += [
             f"unknown line; nearest pattern: {line.nearest.frame} ({shown(path_of(line.nearest.grammar))})",
             f"  {line.text}",
             f"  {' ' * line.at}^ expected here: {line.expected}",
         ]
-    else:
+    elif not findings:
         rows += ["unknown line: no pattern matches its beginning; it counts as a line of the application"]
-    return "\n".join(printable(row) for row in rows)
+    for finding in findings[:MOST_ANSWERS]:
+        rows += [
+            "",
+            f"{finding.title}  ({finding.certainty})",
+            sentence(finding.detail),
+            "",
+            *pages[finding.rule].splitlines(),
+        ]
+    return "\n".join(printable(row) for row in rows).strip("\n")

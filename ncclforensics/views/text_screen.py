@@ -189,7 +189,10 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         more = f" (and {len(problems) - 1} more; -v lists them)" if len(problems) > 1 else ""
         problem = Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)
         sections += [_Section(0, [[problem]])]
-    return [*sections, _Section(3, [[Text(f"\n-v: {_behind_option(report, jobs)}", style="dim")], []])]
+    main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
+    meaning = f"\nncclforensics explain {main.rule}: what that means, and when it is a false alarm" if main else ""
+    footer = f"\n-v: {_behind_option(report, jobs)}"
+    return [*sections, _Section(3, [[Text(footer + meaning, style="dim")], [Text(footer, style="dim")], []])]
 
 
 def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:

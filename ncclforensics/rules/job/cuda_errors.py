@@ -100,13 +100,13 @@ def cuda_gpu_fault(
 
     Means: the hardware reports the fault; later errors of other ranks follow from it.
     Not when: the kernel line is of another day or another job: it counts only if it names a process or a GPU of this
-    run, if the run lost a process, or if the kernel log was given by itself; a GPU alone without a lost process, or a
-    process id without its host and GPU, makes it likely. A host of the run alone makes it possible, and likely if a
-    culprit of the verdict is on it, unless the run ended well: in a container, the process ids of the kernel are others
-    than those of NCCL. Xid 13, 31, 43 and 45 are mostly faults of programs and are left out, as are NVLink errors that
-    are not fatal, and those after which the job goes on (63, 92, 121, 157). At a time outside of the run, as printed, a
-    fault is likely at most, and left out if the run ended well. Of 61 and 167 NVIDIA's catalogue has no
-    description: likely at most.
+    run, if the run lost a process, or if the kernel log was given by itself, where it is certain, and of no job; a GPU
+    alone without a lost process, or a process id without its host and GPU, makes it likely. A host of the run alone
+    makes it possible, and likely if a culprit of the verdict is on it, unless the run ended well: in a container, the
+    process ids of the kernel are others than those of NCCL. Xid 13, 31, 43 and 45 are mostly faults of programs and are
+    left out, as are NVLink errors that are not fatal, and those after which the job goes on (63, 92, 121, 157). At a
+    time outside of the run, as printed, a fault is likely at most, and left out if the run ended well. Of 61 and 167
+    NVIDIA's catalogue has no description: likely at most.
     Do: drain the node; nvidia-smi -q, nvidia-smi nvlink -s, and NVIDIA's field diagnostic on that node.
     Sources: NVIDIA, catalogue of Xid errors; NVRx, gpud.
     """
@@ -146,7 +146,8 @@ def cuda_gpu_fault(
                     **event,
                     "ranks": sorted(numbers),
                     "host": affected[0]["host"] if affected else event["node"],
-                    "is_certain": event["is_in_run"] is not False and (is_process or (has_gpu and has_lost_process)),
+                    "is_certain": event["is_in_run"] is not False
+                    and (is_process or has_no_job or (has_gpu and has_lost_process)),
                     "is_of_host_alone": not (affected or has_lost_process or has_no_job),
                 }
             )
@@ -250,7 +251,8 @@ def cuda_call_failed(cuda_error: pl.DataFrame, p2p_failure: pl.DataFrame, rank: 
     Sources: nccl: src/include/checks.h; rccl#1055; CUDA runtime API, cudaError_t; CUDA programming guide, peer-to-peer
     memory access, interprocess communication; torch/multiprocessing/reductions.py.
     """
-    for error, rows in _rows_by_error(cuda_error.filter(pl.col("error") != "operation not permitted"), OTHER):
+    is_of_imex = (pl.col("file").fill_null("") == P2P) & (pl.col("error") == "operation not permitted")
+    for error, rows in _rows_by_error(cuda_error.filter(~is_of_imex), OTHER):
         files = sorted(rows["file"].drop_nulls().unique().to_list())
         finding = error_finding(rows, rank, f"CUDA error on {{processes}}: {error}", _reported(rows, files), "certain")
         places = set(rows["place"].drop_nulls())
