@@ -25,6 +25,7 @@ LAG = {
     "host": pl.Categorical(),
     "nth": pl.Int32(),  # which collective of the communicator
     "lag": pl.Float64(),  # seconds after the median of the ranks
+    "time_us": pl.Float64(),  # microseconds, on the aligned clocks
     "clock_resolution": pl.Float64(),  # seconds
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -82,7 +83,9 @@ def lag(
     )
     time = pl.col("time") - pl.col("ahead").fill_null(0)
     lag_seconds = (time - time.median().over("job", "key", "nth")) / SECOND
-    return corrected.with_columns(lag=lag_seconds, clock_resolution=pl.lit(0.0 if has_fraction else 1.0))
+    return corrected.with_columns(
+        lag=lag_seconds, time_us=time.cast(pl.Float64), clock_resolution=pl.lit(0.0 if has_fraction else 1.0)
+    )
 
 
 def _journal_collectives(journal_call: pl.DataFrame, journal_init: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:

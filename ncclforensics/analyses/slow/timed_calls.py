@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.text.recorder_groups import members_of
+from ncclforensics.analyses.job.text.recorder_groups import members_of, size_of
 from ncclforensics.analyses.slow.alignment import shift_of
 from ncclforensics.data.collectives import ALL_OF_OUTPUT, ELEMENT_BYTES, WAITS_FOR_ALL, collective_named
 from ncclforensics.frames.columns import text_of
@@ -136,10 +136,9 @@ def _with_groups(calls: pl.DataFrame, groups: pl.DataFrame, of_dumps: pl.DataFra
         listed=pl.coalesce(listed, everyone),
         group_name=pl.when(listed.is_null()).then(pl.lit("")).otherwise(pl.col("group_name").fill_null("")),
     ).drop_nulls("listed")
-    sizes = {text: len(members_of(text)) for text in calls["listed"].unique()}
     return calls.with_columns(
         key=pl.concat_str("group_name", pl.lit(NAME_AND_RANKS), "listed"),
-        size=pl.col("listed").replace_strict(sizes, return_dtype=pl.Int32),
+        size=pl.col("listed").map_elements(size_of, return_dtype=pl.Int32),
     )
 
 

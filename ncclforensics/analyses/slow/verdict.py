@@ -10,6 +10,7 @@ from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
 from ncclforensics.analyses.slow.causes import cause_of, with_state_of_host
 from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation, answer_of
 from ncclforensics.analyses.slow.inspector import of_inspector
+from ncclforensics.analyses.slow.lateness import of_host_calls
 from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
 from ncclforensics.analyses.slow.sums import of_sums
 from ncclforensics.analyses.slow.traces import of_traces
@@ -37,6 +38,7 @@ def slow_answer(
     profiled_kernel: pl.DataFrame,
     ended_operation: pl.DataFrame,
     rank_sum: pl.DataFrame,
+    host_call: pl.DataFrame,
     recorder_dump: pl.DataFrame,
     counter_increase: pl.DataFrame,
     gpu_use: pl.DataFrame,
@@ -53,6 +55,8 @@ def slow_answer(
         *of_traces(ranked_process, call_group, own_time, call_rate, why),
         *of_inspector(ended_operation),
         *of_sums(rank_sum),
+        # Traces decide what times of hosts can only suggest.
+        *(of_host_calls(host_call) if ranked_process.is_empty() else []),
         *explanations_of_step_lines(job_step, step_change, step_stall, own_time),
     ]
     inputs = {

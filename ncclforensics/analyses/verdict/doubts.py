@@ -125,6 +125,7 @@ class Doubt(Enum):
     ENDS_APART = _unusual("calls that end at different times on their members hide another cause")
     GROUPS_ASSUMED = _unusual("the calls belong to other groups than that of all ranks")
     ONLY_CALLS_TIMED = _ordinary("it waits itself between these calls, of which alone the times are known")
+    HOST_TIMES = _ordinary("the clock of its host is ahead, or its host is late and its GPU is not")
     OTHER_TIMES = _unusual("it is slow at other times than those of these steps")
     SLOW_BY_DESIGN = _unusual("this network is as slow as that by design")
     AS_PROGRAMMED = _ordinary("the program gives its ranks unequal work on purpose")

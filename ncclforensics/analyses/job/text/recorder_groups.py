@@ -38,6 +38,12 @@ def members_of(ranks: str) -> tuple[int, ...]:
     return tuple(members)
 
 
+@lru_cache(maxsize=4096)
+def size_of(ranks: str) -> int:
+    """Return how many ranks a text such as `0-511, 520` names."""
+    return len(members_of(ranks))
+
+
 def groups_by_source(recorder_group: pl.DataFrame) -> Groups:
     """Return the process groups of every dump. A group without a name belongs to no entry."""
     rows = recorder_group.with_columns(pl.col("group_name", "group_desc", "ranks").cast(pl.String)).drop_nulls(
