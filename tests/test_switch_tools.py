@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Severity
@@ -183,3 +185,34 @@ def test_totals_of_one_walk_are_a_note(tmp_path: Path) -> None:
     )
     assert (rule, severity) == ("switch-interface-losses", Severity.INFO)
     assert "totals since they were cleared" in detail
+
+
+OPAINFO = """\
+[root@gpu-a012 ~]# opainfo
+hfi1_0:1                           PortGID:0xfe80000000000000:00117501010957de
+   PortState:     Active
+   LinkSpeed      Act: 25Gb         En: 25Gb
+   LinkWidth      Act: 4            En: 4
+   LinkWidthDnGrd ActTx: {lanes}  Rx: 4   En: 3,4
+   LID: 0x00000005-0x00000005       SM LID: 0x00000001 SL: 0
+   Link Quality: {quality} (Good)
+[root@gpu-a012 ~]# opafabricinfo
+Number of Degraded Links: {links}         (HFI Links: {links}   ISLs: 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, []),
+        ({"lanes": 3}, ["gpu-a012 hfi1_0 port 1 goes on with fewer lanes"]),
+        ({"quality": 2}, ["the link of gpu-a012 hfi1_0 port 1 is of poor quality"]),
+        ({"links": 1}, ["the fabric has 1 degraded link: 1 of hosts, 0 between switches"]),
+    ],
+)
+def test_links_of_omni_path_are_named_by_their_lanes_and_quality(
+    fields: dict[str, int], found: list[str], tmp_path: Path
+) -> None:
+    text = OPAINFO.format(**{"lanes": 4, "quality": 3, "links": 0, **fields})
+
+    assert [title for _, _, title, _ in shown(read(tmp_path, text))] == found

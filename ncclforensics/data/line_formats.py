@@ -137,6 +137,14 @@ LINE_FORMATS = {
         },
         BENCHMARK,
     ),
+    # Ports and fabrics of Omni-Path.
+    "opa": LineFormat(
+        "opa collected",
+        "opa_port opa_degraded",
+        {"opa_port": "ib-state", "opa_degraded": "ib-fabric"},
+        PORT,
+        ID_COLUMNS=(("opa_port", "opa_guid"),),
+    ),
     # Output of perftest: ib_write_bw and the other tests of the package.
     "perftest": LineFormat(
         "perftest",

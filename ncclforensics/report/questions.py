@@ -161,6 +161,8 @@ QUESTIONS = (
             "switch_error",
             "link_quality",
             "ibdiagnet_stage",
+            "omni_path_port",
+            "opa_degraded",
         ),
     ),
     Question(

@@ -27,7 +27,10 @@ VERBS_TEXTS = {"transport": "transport", "board_id": "model", "fw_ver": "firmwar
 LINK_LAYERS = {"IB": "InfiniBand", "NVLink": "NVLink", "ethernet": "Ethernet"}  # of the speeds that mlxlink prints
 
 
-@analysis(PORT_STATE, of=("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "metric_value"))
+@analysis(
+    PORT_STATE,
+    of=("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "metric_value", "omni_path_port"),
+)
 def host_port(
     port_file: pl.DataFrame,
     device_file: pl.DataFrame,
@@ -38,6 +41,7 @@ def host_port(
     mlxlink_section: pl.DataFrame,
     mlxlink_field: pl.DataFrame,
     metric_value: pl.DataFrame,
+    omni_path_port: pl.DataFrame,
     dump_command: pl.DataFrame,
     output_heading: pl.DataFrame,
     source: pl.DataFrame,
@@ -52,6 +56,7 @@ def host_port(
         *_netdevs(at(port_netdev)),
         *_linked(mlxlink_outputs(mlxlink_section, mlxlink_field, output_heading, CommandHistory(dump_command))),
         *_sampled(metric_value),
+        *_of_omni_path(omni_path_port),
     ]
     return frame_from_rows(rows, PORT_STATE)
 
@@ -229,3 +234,13 @@ def _sampled(metric_value: pl.DataFrame) -> Iterator[Row]:
             "physical_state": PHYSICAL_CODES.get(int(samples.get("physical_state_id", 0))),
             "rate_Gbps": None if rate is None else rate * 8 / 1e9,
         }
+
+
+def _of_omni_path(omni_path_port: pl.DataFrame) -> Iterator[Row]:
+    """Ports of Omni-Path: of the lanes that a link goes on with, the lesser number counts."""
+    for row in omni_path_port.to_dicts():
+        lanes = min((row[name] for name in ("lanes", "sending", "receiving") if row[name] is not None), default=None)
+        rated = {"width": f"{lanes}X", "rate_Gbps": lanes * row["lane_Gbps"]} if lanes and row["lane_Gbps"] else {}
+        place = {name: row[name] for name in ("source", "line", "host", "moment", "device", "port", "lid")}
+        physical = {"physical_state": row["physical_state"], "link_layer": "Omni-Path"}
+        yield {**place, **physical, "state": port_state_of(row["state"]), **rated}
