@@ -12,6 +12,7 @@
 #   make bench-screens the screens: first paint, keys, memory
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
+#   make variables     the releases and defaults of all variables, from the sources of NCCL, RCCL, plugins, PyTorch
 #   make mutants       changes a MODULE in one place at a time, and prints what incidents and TESTS do not notice
 #   make coverage      the lines and branches that no test reaches: build/coverage/index.html
 #   make docs          the documentation as a site in build/site, to open in a browser
@@ -31,7 +32,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings mutants coverage docs wheel sbom clean
+.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings variables mutants coverage docs wheel sbom clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -84,6 +85,17 @@ unknown-strings: $(VENV)/installed-dev
 	@mkdir -p build/wheels
 	$(if $(WHEELS),,$(PIP) download --no-deps --dest build/wheels nvidia-nccl-cu13)
 	@$(BIN)/python -m tests.currency.unknown_strings $(or $(WHEELS),build/wheels/nvidia_nccl*.whl)
+
+# SOURCES=… for a folder with bare clones of one's own: nccl.git, rccl.git and aws-ofi-nccl.git.
+SOURCES ?= build/sources
+GITHUB := https://github.com
+variables: $(VENV)/installed-dev
+	@mkdir -p build/wheels build/sources
+	$(foreach repository,NVIDIA/nccl ROCm/rccl aws/aws-ofi-nccl,test -e $(SOURCES)/$(notdir $(repository)).git || \
+		git clone --quiet --bare $(GITHUB)/$(repository) $(SOURCES)/$(notdir $(repository)).git;)
+	$(BIN)/python -m tests.currency.variables $(SOURCES) build/wheels
+	$(PYTEST) --update tests/test_variables.py
+	@git diff --stat -- ncclforensics/data/catalogue docs/variables.md
 
 mutants: $(VENV)/installed-dev
 	$(PIP) install 'cosmic-ray>=8.7,<9'

@@ -21,9 +21,9 @@ def explain(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="RULE|CATEGORY|VERDICT|ERROR|LINE",
+            metavar="RULE|CATEGORY|VERDICT|ERROR|VARIABLE|LINE",
             help="The name of a rule, a category or a verdict; an error (`Xid 79`, `12/129`, `ncclSystemError`); a "
-            "line of a log, or several; `-`: lines from stdin. Without it, list all rules.",
+            "variable (`NCCL_IB_HCA`); a line of a log, or several; `-`: lines from stdin. Without it, list all rules.",
             autocompletion=names_of_rules,
         ),
     ] = None,
@@ -33,13 +33,18 @@ def explain(
     ] = None,
     config: Config = None,
 ) -> None:
-    """Explain a rule, an error or a line: what it means, how sure that is, false alarms and what to do."""
-    from ncclforensics.rules.registry import all_rules
-    from ncclforensics.views import explain_text
+    """Explain a rule, an error, a variable or a line: what it means, how sure that is, and what to do."""
+    from ncclforensics.views.explain_variable import of_variable
 
     configure(config, quiet=True)
     if what is not None and line is not None:
         raise UsageError("give explain either a name or --line TEXT")
+    if what is not None and (page := of_variable(what)):  # first, for it needs no rules, whose import takes long
+        typer.echo(page)
+        return
+    from ncclforensics.rules.registry import all_rules
+    from ncclforensics.views import explain_text
+
     rules = all_rules()
     if line is None and (what is None or not explain_text.is_line(what)):
         typer.echo(explain_text.of_name(what, rules) if what else explain_text.of_rules(rules))

@@ -1,4 +1,4 @@
-"""The text of `explain`: a rule, a verdict, a category, an error by its number or name, or lines of a log."""
+"""The text of `explain`: a rule, a verdict, a category, a variable, an error by number or name, or lines of a log."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import Rule
 from ncclforensics.views.explain_code import Code, codes_in
 from ncclforensics.views.explain_slow import OF_SLOW
+from ncclforensics.views.explain_variable import of_variable, unknown_variable
 
 WIDTH = 100  # columns of a list of rules
 MOST_SUGGESTIONS = 6
@@ -49,7 +50,7 @@ def quoted(line: str) -> str:
 
 
 def of_name(name: str, rules: list[Rule]) -> str:
-    """Return the page of a rule, a verdict or an error, and the rules of a category. Raises UsageError."""
+    """Return the page of a rule, a verdict, a variable or an error, and the rules of a category. Raises UsageError."""
     wanted = name.lower()  # a report prints verdicts in capitals
     pages = [of_rule(rule) for rule in rules if wanted in {rule.name, rule.verdict} - {""}]
     pages += [OF_NO_HANG] * (wanted == NO_HANG)
@@ -58,8 +59,11 @@ def of_name(name: str, rules: list[Rule]) -> str:
     of_category = [rule for rule in rules if wanted == rule.category]
     if of_category:
         pages.append(of_rules(of_category))
+    pages += [] if pages else filter(None, [of_variable(name)])
     pages += [_of_code(code, rules) for code in ([] if pages else codes_in(name))]
     if not pages:
+        if of_no_variable := unknown_variable(name):
+            raise UsageError(of_no_variable)
         names = {known for rule in rules for known in (rule.name, str(rule.category), rule.verdict)}
         raise UsageError(_unknown(name, names - {""} | {NO_HANG, *OF_SLOW}))
     return "\n\n".join(pages)

@@ -78,13 +78,13 @@ def libraries(path: Path) -> Iterator[tuple[str, bytes]]:
 
 def strings(library: bytes) -> Iterator[str]:
     """The printable strings, each ended by a zero byte, in the read-only data of a 64-bit ELF library."""
-    for section in _sections(library, ".rodata"):
+    for _, section in sections(library, ".rodata"):
         for found in TEXT.finditer(section):
             yield found.group()[:-1].decode("ascii")
 
 
-def _sections(library: bytes, name: str) -> Iterator[bytes]:
-    """The sections of an ELF file whose name begins so (System V ABI, chapter 4)."""
+def sections(library: bytes, name: str) -> Iterator[tuple[int, bytes]]:
+    """The sections of an ELF file whose name begins so, and where each is in it (System V ABI, chapter 4)."""
     (headers,) = struct.unpack_from("<Q", library, 40)
     size, count, of_names = struct.unpack_from("<HHH", library, 58)
     entries = [struct.unpack_from("<IIQQQQ", library, headers + size * number) for number in range(count)]
@@ -92,7 +92,7 @@ def _sections(library: bytes, name: str) -> Iterator[bytes]:
     for entry in entries:
         start = names + entry[0]
         if library[start : library.index(b"\0", start)].decode().startswith(name):
-            yield library[entry[4] : entry[4] + entry[5]]
+            yield entry[4], library[entry[4] : entry[4] + entry[5]]
 
 
 def is_message(text: str, library: str) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, NEVER, OWN_PER_RANK, READ_BY_ALL, SLOWING
+from ncclforensics.data.tuning import OWN_PER_RANK, READ_BY_ALL, SLOWING
+from ncclforensics.data.variable_catalogue import variable
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -115,22 +116,16 @@ def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Itera
     Do: remove it or set its successor.
     Sources: NCCL's tags; NCCL 2.30.3 and later report it (src/misc/param.cc).
     """
-    idle = setting_status.filter(pl.col("form").is_in(WITHOUT_EFFECT))
-    idle = idle.with_columns(text_of("variable")).filter(
-        pl.col("variable").str.starts_with("NCCL_")
-        & ~pl.col("variable").is_in(FOREIGN)
-        & (~pl.col("variable").is_in(KNOWN) | pl.col("variable").is_in(list(DEAD)))
-    )
+    idle = setting_status.filter(pl.col("form").is_in(WITHOUT_EFFECT)).with_columns(text_of("variable"))
+    idle = idle.filter(pl.col("variable").str.starts_with("NCCL_"))
     for _, rows in idle.sort("source", "line").group_by("variable", maintain_order=True):
         name = rows["variable"][0]
-        last, successor = DEAD.get(name, ("", ""))
+        known = variable(name)
+        if known is not None and not known.is_unread:
+            continue
         similar = similar_variable(name)
-        if successor:
-            detail = f"{'NCCL never read it' if last == NEVER else 'NCCL no longer reads it'}: set {successor}"
-        elif name not in DEAD and similar:
-            detail = f"{similar} may be meant"
-        else:
-            detail = f"NCCL read it up to {last}" if last[:1].isdigit() else "NCCL does not know it"
+        unknown = f"{similar} may be meant" if similar else "NCCL does not know it"
+        detail = known.why_unread if known else unknown
         yield group_finding(rows, rank, f"{name} has no effect on {{processes}}", detail, "certain", role=Role.CONTEXT)
 
 

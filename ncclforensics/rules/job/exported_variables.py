@@ -7,7 +7,8 @@ from pathlib import PurePath
 
 import polars as pl
 
-from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, NEVER, READ_BY_ALL
+from ncclforensics.data.tuning import READ_BY_ALL
+from ncclforensics.data.variable_catalogue import variable
 from ncclforensics.data.versions import release, releases
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -58,15 +59,14 @@ def _never_read(exported_variable: pl.DataFrame, rank: pl.DataFrame, version: pl
     of_run = releases(version["version"].cast(pl.String))
     for _, rows in exported_variable.sort("source", "line").group_by("variable", maintain_order=True):
         name = rows["variable"][0]
-        if name in DEAD:
-            last, successor = DEAD[name]
-            if last != NEVER and of_run and of_run[0] <= release(last):
+        known = variable(name)
+        if known is not None and known.is_unread:
+            if known.last and of_run and of_run[0] <= release(known.last):
                 continue
-            detail = "NCCL never read it" if last == NEVER else f"NCCL read it up to {last}"
-            detail += f": set {successor}" if successor else ""
-            certainty = "certain" if last == NEVER or of_run else "likely"
+            detail = known.why_unread
+            certainty = "likely" if known.last and not of_run else "certain"
             remedy = "Remove it, or set what takes its place."
-        elif name not in KNOWN and name not in FOREIGN and (similar := similar_variable(name)):
+        elif known is None and (similar := similar_variable(name)):
             detail, certainty, remedy = f"{similar} may be meant", "likely", "Correct the name."
         else:
             continue

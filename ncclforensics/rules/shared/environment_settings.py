@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 import polars as pl
 
-from ncclforensics.data.tuning import DEAD, KNOWN
+from ncclforensics.data.variable_catalogue import names_in_use
 
 PRINTED_FORMS = ["environment", "parsed"]  # of `setting`: lines such as `NCCL_ALGO set by environment to Ring.`
 SIMILARITY = 0.85  # of a misspelt name to the name that was meant
@@ -19,4 +19,4 @@ def environment_settings(setting: pl.DataFrame) -> pl.DataFrame:
 
 def similar_variable(name: str) -> str | None:
     """Return the variable of NCCL whose name is most similar, or None."""
-    return next(iter(get_close_matches(name, sorted(KNOWN - DEAD.keys()), n=1, cutoff=SIMILARITY)), None)
+    return next(iter(get_close_matches(name, sorted(names_in_use()), n=1, cutoff=SIMILARITY)), None)
