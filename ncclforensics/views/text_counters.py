@@ -141,7 +141,7 @@ def _grown(rows: list[Row], report: Report) -> Table:
     is_series = any(row["dumps"] >= DRAWN for row in rows)
     table = table_with_header("", "port", "counter", "before", "after", "grew", "over time" if is_series else "")
     for number in FIGURES:
-        table.columns[number].justify = "right"
+        table.columns[number].justify, table.columns[number].no_wrap = "right", True
     table.columns[-1].no_wrap = True
     most = max(row["increase"] for row in rows)
     for row in rows:

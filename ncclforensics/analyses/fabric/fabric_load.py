@@ -110,7 +110,7 @@ def load_deviation(fabric_load: pl.DataFrame) -> pl.DataFrame:
     """One row per uplink, set of spines or of leaves whose load is not that of its siblings; each load told once."""
     for direction in ("up", "down"):  # a tool that prints ports above a threshold may show one side only
         links = fabric_load.filter((pl.col("direction") == direction) & pl.col("leaf").is_not_null())
-        rows = [*_hot(links), *(list(_uneven_spines(links)) or list(_uneven_leaves(links)))]
+        rows = [*_hot(links), *(list(_uneven_spines(links, fabric_load)) or list(_uneven_leaves(links)))]
         if rows:
             return frame_of_rows(rows, LOAD_DEVIATION)
     return frame_of_rows([], LOAD_DEVIATION)
@@ -140,7 +140,7 @@ def _hot(links: pl.DataFrame) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _uneven_spines(links: pl.DataFrame) -> Iterator[dict[str, Any]]:
+def _uneven_spines(links: pl.DataFrame, fabric_load: pl.DataFrame) -> Iterator[dict[str, Any]]:
     """Yield the busy and the idle spines: by share of the rate, or by bytes where only the busy ones wait."""
     spines = links.group_by("parent", maintain_order=True).agg(
         share=pl.col("utilisation").mean(), sent=pl.col("bytes").mean(), lost=pl.col("lost").fill_null(0.0).mean(),
@@ -167,10 +167,11 @@ def _uneven_spines(links: pl.DataFrame) -> Iterator[dict[str, Any]]:
     shown = pl.concat(
         [links.filter(pl.col("parent") == spine).head(1) for spine in (busy["parent"][0], idle["parent"][0])]
     )
+    of_busy = fabric_load.filter(pl.col("parent").is_in(busy["parent"].implode()))
     yield {
         "kind": "uneven-spines", "names": busy["parent"].to_list(), "others": idle["parent"].to_list(),
         "high": busy[column].mean(), "low": idle[column].mean(), "lost": waits, "is_share": column == "share",
-        "count": spines.height, "keys": [], "evidence": _lines(shown),
+        "count": spines.height, "keys": of_busy["key"].to_list(), "evidence": _lines(shown),
     }  # fmt: skip
 
 

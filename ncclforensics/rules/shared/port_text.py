@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.counters import LINK_DOWNED, LINK_RETRAINED, WHAT
+from ncclforensics.data.fabric import VENDOR
 from ncclforensics.data.names import printable, some_of
 from ncclforensics.data.roce import COUNTER_TEXTS
 from ncclforensics.rules.finding import Nic
@@ -27,6 +28,8 @@ def port_name(row: Row, prefix: str = "") -> str:
         row.get(f"{prefix}{name}") for name in ("host", "device", "node", "lid", "guid", "port")
     )
     switch = str(node).removeprefix("MF0;").split(":")[0] if node else None
+    if switch and guid and VENDOR in switch:  # what switches without a name are called, all of them
+        switch = f"{switch} {guid}"
     known = " ".join(filter(None, (host, device))) if host else switch or device
     owner = known or (f"LID {lid}" if lid is not None else guid) or "unknown device"
     if port is None and device:  # an interface of a switch, or an adapter of which a tool prints no port
