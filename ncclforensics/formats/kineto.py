@@ -117,6 +117,7 @@ class _Process:
             "began_us": min(start for start, _ in spans) + base if spans else None,
             "ended_us": max(end for _, end in spans) + base if spans else None,
             "events": self.events,
+            "gpu": _model(json_array(keys.get("deviceProperties"))),
             "host": json_text(keys.get("host_name")),
             "rank": json_int32(info.get("rank")),
             "tool": "kineto",
@@ -171,6 +172,12 @@ class _Process:
             }
             for total, name in totals
         ]
+
+
+def _model(devices: list[Any]) -> str | None:
+    """The model of the GPUs of a host; None where there are several, or none."""
+    names = {json_text(json_object(device).get("name")) for device in devices}
+    return names.pop() or None if len(names) == 1 else None
 
 
 def _is_time(value: object) -> TypeGuard[float]:

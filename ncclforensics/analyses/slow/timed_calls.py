@@ -23,6 +23,7 @@ RANKED_PROCESS = {
     "began_us": pl.Float64(),
     "ended_us": pl.Float64(),
     "tool": pl.String(),
+    "gpu": pl.String(),  # model; null: not known
 }
 
 TIMED_CALL = {
@@ -46,6 +47,7 @@ TIMED_CALL = {
 CALL_GROUP = {
     "key": pl.String(),
     "label": pl.String(),  # its description, or else its name
+    "kind": pl.String(),  # its description; null: there is none
     "members": pl.List(pl.Int32()),
     "is_known": pl.Boolean(),  # as `is_group_known`
 }
@@ -61,7 +63,7 @@ def ranked_process(profiled_process: pl.DataFrame, source: pl.DataFrame) -> pl.D
     """One row per rank with a trace: of several traces of one rank, the longest. Not those whose rank is not known."""
     hints = source.select("source", "hint")
     rows = profiled_process.join(hints, on="source").with_columns(
-        rank=pl.coalesce("rank", "hint"), host=text_of("host"), tool=text_of("tool")
+        rank=pl.coalesce("rank", "hint"), host=text_of("host"), tool=text_of("tool"), gpu=text_of("gpu")
     )
     known = rows.drop_nulls(["rank", "began_us"]).with_columns(length=pl.col("ended_us") - pl.col("began_us"))
     return known.sort("rank", "length", descending=[False, True]).unique("rank", keep="first", maintain_order=True)
@@ -94,8 +96,8 @@ def call_group(timed_call: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for key, described, is_known in groups.select("key", "group_desc", "is_group_known").iter_rows():
         name, _, ranks = key.rpartition(NAME_AND_RANKS)
-        label = f"group {name if described in (None, 'undefined') else described}"
-        rows.append((key, label, list(members_of(ranks)), is_known))
+        kind = None if described == "undefined" else described
+        rows.append((key, f"group {kind or name}", kind, list(members_of(ranks)), is_known))
     return pl.DataFrame(rows, schema=CALL_GROUP, orient="row")
 
 

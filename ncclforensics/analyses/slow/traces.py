@@ -11,17 +11,14 @@ import polars as pl
 from ncclforensics.analyses.slow.answer import SlowKind
 from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation
 from ncclforensics.analyses.slow.step_window import FEWEST_MEMBERS, RARELY, Members, Named, Stalls, StepWindow
+from ncclforensics.analyses.slow.transfers import EXPOSED, Transfers
 from ncclforensics.analyses.slow.what_if import ALWAYS_LAST, FEWEST_STEPS, uneven_share
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.data.names import ranks_text
 
 UNEVEN = 0.05  # share of the step that uneven arrival costs, to be told where no rank alone does
-EXPOSED = 0.2  # share of the step in transfers that no computation hides
 COMPUTES = 0.05  # share of the step in kernels that compute, of a job and not only of its calls
 CLEAR, LONG_WINDOW = 0.05, 100  # share of the step and number of steps from which on chance explains nothing
-SLOWEST_NETWORK = 0.125  # GB/s: 1 Gbit/s
-LARGE = 1 << 18  # bytes of a call from which on bandwidth decides, not latency
-BELOW_SISTERS = 1.4  # times as long as the same call in sister groups
 
 COLLECT_REST = "traces of the same steps of the ranks that are missing"
 COLLECT_MORE = Request("traces of 20 steps or more: torch.profiler.schedule(wait=5, warmup=2, active=30)")
@@ -34,21 +31,21 @@ def of_traces(
     processes: pl.DataFrame,
     groups: pl.DataFrame,
     own_time: pl.DataFrame,
-    rates: pl.DataFrame,
+    transfers: Transfers,
     why: Callable[[int], str | None],
 ) -> list[SlowExplanation]:
-    """Return what traces explain; nothing without any. Rows of ranked_process, call_group, own_time and call_rate.
+    """Return what traces explain; nothing without any. Rows of ranked_process, call_group and own_time.
 
     `why`: what the traces show of the reason why a rank works longer.
     """
     if processes.is_empty():
         return []
-    shown = _Traces(processes, groups, own_time, rates, why)
+    shown = _Traces(processes, groups, own_time, transfers, why)
     if shown.missing:
         return [shown.rank_not_traced()]
     if (reason := shown.reason_undecided) is not None:
         return [shown.undecided(reason)]
-    causes = [shown.named(), shown.stalls(), shown.slow_group(), shown.slow_network()]
+    causes = [shown.named(), shown.stalls(), *shown.slow_transfers()]
     conditions = [shown.uneven(), shown.exposed()]
     for found in (causes, conditions):
         if explained := [explanation for explanation in found if explanation is not None]:
@@ -64,10 +61,10 @@ class _Traces:
         processes: pl.DataFrame,
         groups: pl.DataFrame,
         own_time: pl.DataFrame,
-        rates: pl.DataFrame,
+        transfers: Transfers,
         why: Callable[[int], str | None],
     ) -> None:
-        self.processes, self.groups, self.own_time, self.rates = processes, groups, own_time, rates
+        self.processes, self.groups, self.own_time, self.transfers = processes, groups, own_time, transfers
         self.traced = sorted(processes["rank"].to_list())
         world = processes["world"].max()
         named = {rank for members in groups["members"] for rank in members}
@@ -134,7 +131,7 @@ class _Traces:
             return None
         ranks = [steps.ranks[place] for place in named.found.members]
         hosts = sorted(set(self.processes.filter(pl.col("rank").is_in(ranks))["host"].drop_nulls()))
-        name = self._label(named.name) if named.kind == "group" else f"{named.kind} {named.name}"
+        name = self.transfers.label(named.name) if named.kind == "group" else f"{named.kind} {named.name}"
         subject = ranks_text(ranks) if named.kind == "rank" else f"{name} ({ranks_text(ranks)})"
         place = f" on {hosts[0]}" if named.kind == "rank" and hosts else ""
         others = self.size - len(ranks)
@@ -189,59 +186,21 @@ class _Traces:
             "usual causes: garbage collection, data loader workers, logging, checkpoints",
         )
 
-    def slow_group(self) -> SlowExplanation | None:
-        """Return a group whose calls take longer than the same ones of its sister groups."""
-        slow = self.rates.filter(pl.col("ratio") >= BELOW_SISTERS)
-        slow = slow.filter(pl.col("total_us") >= CLEAR * sum(self.steps.lengths))
-        if slow.is_empty():
-            return None
-        row = slow.row(0, named=True)
-        label = f"{self._label(row['key'])} ({ranks_text(row['members'])})"
-        return self._communication(
-            row,
-            f"takes {row['ratio']:.1f} times as long in {label} as in its sister groups",
-            group=label,
-        )
-
-    def slow_network(self) -> SlowExplanation | None:
-        """Return calls that move data more slowly than the slowest network that is used for it."""
-        large = self.rates.filter("is_steady", pl.col("bytes") >= LARGE, pl.col("best_busbw") < SLOWEST_NETWORK)
-        if large.is_empty() or self._transfer_share < EXPOSED:
-            return None
-        row = large.row(0, named=True)
-        return self._communication(
-            row,
-            f"moves {row['best_busbw'] * 1000:.0f} MB/s at best, once all ranks are there: less than 1 Gbit/s",
-        )
-
-    def _communication(self, row: dict[str, object], what: str, group: str | None = None) -> SlowExplanation:
+    def slow_transfers(self) -> list[SlowExplanation]:
+        """Return calls that take long although no rank works longer than the others."""
         apart = self.steps.apart_us
         ends = f"the ends of the same call lie {apart / 1000:.1f} ms apart, as behind a slow link"
-        return SlowExplanation(
+        shared = SlowExplanation(
             SlowKind.COMMUNICATION,
-            f"{row['operation']} of {_size(row['bytes'])} {what}",
-            (Doubt.SLOW_BY_DESIGN, *self.groups_doubt),
-            details=(
-                f"transfers take {_percent(self._transfer_share)} of a step; no rank works longer than the others",
-                *([ends] if not self.steps.ends_together else []),
-            ),
-            group=group,
+            "",
+            self.groups_doubt,
+            details=() if self.steps.ends_together else (ends,),
             step_seconds=self._step_seconds(None),
-            step_share=None,
             uneven_share=self._uneven(),
             gpus=self.size,
-            collect=(
-                Request(
-                    "the counters of the links twice, some minutes apart: `perfquery` or `ethtool -S`, of all hosts",
-                    Observation.COUNTERS,
-                ),
-                Request(
-                    "the bandwidth of pairs of hosts: `ncclforensics capture`, or nccl-tests on two hosts at a time",
-                    Observation.BENCHMARK,
-                ),
-            ),
             evidence=self.evidence,
         )
+        return self.transfers.explanations(shared)
 
     def uneven(self) -> SlowExplanation | None:
         """Return that ranks take turns in being late."""
@@ -267,16 +226,14 @@ class _Traces:
 
     def exposed(self) -> SlowExplanation | None:
         """Return that all ranks alike spend much of a step in transfers that no computation hides."""
-        share = self._transfer_share
+        share = self.transfers.share
         if share < EXPOSED or not self._shows_computation:
             return None
-        rates = self.rates.head(1).to_dicts()
-        most = [f"most of it in {row['operation']} of {_size(row['bytes'])}, at {_rate(row['busbw'])}" for row in rates]
         return SlowExplanation(
             SlowKind.EXPOSED,
             f"calls that no computation hides take {_percent(share)} of a step on all ranks alike",
             (Doubt.SLOW_BY_DESIGN, *self.groups_doubt),
-            details=tuple(most),
+            details=tuple(self.transfers.most()),
             step_seconds=self._step_seconds(None),
             step_share=share,
             uneven_share=self._uneven(),
@@ -286,7 +243,7 @@ class _Traces:
 
     def even(self) -> SlowExplanation:
         """Return that no rank alone costs much."""
-        share, calls = self._uneven(), self._transfer_share
+        share, calls = self._uneven(), self.transfers.share
         unknown = (
             f"calls take {_percent(calls)} of a step on all ranks alike; whether computation could hide them, these "
             "traces cannot show, as they hold next to no kernel that computes"
@@ -329,18 +286,9 @@ class _Traces:
         return uneven_share([self.steps.own[p] for p in places], [self.steps.lengths[p] for p in places])
 
     @property
-    def _transfer_share(self) -> float:
-        return self._share("transfer_us")
-
-    @property
     def _shows_computation(self) -> bool:
         """Whether kernels compute in these steps: CPUs have none, and neither has a measurement of calls alone."""
-        return self._share("busy_us") >= COMPUTES
-
-    def _share(self, part: str) -> float:
-        """The share of all steps that a part of them takes."""
-        total = float(self.own_time["length_us"].sum())
-        return float(self.own_time[part].sum()) / total if total else 0.0
+        return self.transfers.share_of("busy_us") >= COMPUTES
 
     def _step_seconds(self, since: int | None) -> float:
         places = [place for place in self.steps.ordinary if since is None or place >= since]
@@ -348,10 +296,6 @@ class _Traces:
 
     def _moment(self, place: int) -> str:
         return datetime.fromtimestamp(self.steps.ended[place] / 1e6, UTC).isoformat(timespec="seconds")
-
-    def _label(self, key: str) -> str:
-        label: str = self.groups.filter(key=key)["label"][0]
-        return label
 
     def _groups(self) -> dict[str, Members]:
         rows = self.groups.filter("is_known").select("key", "members").iter_rows()
@@ -371,16 +315,3 @@ def _percent(share: float) -> str:
 def _ordinal(number: int) -> str:
     ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def _size(size: object) -> str:
-    if not isinstance(size, int):
-        return "unknown size"
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size} bytes"
-
-
-def _rate(busbw: float | None) -> str:
-    return "an unknown rate" if busbw is None else f"{busbw:.3g} GB/s (busbw)"

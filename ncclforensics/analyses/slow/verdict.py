@@ -10,10 +10,11 @@ from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
 from ncclforensics.analyses.slow.causes import cause_of, with_state_of_host
 from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation, answer_of
 from ncclforensics.analyses.slow.inspector import of_inspector
-from ncclforensics.analyses.slow.lateness import of_host_calls
+from ncclforensics.analyses.slow.late_hosts import of_host_calls
 from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
 from ncclforensics.analyses.slow.sums import of_sums
 from ncclforensics.analyses.slow.traces import of_traces
+from ncclforensics.analyses.slow.transfers import Transfers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.frames.registry import analysis
 
@@ -34,6 +35,7 @@ def slow_answer(
     call_group: pl.DataFrame,
     own_time: pl.DataFrame,
     call_rate: pl.DataFrame,
+    transfer_change: pl.DataFrame,
     rank_time: pl.DataFrame,
     profiled_kernel: pl.DataFrame,
     ended_operation: pl.DataFrame,
@@ -51,8 +53,9 @@ def slow_answer(
 ) -> pl.DataFrame:
     """One row: what makes the job slow, which ranks, since when, and what it costs."""
     why = partial(cause_of, times=rank_time, kernels=profiled_kernel, processes=ranked_process)
+    transfers = Transfers(call_rate, transfer_change, call_group, own_time)
     explanations: list[SlowExplanation] = _standing_still(verdict) or [
-        *of_traces(ranked_process, call_group, own_time, call_rate, why),
+        *of_traces(ranked_process, call_group, own_time, transfers, why),
         *of_inspector(ended_operation),
         *of_sums(rank_sum),
         # Traces decide what times of hosts can only suggest.

@@ -128,6 +128,8 @@ class Doubt(Enum):
     HOST_TIMES = _ordinary("the clock of its host is ahead, or its host is late and its GPU is not")
     OTHER_TIMES = _unusual("it is slow at other times than those of these steps")
     SLOW_BY_DESIGN = _unusual("this network is as slow as that by design")
+    OTHER_LOAD = _unusual("the program moves more or other data since then, or overlaps its calls otherwise")
+    SHARED_WITH_KERNELS = _ordinary("kernels that compute beside these calls slow them, as they share GPU and links")
     AS_PROGRAMMED = _ordinary("the program gives its ranks unequal work on purpose")
     # An answer that names nothing.
     OPEN = _unusual("further evidence decides it")

@@ -21,7 +21,7 @@ from ncclforensics.data.names import ranks_text
 
 MOSTLY = 0.75  # of the steps, in which a rank is the last
 MUCH = 0.1  # of a step, by which it is late; behind a slow link an innocent rank was late by 0.04
-ALONE = 3  # times as late as the next
+TIMES_NEXT = 3  # times as late as the next
 BEYOND_CLOCK = 3  # times what the times can tell apart
 TOOLS = {"recorder": "Flight Recorder dumps", "log": "lines of NCCL"}
 TRACES = Request(
@@ -103,7 +103,7 @@ def _latest(calls: pl.DataFrame, size: int) -> tuple[_Latest | None, str]:
     step_us = median(after - before for before, after in zip(begun, begun[period:], strict=False))
     row = of_rank.row(0, named=True)
     next_us = of_rank.filter(in_step=row["in_step"])["late_us"][1]
-    least = max(MUCH * step_us, ALONE * next_us, BEYOND_CLOCK * max(calls["resolution_us"].to_list()))
+    least = max(MUCH * step_us, TIMES_NEXT * next_us, BEYOND_CLOCK * max(calls["resolution_us"].to_list()))
     is_chance = often_by_chance(row["is_last"], row["len"], 1 / size) * size > HARDLY_EVER
     if row["late_us"] < least or row["is_last"] < MOSTLY * row["len"] or is_chance:
         return None, f"none is late by a tenth of a step in most of {row['len']} steps"
