@@ -161,13 +161,15 @@ def parse(
 
 def _without_blanks_at_end(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the lines that end with blanks, as copying from a screen or a page leaves them, without these."""
+    if rows.is_empty():
+        return rows
     padded = rows.filter(pl.col("text").str.ends_with(" "))
     return padded.with_columns(pl.col("text").str.strip_chars_end(" "))
 
 
 def _with_name(rows: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Return the lines of versions that print their level without the name of NCCL, with the name."""
-    if not dialect.unnamed_prefix:
+    if not dialect.unnamed_prefix or rows.is_empty():
         return rows.clear()
     has_level = rows.filter(pl.col("text").str.contains_any(LEVELS))
     start = f"^[^0-9A-Za-z]*({dialect.unnamed_prefix})(INFO|WARN) "
@@ -225,6 +227,8 @@ def _match_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFram
     Such a prefix is accepted if its host is known or occurs there more than once, but not if the end of the line before
     may be joined to a known host name (`0x55node1`): then the line was torn.
     """
+    if rows.is_empty():
+        return no_match(rows)
     inner_prefix = f" ({dialect.prefix_regex})"
     found = rows.with_row_index("physical").filter(pl.col("text").str.contains(inner_prefix))
     if found.is_empty():

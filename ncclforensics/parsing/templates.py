@@ -19,6 +19,8 @@ def distinct_rows(rows: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, 
 
     Equal means an equal 64-bit hash: comparing the texts themselves takes more than twice as long.
     """
+    if rows.height <= 1:
+        return rows, pl.Series([0] * rows.height, dtype=pl.UInt32)
     numbers = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
     keys = pl.DataFrame({"number": numbers, "hash": rows.select(by).hash_rows()})
     first = keys.select(pl.col("number").first().over("hash")).to_series()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.verdict.axioms import RUN_AHEAD
-from ncclforensics.frames.columns import OWNER, with_line
+from ncclforensics.frames.columns import OWNER, no_rows, with_line
 from ncclforensics.frames.registry import analysis
 
 POINTERS = {"source": pl.Int32(), "host": pl.Categorical(), "pid": pl.Int32(), "comm": pl.Categorical()}
@@ -95,9 +95,11 @@ def _longer_tails(
 
     A difference between calls may lie as far behind the last ones as a host enqueues.
     """
+    if source["is_closed"].all():
+        return no_rows(READ)
     named = verdict["culprits"].explode().drop_nulls().unique().sort().head(MOST_VERIFIED)
-    if named.is_empty() or source["is_closed"].all():
-        return pl.DataFrame(schema=READ)
+    if named.is_empty():
+        return no_rows(READ)
     shown = call.filter(pl.col("in_tail") & pl.col("rank_id").is_in(named.implode())).group_by("rank_id").len()
     enough = shown.filter(pl.col("len") >= RUN_AHEAD)["rank_id"]
     few = rank.filter(pl.col("rank_id").is_in(named.implode()) & ~pl.col("rank_id").is_in(enough.implode()))
@@ -121,9 +123,11 @@ def _counted_files(
     Where none is named, the numbers may be what speaks against it: the files of ranks that made another number of
     calls than most members.
     """
+    if calls_between.is_empty():
+        return no_rows(READ)
     counted = calls_between.select("source").unique().join(source.filter("is_closed"), on="source", how="anti")
     if counted.is_empty():
-        return pl.DataFrame(schema=READ)
+        return no_rows(READ)
     named = verdict["culprits"].explode().drop_nulls().unique()
     keys = verdict["key"].drop_nulls().cast(pl.Categorical).unique()
     if named.is_empty():

@@ -57,7 +57,7 @@ def visibility(rank: pl.DataFrame, last_call: pl.DataFrame, journal_init: pl.Dat
     return by_rank.select("rank_id", "calls", is_visible=is_visible)
 
 
-@analysis(WAIT)
+@analysis(WAIT, of=("member",))
 def wait(
     call: pl.DataFrame,
     last_call: pl.DataFrame,

@@ -7,7 +7,7 @@ import polars as pl
 from ncclforensics.data.networks import IB_TIMEOUTS, INFINIBAND, ROCE
 from ncclforensics.data.verbs import DOWN, EARLY_CALLS, RETRY_EXCEEDED, STATUS_NAMES
 from ncclforensics.data.versions import releases
-from ncclforensics.frames.columns import OWNER, begins_with, text_of
+from ncclforensics.frames.columns import OWNER, begins_with, no_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import as_time
 
@@ -108,6 +108,8 @@ def completion_error(
         pos="pos",
     )
     errors = pl.concat([of_nccl, of_ucx], how="vertical_relaxed").sort("pos")
+    if errors.is_empty():
+        return no_rows(COMPLETION_ERROR)
     calls = operation.select(*OWNER, "pos", "source").join(errors.select(OWNER).unique(), on=OWNER, how="semi")
     is_counted = pl.col("source").is_in(source.filter("is_whole")["source"].implode()).all().over(OWNER)
     numbered = calls.sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(OWNER))

@@ -42,6 +42,8 @@ OF_OTHER_RULES = ["transport/nvls", "transport/shm", "misc/shmutils", "include/s
 
 def _rows_by_error(cuda_error: pl.DataFrame, *kinds: str) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield each error text of these kinds with its rows; errors that other rules explain are left out."""
+    if set(kinds).isdisjoint(cuda_error["kind"]):
+        return
     # A line that was copied without its place has that of the same error elsewhere.
     places = cuda_error.drop_nulls("file").group_by("error").agg(elsewhere=pl.col("file").first())
     place = pl.coalesce("file", "elsewhere")

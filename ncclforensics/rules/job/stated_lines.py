@@ -45,6 +45,8 @@ def stated_failure(
     if not verdict.filter(pl.col("verdict") != vocabulary.Kind.UNDECIDABLE).is_empty():
         return
     rows = _unanswered(stated_line, nccl_warning, verdict_evidence).filter(pl.col("remedy") != "")
+    if rows.is_empty():
+        return
     rows = _fatal(rows, failure_event, rank)
     rows = _not_survived(rows, communicator_progress, milestone, program_end)
     rows = _lasting(rows, speaker)

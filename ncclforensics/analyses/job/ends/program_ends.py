@@ -61,6 +61,9 @@ def reported_success(
 
 def add_program_end(rows: pl.DataFrame, program_end: pl.DataFrame) -> pl.DataFrame:
     """Add `own_end_pos`, where the program of the row's process ended, and `success_pos`, where all ranks' did."""
+    if program_end.is_empty():
+        position = pl.lit(None, pl.Int64)
+        return rows.with_columns(own_end_pos=position, success_pos=position)
     of_all = program_end.filter(pl.col("pid").is_null()).select("source", success_pos="pos")
     of_process = program_end.filter(pl.col("pid").is_not_null()).select("source", *OWNER, own_end_pos="pos")
     return rows.join(of_all, on="source", how="left", maintain_order="left").join(
