@@ -59,9 +59,11 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group tests that share a cached result on one worker, and mark those that `make quick` leaves out.
 
-    Of a test with the mark `one_in(n)`, `make test` tries one in so many cases.
+    `make test` leaves out tests with the mark `nightly`, and tries one in so many cases of the others: as their mark
+    `one_in(n)` says, or by how many they are. What is generated is rewritten for all cases.
     """
-    left_out = set() if budget.IS_FULL else {*map(id, items)} - {*map(id, _drawn(items))}
+    is_whole = budget.IS_FULL or config.getoption("--update")
+    left_out = set() if is_whole else {*map(id, items)} - {*map(id, _drawn(items))}
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]
     quick = {incident.name for incident in incidents.one_of_each_kind()}
@@ -78,13 +80,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _drawn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """The cases that are tried: of each test with a mark, at least one."""
+    """The cases that are tried: at least one of each test that is not left to `make nightly`."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        if item.get_closest_marker("nightly") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for of_test in cases.values():
         mark = of_test[0].get_closest_marker("one_in")
-        yield from budget.drawn(of_test, mark.args[0]) if mark else of_test
+        yield from budget.drawn(of_test, mark.args[0] if mark else budget.share_of(len(of_test)))
 
 
 @pytest.fixture(autouse=True)

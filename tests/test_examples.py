@@ -64,6 +64,7 @@ def test_the_epilog_keeps_a_page_of_a_job_that_hung_and_remembers_it(tmp_path: P
     assert (shared / "history.db").exists()
 
 
+@pytest.mark.nightly
 def test_the_epilog_leaves_no_page_of_a_healthy_job_but_remembers_it(tmp_path: Path, shared: Path) -> None:
     shutil.copytree(INCIDENTS / HEALTHY, shared / JOB)
     done = epilog(tmp_path, program(tmp_path))

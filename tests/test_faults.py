@@ -27,6 +27,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("command", "step"), [("stdin", "197"), ("save", "3607"), ("merge", "997"), ("history", "1321")]

@@ -61,6 +61,7 @@ def without_network(library: Path, folder: Path, *arguments: str) -> tuple[str, 
     return ended.stderr.strip().rpartition("\n")[2], calls.read_text().splitlines() if calls.exists() else []
 
 
+@pytest.mark.nightly
 def test_no_command_on_logs_connects_or_looks_up_a_name(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 

@@ -100,6 +100,7 @@ def test_the_licence_of_every_library_is_listed() -> None:
     assert {name for name in names if not re.search(rf"[ |]{name}[,; ]", licences)} == set()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_same_source_builds_the_same_bytes(distributions: Path, tmp_path: Path) -> None:
     """Once from the repository, once from the source that this wrote, in another folder and of another time."""

@@ -190,6 +190,7 @@ def with_planted(value: Any, texts: list[str]) -> Any:
     return value
 
 
+@pytest.mark.nightly
 def test_nothing_that_is_planted_in_documents_leaves(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

@@ -65,6 +65,7 @@ def broken(page: Path, target: str, pages: dict[Path, Links]) -> bool:
     return not file.exists() or bool(parts.fragment and file in pages and parts.fragment not in pages[file].names)
 
 
+@pytest.mark.nightly
 def test_the_site_loads_nothing_from_elsewhere_and_its_links_lead_somewhere(site: Path) -> None:
     pages = pages_of(site)
     elsewhere = {target for links in pages.values() for target in links.loaded if urlsplit(target).netloc}

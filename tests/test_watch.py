@@ -233,6 +233,7 @@ def test_logs_of_a_job_that_hung_before_the_watch_began_are_looked_at_twice(repl
     assert waited < 90
 
 
+@pytest.mark.nightly
 def test_a_day_of_a_healthy_job_raises_no_alarm(tmp_path: Path) -> None:
     replay = Replay(tmp_path, PLAN, interval=20)
     replay.start()
