@@ -113,6 +113,16 @@ def test_the_same_adapter_in_two_tools_is_one(tmp_path: Path) -> None:
     assert shown(read(tmp_path, before + after)) == []
 
 
+def test_adapters_of_two_hosts_are_two_whatever_their_guids(tmp_path: Path) -> None:
+    own = [
+        f"===== gpu-a01{nth} =====\n" + FLINT.format(device="mlx5_1", version=version, guid="b8599f0300c31d01")
+        for nth, version in ((2, "28.35.2000"), (3, "28.39.1002"))
+    ]
+
+    ((rule, _, _, _),) = shown(read(tmp_path, "".join(own)))
+    assert rule == "nic-firmware-differs"
+
+
 def test_firmware_of_switches_is_compared_without_leading_zeros(tmp_path: Path) -> None:
     assert shown(read(tmp_path, VENDSTAT.format(lid=12, sub="102") + IBSWINFO)) == []
     others = VENDSTAT.format(lid=12, sub="102") + VENDSTAT.format(lid=14, sub="2006") + IBSWINFO

@@ -7,7 +7,7 @@ import polars as pl
 from ncclforensics.analyses.fabric.fabric_tools import conform, guid_of, host_and_device, node_of
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.analyses.host.command_sessions import CommandHistory, option
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.frames.registry import analysis
 
 DEVICE_FIRMWARE = {
@@ -67,10 +67,10 @@ def device_firmware(
     )
     rows = pl.concat([conform(part, DEVICE_FIRMWARE) for part in (of_ports, of_tables, of_queries)])
     rows = rows.drop_nulls(["board", "firmware"]).with_columns(firmware=_without_zeros("firmware"))
-    place = pl.coalesce("host", pl.col("source").cast(pl.String))
     is_known = pl.col("device").is_not_null() | pl.col("guid").is_not_null()
-    named = rows.filter(is_known).with_columns(_key=pl.coalesce("guid", pl.concat_str(place, pl.lit(" "), "device")))
-    last = named.unique(["_key"], keep="last", maintain_order=True).drop("_key")
+    place = pl.coalesce(short_host("host"), pl.when(pl.col("guid").is_null()).then(pl.col("source").cast(pl.String)))
+    key = pl.concat_str(place.fill_null(""), pl.coalesce("guid", "device"), separator=" ")
+    last = rows.filter(is_known).with_columns(_key=key).unique("_key", keep="last", maintain_order=True).drop("_key")
     return pl.concat([last, rows.filter(~is_known)]).sort("source", "line", maintain_order=True)
 
 
