@@ -12,7 +12,7 @@ from ncclforensics.analyses.slow.answer import SlowAnswer
 from ncclforensics.simulate import slow
 from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
 
-H100 = "NVIDIA H100 80GB HBM3"
+H100, V100 = "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-32GB"
 
 
 def simulated(folder: Path, fault: SlowFault = SlowFault.NONE, **options: Any) -> Path:
@@ -55,12 +55,11 @@ validation: 1 graph: 0
 """
 
 
-def with_model(folder: Path) -> Path:
+def with_model(folder: Path, model: str = H100) -> Path:
     """The same traces with the model of the GPUs."""
+    devices = f'"deviceProperties": [{{"name": "{model}"}}]'
     for path in folder.glob("*.json"):
-        path.write_text(
-            path.read_text().replace('"deviceProperties": []', f'"deviceProperties": [{{"name": "{H100}"}}]')
-        )
+        path.write_text(path.read_text().replace('"deviceProperties": []', devices))
     return folder
 
 
@@ -125,10 +124,11 @@ def test_calls_of_a_host_are_compared_with_such_machines(tmp_path: Path, monkeyp
     assert "such a machine 360" in answer.claim
 
 
-def test_a_rate_that_no_link_carries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", [H100, V100])
+def test_a_rate_that_no_link_carries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.setattr(slow, "GPU_LINK", 900e3)
     monkeypatch.setattr(slow, "COMPUTE_US", 10.0)  # so that ranks begin together
-    folder = with_model(simulated(tmp_path, nodes=1, gpus_per_node=8, tp=4, steps=25))
+    folder = with_model(simulated(tmp_path, nodes=1, gpus_per_node=8, tp=4, steps=25), model)
 
     rates = analyze(str(folder), full=True).run["call_rate"]
 

@@ -47,6 +47,11 @@ that no computation hides.
 
 Do: overlap calls with computation, make fewer and larger calls, or use less communication. It is no fault of a
 machine.""",
+    "undecidable": """What is there does not show what makes the job slow, or whether it is.
+
+Means: ranks without a trace, fewer than three ranks or 20 steps, times of calls alone, or a job that stands still,
+for which `hang` answers.
+Do: what the report says below COLLECT.""",
     "even": """No rank, host or group alone costs more than 2 % of a step.
 
 Not when: the job is slow at other times than those of these traces. Uneven arrival that no rank alone causes is

@@ -100,7 +100,8 @@ def answer_of(
     """
     found = sorted(explanations, key=_order)
     if not found:
-        claim = "these files hold no trace, no step line, and no tables of profilers of all ranks"
+        lines = "too few step lines to show a change" if Observation.STEP_LINES in present else "no step line"
+        claim = f"these files hold no trace, no tables of profilers of all ranks, and {lines}"
         found = [SlowExplanation(SlowKind.UNDECIDABLE, claim, (Doubt.OPEN,), collect=tuple(collect))]
     best = found[0]
     alike = [other for other in found[1:] if other.verdict is best.verdict]

@@ -194,7 +194,7 @@ def _of_machine(row: dict[str, object]) -> float | None:
     if not isinstance(gpu, str) or not isinstance(size, int) or not isinstance(ranks, int):
         return None
     machine = machine_of(gpu, ranks) if row["hosts"] == 1 and size >= LARGE else None
-    return machine.ring[0] if machine and row["operation"] in AS_ON_A_RING else None
+    return float(machine.ring[0]) if machine and row["operation"] in AS_ON_A_RING else None
 
 
 def _limit(row: dict[str, object]) -> float:
@@ -203,4 +203,5 @@ def _limit(row: dict[str, object]) -> float:
     link = link_of(gpu) if isinstance(gpu, str) else None
     if link is None or row["hosts"] != 1 or not isinstance(ranks, int):
         return FASTEST_LINK
-    return limit_of(str(row["operation"]), ranks, 1, link[0], is_reduced=link[1], network=None) or FASTEST_LINK
+    limit = limit_of(str(row["operation"]), ranks, 1, link[0], is_reduced=link[1], network=None)
+    return float(limit or FASTEST_LINK)
