@@ -10,7 +10,7 @@ from ncclforensics.data.variable_catalogue import NCCL, NOTHING, Variable, judge
 WIDTH = 100  # columns
 MOST_SUGGESTIONS = 4
 NCCL_CHOOSES = "-2"  # a default of parameters that NCCL sets itself (nccl: src/include/param.h and its callers)
-PREFIXES = ("NCCL_", "OFI_NCCL_", "RCCL_", "TORCH_FR_", "TORCH_NCCL_")
+PREFIXES = ("NCCL_", "NVSHMEM_", "OFI_NCCL_", "RCCL_", "TORCH_FR_", "TORCH_NCCL_")
 
 
 def of_variable(name: str) -> str | None:

@@ -15,20 +15,21 @@ KNOWN = (
 )
 
 
-def elf(data: bytes) -> bytes:
-    """A 64-bit library with one section of read-only data, and nothing else."""
-    names = b"\0.rodata\0.shstrtab\0"
+def elf(data: bytes, code: bytes = b"") -> bytes:
+    """A 64-bit library with one section of read-only data and one of code, and nothing else."""
+    names = b"\0.rodata\0.text\0.shstrtab\0"
     head, size = 64, 64
-    at_data, at_names = head, head + len(data)
+    at_code, at_names = head + len(data), head + len(data) + len(code)
     at_sections = at_names + len(names)
     sections = [
         bytes(size),
-        struct.pack("<IIQQQQIIQQ", 1, 1, 2, 0, at_data, len(data), 0, 0, 1, 0),
-        struct.pack("<IIQQQQIIQQ", 9, 3, 0, 0, at_names, len(names), 0, 0, 1, 0),
+        struct.pack("<IIQQQQIIQQ", 1, 1, 2, 0, head, len(data), 0, 0, 1, 0),
+        struct.pack("<IIQQQQIIQQ", 9, 1, 6, 0, at_code, len(code), 0, 0, 1, 0),
+        struct.pack("<IIQQQQIIQQ", 15, 3, 0, 0, at_names, len(names), 0, 0, 1, 0),
     ]
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, at_sections, 0, head, 0, 0, size, 3, 2)
-    return header + data + names + b"".join(sections)
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, at_sections, 0, head, 0, 0, size, 4, 3)
+    return header + data + code + names + b"".join(sections)
 
 
 def test_messages_are_read_from_a_library_in_a_wheel(tmp_path: Path) -> None:

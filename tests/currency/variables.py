@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import struct
 import subprocess
 import sys
 import zipfile
@@ -37,7 +36,7 @@ NO_VARIABLES = {
 INSPECTOR = ["plugins/profiler/inspector", "ext-profiler/inspector"]
 READING = r'NCCL_PARAM[A-Z_]*\(|RCCL_PARAM\(|"(NCCL|RCCL|OFI_NCCL)_[A-Z0-9_]+"'
 NAMED = re.compile(r'"((?:NCCL|RCCL|OFI_NCCL)_[A-Z0-9_]+)"')
-DEFINED = re.compile(r"DEFINE_NCCL_PARAM\(\w+, [\w ]+\*?, (NCCL_\w+), (.*?),(?: |$)")
+DEFINED = re.compile(r"DEFINE_NCCL_PARAM\(\w+, [\w ]+\*?, (NCCL_\w+),(?: (.*?),(?: |$))?")
 PARAMETER = re.compile(r'\b(NCCL|RCCL)_PARAM\(\s*\w+\s*,\s*"(\w+)",\s*(.*)$')
 OFI = re.compile(r'OFI_NCCL_PARAM[A-Z_]*\([^"]*"(\w+)"(?:,\s*(.*))?$')
 OF_TORCH = re.compile(r'"((?:TORCH_(?:NCCL|FR)|NCCL)_[A-Z0-9_]+)"')
@@ -47,6 +46,7 @@ UNSET = {"NCCL_CONFIG_UNDEF_INT", "nullptr", "NULL", '""'}
 NAME_ENDED = re.compile(rb"(NCCL_[A-Z0-9_]+)\0")
 UNDEFINED = -(1 << 31)  # NCCL_CONFIG_UNDEF_INT
 # x86-64: the default into %esi or %rsi, `lea name(%rip), %rdi`, and a call of or jump to ncclLoadParam.
+LOAD_ADDRESS = re.compile(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....)", re.DOTALL)  # lea text(%rip)
 LOAD_PARAM = re.compile(
     rb"(?:\xbe(....)|(\x31\xf6)|\x48\xc7\xc6(....)|\x48\xbe(........))\x48\x8d\x3d(....)[\xe8\xe9]", re.DOTALL
 )
@@ -157,7 +157,7 @@ def of_line(text: str) -> Iterator[tuple[str, str]]:
     if parameter := PARAMETER.search(code):
         yield f"{parameter[1]}_{parameter[2]}", value(parameter[3])
     elif defined := DEFINED.search(code):
-        yield defined[1], value(defined[2])
+        yield defined[1], value(defined[2] or "")
     elif ofi := OFI.search(code):
         yield f"OFI_NCCL_{ofi[1]}", value(ofi[2] or "")
     else:
@@ -200,19 +200,25 @@ def _constant(node: ast.expr) -> int:
 def of_library(wheel: Path) -> Readings:
     """Return the variables whose names are in a library of NCCL for x86-64, with the defaults that its code passes on.
 
-    `ncclLoadParam(name, default, …)` takes its name in %rdi and the default in %rsi.
+    `ncclLoadParam(name, default, …)` takes its name in %rdi and the default in %rsi. What stands in front of a name
+    need not end with a zero, so names are also taken from where the code points to.
     """
     ((file, library),) = libraries(wheel)
     texts = b"".join(data for _, data in sections(library, ".rodata"))
     names = {name.decode(): "" for name in re.findall(rb"(?<=\0)NCCL_[A-Z0-9_]+(?=\0)", texts)}
     start, code = next(iter(sections(library, ".text")))
+    for pointer in LOAD_ADDRESS.finditer(code):
+        if name := NAME_ENDED.match(library, start + pointer.end() + _signed(pointer[1])):
+            names.setdefault(name[1].decode(), "")
     for call in LOAD_PARAM.finditer(code):
-        (distance,) = struct.unpack("<i", call[5])
-        name = NAME_ENDED.match(library, start + call.end() - 1 + distance)
-        if name:
-            constant = int.from_bytes(call[1] or call[3] or call[4] or b"\0", "little", signed=True)
+        if name := NAME_ENDED.match(library, start + call.end() - 1 + _signed(call[5])):
+            constant = _signed(call[1] or call[3] or call[4] or b"\0")
             names[name[1].decode()] = "unset" if constant == UNDEFINED else str(constant)
     return {name: Reading(default, file) for name, default in names.items() if name not in NO_VARIABLES}
+
+
+def _signed(number: bytes) -> int:
+    return int.from_bytes(number, "little", signed=True)
 
 
 def of_headers(wheel: Path) -> Readings:
