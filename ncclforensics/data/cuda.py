@@ -37,6 +37,7 @@ KINDS = {
     "API call is not supported in the installed CUDA driver": UNUSABLE,
     "system has unsupported display driver / cuda driver combination": UNUSABLE,
     "all CUDA-capable devices are busy or unavailable": UNUSABLE,
+    "CUDA-capable device(s) is/are busy or unavailable": UNUSABLE,
     "shared object initialization failed": UNUSABLE,
     "forward compatibility was attempted on non supported HW": UNUSABLE,
     "MPS client failed to connect to the MPS control daemon or the MPS server": UNUSABLE,

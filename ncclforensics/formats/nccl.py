@@ -67,7 +67,9 @@ GRAMMARS = (
     "job",
     "omitted",
     "prefix",
+    "unread",
 )
+LAST_GRAMMAR = "unread"  # tried on what all others leave over
 # A frame shows that its subsystem was switched on (nccl: src/debug.cc); an absent frame shows nothing.
 SUBSYSTEMS = {
     "INIT": ("communicator", "placement"),
@@ -130,7 +132,7 @@ def _messages_inside() -> tuple[MessageInside, ...]:
 def dialect() -> Dialect:
     """The shapes and prefixes of NCCL's lines, without embedded formats."""
     prefix, launcher = grammar_file.load("prefix"), grammar_file.load("launcher")
-    shapes = tuple(shape for name in GRAMMARS for shape in grammar_file.load(name).shapes)
+    shapes = tuple(shape for name in GRAMMARS if name != LAST_GRAMMAR for shape in grammar_file.load(name).shapes)
     return Dialect(
         shapes,
         prefix_regex=prefix.part_regex("_line_prefix"),
@@ -158,4 +160,5 @@ def dialect() -> Dialect:
         record_regex=grammar_file.load("copied").part_regex("_torch_record"),
         messages_inside=_messages_inside(),
         raised="exception",
+        last_shapes=grammar_file.load(LAST_GRAMMAR).shapes,
     )

@@ -157,6 +157,7 @@ class Dialect:
     record_regex: str = ""  # the beginning of a line of another logger that the shapes know
     messages_inside: tuple[MessageInside, ...] = ()
     raised: str = ""  # the frame of exceptions of any kind, whose text may hold such messages
+    last_shapes: tuple[Shape, ...] = ()  # of lines that nothing else reads; such a line counts as the application's
 
     def including_formats_in(self, texts: pl.Series) -> Dialect:
         """This dialect with the shapes of embedded formats whose signatures stand in the texts."""
@@ -192,6 +193,11 @@ class Dialect:
         stands = texts.str.extract_many(anchors, overlapping=True) if anchors else pl.Series(dtype=pl.List(pl.String))
         literals = {*stands.explode().drop_nulls().unique()}
         return [embedded for embedded in self.embedded_formats if embedded.may_have(literals)]
+
+    @cached_property
+    def of_last_shapes(self) -> Dialect:
+        """This dialect with its last shapes alone."""
+        return replace(self, shapes=self.last_shapes, embedded_formats=(), detected=(), base=None)
 
     @cached_property
     def with_all_formats(self) -> Dialect:

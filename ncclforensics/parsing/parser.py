@@ -21,6 +21,7 @@ from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct
 
 PLACE = ["source", "line"]
 DEPTH = 4  # most lines written into one physical line
+MOST_LAST, LONGEST_LAST = 50, 2_000  # lines of one source that the last shapes are tried on, and bytes of such a line
 
 LEVELS = ("] INFO ", " WARN ")
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
@@ -145,10 +146,12 @@ def parse(
     torn += [quoted, match(_without_blanks_at_end(unknown), dialect), match(_with_name(unknown, dialect), dialect)]
     read = pl.concat([part.known.select(PLACE) for part in torn]).unique()
     remaining = unknown.join(read, on=PLACE, how="anti", maintain_order="left")
-    torn.append(match(messages_inside(rows, remaining, matched, dialect), dialect))
+    others = pl.concat([remaining, _texts_before_lines(unknown, read, dialect)])
+    torn.append(match(messages_inside(rows, others, matched, dialect), dialect))
     inside = pl.concat([part.known for part in torn])
+    last = _match_last(remaining.join(inside.select(PLACE), on=PLACE, how="anti", maintain_order="left"), dialect)
     frames: dict[str, list[pl.DataFrame]] = {}
-    for part in (*matched, *torn):
+    for part in (*matched, *torn, last):
         for name, found in part.frames.items():
             frames.setdefault(name, []).extend(found)
     frames = read_shortened(frames, dialect)
@@ -157,6 +160,22 @@ def parse(
     if repeated.height:
         known_lines = known_lines.join(repeated.select(*PLACE, REPEATS), on=PLACE, how="left", maintain_order="left")
     return Parsed(frames, tally, beginnings, _speakers(known_lines), repeated=repeated)
+
+
+def _texts_before_lines(unknown: pl.DataFrame, read: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Return what stands in front of a line of NCCL that was read inside of another line."""
+    first = f"^(.*?[^ ]) +{dialect.prefix_regex}"
+    begun = unknown.join(read, on=PLACE, how="semi", maintain_order="left").filter(pl.col("text").str.contains(first))
+    return begun.with_columns(text=pl.col("text").str.extract(first))
+
+
+def _match_last(rows: pl.DataFrame, dialect: Dialect) -> Matched:
+    """Match the first lines of each source that nothing else reads with the last shapes."""
+    regex = "|".join(f"(?:{pattern.regex})" for shape in dialect.last_shapes for pattern in shape.patterns)
+    is_short = pl.col("text").str.len_bytes() <= LONGEST_LAST
+    tried = rows.filter(is_short & ~pl.col("damaged") & ~pl.col("cut"))
+    tried = tried.filter(pl.col("text").str.contains(regex)) if regex and tried.height else tried.clear()
+    return match(tried.filter(pl.int_range(pl.len()).over("source") < MOST_LAST), dialect.of_last_shapes)
 
 
 def _without_blanks_at_end(rows: pl.DataFrame) -> pl.DataFrame:

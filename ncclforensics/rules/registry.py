@@ -35,6 +35,7 @@ class Rule:
     hang: bool  # `hang` runs it: it explains a hang, and needs only both ends of each file
     fallback: bool = False  # a finding of it holds only where no other rule cites one of its lines
     verdict: str = ""  # the verdict on a job that its findings state
+    last: bool = False  # a finding of it holds only where nothing but notes was found
     imported: RuleFunction | None = None  # the function, if its module was imported when this was registered
 
     @property
@@ -59,6 +60,7 @@ class Rule:
         return ""
 
 
+BESIDE = 10  # lines
 MOST_FINDINGS = 256  # of one rule: nobody reads more, and each costs as much as parsing a thousand lines
 HEADINGS = ("Means", "Not when", "Do", "Sources")
 # Labels of lines that explain no warning among them: where a rank stands, and the warning whose error it returned.
@@ -74,6 +76,7 @@ def rule(
     hang: bool = False,
     fallback: bool = False,
     verdict: str = "",
+    last: bool = False,
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register a function as a rule. Raises ValueError for a second rule of the same name.
 
@@ -81,6 +84,7 @@ def rule(
     `hang`: the command `hang` runs the rule, too; other rules run only in `check`, which reads every line.
     `fallback`: its findings are dropped where another rule explains one of the lines that they are about.
     `verdict`: the verdict on a job that its findings state.
+    `last`: its findings are dropped where anything but notes was found.
     """
 
     def register(function: RuleFunction) -> RuleFunction:
@@ -88,7 +92,7 @@ def rule(
         taken = _RULES.get(name)
         if taken and (taken.imported or taken.module != module):
             raise ValueError(f"two rules are named {name}: {taken.module}, {module}")
-        _RULES[name] = Rule(name, module, category, severity, of, hang, fallback, verdict, function)
+        _RULES[name] = Rule(name, module, category, severity, of, hang, fallback, verdict, last, function)
         return function
 
     return register
@@ -105,10 +109,7 @@ def _declare_rules() -> None:
     """Register the rules in all modules of this package."""
 
     def describe() -> list[Any]:
-        return [
-            [rule.name, rule.module, rule.category, rule.severity, rule.of, rule.hang, rule.fallback, rule.verdict]
-            for rule in _RULES.values()
-        ]
+        return [[*(getattr(rule, name) for name in Rule.__slots__ if name != "imported")] for rule in _RULES.values()]
 
     for name, module, category, severity, of, *flags in declarations(__name__.rpartition(".")[0], describe):
         declared = Rule(name, module, Category(category), Severity(severity), tuple(of), *flags)
@@ -147,12 +148,15 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
     def findings_of(rule: Rule) -> list[Finding]:
         return _findings(run, rule, of_user if is_own(rule.module) else of_program)
 
-    findings = [finding for rule in chosen if not rule.fallback for finding in findings_of(rule)]
-    fallbacks = [finding for rule in chosen if rule.fallback for finding in findings_of(rule)]
+    usual = [rule for rule in chosen if not rule.last]
+    findings = [finding for rule in usual if not rule.fallback for finding in findings_of(rule)]
+    fallbacks = [finding for rule in usual if rule.fallback for finding in findings_of(rule)]
     if fallbacks := _uncited(fallbacks, findings):
         unasked = [rule for rule in all_rules() if rule not in chosen and rule.of and not rule.fallback]
         others = findings + [finding for rule in unasked for finding in findings_of(rule)]
         findings += _unexplained(_uncited(fallbacks, others), others)
+    if all(finding.severity is Severity.INFO for finding in findings):
+        findings += _far_from([finding for rule in chosen if rule.last for finding in findings_of(rule)], findings)
     return sorted(findings, key=_order)
 
 
@@ -203,6 +207,17 @@ def _rest_of(rule: Rule) -> Finding:
         explains=False,
         remedy="Select one rank or host, a time range, or fewer files, to see the others.",
     )
+
+
+def _far_from(last: list[Finding], notes: list[Finding]) -> list[Finding]:
+    """Return the findings whose first line no note stands beside: what stands around a line belongs to it."""
+    cited = [line for note in notes if note.category is not Category.INCOMPLETE_EVIDENCE for line in note.evidence]
+    return [
+        finding
+        for finding in last
+        for first in finding.evidence[:1]
+        if not any(line.source == first.source and abs(line.line - first.line) <= BESIDE for line in cited)
+    ]
 
 
 def _uncited(fallbacks: list[Finding], others: list[Finding]) -> list[Finding]:

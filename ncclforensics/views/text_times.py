@@ -87,6 +87,8 @@ def _state_text(report: Report, answer: Answer) -> str:
     look = report.looks.get(answer.job)
     if look is not None and look.has_moved:
         return f"Hung: no; {look.text}."
+    if answer.rests_on_stall and not report.is_about_hang:
+        return "Only if the job stands still, which no line of these logs shows."
     if answer.rests_on_stall:
         return "Taken from you: the job stands still; no line of these logs shows it."
     return "Not shown: that the job stands still; the verdict holds either way."

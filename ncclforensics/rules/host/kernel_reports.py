@@ -266,7 +266,8 @@ def kernel_driver_reports(
     drivers/gpu/drm/amd/amdgpu; NVIDIA open-gpu-kernel-modules: nv.c, nvidia-peermem.c; nv_peer_memory#120.
     """
     job = JobBeside.of(rank, verdict)
-    columns = ["form", "node", "program", "pid", "seconds", "logged", "launcher_time", *OF_LINES]
+    program = pl.coalesce(text_of("program"), text_of("task_name")).alias("program")
+    columns = ["form", "node", program, "pid", "seconds", "logged", "launcher_time", *OF_LINES]
     kills = kernel_kill.filter(text_of("form").is_in(["blocked", "waits", "memory_failure"])).select(columns)
     blocked = kills.filter(text_of("form") == "blocked")["pid"]
     kills = kills.filter((text_of("form") != "waits") | ~pl.col("pid").is_in(blocked.implode()))

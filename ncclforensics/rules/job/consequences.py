@@ -148,7 +148,10 @@ def error_returned_to_application(
     texts = text_of("error_text").str.split(" (").list.first().str.split(" - ").list.first()
     failed = call_error.with_columns(result=texts).filter(pl.col("result").is_in(list(RESULT_CATEGORIES)))
     for (result,), rows in failed.sort("source", "line").group_by("result", maintain_order=True):
-        lines = rows.select("source", "line", host=pl.lit(None, pl.Categorical()), rank="global_rank")
+        lines = rows.select(
+            "source", "line", host=pl.lit(None, pl.Categorical()), pid="launcher_pid",
+            rank=pl.coalesce("global_rank", "launcher_rank"),
+        )  # fmt: skip
         title = f"NCCL returned to {{processes}}: {result}"
         detail = "the exception repeats it; NCCL's warning, which would give the reason, is not in these logs"
         finding = error_finding(lines, rank, title, detail, "certain")

@@ -44,6 +44,7 @@ def app_exception(
     failure_event: pl.DataFrame,
     torch_error: pl.DataFrame,
     call_error: pl.DataFrame,
+    rendezvous_lost: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -82,7 +83,7 @@ def app_exception(
         yield finding
     ends = process_exit.filter(pl.col("is_first"))
     passed_on = process_exit.filter((pl.col("how") == EXCEPTION) & pl.col("is_near_end")).sort("source", "line")
-    others = (failure_event, torch_error, call_error)
+    others = (failure_event, torch_error, call_error, rendezvous_lost)
     if ends.is_empty() and not any(frame.height for frame in others) and (verdict["verdict"] != "no-hang").all():
         for (name, message), rows in passed_on.group_by("name", "message", maintain_order=True):
             title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")

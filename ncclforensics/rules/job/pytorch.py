@@ -19,9 +19,9 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.time_range import NO_YEAR, as_time
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.watchdog_limits import overdue_text, short_limit_text
 
 LEAST_LEAD = timedelta(minutes=1)
-OVERDUE, LEAST_OVERDUE = 1.5, 120_000  # of the time-out, and milliseconds beyond it
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("work_timeout", "work"), hang=True)
@@ -46,7 +46,7 @@ def torch_watchdog_timeout(
         what = "timed out" if is_timeout else f"report{'s' * (len(ranks) == 1)} an error or a time-out"
         yield Finding(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",
-            detail=_operations_text(rows) + _overdue_text(work_timeout, ranks),
+            detail=_operations_text(rows) + short_limit_text(work_timeout, ranks) + overdue_text(work_timeout, ranks),
             certainty="certain",
             ranks=ranks,
             role=Role.CONSEQUENCE,
@@ -115,22 +115,6 @@ def _timeouts_of_groups(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -
             role=Role.CONSEQUENCE,
             evidence=_lines(lines),
         )
-
-
-def _overdue_text(work_timeout: pl.DataFrame, ranks: list[int]) -> str:
-    """Say that a work waited far beyond its time-out: then the watchdog, which looks each second, stood still, too."""
-    rank = pl.coalesce("global_rank", "launcher_rank", "group_rank")
-    overdue = work_timeout.filter(
-        rank.is_in(ranks)
-        & (pl.col("ran_for") > OVERDUE * pl.col("timeout"))
-        & (pl.col("ran_for") - pl.col("timeout") > LEAST_OVERDUE)
-    ).sort("ran_for", descending=True)
-    for row in overdue.head(1).iter_rows(named=True):
-        return (
-            f"; it waited {row['ran_for']:,} ms, {row['ran_for'] / row['timeout']:.1f} times its time-out of"
-            f" {row['timeout']:,} ms: the process stood still (suspended, its host frozen, or the watchdog blocked)"
-        )
-    return ""
 
 
 def _watchdogs(ranks: list[int]) -> str:

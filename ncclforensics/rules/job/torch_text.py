@@ -192,6 +192,9 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
         if joined > expected:
             yield too_many_at_store(counted, joined, expected)
             return
+    elif not (unknown := store_error.filter(form="no_name")).is_empty():
+        reason = unknown["lookup_reason"].cast(pl.String)[0]
+        title, rows = f"the name of the store's host (MASTER_ADDR) could not be looked up: {reason}", unknown
     elif not taken.is_empty():
         title, rows = f"port {taken['port'][0]} of the store is taken by another process", taken
     elif not closed.is_empty():
@@ -349,7 +352,7 @@ def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) 
     agents = sorted(rendezvous_lost["agent"].cast(pl.String).unique().to_list())
     yield Finding(
         title=f"{count_of(len(agents), 'agent')} of torchrun lost the store of the rendezvous",
-        detail=f"the keep-alive messages of {', '.join(agents[:2])} were not answered",
+        detail=f"it gave no answer to {', '.join(agents[:2])}",
         certainty="likely",
         role=Role.CONSEQUENCE,
         evidence=_lines(rendezvous_lost),

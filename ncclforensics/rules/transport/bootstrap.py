@@ -19,10 +19,10 @@ LOOPBACK_REMEDY = (
     "If the ranks run on several hosts, set NCCL_SOCKET_IFNAME to the interface that connects them: a rank announced "
     "the interface lo. On one host, look for the process that ended."
 )
-LINK_LOCAL = "fe80:"
+LINK_LOCAL = ("fe80:", "169.254.")
 LINK_LOCAL_REMEDY = (
-    "Set NCCL_SOCKET_IFNAME to an interface with an address that all hosts reach, or NCCL_SOCKET_FAMILY=AF_INET to "
-    "leave out IPv6."
+    "Set NCCL_SOCKET_IFNAME, on the host of that address too, to an interface that all hosts reach; where the address "
+    "is of IPv6, NCCL_SOCKET_FAMILY=AF_INET leaves these out."
 )
 SHOWN_PEERS = 3
 # How errors of connect() begin -> what they mean.

@@ -8,11 +8,21 @@ from itertools import islice
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import GPU_ERROR, ROCM, SIGNAL, ExitReport, Row, exit_report
+from ncclforensics.analyses.job.ends.exit_reports import (
+    GPU_ERROR,
+    ROCM,
+    SIGNAL,
+    TRACEBACK_LINES,
+    ExitReport,
+    Row,
+    exit_report,
+)
 from ncclforensics.data.processes import ABORT, REASONS, SEGMENTATION_FAULT, SIGNAL_NUMBERS
 
 STACK = 100  # most lines from a crash to a function of NCCL in its stack
 LIBNCCL = "libnccl"
+PRINTER = ("source", "launcher_rank")
+UNCAUGHT_FORMS = ("what", "uncaught")
 
 
 def crash_reports(crash: pl.DataFrame, native_frame: pl.DataFrame) -> Iterator[ExitReport]:
@@ -63,3 +73,10 @@ def _function_of_nccl(crash: Row, later: list[Row]) -> str:
             function = frame["function"] or frame["other_function"]
             return f"{LIBNCCL} ({function})" if function else LIBNCCL
     return ""
+
+
+def is_aborted_by(abort: ExitReport, raised: ExitReport) -> bool:
+    """Whether an exception that nothing catches aborted this process: std::terminate prints what it says before."""
+    distance = abort.row["pos"] - raised.row["pos"]
+    same = all(abort.row.get(name) == raised.row.get(name) for name in PRINTER)
+    return same and raised.row["form"] in UNCAUGHT_FORMS and 0 < distance <= TRACEBACK_LINES

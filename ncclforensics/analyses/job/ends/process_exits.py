@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.crashes import crash_reports
+from ncclforensics.analyses.job.ends.crashes import crash_reports, is_aborted_by
 from ncclforensics.analyses.job.ends.exit_reports import (
     EXCEPTION,
     EXIT,
@@ -312,6 +312,11 @@ def _mark_consequences(
         elif report.signal == ABORT:
             # A watchdog that timed out, or an uncaught NCCL error, aborts the process.
             report.follows |= has_timeouts or report.owner in failed_owners or report.rank in victim_ranks
+            for raised in exceptions:
+                if is_aborted_by(report, raised):
+                    report.follows = True
+                    if raised.pid is None:
+                        raised.pid, raised.node, raised.owner = report.pid, report.node, report.owner
         elif report.how == EXIT:
             is_close = first is not None and is_close_on_another_host(first, report)
             # Of several nodes, the earliest failure counts.

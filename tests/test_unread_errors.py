@@ -1,0 +1,211 @@
+"""Errors of engines, launchers, kernels and programs as people paste them: read by their kind, or quoted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+from ncclforensics.rules.finding import Category
+from ncclforensics.views.text_screen import screen
+
+RAY_WORKER = (
+    "(EngineCore pid=1879) (raylet) A worker died or was killed while executing a task by an unexpected system error. "
+    "To troubleshoot the problem, check the logs for the dead worker. Lease ID: 0300 Worker ID: 389f Node ID: 824d "
+    "Worker IP address: 10.0.4.13 Worker port: 10002 Worker PID: 41887 Worker exit type: SYSTEM_ERROR "
+    "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file.\n"
+    "(EngineCore pid=1879) ERROR 03-29 12:59:53 [core.py:1099] EngineCore failed to start.\n"
+)
+ABORTED = """\
+[1,25]<stderr>:terminate called after throwing an instance of 'std::logic_error'
+[1,25]<stderr>:  what():  cudaEventQuery failed: an illegal memory access was encountered
+[1,25]<stderr>:[gpu-a012:41887] *** Process received signal ***
+[1,25]<stderr>:[gpu-a012:41887] Signal: Aborted (6)
+"""
+PEER = """\
+An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process (e.g., a crash or
+otherwise exiting without calling MPI_FINALIZE first).
+
+  Local host: gpu-a011
+  Local PID:  41887
+  Peer host:  gpu-a012
+"""
+STACK = (
+    "(EnvWorker pid=41887, ip=10.0.4.13) frame #11: gloo::transport::tcp::Context::createAndConnectAllPairs"
+    "(std::shared_ptr<gloo::IStore>) + 0xa18 (0x7fe2 in /opt/torch/lib/libtorch_cpu.so)\n"
+)
+# Text -> rule, severity and a part of the title of the first finding.
+ANSWERED = {
+    "cause-behind-two-tags": (RAY_WORKER, "app-process-died", "warning", "process 41887 on 10.0.4.13: a worker died"),
+    "fields-of-an-actor-behind-tabs": (
+        (
+            "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+            "\tactor_id: 8f3b\n\tpid: 41887\n\tip: 10.0.4.13\n"
+        ),
+        "app-process-died",
+        "warning",
+        "process 41887 on 10.0.4.13",
+    ),
+    "exception-before-the-abort": (ABORTED, "cuda-sticky-error", "error", "in process 41887 on gpu-a012: an illegal"),
+    "mpi-peer": (PEER, "stated-failure", "warning", "gpu-a012: a process of MPI on this host ended"),
+    "engine-that-shuts-down": (
+        (
+            "CRITICAL 04-16 11:53:49 [core_client.py:359] Got fatal signal from worker processes, shutting down. "
+            "See stack trace above for root cause issue.\n"
+        ),
+        "stated-failure",
+        "info",
+        "vLLM shuts down because a worker",
+    ),
+    "engine-with-its-rank": (
+        (
+            "(VllmWorker rank=7 pid=410) ERROR 07-23 19:34:51 [multiproc_executor.py:487] RuntimeError: NCCL error: "
+            "unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n"
+        ),
+        "error-returned-to-application",
+        "error",
+        "NCCL returned to rank 7",
+    ),
+    "error-before-a-line-of-nccl": (
+        (
+            "ERROR 11-04 18:02:56 [x.py:597] RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO "
+            "for details) 02fdc141b80d:213:213 [1] NCCL INFO cudaDriverVersion 12080\n"
+        ),
+        "error-returned-to-application",
+        "error",
+        "unhandled cuda error",
+    ),
+    "name-of-the-store": (
+        (
+            'Traceback (most recent call last):\n  File "rendezvous.py", line 143, in _env_rendezvous_handler\n'
+            "ValueError: host not found: Name or service not known\n"
+        ),
+        "torch-store-failed",
+        "error",
+        "(MASTER_ADDR) could not be looked up: Name or service not known",
+    ),
+    "gloo-time-out": (
+        "RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:611] Connect timeout [172.17.27.13]:27023\n",
+        "torch-mesh-not-connected",
+        "error",
+        "172.17.27.13",
+    ),
+    "rendezvous-at-its-end": (
+        (
+            "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'gpu-a012_4711_0' has failed to "
+            "shutdown the rendezvous '4711' due to an error of type RendezvousConnectionError.\n"
+            'Traceback (most recent call last):\n  File "x.py", line 113, in _call_store\nRuntimeError: Broken pipe\n'
+        ),
+        "torch-rendezvous-lost",
+        "warning",
+        "1 agent of torchrun lost the store",
+    ),
+    "file-of-a-search": (
+        "messages:Jun 17 20:18:08 gpu-a012 kernel: INFO: task nvc:[driver]:41887 blocked for more than 120 seconds.\n",
+        "kernel-driver-reports",
+        "warning",
+        "on gpu-a012 was blocked in the kernel for more than 120 s: nvc:[driver] (pid 41887)",
+    ),
+    "quoted": (
+        '"Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost. Reboot the system"\n',
+        "cuda-gpu-unreachable",
+        "error",
+        "nvidia-smi cannot reach GPU 0000:02:00.0",
+    ),
+    "service": (
+        "Job for nvidia-fabricmanager.service failed because the control process exited with error code.\n",
+        "stated-failure",
+        "warning",
+        "a service of this host did not start",
+    ),
+    "limit-of-a-millisecond": (
+        (
+            "[rank3]:[E902 11:04:57.123456789 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation "
+            "timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1) ran for 90 "
+            "milliseconds before timing out.\n"
+        ),
+        "torch-watchdog-timeout",
+        "error",
+        "rank 3 timed out at work 1",
+    ),
+}
+# Text -> a part of the title of the note that quotes it.
+QUOTED = {
+    "level": (
+        "some words\n2026-03-02 11:04:57.123 ERROR [41887:41887] no such configuration\nwhich cannot be read\n",
+        "states an error: 2026-03-02 11:04:57.123 ERROR [41887:41887] no such configuration",
+    ),
+    "words": ("Parser function exited with Error\n", "states an error: Parser function exited with Error"),
+    "stack": (STACK, "process 41887 on 10.0.4.13: the stack of a C++ exception stands here"),
+}
+SILENT = {
+    "counts": "found 0 errors\nerrors: 0\nthis is not an error, but may impair performance\n",
+    "warning": "2026-03-02 11:04:57 WARNING could not read the cache, which failed to load\n",
+    "program": 'raise RuntimeError("failed")\nif error:\n',
+}
+
+
+def read(tmp_path: Path, text: str) -> Report:
+    (tmp_path / "paste.txt").write_text(text)
+    return analyze([str(tmp_path / "paste.txt")])
+
+
+@pytest.mark.parametrize(("text", "rule", "severity", "words"), ANSWERED.values(), ids=ANSWERED)
+def test_the_first_finding_answers_the_cause(text: str, rule: str, severity: str, words: str, tmp_path: Path) -> None:
+    first = read(tmp_path, text).findings[0]
+
+    assert (first.rule, str(first.severity)) == (rule, severity)
+    assert words in first.title
+    assert first.evidence
+
+
+@pytest.mark.parametrize(("text", "words"), QUOTED.values(), ids=QUOTED)
+def test_an_error_of_no_known_form_is_quoted(text: str, words: str, tmp_path: Path) -> None:
+    report = read(tmp_path, text)
+
+    (note,) = (finding for finding in report.findings if finding.category is not Category.INCOMPLETE_EVIDENCE)
+    assert (note.rule, str(note.severity)) == ("unread-error-line", "info")
+    assert words in note.title
+    assert note.title[:40] in screen(report, width=400)
+
+
+@pytest.mark.parametrize("text", SILENT.values(), ids=SILENT)
+def test_words_of_errors_that_state_none_are_not_quoted(text: str, tmp_path: Path) -> None:
+    assert [finding.rule for finding in read(tmp_path, text).findings] == ["read-nothing-of-nccl"]
+
+
+def test_an_error_of_no_known_form_is_not_quoted_beside_a_finding(tmp_path: Path) -> None:
+    report = read(tmp_path, "Parser function exited with Error\n" + PEER)
+
+    assert "unread-error-line" not in [finding.rule for finding in report.findings]
+
+
+def test_a_short_time_out_is_said(tmp_path: Path) -> None:
+    (timeout,) = read(tmp_path, ANSWERED["limit-of-a-millisecond"][0]).findings[:1]
+
+    assert "its time-out is only 1 ms" in timeout.detail
+
+
+def test_an_excerpt_that_lacks_the_first_line_of_a_process_shows_no_init_that_stands_still(tmp_path: Path) -> None:
+    bootstrap = "{host}:{pid}:{pid} [{dev}] NCCL INFO Bootstrap : Using bond0:10.0.4.13<0>\n"
+    lines = [bootstrap.format(host="gpu-a012", pid=pid, dev=pid) for pid in (5, 6, 7)]
+    other = "gpu-a012:8:8 [3] init.cpp:126 NCCL WARN something that nothing knows\n"
+
+    def verdict(name: str, *texts: str) -> str:
+        (tmp_path / name).mkdir()
+        return str(read(tmp_path / name, "".join(texts)).verdicts[0].verdict)
+
+    assert verdict("whole", *lines) == "init-incomplete"
+    assert verdict("excerpt", other, *lines) == "undecidable"
+
+
+def test_check_does_not_say_that_its_user_knows_of_a_standstill(tmp_path: Path) -> None:
+    bootstrap = "gpu-a012:{pid}:{pid} [0] NCCL INFO Bootstrap : Using bond0:10.0.4.13<0>\n"
+    (tmp_path / "job.log").write_text("".join(bootstrap.format(pid=pid) for pid in (5, 6)))
+    hang, check = (analyze([str(tmp_path / "job.log")], everything=everything) for everything in (False, True))
+
+    assert "Taken from you: the job stands still" in screen(hang, width=120)
+    assert "Only if the job stands still" in screen(check, width=120)
