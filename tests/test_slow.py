@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import json
 import random
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from ncclforensics import analyze
 from ncclforensics.analyses.slow.answer import SlowAnswer
-from ncclforensics.analyses.slow.step_window import StepWindow
+from ncclforensics.analyses.slow.step_window import Named, StepWindow
 from ncclforensics.cli import main
 from ncclforensics.simulate import slow
 from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
@@ -111,9 +111,9 @@ def test_a_rank_is_named_where_ends_lie_apart_if_the_others_wait_for_it() -> Non
 def test_a_set_of_half_of_the_ranks_is_not_named_for_being_last_in_half_of_the_steps() -> None:
     """Two ranks of four are late in each step, drawn anew."""
     generator, named = random.Random(3), 0
-    window = StepWindow(report_of(JOBS / "balanced-groups").run["own_time"])
+    own_time = report_of(JOBS / "balanced-groups").run["own_time"]
     for _ in range(100):
-        window = copy.copy(window)
+        window = StepWindow(own_time)
         late = [generator.sample([0.0, 0.0, 15_000.0, 15_000.0], 4) for _ in window.own]
         window.own = [[20_000 + generator.gauss(0, 1500) + more for more in step] for step in late]
         named += window.named({"a": frozenset({0, 1}), "b": frozenset({2, 3})}, {}) is not None
@@ -136,14 +136,41 @@ def test_a_long_step_of_another_rank_does_not_change_the_period_of_stalls() -> N
 
 def test_ranks_that_are_late_by_chance_are_not_said_to_work_longest() -> None:
     generator = random.Random(1)
-    window = StepWindow(report_of(JOBS / "busy-machine").run["own_time"])
+    own_time = report_of(JOBS / "busy-machine").run["own_time"]
     named = 0
     for _ in range(50):
-        window = copy.copy(window)
+        window = StepWindow(own_time)
         window.own = [[generator.gauss(20_000, 8_000) for _ in window.ranks] for _ in window.own]
         named += len(window.late_ranks())
 
     assert named <= 3
+
+
+def test_a_host_is_found_among_hundreds_without_comparing_each_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparisons of sets take time that grows with their number times all ranks: 92 s at 4,096 ranks."""
+    generator = random.Random(5)
+    compared: list[str] = []
+    times = [
+        {
+            "rank": rank, "step": step, "number": step, "ended_us": 1e5 * step, "length_us": 1.3e5, "wait_us": 1e4,
+            "own_us": 1e5 * (1 + generator.gauss(0, 0.01) + 0.1 * (rank // 4 == 7)),
+        }
+        for step in range(25)
+        for rank in range(200)
+    ]  # fmt: skip
+    compare = StepWindow._set
+
+    def counted(window: StepWindow, kind: str, name: str, members: frozenset[int]) -> Named | None:
+        compared.append(name)
+        return compare(window, kind, name, members)
+
+    monkeypatch.setattr(StepWindow, "_set", counted)
+    hosts = {f"host{number}": frozenset(range(4 * number, 4 * number + 4)) for number in range(50)}
+
+    named = StepWindow(pl.DataFrame(times)).named({}, hosts)
+
+    assert named is not None
+    assert (named.kind, named.name, compared) == ("host", "host7", ["host7"])
 
 
 def test_nothing_is_asked_for_that_is_there(tmp_path: Path) -> None:

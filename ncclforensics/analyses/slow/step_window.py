@@ -31,6 +31,7 @@ HARDLY_EVER = 0.001  # and in so many steps
 FEWEST_MEMBERS = 3  # ranks, of which two can tell that the third is late
 APART_SHARE, APART_US = 0.05, 1000.0  # of a step, and at least: by so much may the ends of calls lie apart
 SEEN_IN_CALLS = 0.5  # share of its lateness by which the others wait longer than the named rank
+FEW_MEMBERS = 1 / 16  # of all ranks
 Members = frozenset[int]
 
 
@@ -99,7 +100,7 @@ class StepWindow:
 
     def late_by(self, places: Sequence[int], members: Members) -> list[float]:
         """By how much the latest of some ranks works longer than the median rank, in each of these steps."""
-        return [max(self.own[place][rank] for rank in members) - median(self.own[place]) for place in places]
+        return [max(self.own[place][rank] for rank in members) - self._middles[place] for place in places]
 
     def named(self, groups: Mapping[str, Members], hosts: Mapping[str, Members]) -> Named | None:
         """Return the ranks that the others wait for. `groups`, `hosts`: name -> the rank numbers of its members."""
@@ -111,18 +112,40 @@ class StepWindow:
             for kind, named in (("host", hosts), ("group", groups))
             for name, members in named.items()
         ]
-        sets = [entry for entry in sets if 1 < len(entry[2]) < len(self.ranks)]
+        sets = [entry for entry in sets if 1 < len(entry[2]) < len(self.ranks) and self._may_be_late(entry[2])]
         single = self._single()
         for kind, name, members in sorted(sets, key=lambda entry: len(entry[2])):
             if found := self._set(kind, name, members):
                 return found
         return single
 
+    @cached_property
+    def _middles(self) -> list[float]:
+        """How long the median rank works in each step."""
+        return [median(times) for times in self.own]
+
+    @cached_property
+    def _often_late(self) -> frozenset[int]:
+        """Places of the ranks that are later than the median rank by half of MEMBER_LATE, always or in the end."""
+        least, late = MEMBER_LATE / 2 * self.length, set()
+        for places in (self.ordinary, self.ordinary[-FEWEST_BEHIND_CHANGE:]):
+            for rank in range(len(self.ranks)):
+                if median(self.own[place][rank] - self._middles[place] for place in places) >= least:
+                    late.add(rank)
+        return frozenset(late)
+
+    def _may_be_late(self, members: Members) -> bool:
+        """Whether a set is worth a comparison with the ranks outside, which takes long if there are thousands.
+
+        So few ranks hardly move the median of all; of larger sets there are few.
+        """
+        return len(members) > FEW_MEMBERS * len(self.ranks) or members <= self._often_late
+
     def late_ranks(self) -> list[int]:
         """The numbers of the ranks that usually work longer than the median rank, by more than chance explains."""
         steps, ranks = len(self.ordinary), []
         for rank, number in enumerate(self.ranks):
-            late = [self.own[place][rank] - median(self.own[place]) for place in self.ordinary]
+            late = [self.own[place][rank] - self._middles[place] for place in self.ordinary]
             later = sum(value > 0 for value in late)
             is_chance = often_by_chance(later, steps, 0.5) * len(self.ranks) > RARELY
             if median(late) >= MEMBER_LATE * self.length and not is_chance:
