@@ -35,3 +35,13 @@ def test_a_variable_without_effect(
     findings = [f for f in analyze([str(tmp_path)], everything=True).findings if f.rule == "env-not-echoed"]
 
     assert [(f.certainty, f.detail) for f in findings] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize("line", ["NCCL_IB_ENABLE = 1", "NCCL_IB_ENABLE = 1     # switches InfiniBand on"])
+def test_a_variable_that_a_script_lists_with_a_remark_is_read_without_it(tmp_path: Path, line: str) -> None:
+    (tmp_path / "job.log").write_text(f"=== NCCL Environment ===\n{line}\n" + VERSION.format("2.27.7"))
+
+    report = analyze([str(tmp_path)], everything=True)
+
+    assert report.run["exported_variable"].select("variable", "value").rows() == [("NCCL_IB_ENABLE", "1")]
+    assert [f.rule for f in report.findings if f.rule == "env-not-echoed"] == ["env-not-echoed"]

@@ -100,6 +100,7 @@ SECRET_COLUMNS = (
     ("setting", "variable", "given"),
     ("setting_refused", "variable", "given"),
     ("exported", "name", "value"),
+    ("exported", "name", "listed_value"),
     ("libfabric_setting", "setting", "value"),
 )
 CODE_COLUMNS = (("traceback_frame", "file"),)
