@@ -36,12 +36,12 @@ def explain(
     """Explain a rule, an error, a variable or a line: what it means, how sure that is, and what to do."""
     from ncclforensics.views.explain_variable import of_variable
 
-    configure(config, quiet=True)
     if what is not None and line is not None:
         raise UsageError("give explain either a name or --line TEXT")
     if what is not None and (page := of_variable(what)):  # first, for it needs no rules, whose import takes long
         typer.echo(page)
         return
+    configure(config, quiet=True)
     from ncclforensics.rules.registry import all_rules
     from ncclforensics.views import explain_text
 
