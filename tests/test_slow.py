@@ -329,6 +329,18 @@ def test_traces_may_be_compressed_cut_and_without_the_rank(tmp_path: Path) -> No
     assert [problem for _, problem in report.input_problems()] == ["is JSON that was cut off"]
 
 
+def test_traces_of_gloo_that_tell_no_size_of_the_job_are_taken_for_all_ranks(tmp_path: Path) -> None:
+    for path in (JOBS / "late-since").glob("*.gz"):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        del trace["distributedInfo"]
+        (tmp_path / path.name).write_bytes(gzip.compress(json.dumps(trace).encode()))
+
+    answer = answer_of(tmp_path)
+
+    assert (answer.verdict, answer.certainty, answer.ranks) == ("slow-rank", "possible", (1,))
+    assert "there is no trace" in answer.assumes[-1]
+
+
 def test_traces_are_no_flight_recorder_dumps() -> None:
     report = report_of(JOBS / "late-since")
 

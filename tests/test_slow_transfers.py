@@ -134,3 +134,13 @@ def test_a_rate_that_no_link_carries_is_refused(tmp_path: Path, monkeypatch: pyt
 
     assert rates["is_impossible"].all()
     assert rates["busbw"].null_count() == rates.height
+
+
+def test_small_calls_are_told_where_most_time_goes_into_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("COMPUTE_US", 100.0), ("GRADIENTS", 4096), ("ACTIVATIONS", 4096), ("LATENCY_US", 150.0)):
+        monkeypatch.setattr(slow, name, value)
+
+    answer = answer_of(simulated(tmp_path))
+
+    assert answer.verdict == "exposed-communication"
+    assert "calls below 1 MiB" in answer.details[0]

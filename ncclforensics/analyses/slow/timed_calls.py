@@ -80,7 +80,9 @@ def timed_call(
 ) -> pl.DataFrame:
     """Every call of the traces, in the order of ranks and starts."""
     of_dumps = _groups_of_dumps(recorder_call, recorder_group, recorded_rank)
-    processes = ranked_process.select("source", "rank", "world").sort("rank")
+    # Where no trace tells how many ranks the job has, these are taken to be all of them.
+    world = pl.coalesce("world", pl.col("world").max(), pl.col("rank").max() + 1)
+    processes = ranked_process.select("source", "rank", world=world).sort("rank")
     # Of millions of calls, what is needed in between takes several times the memory of the result.
     parts = [
         _described(profiled_call, some, profiled_group, of_dumps).select(*TIMED_CALL, "sequence")

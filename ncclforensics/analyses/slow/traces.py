@@ -84,8 +84,11 @@ class _Traces:
 
     @property
     def groups_doubt(self) -> tuple[Doubt, ...]:
-        """The doubt about groups that no trace names."""
-        return () if self.groups["is_known"].all() else (Doubt.GROUPS_ASSUMED,)
+        """The doubts about groups that no trace names, and about ranks of which none tells whether they exist."""
+        if self.groups["is_known"].all():
+            return ()
+        is_size_known = self.processes["world"].count() > 0
+        return (Doubt.GROUPS_ASSUMED, *(() if is_size_known else (Doubt.RANK_NOT_TRACED,)))
 
     @property
     def reason_undecided(self) -> str | None:

@@ -19,6 +19,7 @@ SLOWEST_NETWORK = 0.125  # GB/s: 1 Gbit/s
 BELOW_SISTERS = 1.4  # times as long as the same call in sister groups
 MUCH = 0.05  # share of the steps that such calls take, or lose
 EXPOSED = 0.2  # share of the step in transfers that no computation hides
+SMALL_CALL, MOSTLY_SMALL = 1 << 20, 0.5  # bytes; share of the time in transfers
 COLLECT = (
     Request(
         "the counters of the links twice, some minutes apart: `perfquery` or `ethtool -S`, of all hosts",
@@ -68,6 +69,10 @@ class Transfers:
 
     def most(self) -> list[str]:
         """Return in which call most of the time in transfers is spent, and how fast it is."""
+        small = self.rates.filter(pl.col("bytes") < SMALL_CALL)
+        if sum(small["total_us"].to_list()) > MOSTLY_SMALL * sum(self.rates["total_us"].to_list()):
+            calls = f"{sum(small['calls'].to_list()):,} calls below 1 MiB"
+            return [f"most of it in {calls}, whose time is latency and no bandwidth: fewer and larger calls take less"]
         return [
             f"most of it in {row['operation']} of {_size(row['bytes'])}, at {_rate(row)}"
             for row in self.rates.head(1).to_dicts()
