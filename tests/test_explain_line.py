@@ -69,6 +69,7 @@ def test_a_line_of_the_application_has_no_nearest_shape(line: str) -> None:
         ("gpu-a012:41887:41887 [3] NCCL INFO Using network Socket", "  network = Socket"),
         ("gpu-a012:41887:41887 [3] NCCL INFO Using netwerk Socket", "^ expected here: "),
         ("step 7: loss 0.25", "it counts as a line of the application"),
+        ("via P2P/Disabled", "no release of NCCL prints it\nlook for channels `via SHM` or `via NET`"),
     ],
 )
 def test_what_is_printed_of_a_line(line: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:

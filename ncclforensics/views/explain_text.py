@@ -8,6 +8,7 @@ from itertools import groupby
 from textwrap import wrap
 
 from ncclforensics.data.names import printable, sentence
+from ncclforensics.data.variable_catalogue import line_to_look_for
 from ncclforensics.errors import UsageError
 from ncclforensics.grammar.folders import path_of, shown
 from ncclforensics.grammar.grammar_file import load
@@ -40,8 +41,10 @@ them to `hang` with the logs."""
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is to be explained as lines of a log: `-`, or more words than a name has."""
-    return text == "-" or (len(text.split()) > WORDS_OF_NAMES and not codes_in(text))
+    """Whether a text is to be explained as lines of a log: `-`, one that guides quote, or many words."""
+    return text == "-" or (
+        not codes_in(text) and (len(text.split()) > WORDS_OF_NAMES or line_to_look_for(text) is not None)
+    )
 
 
 def quoted(line: str) -> str:
@@ -128,6 +131,8 @@ def of_line(line: LineExplanation, report: Report) -> str:
         rows += [f"{line.shape.frame}  ({shown(path_of(line.shape.grammar))}{form})"]
         rows += [f"  {name} = {value}" for name, value in line.fields.items()]
         rows += [] if findings else _meaning(line.shape, line.form)
+    elif not findings and (instead := line_to_look_for(line.text)):
+        rows += ["guides quote such a line, but no release of NCCL prints it", f"look for {instead}"]
     elif line.nearest is not None and not findings:
         rows += [
             f"unknown line; nearest pattern: {line.nearest.frame} ({shown(path_of(line.nearest.grammar))})",
