@@ -474,3 +474,45 @@ def test_an_interrupt_is_130_without_a_traceback() -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in err
+
+
+def test_a_report_that_was_written_is_a_success_and_is_named(say: Callable[..., Said], tmp_path: Path) -> None:
+    page, kept = tmp_path / "incident.html", tmp_path / "run.ncclf"
+
+    code, _, said = say("report", LAGGING, "-o", str(page))
+    assert code == 0
+    assert f"wrote {page} (" in said
+    assert say("report", LAGGING, "-o", str(page), "-q", "--fail-on", "warning") == (1, "", "")
+    code, _, said = say("save", LAGGING, "-o", str(kept))
+    assert code == 0
+    assert f"wrote {kept} (" in said
+
+
+@pytest.mark.parametrize("command", ["report", "save"])
+def test_a_path_that_cannot_be_written_is_named_before_anything_is_read(
+    say: Callable[..., Said], command: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "absent" / "incident.html"
+
+    code, _, said = say(command, str(tmp_path / "no.log"), "-o", str(output))
+
+    assert (code, said) == (2, f"ncclforensics: {output} No such file or directory\n")
+
+
+def test_help_has_a_short_option_and_tells_that_several_paths_are_taken(say: Callable[..., Said]) -> None:
+    code, printed, _ = say("hang", "-h")
+
+    assert code == 0
+    assert "hang [OPTIONS] [PATH]…\n" in printed
+
+
+def test_empty_files_are_told_from_files_without_nccl(say: Callable[..., Said], tmp_path: Path) -> None:
+    (tmp_path / "empty.log").touch()
+    (tmp_path / "other.log").write_text("step 1\n")
+
+    code, printed, _ = say("hang", str(tmp_path / "empty.log"))
+    assert code == 3
+    assert "UNDECIDABLE  these files are empty" in printed
+    code, printed, _ = say("hang", str(tmp_path / "other.log"))
+    assert code == 3
+    assert "UNDECIDABLE  no NCCL lines found in these files" in printed

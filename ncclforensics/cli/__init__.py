@@ -93,6 +93,7 @@ def app(argv: Sequence[str] = ()) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
         help="Find out from its logs and traces why an NCCL job hangs or is slow: which ranks are stuck, in which "
         "call, and which ranks caused it.",
         epilog="Exit codes: 0 no findings, 1 findings, 2 wrong usage or no readable input, 3 not decidable, "

@@ -50,7 +50,7 @@ class FailOn(StrEnum):
 Paths = Annotated[
     list[str],
     typer.Argument(
-        metavar="PATH",
+        metavar="[PATH]…",
         default_factory=list,
         show_default=False,
         callback=configured_paths,

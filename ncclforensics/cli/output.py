@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import FailOn, Format
+from ncclforensics.data.names import printable
 from ncclforensics.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,6 +97,28 @@ def refuse_to_overwrite(output: Path, reports: Iterable[Report]) -> None:
         file = reading.source.archive or reading.source.file
         if file.exists() and output.samefile(file):
             raise UsageError(f"{output} is an input; write the report to another file")
+
+
+def check_writable(output: Path) -> None:
+    """Raise OSError, before anything is read, if no file can be written there."""
+    place = output if output.exists() else output.parent
+    if output.is_dir():
+        reason = errno.EISDIR
+    elif not (output.exists() or place.is_dir()):
+        reason = errno.ENOENT
+    elif not os.access(place, os.W_OK):
+        reason = errno.EACCES
+    else:
+        return
+    raise OSError(reason, os.strerror(reason), str(output))
+
+
+def tell_written(output: Path) -> None:
+    """Name on stderr the file that was written, and its size."""
+    from rich.filesize import decimal
+
+    if output.is_file():
+        print(f"wrote {printable(str(output))} ({decimal(output.stat().st_size)})", file=sys.stderr)
 
 
 def write_bytes(data: bytes, output: Path | None, reports: Iterable[Report]) -> None:

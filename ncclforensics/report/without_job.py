@@ -16,6 +16,7 @@ from ncclforensics.data.variables import (
     COLLECT_RANKS_OF_DUMPS,
     COLLECT_STUCK_HOSTS,
     ENDED_WELL,
+    NO_LINES,
     NO_NCCL_LINES,
     NO_PROCESSES,
     NO_RANKS_IN_TEXT,
@@ -76,7 +77,9 @@ def reason_without_job(run: Frames) -> str:
     if kinds := _kinds(run):
         limits = "; ".join(kind.limit for kind in kinds)
         return f"these files hold {_names(run, kinds)}, and no NCCL log: {limits}"
-    return NO_RANKS_IN_TEXT if run["source"]["recognised"].sum() else NO_NCCL_LINES
+    if run["source"]["recognised"].sum():
+        return NO_RANKS_IN_TEXT
+    return NO_NCCL_LINES if run["source"]["lines"].sum() else NO_LINES
 
 
 def verdict_without_job(run: Frames) -> Kind:

@@ -24,6 +24,10 @@ class PrintedReport(Report):
         """The frames of the run by name, with rank numbers, paths and NCCL's names (`report/tables.py`)."""
         return Tables(self.run)
 
+    def __repr__(self) -> str:
+        answers = "; ".join(f"{answer.verdict} ({answer.certainty})" for answer in self.verdicts) or "no job"
+        return f"<Report: {len(self.run.inputs)} inputs, {answers}, {len(self.findings)} findings>"
+
     def __str__(self) -> str:
         from ncclforensics.views.text_report import text  # a JSON report does without Rich
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.variables import COLLECT_CALLS, NO_NCCL_LINES
+from ncclforensics.data.variables import COLLECT_CALLS, NO_LINES, NO_NCCL_LINES
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -95,7 +95,7 @@ def read_nothing_of_nccl(
         title = "PyTorch's watchdogs timed out, and these logs have no NCCL lines"
         detail, cited = "only NCCL's lines show networks, connections and warnings", timed_out
     elif source["recognised"].sum() == 0:
-        title, detail = NO_NCCL_LINES, "this says nothing about the run"
+        title, detail = NO_NCCL_LINES if source["lines"].sum() else NO_LINES, "this says nothing about the run"
     else:
         return
     yield Finding(
