@@ -115,6 +115,18 @@ ANSWERED = {
         "error",
         "nvidia-smi cannot reach GPU 0000:02:00.0",
     ),
+    "address-left-out": (
+        "[12345.6] NVRM: Xid (PCI:0000:xx:00): 79, pid=41887, name=python3, GPU has fallen off the bus.\n",
+        "cuda-gpu-fault",
+        "error",
+        "fault of a GPU that the line does not name: Xid 79",
+    ),
+    "bus-error-under-slurm": (
+        "srun: error: gpu-a012: task 3: Bus error (core dumped)\n",
+        "shm-too-small",
+        "error",
+        "task 3 of srun, gpu-a012 crashed with SIGBUS",
+    ),
     "service": (
         "Job for nvidia-fabricmanager.service failed because the control process exited with error code.\n",
         "stated-failure",
@@ -209,3 +221,10 @@ def test_check_does_not_say_that_its_user_knows_of_a_standstill(tmp_path: Path) 
 
     assert "Taken from you: the job stands still" in screen(hang, width=120)
     assert "Only if the job stands still" in screen(check, width=120)
+
+
+def test_a_bus_error_alone_does_not_accuse_the_shared_memory_of_a_host(tmp_path: Path) -> None:
+    (finding,) = read(tmp_path, ANSWERED["bus-error-under-slurm"][0]).findings[:1]
+
+    assert "/dev/shm" not in finding.title
+    assert "damaged" in finding.detail

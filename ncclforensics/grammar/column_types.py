@@ -73,7 +73,8 @@ def _pci(column: pl.Expr) -> pl.Expr:
     parts = column.str.split(".")
     address = parts.list.first().str.replace_all(":", "", literal=True).str.to_lowercase().str.strip_chars_start("0")
     function = parts.list.get(1, null_on_oob=True).str.slice(0, 1).str.to_lowercase().fill_null("")
-    return address + pl.when(function == "").then(pl.lit("0")).otherwise(function)
+    number = address + pl.when(function == "").then(pl.lit("0")).otherwise(function)
+    return pl.when(~column.str.contains_any(["x", "X"])).then(number)  # without what was left out, it names no device
 
 
 COLUMN_TYPES: Mapping[str, ColumnType] = {

@@ -15,8 +15,8 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.kernel_log import (
     MANY,
     JobBeside,
-    devices_text,
     kernel_log_findings,
+    named_devices,
     rate_text,
     times_text,
 )
@@ -96,7 +96,7 @@ def _pcie_findings(
 ) -> Iterator[Finding]:
     errors = "errors" if rows.height > 1 else "error"
     what = ", ".join(dict.fromkeys(PCI_ERRORS.get(name, name) for name in names))
-    title = f"PCIe reported {rows.height:,} {kind} {errors} at {devices_text(rows)}{{where}}" + f" ({what})" * bool(
+    title = f"PCIe reported {rows.height:,} {kind} {errors} at {named_devices(rows)}{{where}}" + f" ({what})" * bool(
         what
     )
     details = [times_text(rows), rate_text(rows, rows.height)]
@@ -195,7 +195,7 @@ def kernel_port_reports(
         of_kind = by_port.filter(form == kind)
         for (fault, is_unused), rows in of_kind.group_by("fault", "is_unused", maintain_order=True):
             severity = Severity.INFO if is_unused else worst
-            named = title.replace("{device}", devices_text(rows)).replace("{fault}", str(fault).lower())
+            named = title.replace("{device}", named_devices(rows)).replace("{fault}", str(fault).lower())
             yield from kernel_log_findings(rows, f"{named}{{where}}", [times_text(rows)], severity, CHECK_PORT, job)
     links = kernel_event.filter(form.is_in(["link", "port", "slot"])).with_columns(is_down=is_down)
     carriers = carrier.select(
@@ -217,7 +217,7 @@ def kernel_port_reports(
         is_left_down = bool(rows["is_down"][-1])
         if downs.is_empty() or not (is_left_down or downs.height >= OFTEN):
             continue
-        what = f"PCIe slot {devices_text(rows)}" if rows["form"][0] == "slot" else f"port {port}"
+        what = f"PCIe slot {named_devices(rows)}" if rows["form"][0] == "slot" else f"port {port}"
         title = f"the link of {what}{{where}} went down" + f" {downs.height} times" * (downs.height > 1)
         details = [times_text(downs), "no line shows that it came up again" if is_left_down else "it came up again"]
         yield from kernel_log_findings(downs, title, details, Severity.WARNING, CHECK_PORT, job)

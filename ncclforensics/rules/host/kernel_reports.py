@@ -19,6 +19,7 @@ from ncclforensics.rules.shared.kernel_log import (
     JobBeside,
     devices_text,
     kernel_log_findings,
+    named_devices,
     rate_text,
     times_text,
 )
@@ -372,7 +373,7 @@ def kernel_memory_errors(
     for (kind, block), rows in of_gpus.group_by(text_of("correctability"), text_of("block"), maintain_order=True):
         number = max(rows["errors"].fill_null(1).to_list())  # totals repeat what was counted before
         word = "uncorrected" if kind == "uncorrectable" else "corrected"
-        title = f"AMD GPU {devices_text(rows)}{{where}}: at least {count_of(number, f'{word} error')} in {block}"
+        title = f"AMD GPU {named_devices(rows)}{{where}}: at least {count_of(number, f'{word} error')} in {block}"
         severity = Severity.ERROR if word == "uncorrected" else Severity.WARNING if number >= MANY else Severity.INFO
         yield from kernel_log_findings(rows, title, [times_text(rows)], severity, OF_AMD, job)
 

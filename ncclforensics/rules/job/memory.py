@@ -25,6 +25,7 @@ from ncclforensics.rules.shared.ended_processes import (
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
 UNCORRECTABLE = "UE"  # as EDAC prints it
+OF_SLURM = ["srun", "Slurm"]
 MOST_NAMED = 3
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 # Errors of the system -> what to do about them.
@@ -178,11 +179,25 @@ def shm_too_small(
     crashed = first_exits(process_exit, SIGNAL).filter(
         pl.col("signal").eq(BUS_ERROR) & ~pl.col("rank_id").is_in(broken.to_list()).fill_null(value=False)
     )
-    if not crashed.is_empty():
+    # Slurm starts processes of the host, whose /dev/shm has half of its memory; others start containers, too.
+    of_host = crashed.filter(pl.col("reporter").is_in(OF_SLURM))
+    of_container = crashed.filter(~pl.col("reporter").is_in(OF_SLURM))
+    if not of_container.is_empty():
         detail = "writing to a shared memory segment on a full /dev/shm raises SIGBUS"
         yield exit_finding(
-            crashed, rank, "{processes} crashed with SIGBUS: /dev/shm may be too small", detail, "likely"
+            of_container, rank, "{processes} crashed with SIGBUS: /dev/shm may be too small", detail, "likely"
         )
+    elif not of_host.is_empty():
+        detail = (
+            "a page of memory could not be had: /dev/shm is full, a file that the program maps was cut or its file"
+            " system failed, or the memory of the host is damaged"
+        )
+        finding = exit_finding(of_host, rank, "{processes} crashed with SIGBUS", detail, "certain")
+        finding.remedy = (
+            "on that host df -h /dev/shm and the file system of the data; dmesg -T | grep -iE 'i/o error|edac|mce';"
+            " in a container --shm-size=1g"
+        )
+        yield finding
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("process_exit",), hang=True)

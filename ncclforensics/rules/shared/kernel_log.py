@@ -67,6 +67,11 @@ def devices_text(rows: pl.DataFrame) -> str:
     return some_of(sorted({pci_address(busid) for busid in rows["busid"].cast(pl.String).drop_nulls()}), SHOWN)
 
 
+def named_devices(rows: pl.DataFrame) -> str:
+    """Format the same, or that the lines were given without the addresses."""
+    return devices_text(rows) or "(address left out)"
+
+
 def times_text(rows: pl.DataFrame) -> str:
     """Format when the lines were logged, as printed: `at TIME`, or `from TIME to TIME`; empty without times."""
     times = rows.sort("source", "line").select(LOGGED).to_series().drop_nulls()
