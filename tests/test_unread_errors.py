@@ -109,6 +109,15 @@ ANSWERED = {
         "warning",
         "on gpu-a012 was blocked in the kernel for more than 120 s: nvc:[driver] (pid 41887)",
     ),
+    "blocked-tasks": (
+        (
+            "[26825.8] INFO: task kworker/2:1:5747 blocked for more than 120 seconds.\n"
+            "[26825.8] INFO: task python3:41887 blocked for more than 120 seconds.\n"
+        ),
+        "kernel-driver-reports",
+        "warning",
+        "kworker/2 (pid 5747), python3 (pid 41887)",
+    ),
     "quoted": (
         '"Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost. Reboot the system"\n',
         "cuda-gpu-unreachable",

@@ -10,7 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.verdict.sources.machines import UNCORRECTABLE
 from ncclforensics.data.kernel_faults import UNKNOWN_XID, WATCH, XIDS, XIDS_OF_HARDWARE, Origin
-from ncclforensics.data.names import count_of
+from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
@@ -28,6 +28,7 @@ OF_LINES = ["source", "line"]
 OF_HOST = ["source", "node"]
 RECOVERED = "Nonfatal"
 SHOWN = 2
+SHOWN_PROCESSES = 3
 
 
 @rule(Category.CUDA_ERROR, Severity.WARNING, of=("kernel_event",), hang=True)
@@ -226,13 +227,13 @@ _DRIVER_REPORTS = {
         "boot with iommu=pt, turn ACS off, or give up direct access for a test (NCCL_P2P_DISABLE=1)",
     ),
     "blocked": _Report(
-        "a process{where} was blocked in the kernel for more than {seconds} s: {program} (pid {pid})",
+        "a process{where} was blocked in the kernel for more than {seconds} s: {named}",
         f"{_WAITED_FOR}; a rank that does so is late, or stands still",
         Severity.WARNING,
         _LOOK_AT_TRACE,
     ),
     "waits": _Report(
-        "a process{where} waited in the kernel and could not be interrupted: {program} (pid {pid})",
+        "a process{where} waited in the kernel and could not be interrupted: {named}",
         f"{_WAITED_FOR}; not even SIGKILL ends it meanwhile",
         Severity.WARNING,
         _LOOK_AT_TRACE,
@@ -284,6 +285,8 @@ def kernel_driver_reports(
         device = ", ".join(filter(None, [devices_text(alike), *alike["device"].cast(pl.String).drop_nulls().unique()]))
         fields = {**first, "device": device or "that the line does not name", "where": "{where}"}
         fields["error"] = f"{os.strerror(errno).lower()} (error -{errno})" if errno else "it gave up waiting for it"
+        names = alike.select(pl.format("{} (pid {})", text_of("program"), "pid")).to_series().drop_nulls()
+        fields["named"] = some_of(names.unique(maintain_order=True).to_list(), SHOWN_PROCESSES)
         title = report.title.format_map(fields)
         details = [
             report.detail,
