@@ -55,6 +55,7 @@ GRAMMARS = (
     "progress",
     "rccl",
     "kerneltrace",
+    "stated",
     "warning",
     "diagnostics",
     "pytorch",

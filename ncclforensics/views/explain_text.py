@@ -124,7 +124,7 @@ def of_line(line: LineExplanation, report: Report) -> str:
     `report`: on a log of nothing but this line.
     """
     rows = [f"{name}: {value}" for name, value in line.labels.items() if value is not None]
-    pages = {rule.name: of_rule(rule) for rule in report.rules}
+    rules = {rule.name: rule for rule in report.rules}
     findings = [finding for finding in report.findings if finding.explains and finding.category is not NOTHING_SHOWN]
     if line.shape is not None:
         form = f", form {line.form}" if line.form else ""
@@ -142,11 +142,13 @@ def of_line(line: LineExplanation, report: Report) -> str:
     elif not findings:
         rows += ["unknown line: no pattern matches its beginning; it counts as a line of the application"]
     for finding in findings[:MOST_ANSWERS]:
+        rule = rules[finding.rule]
+        own_remedy = [] if finding.remedy == rule.section("Do") else [sentence(finding.remedy)]
         rows += [
             "",
             f"{finding.title}  ({finding.certainty})",
-            sentence(finding.detail),
+            *(sentence(finding.detail), *own_remedy),
             "",
-            *pages[finding.rule].splitlines(),
+            *of_rule(rule).splitlines(),
         ]
     return "\n".join(printable(row) for row in rows).strip("\n")

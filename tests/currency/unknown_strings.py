@@ -41,10 +41,12 @@ FILLINGS = (
     ("AllReduce", "1024"),
     ("NET/IB", "3"),
     ("/etc/file", "3"),
+    ("2.30.7", "3"),
 )
+WARNING_PREFIX = "gpu-a012:41887:42107 [3] init.cc:100 NCCL WARN "
 NCCL_PREFIXES = (
     "gpu-a012:41887:42107 [3] NCCL INFO ",
-    "gpu-a012:41887:42107 [3] init.cc:100 NCCL WARN ",
+    WARNING_PREFIX,
     "gpu-a012:41887 NCCL DIAG ",
     "",
 )
@@ -102,8 +104,11 @@ def is_message(text: str, library: str) -> bool:
     return not OTHER.search(text) and ("torch" not in library or bool(OF_PROCESS_GROUPS.search(text)))
 
 
-def unknown_messages(messages: Iterable[str], *, is_fragmentary: bool) -> Iterator[str]:
-    """The messages that no grammar knows. `is_fragmentary`: they are parts that a stream of C++ puts together."""
+def unknown_messages(messages: Iterable[str], *, is_fragmentary: bool, prefixes: tuple[str, ...] = ()) -> Iterator[str]:
+    """The messages that no grammar knows, behind any of these prefixes, or all that such lines may have.
+
+    `is_fragmentary`: they are parts that a stream of C++ puts together.
+    """
     wanted = [text.strip() for text in messages]
     examples = "\n".join(example for shape in dialect().shapes for example in shape.examples)
     if is_fragmentary:
@@ -111,7 +116,7 @@ def unknown_messages(messages: Iterable[str], *, is_fragmentary: bool) -> Iterat
         left = [text for text in wanted if text not in examples and not any(text in literal for literal in literals)]
     else:
         left = [text for text in wanted if not re.search(_as_regex(text), examples, re.MULTILINE)]
-    known = _matching(left, TORCH_PREFIXES if is_fragmentary else NCCL_PREFIXES)
+    known = _matching(left, prefixes or (TORCH_PREFIXES if is_fragmentary else NCCL_PREFIXES))
     yield from (text for text in left if text not in known)
 
 

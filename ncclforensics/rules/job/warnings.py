@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import without_collnet_setup
+from ncclforensics.analyses.job.ends.warnings import OFTEN_HARMLESS, UNSHAPED
 from ncclforensics.data.names import count_of
 from ncclforensics.data.nccl_sources import (
     INTERNAL,
@@ -20,12 +21,15 @@ from ncclforensics.data.nccl_sources import (
     topic,
 )
 from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.grammar.meanings import Kind
 from ncclforensics.rules.finding import QUOTED_WARNING, Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import first_value, group_finding
 
 ADVICE = ("system_advice", "setting_refused", "setting_status")  # on variables and on how the host is set up
 P2P_FILE = "transport/p2p.cc"
+# A shape names the sentence, and its grammar says what it means; all facts mean is that NCCL works.
+IS_EXPLAINED = pl.col("frame").is_in(UNSHAPED).not_() & pl.col("meaning").is_not_null()
 SHOWN_STEPS = 4  # of a chain of returned errors
 OF_RESULTS = {
     1: Category.CUDA_ERROR,
@@ -47,6 +51,26 @@ def warn_unexplained(
     Do: search for the sentence in NCCL's issues and release notes; print the lines before it with NCCL_DEBUG=INFO.
     Sources: nccl: src/debug.cc (ncclDebugLog), src/include/checks.h; NCCL user guide, troubleshooting.
     """
+    yield from _by_place(nccl_warning.filter(~IS_EXPLAINED), rank, communicator_progress)
+
+
+@rule(Category.INIT_FAILURE, Severity.WARNING, of=("nccl_warning",), hang=True, fallback=True)
+def warn_explained(
+    nccl_warning: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame
+) -> Iterator[Finding]:
+    """NCCL printed a warning whose meaning is known, and that no rule of its own judges.
+
+    Means: NCCL printed the sentence of the title, and the detail says what it states. Where a chain of returned errors
+    (`file:line -> code`) follows, the warning is the cause of the error that the application got.
+    Not when: the process went on: it completed init or made calls afterwards; then the warning is only noted.
+    Do: look at the lines before it, and at the first warning of the other ranks.
+    Sources: the marks in grammars/, from the sources of NCCL; nccl: src/debug.cc (ncclDebugLog), src/include/checks.h.
+    """
+    yield from _by_place(nccl_warning.filter(IS_EXPLAINED), rank, communicator_progress)
+
+
+def _by_place(nccl_warning: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame) -> Iterator[Finding]:
+    """Return a finding for each place in the sources, or text, that warned."""
     has_chain = pl.col("chain").list.len() > 0
     by_place = nccl_warning.with_columns(key=pl.coalesce("site", "text"), has_chain=has_chain).sort("pos")
     alike = ["frame", "form", "key", "went_on", "has_chain", "is_returned"]
@@ -57,8 +81,10 @@ def warn_unexplained(
 def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame) -> Finding:
     row = rows.row(0, named=True)
     has_chain = bool(row["has_chain"])
-    is_shaped = row["frame"] not in ("warning", "plugin_warning")
-    is_harmless = row["went_on"] or row["is_attention"] or (is_shaped and not has_chain)
+    is_shaped = row["frame"] not in UNSHAPED
+    has_remedy = bool(row["remedy"])  # without one in its grammar, another rule weighs such lines
+    is_failure = row["kind"] == Kind.FAILURE and has_remedy and row["frame"] not in OFTEN_HARMLESS
+    is_harmless = row["went_on"] or row["is_attention"] or not (is_failure or has_chain)
     is_late = is_shaped and row["at_end"]
     sentence = QUOTED_WARNING if is_shaped else str(row["text"] or "")
     parts = [*filter(None, [row["meaning"] if is_shaped else None]), _extent(rows, row)]
@@ -78,7 +104,7 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
         more["severity"] = Severity.ERROR
     certainty = "likely" if is_cause else "possible"
     finding = group_finding(rows, rank, f"NCCL WARN on {{processes}}: {sentence}", "; ".join(parts), certainty, **more)
-    category = Category(topic(row["site"], row["text"]))
+    category = Category(row["category"] if is_shaped and has_remedy else topic(row["site"], row["text"]))
     if row["frame"] in ADVICE:
         category = Category.ENVIRONMENT
     elif row["frame"] == "plugin_warning" and row["site"]:

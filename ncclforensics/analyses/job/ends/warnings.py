@@ -31,6 +31,7 @@ FOLLOWING = {"socket_error": "progress", "proxy_error": "aborted"}
 FRAMES = (
     *("failure", "shared_memory", "verbs", "ib_unusable", "ib_incompatible", "failover", "socket_error"),
     *("unix_socket", "proxy_error", "p2p_failure", "nvlink_fabric", "argument", "usage", "no_algorithm", "xml_error"),
+    "stated_warning",
     *UNSHAPED,
     *sorted(OFTEN_HARMLESS),
 )  # fmt: skip
@@ -52,8 +53,10 @@ NCCL_WARNING = {
     "is_consequence": pl.Boolean(),  # it reports what followed from another failure
     "chain": pl.List(pl.String()),  # `file:line -> code` lines up to the next warning
     "result": pl.Int32(),  # the last code of the chain
-    "meaning": pl.String(),  # what its grammar says of such lines; null for facts
-    "remedy": pl.String(),
+    "kind": pl.String(),  # what its grammar says of such lines: failure, condition or consequence; null for facts
+    "category": pl.String(),  # of findings
+    "meaning": pl.String(),  # what happened
+    "remedy": pl.String(),  # empty where a rule of its own judges such lines
     "is_returned": pl.Boolean(),  # the chain reaches a caller near the application's call
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -78,6 +81,7 @@ def nccl_warning(
     usage: pl.DataFrame,
     no_algorithm: pl.DataFrame,
     xml_error: pl.DataFrame,
+    stated_warning: pl.DataFrame,
     warning: pl.DataFrame,
     plugin_warning: pl.DataFrame,
     shared_library: pl.DataFrame,
@@ -135,7 +139,8 @@ def nccl_warning(
     jobs = rank.group_by(OWNER).agg(pl.col("job").first())
     progress = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
     classes = load("warning").form_classes("failure")
-    meanings = stated_line.select("source", "line", "frame", "meaning", "remedy").unique(["source", "line", "frame"])
+    place = ["source", "line", "frame"]
+    meanings = stated_line.select(*place, "kind", "category", "meaning", "remedy").unique(place)
     kind = pl.col("form").replace_strict(classes, default=None, return_dtype=pl.String)
     is_consequence = (pl.col("frame") == "failure") & kind.is_in([AFTER, LOST])
     is_consequence |= pl.col("form") == pl.col("frame").replace_strict(FOLLOWING, default=None, return_dtype=pl.String)
@@ -150,7 +155,7 @@ def nccl_warning(
         .join(jobs, on=OWNER, how="left", nulls_equal=True)
         .join(progress, on=OWNER, how="left", nulls_equal=True)
         .pipe(add_program_end, program_end)
-        .join(meanings, on=["source", "line", "frame"], how="left")
+        .join(meanings, on=place, how="left")
         .with_columns(
             went_on=(pl.col("pos") < pl.col("last_pos")).fill_null(False),
             at_end=(pl.col("pos") > pl.min_horizontal("end_pos", "own_end_pos", "success_pos")).fill_null(False),
