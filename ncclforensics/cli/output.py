@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import FailOn, Format
-from ncclforensics.data.names import printable
+from ncclforensics.data.names import bytes_text, printable
 from ncclforensics.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,10 +115,8 @@ def check_writable(output: Path) -> None:
 
 def tell_written(output: Path) -> None:
     """Name on stderr the file that was written, and its size."""
-    from rich.filesize import decimal
-
     if output.is_file():
-        print(f"wrote {printable(str(output))} ({decimal(output.stat().st_size)})", file=sys.stderr)
+        print(f"wrote {printable(str(output))} ({bytes_text(output.stat().st_size)})", file=sys.stderr)
 
 
 def write_bytes(data: bytes, output: Path | None, reports: Iterable[Report]) -> None:

@@ -200,6 +200,19 @@ class Dialect:
         return replace(self, shapes=self.last_shapes, embedded_formats=(), detected=(), base=None)
 
     @cached_property
+    def untagged_prefixes(self) -> list[tuple[Shape, Pattern]]:
+        """The prefixes of launchers that are tried in texts in which no tag was found."""
+        return [
+            (shape, pattern) for shape in self.launcher_prefixes if shape.priority <= 0 for pattern in shape.patterns
+        ]
+
+    @cached_property
+    def has_each_prefix(self) -> list[pl.Expr]:
+        """Whether a text has each of these prefixes."""
+        regexes = [pattern.regex for _, pattern in self.untagged_prefixes]
+        return [pl.col("text").str.contains(regex).alias(str(number)) for number, regex in enumerate(regexes)]
+
+    @cached_property
     def with_all_formats(self) -> Dialect:
         """This dialect with the shapes of all embedded formats."""
         return self._including(self.embedded_formats)

@@ -27,7 +27,7 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
     wherever a tag was found. What still stands in front of lines is learned from them.
     """
     prefixes: list[Pattern] = []
-    parts = _parts(sample, dialect)
+    parts = [part for part in _parts(sample, dialect) if part.height] or [sample]
     sample = pl.concat([part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)])
     certain = [
         pattern for shape in dialect.launcher_prefixes if -1 <= shape.priority <= 0 for pattern in shape.patterns
@@ -37,12 +37,12 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
         if _has_no_prefix(sample["text"], dialect):
             break
         is_nccl = sample["text"].str.contains(dialect.prefix_regex)
+        # All at once: ten thousand files without a prefix cost as many queries.
+        hits = sample.select(dialect.has_each_prefix)
         tried = [
             (shape, pattern, has_prefix)
-            for shape in dialect.launcher_prefixes
-            if shape.priority <= 0
-            for pattern in shape.patterns
-            if (has_prefix := sample["text"].str.contains(pattern.regex)).any()
+            for (shape, pattern), has_prefix in zip(dialect.untagged_prefixes, hits, strict=True)
+            if has_prefix.any()
         ]
         # Most files have no prefix at all; counting the signatures of all formats would take most of the time.
         is_doubtful = any(shape.priority < 0 for shape, _, _ in tried)
