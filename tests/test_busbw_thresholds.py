@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from ncclforensics.analyses.benchmark.host_network import host_network
-from ncclforensics.rules.benchmark import busbw, link_tests, named_nics, sweeps
+from ncclforensics.rules.benchmark import busbw, limits, link_tests, named_nics, sweeps
 from ncclforensics.rules.finding import Finding
 from tests.rule_rows import NOTHING, Row, findings_of
 
@@ -76,6 +76,8 @@ def test_a_host_of_an_unknown_kind_or_a_small_size_is_not_judged(row: Row, size:
         ("AMD Instinct MI300X", 2, 47.7, []),  # one link of seven
         ("AMD Instinct MI300X", 2, 20.0, [WARNING]),
         ("AMD Instinct MI300X", 8, 47.7, [WARNING]),
+        ("AMD Instinct MI300X", 4, 47.7, []),  # RCCL may use a part of their links
+        ("AMD Instinct MI300X", 4, 30.0, [WARNING]),  # less than one link
         ("NVIDIA GH200 120GB", 4, 338.8, []),
     ],
 )
@@ -155,6 +157,27 @@ def test_machines_that_a_plugin_names_are_judged_by_their_adapters(
 ) -> None:
     row = run(*HOSTS, nranks=2 * gpus, listed_devices=2 * gpus)
     assert short(expected(row, measured(gigabytes), host_network=by_plugin(**fields))) == found
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "found"),
+    [
+        (71.0, []),  # all_gather of two hosts: Google, cluster-toolkit
+        (83.3, []),  # all_reduce of two hosts, a public run
+        (23.7, [NOTE]),  # the same hosts over sockets
+    ],
+)
+@pytest.mark.parametrize("links", [[], ["gpu-a", "gpu-b"]])
+def test_tcpx_is_judged_by_what_it_reaches(gigabytes: float, found: list[tuple[str, str]], links: list[str]) -> None:
+    rows = [{"host": host, "form": "starting", "net": "GPUDirectTCPX", "source": 0, "line": 1} for host in HOSTS]
+    stated = [row for host in links for row in nics(host, count=4, rate=25.0)]  # NCCL's own lines on the adapters
+    network = host_network(
+        link=pl.DataFrame(stated, {**NOTHING["link"].schema}) if stated else NOTHING["link"],
+        google_net=pl.DataFrame(rows, schema=NOTHING["google_net"].schema),
+        **{name: NOTHING[name] for name in ("port_state", "net_devices", "libfabric")},
+    )
+    assert network["rate"].to_list() == [100.0, 100.0]
+    assert short(expected(run(*HOSTS), measured(gigabytes), host_network=network.to_dicts())) == found
 
 
 def test_half_a_thousand_hosts_reach_less_without_a_fault() -> None:
@@ -335,17 +358,55 @@ def test_a_test_drops_above_a_size(rates: tuple[float, ...], above: str | None) 
     ],
 )
 def test_pairs_that_all_carry_what_pcie_carries_are_named(gpu: str, gigabytes: float, found: int) -> None:
+    frames = pairs(gpu, "Unidirectional P2P=Enabled", gigabytes)
+    assert len(findings_of(link_tests.bench_pairs_below_links, **frames)) == found
+
+
+def pairs(gpu: str, test: str, gigabytes: float, matrix: int = 0) -> dict[str, list[Row]]:
+    """A matrix of four GPUs whose pairs all carry the same."""
     cells = [
         {
-            "matrix": 0, "ends": "GPU", "kind": "bandwidth", "has_peer_access": True, "row": row, "column": column,
-            "value": gigabytes,
+            "matrix": matrix, "ends": "GPU", "kind": "bandwidth", "has_peer_access": True, "test": test,
+            "row": row, "column": column, "value": gigabytes,
         }
         for row in range(4)
         for column in range(4)
     ]  # fmt: skip
-    devices = [{"device": nth, "gpu": gpu} for nth in range(4)]
+    return {"gpu_pair": cells, "pair_device": [{"device": nth, "gpu": gpu} for nth in range(4)]}
 
-    assert len(findings_of(link_tests.bench_pairs_below_links, gpu_pair=cells, pair_device=devices)) == found
+
+@pytest.mark.parametrize(
+    ("test", "gigabytes", "found"),
+    [
+        ("Bidirectional P2P=Enabled", 104.0, 1),  # PCIe 5.0 in both directions
+        ("device_to_device_bidirectional_memcpy_write_ce Total", 104.0, 1),
+        ("Bidirectional P2P=Enabled", 740.0, 0),
+        ("device_to_device_memcpy_read_ce", 104.0, 0),
+        ("device_to_device_bidirectional_memcpy_read_ce", 104.0, 0),  # older versions: one direction, or both
+    ],
+)
+def test_a_matrix_of_both_directions_counts_half(test: str, gigabytes: float, found: int) -> None:
+    one_way, both_ways = pairs(H100, "Unidirectional P2P=Enabled", 42.0), pairs(H100, test, gigabytes, matrix=1)
+    frames = {**one_way, "gpu_pair": one_way["gpu_pair"] + both_ways["gpu_pair"]}
+    assert len(findings_of(link_tests.bench_pairs_below_links, **frames)) == found
+
+
+@pytest.mark.parametrize(
+    ("gpu", "test", "gigabytes", "found"),
+    [
+        (H100, "Unidirectional P2P=Enabled", 376.0, []),
+        (H100, "Unidirectional P2P=Enabled", 740.0, ["450 GB/s that the links of one carry one way"]),
+        (H100, "Bidirectional P2P=Enabled", 740.0, []),
+        (H100, "Bidirectional P2P=Enabled", 1200.0, ["900 GB/s that the links of one carry both ways"]),
+        (H100, "device_to_device_bidirectional_memcpy_read_sm", 740.0, []),
+        ("NVIDIA L40S", "Bidirectional P2P=Enabled", 52.0, []),
+        ("NVIDIA L40S", "Unidirectional P2P=Enabled", 52.0, ["32 GB/s that the links of one carry one way"]),
+        ("a GPU of tomorrow", "Unidirectional P2P=Enabled", 9000.0, []),
+    ],
+)
+def test_pairs_are_refused_beyond_the_links_of_a_gpu(gpu: str, test: str, gigabytes: float, found: list[str]) -> None:
+    titles = [finding.title for finding in findings_of(limits.bench_impossible, **pairs(gpu, test, gigabytes))]
+    assert [title.partition("more than the ")[2] for title in titles] == found
 
 
 def sweep(*slow: tuple[str, str]) -> list[Finding]:

@@ -181,6 +181,14 @@ def test_limits_hold_for_what_machines_were_measured_to_reach() -> None:
         ("NVIDIA B300 SXM6 AC", 8, 1, 1_700.0, 1),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 4, 1, 34.0, 0),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 4, 1, 70.0, 1),
+        ("NVIDIA A10G", 4, 1, 22.0, 0),
+        ("NVIDIA A10G", 4, 1, 36.0, 1),
+        ("NVIDIA A100 80GB PCIe", 2, 1, 193.0, 0),  # with a bridge: azurehpc-health-checks
+        ("NVIDIA A100 80GB PCIe", 4, 1, 25.0, 0),  # two bridged pairs
+        ("NVIDIA A100 80GB PCIe", 8, 1, 193.0, 1),  # data of each pair passes two slots
+        ("AMD Instinct MI300X", 4, 1, 144.0, 0),
+        ("AMD Instinct MI300X", 4, 1, 300.0, 1),  # three links of seven
+        ("AMD Instinct MI300X", 8, 1, 312.9, 0),
         ("a GPU of tomorrow", 8, 1, 8_360.0, 0),
     ],
 )

@@ -29,6 +29,8 @@ from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.cli import main
 from ncclforensics.report.build import Report
 from ncclforensics.report.redacted_run import redact_report
+from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
+from ncclforensics.simulate.fabric_text import write_fabric
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.tui import content, terminal
@@ -324,6 +326,23 @@ def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
         assert str(report.run["benchmark"]["collective"][0]) in text_of(app)
 
     walk(LoadedApp(report), steps)
+
+
+def test_the_fabric_of_a_map_is_drawn_with_its_deviating_switches_marked(tmp_path: Path) -> None:
+    fabric = simulated_fabric(24, 2, FabricFault.UPLINKS_MISSING, seed=7)
+    write_fabric(fabric, FabricFault.UPLINKS_MISSING, tmp_path)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("6")
+        await pilot.pause()
+        shown = text_of(app)
+        assert "FABRIC" in shown
+        drawn = {line.split()[0]: line for line in shown.splitlines() if line.split()[:1] in (["leaf"], ["spine"])}
+        assert f"▲ {fabric.truth['switch']}" in drawn["leaf"]
+        assert "■" in drawn["spine"]
+        assert "▲" not in drawn["spine"]
+
+    walk(LoadedApp(analyze([tmp_path], everything=True)), steps)
 
 
 def test_late_ranks_and_the_step_since_which_they_are_late_are_shown() -> None:

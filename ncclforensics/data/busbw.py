@@ -42,6 +42,8 @@ _AZURE = "azurehpc-health-checks"
 _V100 = ("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB")
 _A100 = ("A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB", "A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "A100-SXM-80GB")
 _H100 = ("NVIDIA H100 80GB HBM3",)
+_MI300X = "AMD Instinct MI300X"
+MESH = {_MI300X: 64.0}  # one link to each other GPU of the host
 MACHINES = (
     Machine(_V100, 8, 150, (110, 135), None, f"{_AZURE}, ND40rs v2: at least 110"),
     Machine(_A100, 8, 300, (228, 237), None, f"{_GUIDE}: 234.9; {_AZURE}: at least 228"),
@@ -49,9 +51,10 @@ MACHINES = (
     Machine(_H100, 8, 450, (360, 370), (460, 482), f"{_GUIDE}: 367, 480; {_AZURE}: at least 460", 4),
     Machine(("NVIDIA H200",), 8, 450, (360, 370), (460, 482), f"{_GUIDE}: 367 and 480; {_AZURE}: at least 431", 4),
     Machine(("NVIDIA B200",), 8, 900, (673, 683), (838, 846), f"{_GUIDE}: 682 and 838"),
-    Machine(("AMD Instinct MI300X",), 8, 448, (304, 317), None, "AMD, MI300X system validation: at least 304"),
-    # Two of eight use one of seven links: 64 GB/s, of which 48 can be used.
-    Machine(("AMD Instinct MI300X",), 2, 64, (46, 48), None, f"{_GUIDE}: 47.7, one link of seven"),
+    Machine((_MI300X,), 8, 448, (304, 317), None, "AMD, MI300X system validation: at least 304"),
+    # Two of eight use one of seven links: 64 GB/s, of which 48 can be used. Of three to seven no figure is published,
+    # and RCCL opens fewer channels than eight have (ROCm/rccl#1270): they reach at least what two do.
+    Machine((_MI300X,), 7, 64, (46, 48), None, f"{_GUIDE}: two reach 47.7 over one link; more have more", 2),
     Machine(("NVIDIA GH200 120GB",), 4, 450, (330, 339), None, "CSCS Alps: 338.8"),
     Machine(("NVIDIA H100 NVL",), 2, 300, (205, 210), None, f"{_AZURE}, NC H100 v5: 208"),
 )
@@ -79,11 +82,35 @@ _PCIE_5 = (
     "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
     "NVIDIA GeForce RTX 5090",
 )
-_PCIE_4 = ("NVIDIA L4", "NVIDIA L40", "NVIDIA L40S", "NVIDIA GeForce RTX 4090")
+_PCIE_4 = (
+    *("NVIDIA L4", "NVIDIA L40", "NVIDIA L40S", "NVIDIA L20", "NVIDIA A10", "NVIDIA A10G"),
+    *("NVIDIA GeForce RTX 4090", "NVIDIA RTX 6000 Ada Generation"),
+)
+_PCIE_3 = ("Tesla T4", "Tesla V100-PCIE-16GB", "Tesla V100-PCIE-32GB", "Tesla P100-PCIE-16GB")
+_SLOT = {3: 15.75, 4: 31.5, 5: 63.0}  # GB/s of sixteen lanes, one way
 LINKS = {
     "NVIDIA B300 SXM6 AC": (900.0, True),
-    **dict.fromkeys(_PCIE_5, (63.0, False)),
-    **dict.fromkeys(_PCIE_4, (31.5, False)),
+    **dict.fromkeys(_PCIE_5, (_SLOT[5], False)),
+    **dict.fromkeys(_PCIE_4, (_SLOT[4], False)),
+    **dict.fromkeys(_PCIE_3, (_SLOT[3], False)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bridged:
+    """PCIe cards that NVLink bridges may connect in groups; GB/s, one way (NVIDIA's data sheets count both ways)."""
+
+    gpus: int  # of the largest group
+    link: float  # of the bridges of one GPU
+    slot: float
+
+
+BRIDGED = {
+    **dict.fromkeys(("A100-PCIE-40GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"), Bridged(2, 300.0, _SLOT[4])),
+    **dict.fromkeys(("NVIDIA H100 PCIe", "NVIDIA H100 NVL"), Bridged(2, 300.0, _SLOT[5])),
+    "NVIDIA H200 NVL": Bridged(4, 450.0, _SLOT[5]),
+    "NVIDIA A30": Bridged(2, 100.0, _SLOT[4]),
+    **dict.fromkeys(("NVIDIA A40", "NVIDIA RTX A6000", "NVIDIA GeForce RTX 3090"), Bridged(2, 56.25, _SLOT[4])),
 }
 
 
@@ -101,34 +128,41 @@ def machine_of(gpu: str, gpus: int) -> Machine | None:
 
 # Share of a GPU's links that any pair of a host has to itself: on boards of four a third, of eight MI300X a seventh;
 # all of them behind NVSwitches. In hosts with V100 some pairs have none.
-PAIR_SHARE = {**dict.fromkeys((*_A100, *_H100, "NVIDIA H200", "NVIDIA B200"), 1 / 3), "AMD Instinct MI300X": 1 / 7}
+PAIR_SHARE = {**dict.fromkeys((*_A100, *_H100, "NVIDIA H200", "NVIDIA B200"), 1 / 3), _MI300X: 1 / 7}
 PAIR_BAD = 0.5  # of that; PCIe carries less
 
 
 LIMIT_MARGIN = 1.07  # figures above a limit by less are of rounding, or of a clock
 
 
-def link_of(gpu: str) -> tuple[float, bool] | None:
+def link_of(gpu: str, gpus: int | None = None) -> tuple[float, bool] | None:
     """Return GB/s of all links of a GPU one way, and whether its switch reduces (NVLS); None for unknown models.
+
+    `gpus`: of its host, as far as they take part; where every pair has a link of its own, the others are not used.
 
     >>> link_of("NVIDIA H100 80GB HBM3"), link_of("a GPU of tomorrow")
     ((450, True), None)
     """
     if gpu in RACKS:
         return RACKS[gpu].link, True
+    if gpu in BRIDGED:
+        return BRIDGED[gpu].link, False
+    if gpu in MESH and gpus and gpus > 1:
+        return MESH[gpu] * (min(gpus, 8) - 1), False
     known = next((machine for machine in MACHINES if gpu in machine.models and machine.link), None)
     return (known.link, known.offloaded is not None) if known and known.link else LINKS.get(gpu)
 
 
 def domains_of(gpu: str, ranks: int, hosts: int) -> int:
-    """The fewest groups of GPUs that NVLink connects, with so many ranks: a host each, or a rack.
+    """The fewest groups of GPUs that NVLink connects, with so many ranks: a host each, a rack, or bridged cards.
 
     >>> domains_of("NVIDIA H100 80GB HBM3", 16, 2)
     2
     >>> domains_of("NVIDIA GB200", 72, 18), domains_of("NVIDIA GB200", 80, 20)
     (1, 2)
     """
-    return -(-ranks // RACKS[gpu].gpus) if gpu in RACKS else hosts
+    group = RACKS.get(gpu) or (BRIDGED.get(gpu) if hosts == 1 else None)
+    return -(-ranks // group.gpus) if group else hosts
 
 
 def limit_of(

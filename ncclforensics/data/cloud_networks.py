@@ -12,7 +12,9 @@ OF_PLATFORM = {
     **dict.fromkeys(("p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"), 400.0),
     "p6-b300.48xlarge": 800.0,
 }
-# Google's plugins run on one family each: a3-megagpu; a3-ultragpu and a4. Over GPUDirectTCPX (a3-highgpu) all_gather is
-# known to reach 0.71 of what the adapters carry: too near to what would be slow.
-OF_PLUGIN = {"FasTrak": 200.0, "gIB": 400.0}
+# Google's plugins run on one family each: a3-megagpu; a3-ultragpu and a4; a3-highgpu.
+OF_PLUGIN = {"FasTrak": 200.0, "gIB": 400.0, "GPUDirectTCPX": 100.0}
+# Plugins over which healthy hosts reach a smaller share of that: on two hosts all_gather 71 GB/s (Google,
+# cluster-toolkit), all_reduce 83 (a public run of 16 H100); 24 over sockets.
+OVER_TCP = ("GPUDirectTCPX",)
 OF_PROVIDER = {"cxi": 25.0}  # of one adapter

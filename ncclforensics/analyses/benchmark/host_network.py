@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.data.cloud_networks import OF_PLATFORM, OF_PLUGIN, OF_PROVIDER
+from ncclforensics.data.cloud_networks import OF_PLATFORM, OF_PLUGIN, OF_PROVIDER, OVER_TCP
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -12,7 +12,7 @@ HOST_NETWORK = {
     "host": pl.String(),  # without its domain
     "nics": pl.UInt32(),  # null: only their sum is known
     "rate": pl.Float64(),  # GB/s of all of them, in one direction
-    "by": pl.String(),  # nccl, ports, machine (its name, or a plugin that runs on one kind), provider (of Libfabric)
+    "by": pl.String(),  # nccl, ports, provider (of Libfabric); of plugins machine, or tcp, over which less is reached
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -26,7 +26,9 @@ def _of_plugins(libfabric: pl.DataFrame, google_net: pl.DataFrame) -> pl.DataFra
     named = libfabric.select(*at, rate=machine, by=pl.lit("machine"))
     plugin = pl.coalesce(text_of("net"), pl.when(text_of("form") == "gib").then(pl.lit("gIB")))
     only = google_net.select(
-        *at, rate=plugin.replace_strict(OF_PLUGIN, default=None, return_dtype=pl.Float64), by=pl.lit("machine")
+        *at,
+        rate=plugin.replace_strict(OF_PLUGIN, default=None, return_dtype=pl.Float64),
+        by=pl.when(plugin.is_in(OVER_TCP)).then(pl.lit("tcp")).otherwise(pl.lit("machine")),
     )
     of_one = text_of("provider").replace_strict(OF_PROVIDER, default=None, return_dtype=pl.Float64)
     counted = libfabric.select(*at, "nics", rate=of_one * pl.col("nics"), by=pl.lit("provider"))
@@ -73,6 +75,10 @@ def host_network(
     )
     counted = most.with_columns(rate=pl.col("nics") * pl.col("rate_Gbps") / BITS)
     others = counted.join(stated, on="host", how="anti").select(stated.columns)
-    known = pl.concat([stated, others], how="vertical_relaxed")
-    more = _of_plugins(libfabric, google_net).join(known, on="host", how="anti")
+    of_plugins = _of_plugins(libfabric, google_net)
+    over_tcp = pl.col("host").is_in(of_plugins.filter(pl.col("by") == "tcp")["host"].implode())
+    known = pl.concat([stated, others], how="vertical_relaxed").with_columns(
+        by=pl.when(over_tcp).then(pl.lit("tcp")).otherwise("by")
+    )
+    more = of_plugins.join(known, on="host", how="anti")
     return pl.concat([known, more.select(stated.columns)], how="vertical_relaxed")

@@ -147,7 +147,7 @@ def _networks(row: Row, host_network: pl.DataFrame) -> pl.DataFrame:
     """The adapters of the hosts of a test; of ports without a log only as many as GPUs, or at least FEWEST_NICS."""
     hosts = [short_name(host) for host in row["hosts"] or []]
     is_clear = (pl.col("by") == "nccl") | (pl.col("nics") >= FEWEST_NICS) | (pl.col("nics") == _ranks_per_host(row))
-    is_complete = (pl.col("by") == "machine") & (_ranks_per_host(row) == GPUS)
+    is_complete = pl.col("by").is_in(["machine", "tcp"]) & (_ranks_per_host(row) == GPUS)
     return host_network.filter(pl.col("host").is_in(hosts) & (is_clear | is_complete).fill_null(value=False))
 
 
@@ -218,12 +218,15 @@ def _below_nics(
     count = f" ({nics['nics'][0]})" if nics["nics"][0] else ""
     ceiling = min(rate, machine.ring[0]) if machine else rate
     share = best["busbw"] / ceiling
-    if share >= (WATCH_OVER_NETWORK if len(row["hosts"]) < MANY_HOSTS else BAD_OVER_NETWORK):
+    is_over_tcp = (nics["by"] == "tcp").any()
+    is_usually_less = is_over_tcp or len(row["hosts"]) >= MANY_HOSTS
+    if share >= (BAD_OVER_NETWORK if is_usually_less else WATCH_OVER_NETWORK):
         return
     net = transport.filter(is_of_run & (pl.col("medium").cast(pl.String) == "NET"))
     sockets = net.filter(pl.col("transport").str.contains("Socket", literal=True))
     is_explained = net.height > 0 and (sockets.height > 0 or not net["is_gdr"].any())
     explanation = "data goes over sockets" if sockets.height else "no connection uses GPUDirect RDMA"
+    is_slow = share < BAD_OVER_NETWORK and not is_over_tcp
     limiting = "NICs of a host carry" if ceiling == rate else "GPUs of a host reach among themselves"
     yield Finding(
         title=f"{row['collective']} on {row['nranks']} ranks of {len(row['hosts'])} hosts: "
@@ -231,8 +234,8 @@ def _below_nics(
         detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; a host's NICs{count} carry {rate:.0f} GB/s"
         + (f", its GPUs {machine.ring[0]:.0f} among themselves" if machine else "")
         + f"; {explanation}" * is_explained,
-        certainty="likely" if share < BAD_OVER_NETWORK else "possible",
-        severity=Severity.WARNING if share < BAD_OVER_NETWORK else Severity.INFO,
+        certainty="likely" if is_slow else "possible",
+        severity=Severity.WARNING if is_slow else Severity.INFO,
         role=Role.CONSEQUENCE if is_explained else Role.CAUSE,
         hosts=row["hosts"],
         evidence=[

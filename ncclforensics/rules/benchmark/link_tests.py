@@ -22,6 +22,7 @@ from ncclforensics.data.verbs import STATUS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.benchmark_text import between_gpus
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
 # Pairs that share the network, where one slow host of four takes part in half of all pairs.
@@ -132,29 +133,24 @@ def bench_pairs_below_links(gpu_pair: pl.DataFrame, pair_device: pl.DataFrame) -
     Means: the links between the GPUs are not used: they are down, switched off (NVreg_NvLinkDisable), the fabric
     manager does not run, or a virtual machine or container does not see them.
     Not when: the GPU is a PCIe card, whose name differs; some pairs have no link by design (V100); peer access is off,
-    or was not tested. Figures of specifications, such as 900 GB/s of an H100, count both directions: one has half.
+    or was not tested. Figures of specifications, such as 900 GB/s of an H100, count both directions: one has half,
+    and of tests that add both directions half is compared.
     Do: nvidia-smi nvlink -s; nvidia-smi topo -m; nvidia-smi -q (Fabric); systemctl status nvidia-fabricmanager.
     Sources: NVIDIA H100 and A100 data sheets; CSCS Alps (boards of four); cuda-samples, p2pBandwidthLatencyTest.
     """
-    cells = gpu_pair.filter(
-        (pl.col("kind") == "bandwidth")
-        & (pl.col("ends") == "GPU")
-        & (pl.col("row") != pl.col("column"))
-        & pl.col("has_peer_access").fill_null(True)
-    )
-    models = pair_device.group_by("source").agg(text_of("gpu").drop_nulls().unique().alias("models"))
-    known = cells.join(models.filter(pl.col("models").list.len() == 1), on="source", maintain_order="left")
-    for _, rows in known.group_by("source", maintain_order=True):
-        model = rows["models"][0][0]
+    pairs = between_gpus(gpu_pair, pair_device).filter(pl.col("has_peer_access").fill_null(True))
+    for _, rows in pairs.group_by("source", maintain_order=True):
+        model = rows["model"][0]
         link, share = link_of(model), PAIR_SHARE.get(model)
-        fastest = rows.group_by("matrix").agg(pl.col("value").median()).sort("value", "matrix").tail(1)
+        one_way = pl.col("value") / pl.when("is_sum_of_both_ways").then(2).otherwise(1)
+        fastest = rows.group_by("matrix").agg(one_way.median()).sort("value", "matrix").tail(1)
         best = float(fastest["value"][0])
         if link is None or share is None or best >= PAIR_BAD * share * link[0]:
             continue
         yield Finding(
             title=f"pairs of {model} carry {bandwidth_text(best)}: what PCIe carries, and not the links between them",
             detail=f"the links of such a GPU carry {link[0]:.0f} GB/s one way, {link[0] * share:.0f} or more of them "
-            "between any two; this is the median of all pairs in the fastest test",
+            "between any two; this is the median of all pairs in the fastest test, one way",
             certainty="likely",
             evidence=evidence_lines(rows.join(fastest, on="matrix", how="semi", maintain_order="left")),
         )

@@ -1,10 +1,12 @@
-"""Texts on benchmarks in the titles of findings."""
+"""Texts on benchmarks in the titles of findings, and rows that several rules read."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import polars as pl
+
+from ncclforensics.frames.columns import text_of
 
 Row = dict[str, Any]
 
@@ -19,3 +21,20 @@ def called(row: Row) -> str:
 def rows_of(measurement: pl.DataFrame, row: Row) -> pl.DataFrame:
     """Return the measurements of one benchmark."""
     return measurement.filter(pl.col("benchmark") == row["benchmark"])
+
+
+def between_gpus(gpu_pair: pl.DataFrame, pair_device: pl.DataFrame) -> pl.DataFrame:
+    """Return the bandwidths between two GPUs of hosts with one known `model`, and which directions they count.
+
+    Older versions of nvbandwidth print one direction of their bidirectional tests, or both: what they count is unclear.
+    """
+    cells = gpu_pair.filter(
+        (pl.col("kind") == "bandwidth") & (pl.col("ends") == "GPU") & (pl.col("row") != pl.col("column"))
+    )
+    models = pair_device.group_by("source").agg(text_of("gpu").drop_nulls().unique().alias("models"))
+    one = models.filter(pl.col("models").list.len() == 1).select("source", model=pl.col("models").list.first())
+    test = pl.col("test").fill_null("")
+    return cells.join(one, on="source", maintain_order="left").with_columns(
+        is_sum_of_both_ways=test.str.starts_with("Bidirectional") | test.str.ends_with(" Total"),
+        is_counted_both_ways=test.str.to_lowercase().str.contains("bidirectional", literal=True),
+    )
