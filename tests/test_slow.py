@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from ncclforensics import analyze
-from ncclforensics.analyses.slow.answer import SlowAnswer
+from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.analyses.slow.step_window import Named, StepWindow
 from ncclforensics.cli import main
 from ncclforensics.simulate import slow
@@ -212,6 +212,7 @@ def test_the_stall_of_a_rank_is_told_before_that_of_step_lines_which_name_none(t
         (SlowFault.GROUP, "slow-group", (4, 5)),
         (SlowFault.LINK, "slow-communication", ()),
         (SlowFault.PERIOD, "periodic-stalls", (5,)),
+        (SlowFault.LAUNCH, "even", ()),  # late by a sixth of a step
     ],
 )
 def test_simulated_jobs_on_gpus(tmp_path: Path, fault: SlowFault, verdict: str, ranks: tuple[int, ...]) -> None:
@@ -228,6 +229,27 @@ def test_calls_are_exposed_where_kernels_compute_that_could_hide_them(
     answer = answer_of(simulated(tmp_path, SlowFault.NONE))
 
     assert (answer.verdict, answer.certainty) == ("exposed-communication", "likely")
+
+
+def test_gpus_wait_for_hosts_where_all_launch_their_kernels_late(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, SlowFault.LAUNCH, by=0.5)
+
+    answer = answer_of(folder)
+
+    assert (answer.verdict, answer.certainty) == ("waits-for-host", "possible")
+    assert "ten times `py-spy dump`" in answer.collect[0]
+
+    trace = folder / "rank3.pt.trace.json"
+    trace.write_text(trace.read_text().replace("cudaLaunchKernel", "cudaEventQuery"))  # as where CUDA is not traced
+    assert answer_of(folder).verdict == "even"
+
+
+def test_gpus_that_rest_although_kernels_are_launched_do_not_wait_for_their_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow, "LATE_US", 100_000.0)
+
+    assert answer_of(simulated(tmp_path, SlowFault.LAUNCH, by=0.5)).verdict == "even"
 
 
 def test_a_measurement_of_calls_alone_is_no_exposed_communication() -> None:
@@ -370,6 +392,7 @@ def test_the_text_names_rank_cost_and_since(capsys: pytest.CaptureFixture[str]) 
     assert "SLOW-RANK (certain)  rank 1 on vm" in out
     assert "Without it a step would take" in out
     assert "Since step 25" in out
+    assert out.rstrip().splitlines()[-1].startswith("ncclforensics explain slow-rank: ")
 
 
 def test_check_tells_of_slow_jobs_and_hang_does_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -414,7 +437,7 @@ def test_a_saved_run_gives_the_same_answer(tmp_path: Path) -> None:
     assert answer_of(saved) == answer_of(JOBS / "late-since")
 
 
-@pytest.mark.parametrize("verdict", ["slow-rank", "even", "periodic-stalls"])
+@pytest.mark.parametrize("verdict", SlowKind)
 def test_verdicts_are_explained(capsys: pytest.CaptureFixture[str], verdict: str) -> None:
     code, out = printed(capsys, "explain", verdict)
 

@@ -21,7 +21,7 @@ from ncclforensics.data import nouns
 from ncclforensics.data.collectives import communicates
 from ncclforensics.formats import TraceRecords
 from ncclforensics.inputs.chrome_trace import ChromeTrace, Event, is_chrome_trace
-from ncclforensics.inputs.intervals import Covered, Interval, exposed
+from ncclforensics.inputs.intervals import Covered, Interval, exposed, unrequested
 from ncclforensics.inputs.tolerant_json import json_array, json_int32, json_integer, json_object, json_text
 
 GRAMMARS = ("profiled",)
@@ -31,8 +31,10 @@ NOUN = nouns.TRACE
 
 is_trace = is_chrome_trace
 
-# Kernels, steps, calls of gloo, and what the host says of a call of NCCL: other events are left out.
-WANTED = (b'"kernel"', b'"Kernel"', b'"ProfilerStep#', b'"gloo:', b'"record_param_comms"')
+# Kernels and their launches, steps, calls of gloo, and what the host says of a call of NCCL: others are left out.
+# Each word is looked for in the whole text, so that one stands for `"kernel"` and `"Kernel"`.
+WANTED = (b'ernel"', b"Launch", b'"ProfilerStep#', b'"gloo:', b'"record_param_comms"')
+LAUNCH = "Launch"  # in the names of the functions of CUDA and HIP that launch kernels, or graphs of them
 STEP, GLOO, HOST_RECORD = "ProfilerStep#", "gloo:", "record_param_comms"
 KEPT_KERNELS = 32  # names, those that took longest
 LATEST = 1e16  # microseconds since 1970, in the year 2286
@@ -73,6 +75,8 @@ class _Process:
         self.events = 0
         self.steps: list[tuple[int, float, float]] = []
         self._busy: list[Interval] = []  # kernels that compute
+        self._on_gpu: list[tuple[float, float, Any]] = []  # all kernels: start, end and correlation
+        self._launched: dict[Any, float] = {}  # correlation -> when the host began to launch it
         self._kernels: dict[str, list[float]] = defaultdict(list)
         self._communicates: dict[str, bool] = {}  # name of a kernel -> whether it communicates
         self._calls: list[tuple[float, float, str, Row]] = []  # start, duration, how it was timed, and what is known
@@ -88,6 +92,8 @@ class _Process:
             category = event.get("cat")
             if category in ("kernel", "Kernel"):
                 self._add_kernel(name, start, duration, json_object(event.get("args")))
+            elif LAUNCH in name and category in ("cuda_runtime", "cuda_driver"):  # also of HIP
+                self._launched[_identifier(json_object(event.get("args")), "correlation")] = start
             elif category == "user_annotation" and name.startswith(STEP):
                 if (number := json_integer(name.removeprefix(STEP))) is not None:
                     self.steps.append((number, start, duration))
@@ -98,6 +104,7 @@ class _Process:
                 self._calls.append((start, duration, "annotation", {"operation": name, **_of_tensors(event)}))
 
     def _add_kernel(self, name: str, start: float, duration: float, known: Row) -> None:
+        self._on_gpu.append((start, start + duration, _identifier(known, "correlation")))
         is_call = self._communicates.get(name)
         if is_call is None:
             is_call = self._communicates[name] = communicates(name)
@@ -127,7 +134,9 @@ class _Process:
     def calls(self, base: float) -> Iterator[Row]:
         """The rows of `profiled_call`, in the order of their starts. Releases what they were made of."""
         busy = Covered(self._busy)
-        self._busy = []
+        unlaunched = Covered(unrequested(sorted(self._on_gpu, key=lambda kernel: kernel[:2]), self._launched))
+        has_launches = bool(self._launched)
+        self._busy, self._on_gpu, self._launched = [], [], {}
         self._calls.sort(key=lambda call: call[:2])
         spans = [(start, start + duration) for start, duration, *_ in self._calls]
         for (start, duration, timed_by, known), not_hidden in zip(self._calls, exposed(spans, busy), strict=True):
@@ -139,6 +148,7 @@ class _Process:
                 "exposed_us": not_hidden,
                 "busy_us": busy.before(start + duration),
                 "timed_by": timed_by,
+                "unlaunched_us": unlaunched.before(start + duration) if has_launches else None,
             }
 
     def _of_kernel(self, known: Row) -> Row:
@@ -185,8 +195,8 @@ def _is_time(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and abs(value) < LATEST
 
 
-def _identifier(known: Row) -> Any:
-    value = known.get("External id")
+def _identifier(known: Row, key: str = "External id") -> Any:
+    value = known.get(key)
     return value if isinstance(value, int | str) else None
 
 

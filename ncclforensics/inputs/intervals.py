@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
+from typing import Any
 
 Interval = tuple[float, float]  # start and end
 
@@ -54,3 +55,19 @@ def exposed(calls: Iterable[Interval], busy: Covered) -> list[float]:
         found.append(max(end - begin - busy.within(begin, end), 0.0) if end > begin else 0.0)
         covered_until = max(covered_until, end)
     return found
+
+
+def unrequested(tasks: Iterable[tuple[float, float, Any]], requested: Mapping[Any, float]) -> Iterator[Interval]:
+    """Yield the gaps between tasks, as far as the task behind was not requested yet; nothing where that is not known.
+
+    `tasks`: start, end and key, in the order of their starts; `requested`: when a task was, by its key.
+
+    >>> list(unrequested([(0, 2, "a"), (5, 6, "b"), (9, 10, "c")], {"b": 4, "c": 1}))
+    [(2, 4)]
+    """
+    free: float | None = None
+    for start, end, key in tasks:
+        moment = min(requested.get(key, start if free is None else free), start)
+        if free is not None and moment > free:
+            yield free, moment
+        free = end if free is None else max(free, end)

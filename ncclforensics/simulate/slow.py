@@ -22,6 +22,7 @@ LATENCY_US = 12.0
 CLOCKS_APART_US = 2_000.0  # by which the clocks of hosts differ
 BEGAN_US = 1_772_449_497_000_000.0  # 2 March 2026, 11:04:57 UTC
 FIRST_STEP = 5  # that the profiler traces
+AHEAD_US, LATE_US = 1_000.0, 5.0  # by which a host launches a kernel before it runs: in time, and late
 PERIOD = 10  # steps between two stalls
 KERNELS = ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn", "flash_fwd_kernel", "fused_layer_norm")
 CALL_KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -37,6 +38,7 @@ class SlowFault(StrEnum):
     GROUP = "group"  # all ranks of a tensor-parallel group compute more slowly
     LINK = "link"  # calls on one tensor-parallel group take longer to transfer
     PERIOD = "period"  # a rank stalls in every tenth step
+    LAUNCH = "launch"  # all hosts launch their kernels late
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +150,12 @@ def _compute(plan: SlowPlan, clock: _Clock, rank: int, number: int, layer: int, 
                 idle += plan.by * COMPUTE_US
             case SlowFault.PERIOD if number % PERIOD == PERIOD - 1 and layer == 0:
                 idle += 20 * plan.by * COMPUTE_US
+    ahead = AHEAD_US
+    if plan.fault is SlowFault.LAUNCH and number >= plan.since:
+        idle, ahead = idle + plan.by * COMPUTE_US, LATE_US
     start = clock.now[rank] + idle
     for kernel, share in zip(KERNELS, (0.7, 0.2, 0.1), strict=True):
-        clock.events[rank].append(_event("kernel", kernel, start, usual * share, {"stream": 7}))
+        clock.events[rank] += _launched(kernel, start, usual * share, {"stream": 7}, ahead, len(clock.events[rank]))
         start += usual * share
     clock.now[rank] = start
 
@@ -167,8 +172,16 @@ def _call(clock: _Clock, members: Sequence[int], size: int, rate: float, name: s
         "Process Group Description": description, "Process Group Ranks": ranks, "Seq": sequence,
     }  # fmt: skip
     for rank in members:
-        clock.events[rank].append(_event("kernel", CALL_KERNEL, clock.now[rank], end - clock.now[rank], known))
+        start, events = clock.now[rank], clock.events[rank]
+        events += _launched(CALL_KERNEL, start, end - start, known, AHEAD_US, len(events))
         clock.now[rank] = end
+
+
+def _launched(name: str, start: float, duration: float, known: Event, ahead: float, key: int) -> list[Event]:
+    """The launch of a kernel, so long before it runs, and the kernel; `key` connects them."""
+    of_both = {"correlation": key}
+    launch = _event("cuda_runtime", "cudaLaunchKernel", start - ahead, 4.0, of_both)
+    return [launch, _event("kernel", name, start, duration, {**known, **of_both})]
 
 
 def _event(category: str, name: str, start: float, duration: float, known: Event) -> Event:

@@ -42,6 +42,15 @@ Do: record 30 steps with torch.profiler on all ranks while it is slow.""",
 Means: the work of a step is not the same on all ranks, as with sequences of unequal length or unequal experts
 or stages.
 Do: balance the batches by length, or the stages by their time.""",
+    "waits-for-host": """The GPUs of all ranks run no kernel in a fifth of a step or more, as none is launched.
+
+Means: when the kernel behind such a gap was launched, the GPU had nothing to do already: the host comes late. What
+keeps it, traces of kernels do not show: data loading, garbage collection, a program that waits for values of the GPU
+(`.item()`, copies), or many small kernels.
+Not when: the profiler itself slows the host, most of all with stacks or shapes; kernels were launched in time and wait
+for something else; one rank alone is late (slow-rank).
+Do: compare the time of a step without the profiler, and take ten `py-spy dump`s. Then load data ahead, wait for values
+less often, capture graphs, or compile. It is no fault of a machine.""",
     "exposed-communication": """All ranks alike spend more than a fifth of a step in transfers
 that no computation hides.
 

@@ -38,6 +38,8 @@ def screen(report: Report, *, width: int, color: bool = False) -> str:
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > MOST_PROBLEMS else ""
         parts += [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)]
+    if answer is not None:
+        parts += [Text(f"\nncclforensics explain {answer.verdict}: what that means, and what to do", style="dim")]
     return render_text(parts, width=width, color=color)
 
 

@@ -31,6 +31,7 @@ OWN_TIME = {
     "length_us": pl.Float64(),
     "own_us": pl.Float64(),
     "busy_us": pl.Float64(),  # of it, that kernels compute
+    "unlaunched_us": pl.Float64(),  # of it, that no kernel runs because the host has launched none; null: not known
     "wait_us": pl.Float64(),  # not hidden behind computation
     "transfer_us": pl.Float64(),  # not hidden either; with messages, whose waits are not known
 }
@@ -77,8 +78,8 @@ def own_time(timed_call: pl.DataFrame, call_wait: pl.DataFrame, profiled_step: p
     wait = (pl.col("exposed_us") - pl.col("transfer_us")).clip(lower_bound=0).fill_null(0)
     parts = of_step.group_by("rank", "step").agg(exposed_us=pl.col("exposed_us").sum(), wait_us=wait.sum())
     steps = boundaries.sort("rank", "step").with_columns(
+        pl.col("busy_us", "unlaunched_us").diff().over("rank"),
         length_us=pl.col("ended_us").diff().over("rank"),
-        busy_us=pl.col("busy_us").diff().over("rank"),
         is_next=pl.col("step").diff().over("rank") == 1,
     )
     known = steps.filter("is_next").join(parts, on=["rank", "step"], how="left", maintain_order="left")
@@ -102,7 +103,7 @@ def rank_time(own_time: pl.DataFrame, ranked_process: pl.DataFrame) -> pl.DataFr
 
 
 def _boundaries(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The ends of steps on every rank: columns `rank`, `step`, `ended_us`, `busy_us`, `number`.
+    """The ends of steps on every rank: columns `rank`, `step`, `ended_us`, `busy_us`, `unlaunched_us`, `number`.
 
     They are ends of calls of the widest group of each rank; of several such calls in a step, the first in each.
     """
@@ -115,7 +116,7 @@ def _boundaries(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     if not per_step:
         return anchors.clear().with_columns(step=pl.lit(0), ended_us=pl.lit(0.0), number=pl.lit(0))
     bounds = anchors.filter(pl.col("nth") % per_step == 0).select(
-        "rank", "source", "busy_us", step=pl.col("nth") // per_step, ended_us="end_us"
+        "rank", "source", "busy_us", "unlaunched_us", step=pl.col("nth") // per_step, ended_us="end_us"
     )
     middle = (pl.col("ended_us") - pl.col("ended_us").diff().over("rank") / 2).fill_null(pl.col("ended_us"))
     numbers = steps.select("source", number="step", begun_us="start_us").sort("begun_us")

@@ -42,6 +42,7 @@ TIMED_CALL = {
     "duration_us": pl.Float64(),
     "exposed_us": pl.Float64(),  # neither hidden behind a kernel that computes nor behind an earlier call
     "busy_us": pl.Float64(),  # how long kernels have computed until its end
+    "unlaunched_us": pl.Float64(),  # how long until then none ran because the host had launched none; null: not known
 }
 
 CALL_GROUP = {
@@ -55,6 +56,7 @@ NAME_AND_RANKS = " of "
 RANKS_AT_ONCE = 32  # of which calls are described
 CALL_COLUMNS = (
     "source", "elements_in", "elements_out", "sequence", "start_us", "duration_us", "exposed_us", "busy_us",
+    "unlaunched_us",
 )  # fmt: skip
 
 

@@ -16,12 +16,18 @@ from ncclforensics.analyses.slow.what_if import ALWAYS_LAST, FEWEST_STEPS, uneve
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.data.names import ranks_text
 
+HOST_BOUND = 0.2  # share of the step in which the GPUs of all ranks wait for a launch
 UNEVEN = 0.05  # share of the step that uneven arrival costs, to be told where no rank alone does
 COMPUTES = 0.05  # share of the step in kernels that compute, of a job and not only of its calls
 CLEAR, LONG_WINDOW = 0.05, 100  # share of the step and number of steps from which on chance explains nothing
 
 COLLECT_REST = "traces of the same steps of the ranks that are missing"
 COLLECT_MORE = Request("traces of 20 steps or more: torch.profiler.schedule(wait=5, warmup=2, active=30)")
+HOST_CAUSES = """usual causes: data loading, garbage collection, a program that waits for values of the GPU \
+(`.item()`, copies), many small kernels"""
+COLLECT_STACKS = Request(
+    "ten times `py-spy dump` of one rank, a second apart, and the time of a step without the profiler"
+)
 COLLECT_GROUPS = Request(
     "the Flight Recorder dumps of the same ranks, as these traces do not name process groups", Observation.RECORDER
 )
@@ -46,7 +52,7 @@ def of_traces(
     if (reason := shown.reason_undecided) is not None:
         return [shown.undecided(reason)]
     causes = [shown.named(), shown.stalls(), *shown.slow_transfers()]
-    conditions = [shown.uneven(), shown.exposed()]
+    conditions = [shown.uneven(), shown.host_bound(), shown.exposed()]
     for found in (causes, conditions):
         if explained := [explanation for explanation in found if explanation is not None]:
             return explained
@@ -223,6 +229,26 @@ class _Traces:
             step_seconds=self._step_seconds(None),
             step_share=share,
             uneven_share=share,
+            gpus=self.size,
+            evidence=self.evidence,
+        )
+
+    def host_bound(self) -> SlowExplanation | None:
+        """Return that the GPUs of all ranks alike wait much of a step for their hosts to launch a kernel."""
+        share = pl.col("unlaunched_us") / pl.col("length_us")
+        shares = self.own_time.group_by("rank").agg(share=share.median())["share"]
+        least = shares.min()
+        if shares.null_count() or not isinstance(least, float) or least < HOST_BOUND or not self._shows_computation:
+            return None
+        return SlowExplanation(
+            SlowKind.HOST_BOUND,
+            f"the GPUs of all ranks run no kernel in {_percent(least)} of a step or more, as none is launched yet",
+            (Doubt.PROFILED, *self.groups_doubt),
+            details=(HOST_CAUSES,),
+            collect=(COLLECT_STACKS,),
+            step_seconds=self._step_seconds(None),
+            step_share=least,
+            uneven_share=self._uneven(),
             gpus=self.size,
             evidence=self.evidence,
         )
