@@ -79,6 +79,10 @@ def test_a_host_of_an_unknown_kind_or_a_small_size_is_not_judged(row: Row, size:
         ("AMD Instinct MI300X", 4, 47.7, []),  # RCCL may use a part of their links
         ("AMD Instinct MI300X", 4, 30.0, [WARNING]),  # less than one link
         ("NVIDIA GH200 120GB", 4, 338.8, []),
+        ("NVIDIA A100 80GB PCIe", 2, 193.0, []),  # accepted: azurehpc-health-checks
+        ("NVIDIA A100 80GB PCIe", 2, 20.0, [NOTE]),  # no bridge may connect them
+        ("NVIDIA A100 80GB PCIe", 8, 20.0, []),
+        ("NVIDIA H100 NVL", 2, 40.0, [NOTE]),
     ],
 )
 def test_a_part_of_a_host_is_judged_by_what_such_a_part_reaches(

@@ -56,6 +56,7 @@ MACHINES = (
     # and RCCL opens fewer channels than eight have (ROCm/rccl#1270): they reach at least what two do.
     Machine((_MI300X,), 7, 64, (46, 48), None, f"{_GUIDE}: two reach 47.7 over one link; more have more", 2),
     Machine(("NVIDIA GH200 120GB",), 4, 450, (330, 339), None, "CSCS Alps: 338.8"),
+    Machine(("NVIDIA A100 80GB PCIe",), 2, 300, (193, 208), None, f"{_AZURE}, NC A100 v4 with two: at least 193"),
     Machine(("NVIDIA H100 NVL",), 2, 300, (205, 210), None, f"{_AZURE}, NC H100 v5: 208"),
 )
 

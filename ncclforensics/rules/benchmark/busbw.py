@@ -11,6 +11,7 @@ from ncclforensics.data.busbw import (
     AS_ON_A_RING,
     BAD,
     BAD_OVER_NETWORK,
+    BRIDGED,
     DIP,
     DIP_FROM,
     DOUBLED,
@@ -162,12 +163,16 @@ def _below_machine(row: Row, machine: Machine, measurement: pl.DataFrame) -> Ite
     if best is None or best["busbw"] >= WATCH * low:
         return
     share = best["busbw"] / low
+    may_lack_bridges = row["gpus"][0] in BRIDGED and machine.link is not None
+    is_slow = share < BAD and not may_lack_bridges
     offloaded = machine.offloaded if row["collective"] in DOUBLED else None
     switched = f"; {offloaded[0]:.0f} to {offloaded[1]:.0f} where the switch reduces" if offloaded else ""
     if machine.link:
         compared = (
             f"measured elsewhere: {low:.0f} to {high:.0f} GB/s over rings{switched} ({machine.source}); the links of a "
             f"GPU carry {machine.link:.0f} GB/s one way, of which this is {best['busbw'] / machine.link:.0%}"
+            + "; that is with NVLink bridges, which nvidia-smi topo -m shows as NV and a number"
+            * may_lack_bridges
         )
     else:
         compared = f"{machine.source} expects {low:.0f} GB/s"
@@ -175,8 +180,8 @@ def _below_machine(row: Row, machine: Machine, measurement: pl.DataFrame) -> Ite
         title=f"{row['collective']} on {row['nranks']} {row['gpus'][0]}: {bandwidth_text(best['busbw'])} at "
         f"{bytes_text(best['size'])}, {share:.0%} of what a host of this kind reaches",
         detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; {compared}",
-        certainty="likely" if share < BAD else "possible",
-        severity=Severity.WARNING if share < BAD else Severity.INFO,
+        certainty="likely" if is_slow else "possible",
+        severity=Severity.WARNING if is_slow else Severity.INFO,
         hosts=row["hosts"],
         evidence=[Line(best["source"], best["line"], "best")],
     )
