@@ -14,7 +14,7 @@ OF_PLATFORM = {
 }
 # Google's plugins run on one family each: a3-megagpu; a3-ultragpu and a4; a3-highgpu.
 OF_PLUGIN = {"FasTrak": 200.0, "gIB": 400.0, "GPUDirectTCPX": 100.0}
-# Plugins over which healthy hosts reach a smaller share of that: on two hosts all_gather 71 GB/s (Google,
-# cluster-toolkit), all_reduce 83 (a public run of 16 H100); 24 over sockets.
-OVER_TCP = ("GPUDirectTCPX",)
+# Plugins over which healthy hosts reach a smaller share of that: GB/s of all_gather (Google, cluster-toolkit) and of
+# all_reduce (a public run), both on two hosts with 16 H100; over sockets 24.
+OVER_TCP, OVER_TCP_REACH = ("GPUDirectTCPX",), (71, 83)
 OF_PROVIDER = {"cxi": 25.0}  # of one adapter

@@ -31,7 +31,7 @@ from ncclforensics.data.busbw import (
     Machine,
     machine_of,
 )
-from ncclforensics.data.cloud_networks import GPUS
+from ncclforensics.data.cloud_networks import GPUS, OVER_TCP_REACH
 from ncclforensics.data.names import bandwidth_text, bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -237,6 +237,7 @@ def _below_nics(
         title=f"{row['collective']} on {row['nranks']} ranks of {len(row['hosts'])} hosts: "
         f"{bandwidth_text(best['busbw'])} at {bytes_text(best['size'])}, {share:.0%} of what the {limiting}",
         detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; a host's NICs{count} carry {rate:.0f} GB/s"
+        + f", of which {OVER_TCP_REACH[0]} to {OVER_TCP_REACH[1]} were measured over TCPX" * is_over_tcp
         + (f", its GPUs {machine.ring[0]:.0f} among themselves" if machine else "")
         + f"; {explanation}" * is_explained,
         certainty="likely" if is_slow else "possible",
