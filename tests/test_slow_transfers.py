@@ -136,6 +136,18 @@ def test_a_rate_that_no_link_carries_is_refused(tmp_path: Path, monkeypatch: pyt
     assert rates["busbw"].null_count() == rates.height
 
 
+def test_the_size_of_an_allgather_is_that_of_its_output(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, steps=3)
+    for path in folder.iterdir():
+        gathered = path.read_text().replace('"allreduce"', '"_allgather_base"')
+        path.write_text(gathered.replace('"In msg nelems": ', '"In msg nelems": 1, "was": '))
+
+    calls = analyze(str(folder), full=True).run["timed_call"]
+
+    assert set(calls["operation"]) == {"all_gather"}
+    assert set(calls["bytes"]) == {slow.GRADIENTS}
+
+
 def test_small_calls_are_told_where_most_time_goes_into_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("COMPUTE_US", 100.0), ("GRADIENTS", 4096), ("ACTIVATIONS", 4096), ("LATENCY_US", 150.0)):
         monkeypatch.setattr(slow, name, value)

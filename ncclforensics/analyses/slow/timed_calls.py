@@ -115,11 +115,13 @@ def _described(
     named = {name: collective_named(name) for name in own["operation"].unique()}
     is_output = pl.col("operation").is_in(ALL_OF_OUTPUT)
     own = own.with_columns(
-        operation=pl.col("operation").replace_strict(named, return_dtype=pl.String),
+        pl.col("operation").replace_strict(named, return_dtype=pl.String),
+    ).with_columns(
         end_us=pl.col("start_us") + pl.col("duration_us"),
         bytes=pl.when(is_output).then("elements_out").otherwise("elements_in")
         * pl.col("dtype").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64),
-    ).with_columns(waits_for_all=pl.col("operation").is_in(WAITS_FOR_ALL))
+        waits_for_all=pl.col("operation").is_in(WAITS_FOR_ALL),
+    )
     return own.sort("rank", "start_us").with_columns(
         nth=pl.int_range(pl.len(), dtype=pl.Int32).over("rank", "key", "waits_for_all")
     )
