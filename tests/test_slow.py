@@ -213,6 +213,7 @@ def test_the_stall_of_a_rank_is_told_before_that_of_step_lines_which_name_none(t
         (SlowFault.LINK, "slow-communication", ()),
         (SlowFault.PERIOD, "periodic-stalls", (5,)),
         (SlowFault.LAUNCH, "even", ()),  # late by a sixth of a step
+        (SlowFault.EXPERTS, "uneven-work", ()),
     ],
 )
 def test_simulated_jobs_on_gpus(tmp_path: Path, fault: SlowFault, verdict: str, ranks: tuple[int, ...]) -> None:
@@ -250,6 +251,16 @@ def test_gpus_that_rest_although_kernels_are_launched_do_not_wait_for_their_host
     monkeypatch.setattr(slow, "LATE_US", 100_000.0)
 
     assert answer_of(simulated(tmp_path, SlowFault.LAUNCH, by=0.5)).verdict == "even"
+
+
+def test_waits_within_calls_of_unequal_sizes_are_only_possibly_communication(tmp_path: Path) -> None:
+    """Of an all-to-all of unequal sizes no trace shows how much is waiting for the rank with most tokens."""
+    generate_slow(SlowPlan(SlowFault.EXPERTS, gpus_per_node=4, tp=4, by=0.8), tmp_path)
+
+    answer = answer_of(tmp_path)
+
+    assert answer.verdict == "uneven-work"
+    assert ("exposed-communication", "possible") in {(verdict, sure) for verdict, _, sure, _ in answer.considered}
 
 
 def test_a_measurement_of_calls_alone_is_no_exposed_communication() -> None:

@@ -25,6 +25,7 @@ FIRST_STEP = 5  # that the profiler traces
 AHEAD_US, LATE_US = 1_000.0, 5.0  # by which a host launches a kernel before it runs: in time, and late
 PERIOD = 10  # steps between two stalls
 KERNELS = ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn", "flash_fwd_kernel", "fused_layer_norm")
+EXPERTS_KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 CALL_KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 Event = dict[str, Any]
 
@@ -39,6 +40,7 @@ class SlowFault(StrEnum):
     LINK = "link"  # calls on one tensor-parallel group take longer to transfer
     PERIOD = "period"  # a rank stalls in every tenth step
     LAUNCH = "launch"  # all hosts launch their kernels late
+    EXPERTS = "experts"  # ranks hold experts, whose tokens another rank has most of in each step
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class SlowPlan:
     fault: SlowFault
     nodes: int = 2
     gpus_per_node: int = 8
-    tp: int = 4  # ranks of a tensor-parallel group
+    tp: int = 4  # ranks of a tensor-parallel group, or of one that holds all experts
     steps: int = 30
     rank: int = 3  # that is slow, or whose host or group is
     by: float = 0.2
@@ -78,6 +80,11 @@ class SlowPlan:
             SlowFault.GROUP: (self.rank // self.tp * self.tp, self.tp),
         }.get(self.fault, (0, 0))
         return list(range(first, first + count))
+
+    @property
+    def inner(self) -> tuple[str, str]:
+        """The description of the groups within the job, and their call."""
+        return ("ep", "all_to_allv") if self.fault is SlowFault.EXPERTS else ("tp", "allreduce")
 
     def host(self, rank: int) -> str:
         """The name of the host of a rank."""
@@ -127,8 +134,9 @@ def _run_step(plan: SlowPlan, clock: _Clock, number: int, drawn: random.Random) 
         for first in range(0, plan.size, plan.tp):
             members = plan.group(first)
             is_slow = plan.fault is SlowFault.LINK and plan.rank in members and number >= plan.since
-            _call(clock, members, ACTIVATIONS, GPU_LINK / (1 + 10 * plan.by if is_slow else 1), "1", "tp")
-    _call(clock, range(plan.size), GRADIENTS, NETWORK if plan.nodes > 1 else GPU_LINK, "0", "default_pg")
+            _call(clock, members, ACTIVATIONS, GPU_LINK / (1 + 10 * plan.by if is_slow else 1), "1", *plan.inner)
+    network = NETWORK if plan.nodes > 1 else GPU_LINK
+    _call(clock, range(plan.size), GRADIENTS, network, "0", "default_pg", "allreduce")
     for rank, events in enumerate(clock.events):
         name = f"ProfilerStep#{FIRST_STEP + number}"
         events.append(_event("user_annotation", name, begun[rank], clock.now[rank] - begun[rank], {}))
@@ -150,6 +158,8 @@ def _compute(plan: SlowPlan, clock: _Clock, rank: int, number: int, layer: int, 
                 idle += plan.by * COMPUTE_US
             case SlowFault.PERIOD if number % PERIOD == PERIOD - 1 and layer == 0:
                 idle += 20 * plan.by * COMPUTE_US
+    if plan.fault is SlowFault.EXPERTS and number >= plan.since:
+        usual *= 1 + plan.by * drawn.expovariate(1)
     ahead = AHEAD_US
     if plan.fault is SlowFault.LAUNCH and number >= plan.since:
         idle, ahead = idle + plan.by * COMPUTE_US, LATE_US
@@ -160,20 +170,23 @@ def _compute(plan: SlowPlan, clock: _Clock, rank: int, number: int, layer: int, 
     clock.now[rank] = start
 
 
-def _call(clock: _Clock, members: Sequence[int], size: int, rate: float, name: str, description: str) -> None:
+def _call(
+    clock: _Clock, members: Sequence[int], size: int, rate: float, name: str, description: str, operation: str
+) -> None:
     """Let these ranks make a call: it ends on all of them when the last has come and the data are there."""
     end = max(clock.now[rank] for rank in members) + LATENCY_US + bus_factor("all_reduce", len(members)) * size / rate
     key = tuple(members)
     clock.sequence[key] = sequence = clock.sequence.get(key, 0) + 1
     ranks = str(list(members)) if len(members) <= 30 else f"[{', '.join(map(str, members[:30]))}, ...]"
     known = {
-        "Collective name": "allreduce", "In msg nelems": size // 2, "Out msg nelems": size // 2, "dtype": "BFloat16",
+        "Collective name": operation, "In msg nelems": size // 2, "Out msg nelems": size // 2, "dtype": "BFloat16",
         "Group size": len(members), "Process Group Name": f"{name}{members[0] if name != '0' else ''}",
         "Process Group Description": description, "Process Group Ranks": ranks, "Seq": sequence,
     }  # fmt: skip
     for rank in members:
         start, events = clock.now[rank], clock.events[rank]
-        events += _launched(CALL_KERNEL, start, end - start, known, AHEAD_US, len(events))
+        kernel = CALL_KERNEL if operation == "allreduce" else EXPERTS_KERNEL
+        events += _launched(kernel, start, end - start, known, AHEAD_US, len(events))
         clock.now[rank] = end
 
 
@@ -198,7 +211,7 @@ def _document(plan: SlowPlan, rank: int, events: Sequence[Event], offset: float)
         "backend": "nccl", "rank": rank, "world_size": plan.size, "pg_count": 2,
         "pg_config": [
             {"pg_name": "0", "pg_desc": "default_pg", "pg_size": plan.size, "ranks": everyone},
-            {"pg_name": f"1{group[0]}", "pg_desc": "tp", "pg_size": plan.tp, "ranks": group},
+            {"pg_name": f"1{group[0]}", "pg_desc": plan.inner[0], "pg_size": plan.tp, "ranks": group},
         ],
         "nccl_version": "2.27.7",
     }  # fmt: skip

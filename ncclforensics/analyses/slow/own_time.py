@@ -33,7 +33,8 @@ OWN_TIME = {
     "busy_us": pl.Float64(),  # of it, that kernels compute
     "unlaunched_us": pl.Float64(),  # of it, that no kernel runs because the host has launched none; null: not known
     "wait_us": pl.Float64(),  # not hidden behind computation
-    "transfer_us": pl.Float64(),  # not hidden either; with messages, whose waits are not known
+    "transfer_us": pl.Float64(),  # not hidden either; with calls whose waits are not known,
+    "unsplit_us": pl.Float64(),  # which take this much of it: messages, and all-to-all of unequal sizes
 }
 
 RANK_TIME = {
@@ -76,7 +77,10 @@ def own_time(timed_call: pl.DataFrame, call_wait: pl.DataFrame, profiled_step: p
         check_sortedness=False,
     ).drop_nulls("step")
     wait = (pl.col("exposed_us") - pl.col("transfer_us")).clip(lower_bound=0).fill_null(0)
-    parts = of_step.group_by("rank", "step").agg(exposed_us=pl.col("exposed_us").sum(), wait_us=wait.sum())
+    unsplit = pl.col("exposed_us").filter(pl.col("transfer_us").is_null())
+    parts = of_step.group_by("rank", "step").agg(
+        pl.col("exposed_us").sum(), wait_us=wait.sum(), unsplit_us=unsplit.sum()
+    )
     steps = boundaries.sort("rank", "step").with_columns(
         pl.col("busy_us", "unlaunched_us").diff().over("rank"),
         length_us=pl.col("ended_us").diff().over("rank"),

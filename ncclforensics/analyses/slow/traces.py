@@ -258,11 +258,12 @@ class _Traces:
         share = self.transfers.share
         if share < EXPOSED or not self._shows_computation:
             return None
+        is_split = share - self.transfers.share_of("unsplit_us") >= EXPOSED
         return SlowExplanation(
             SlowKind.EXPOSED,
             f"calls that no computation hides take {_percent(share)} of a step on all ranks alike",
-            (Doubt.SLOW_BY_DESIGN, *self.groups_doubt),
-            details=tuple(self.transfers.most()),
+            (Doubt.SLOW_BY_DESIGN if is_split else Doubt.WAITS_UNSPLIT, *self.groups_doubt),
+            details=tuple(self.transfers.most()) if is_split else (),
             step_seconds=self._step_seconds(None),
             step_share=share,
             uneven_share=self._uneven(),

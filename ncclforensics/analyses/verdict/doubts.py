@@ -130,6 +130,7 @@ class Doubt(Enum):
     SLOW_BY_DESIGN = _unusual("this network is as slow as that by design")
     OTHER_LOAD = _unusual("the program moves more or other data since then, or overlaps its calls otherwise")
     SHARED_WITH_KERNELS = _ordinary("kernels that compute beside these calls slow them, as they share GPU and links")
+    WAITS_UNSPLIT = _ordinary("in messages and all-to-all of unequal sizes ranks wait for uneven work, and move little")
     PROFILED = _ordinary("the profiler slows the host, which launches kernels in time without it")
     AS_PROGRAMMED = _ordinary("the program gives its ranks unequal work on purpose")
     # An answer that names nothing.
