@@ -32,9 +32,9 @@ def between_gpus(gpu_pair: pl.DataFrame, pair_device: pl.DataFrame) -> pl.DataFr
         (pl.col("kind") == "bandwidth") & (pl.col("ends") == "GPU") & (pl.col("row") != pl.col("column"))
     )
     models = pair_device.group_by("source").agg(text_of("gpu").drop_nulls().unique().alias("models"))
-    one = models.filter(pl.col("models").list.len() == 1).select("source", model=pl.col("models").list.first())
+    of_one_model = models.filter(pl.col("models").list.len() == 1).select("source", model=pl.col("models").list.first())
     test = pl.col("test").fill_null("")
-    return cells.join(one, on="source", maintain_order="left").with_columns(
+    return cells.join(of_one_model, on="source", maintain_order="left").with_columns(
         is_sum_of_both_ways=test.str.starts_with("Bidirectional") | test.str.ends_with(" Total"),
         is_counted_both_ways=test.str.to_lowercase().str.contains("bidirectional", literal=True),
     )
