@@ -169,7 +169,9 @@ def test_a_verdict_does_not_depend_on_ignored_rules(user: Path, capsys: pytest.C
 
 def test_a_command_without_a_path_reads_those_of_the_site(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "--format", "json"]) == cli.Exit.USAGE
-    assert "Error: Invalid value for 'PATH': give one, or set `paths` in ncclforensics.toml" in capsys.readouterr().err
+    assert (
+        "Error: Invalid value for '[PATH]…': give one, or set `paths` in ncclforensics.toml" in capsys.readouterr().err
+    )
 
     file = write(user, "paths = ['logs/*.txt']\n")
     (user / "logs").mkdir()

@@ -159,12 +159,12 @@ def test_an_input_that_cannot_be_read_costs_only_itself(
 ) -> None:
     from ncclforensics.inputs.windows import InputReader
 
-    original: Callable[[InputReader], Any] = getattr(InputReader, stage)
+    original: Callable[..., Any] = getattr(InputReader, stage)
 
-    def fail_on_it(reader: InputReader) -> Any:
+    def fail_on_it(reader: InputReader, *given: object) -> Any:
         if reader.source.path.endswith("extra.log"):
             raise ValueError(FAILURE)
-        return original(reader)
+        return original(reader, *given)
 
     def fail_while_reading(reader: InputReader) -> Iterator[pl.DataFrame]:
         yield from fail_on_it(reader)

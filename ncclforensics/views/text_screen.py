@@ -190,9 +190,9 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         problem = Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)
         sections += [_Section(0, [[problem]])]
     main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
-    meaning = f"\nncclforensics explain {main.rule}: what that means, and when it is a false alarm" if main else ""
-    footer = f"\n-v: {_behind_option(report, jobs)}"
-    return [*sections, _Section(3, [[Text(footer + meaning, style="dim")], [Text(footer, style="dim")], []])]
+    meaning = f"ncclforensics explain {main.rule}: what that means, and when it is a false alarm" if main else ""
+    footer = Text(f"\n-v: {_behind_option(report, jobs)}", style="dim")
+    return [*sections, _Section(3, [[footer], []]), _Section(8, [[Text(meaning, style="dim")] if main else [], []])]
 
 
 def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
