@@ -17,11 +17,11 @@ Item = TypeVar("Item")
 
 
 def examples(count: int, *, with_fixtures: bool = False) -> settings:
-    """Settings for a property: so many examples in `make test`, many times more in `make nightly`.
+    """Settings for a property: of so many examples half in `make test`, many times more in `make nightly`.
 
     `with_fixtures` permits fixtures that are set up once for all examples of a property.
     """
-    number = count * NIGHTLY_FACTOR if IS_FULL else count
+    number = count * NIGHTLY_FACTOR if IS_FULL else max(count // 2, 1)
     if with_fixtures:
         allowed = [*settings.default.suppress_health_check, HealthCheck.function_scoped_fixture]
         return settings(max_examples=number, suppress_health_check=allowed)

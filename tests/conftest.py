@@ -25,7 +25,7 @@ from tests.real_logs import CORPUS
 
 # The time an example takes is the machine's affair; the same ones are drawn every time, so that a run can be repeated.
 settings.register_profile(
-    "suite", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "suite", max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
 

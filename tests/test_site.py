@@ -83,6 +83,7 @@ def test_the_site_loads_nothing_from_elsewhere_and_its_links_lead_somewhere(site
         assert not re.search(r"url\([\"']?(?:https?:)?//|@import", style.read_text(encoding="utf-8")), style
 
 
+@pytest.mark.nightly
 def test_the_site_has_an_index_of_rules_with_linked_sources(site: Path) -> None:
     index = (site / "rules.html").read_text(encoding="utf-8")
     page = (site / "rules" / "coll-lagging-ranks.html").read_text(encoding="utf-8")
@@ -92,6 +93,7 @@ def test_the_site_has_an_index_of_rules_with_linked_sources(site: Path) -> None:
     assert "The incident" in page
 
 
+@pytest.mark.nightly
 def test_the_site_describes_the_python_interface(site: Path) -> None:
     page = Links((site / "api.html").read_text(encoding="utf-8"))
 
