@@ -103,6 +103,8 @@ def test_a_name_like_no_other_leads_to_the_list(capsys: pytest.CaptureFixture[st
             ["Xid 110: security fault", "errno 110 (ETIMEDOUT) of the operating system: connection timed out"],
         ),
         ("Xid 9999", []),
+        ("Xid 7²", []),
+        ("Xid " + "9" * 5000, []),
         ("rank 12 of 16", []),
     ],
 )

@@ -10,12 +10,14 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from itertools import groupby
+from string import hexdigits
 from typing import NamedTuple
 
 from ncclforensics.data import cuda, nccl_sources, verbs
 from ncclforensics.data.kernel_faults import FATAL_SXIDS, SXIDS, XIDS, Origin
 from ncclforensics.data.names import sentence
 
+LONGEST = 20  # digits of a number; no code has as many, and Python converts no more than some thousand
 # Words that say which table a number is of.
 _WORDS = {
     "xid": "xid",
@@ -86,9 +88,9 @@ def codes_in(text: str) -> list[Code]:
     if code := _of_name(text.strip()):
         return [code]
     words = [*_words(text)]
-    numbers = [word for word in words if word.isdigit()]
-    kinds = [_WORDS.get(word.lower(), "") for word in words if not word.isdigit() and word.lower() not in _FILLERS]
-    if not numbers or len(numbers) > 2 or not all(kinds):
+    numbers = [word for word in words if word.isdecimal()]
+    kinds = [_WORDS.get(word.lower(), "") for word in words if not word.isdecimal() and word.lower() not in _FILLERS]
+    if not numbers or len(numbers) > 2 or not all(kinds) or max(map(len, numbers)) > LONGEST:
         return []
     chosen = kinds[:1] if kinds else _TABLES
     pairs = zip(("status", "vendor") if len(numbers) == 2 else chosen, numbers * len(_TABLES), strict=False)
@@ -106,11 +108,7 @@ def _words(text: str) -> Iterator[str]:
     ['Xid', '79', 'status', '12', '129']
     """
     for word in "".join(letter if letter.isalnum() else " " for letter in text).split():
-        if (
-            word.lower().startswith("0x")
-            and all(letter in "0123456789abcdefABCDEF" for letter in word[2:])
-            and word[2:]
-        ):
+        if word[:2].lower() == "0x" and word[2:] and set(word[2:]) <= set(hexdigits):
             yield str(int(word, 16))
         else:
             yield from ("".join(part) for _, part in groupby(word, key=str.isdecimal))
