@@ -139,7 +139,7 @@ def test_the_ranks_write_logs_and_dumps_into_the_folder(tmp_path: Path) -> None:
 
     assert (reported["NCCL_DEBUG"], reported["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,COLL")
     written = [value for name, value in reported.items() if name.endswith(("_FILE", "TMPDIR"))]
-    assert len(written) == 6
+    assert len(written) == 5
     assert all(Path(value).is_relative_to(tmp_path) for value in written)
     assert reported["NCCL_SOCKET_IFNAME"] == "lo"
     assert reported["MASTER_ADDR"] == "127.0.0.1"
@@ -396,7 +396,7 @@ def test_without_pytorch_the_command_that_installs_it_is_named(
             raise PackageNotFoundError
         return found
 
-    monkeypatch.setattr(request, "version", version)
+    monkeypatch.setattr("ncclforensics.capture.plan.version", version)
 
     assert main(["capture", "--backend", "gloo", "-o", str(tmp_path / "c")]) == 2
     assert "pip install 'ncclforensics[capture]'" in capsys.readouterr().err
@@ -495,6 +495,39 @@ def test_stacks_are_taken_while_the_ranks_still_wait(tmp_path: Path, tool: Calla
 
     stack = (tmp_path / "pyspy.rank0.txt").read_text(encoding="utf-8")
     assert stack == f"=== rank 0 on {host()} pid {asleep.pid} ===\nProcess {asleep.pid}: python\n"
+
+
+@pytest.mark.parametrize("call", ['{"call":0}', ""])
+def test_ranks_that_make_no_progress_are_ended_but_not_before_their_first_call(
+    call: str, tmp_path: Path, tool: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncclforensics.capture.launch.GRACE_PERIOD", 0.1)
+    waiting = plan(tmp_path, stall_s=0.1, limit_s=1.0)
+    (tmp_path / "measured.rank0.jsonl").write_text('{"torch": "2.13"}\n', encoding="ascii")
+    (tmp_path / "journal.rank0.jsonl").write_text(call, encoding="ascii")
+    asleep = subprocess.Popen([tool("sleeper", SLEEPER)], start_new_session=True)
+
+    why = _watch(waiting, [child := Child(0, asleep)], lambda *progress: None)
+    end_all([child])
+
+    assert ("no rank made progress for" in why) == bool(call)
+
+
+@pytest.mark.parametrize(
+    ("release", "names"),
+    [
+        ("2.7.1", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}),
+        ("2.11.0+cu130", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}),
+    ],
+)
+def test_the_recorder_is_set_up_by_the_names_that_pytorch_does_not_warn_of(
+    release: str, names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncclforensics.capture.plan.version", lambda _: release)
+
+    variables = plan(tmp_path).variables(0)
+
+    assert {name for name in variables if "BUFFER_SIZE" in name or "TEMP_FILE" in name} == names
 
 
 def test_progress_shows_what_runs_now(tmp_path: Path, tool: Callable[[str, str], Path]) -> None:

@@ -25,8 +25,10 @@ POLL = 0.05  # seconds
 STACKS_AFTER = 0.5  # of --stall, in which no step ended
 KILL_AFTER = 2.0  # seconds from SIGTERM to SIGKILL
 GAVE_UP = 3  # the exit code of a rank whose call failed
+NO_PROGRESS = "no rank made progress"
 PACKAGES = Path(__file__).parents[2]
-OUTCOMES = ("finished", "exit", "signal", "gave-up", "taken-down")
+STALLED, TAKEN_DOWN = "stalled", "taken-down"
+OUTCOMES = ("finished", "exit", "signal", "gave-up", STALLED, TAKEN_DOWN)
 Progress = Callable[[int, int, str], None]  # called with (done, total, what runs now)
 
 
@@ -74,7 +76,7 @@ def launch(plan: Plan, record: Path, progress: Progress) -> tuple[list[Child], s
     finally:  # also on Ctrl-C
         for child in children:
             child.poll()
-        end_all(children)
+        end_all(children, STALLED if ended_early.startswith(NO_PROGRESS) else TAKEN_DOWN)
         for child in children:
             journal.write(**_exit(child))
 
@@ -84,7 +86,7 @@ def _launcher_file(plan: Plan) -> str:
 
 
 def _exit(child: Child) -> dict[str, Any]:
-    outcome = {"ended": child.ended or "taken-down", "code": child.code}
+    outcome = {"ended": child.ended or TAKEN_DOWN, "code": child.code}
     return {"time": child.time or now(), "node": host(), "process": child.process.pid, "rank": child.rank, **outcome}
 
 
@@ -162,10 +164,15 @@ def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
             return "a rank failed, and other ranks did not end by themselves"
         done = min(_count_lines(plan.folder / "measured.rank0.jsonl"), len(stages) - 1)
         progress(done, len(stages), stages[done])
-        activity = done, len(list(plan.folder.glob("journal.rank*.jsonl")))
+        journals = _journals(plan, children)
+        activity = done, sum(map(_size, journals))
         if activity != last_activity:
             last_activity, last_change = activity, now
-        if not has_stacks and 0 < done <= plan.steps and now - last_change > plan.stall_s * STACKS_AFTER:
+        is_in_steps = 0 < done <= plan.steps
+        # PyTorch's watchdog sees no call for which NCCL still connects the ranks.
+        if is_in_steps and now - last_change > plan.stall_s + 2 * GRACE_PERIOD and any(map(_has_calls, journals)):
+            return f"{NO_PROGRESS} for {now - last_change:.0f} s"
+        if not has_stacks and is_in_steps and now - last_change > plan.stall_s * STACKS_AFTER:
             # While the ranks still wait; not during measurements, which py-spy would disturb.
             take_stacks(plan.folder, {child.rank: child.process.pid for child in alive}, host())
             has_stacks = True
@@ -181,6 +188,22 @@ def _update_peers(plan: Plan, peers: dict[Path, tuple[str, float]]) -> None:
             peers[path] = json.loads(text.splitlines()[0])["ended"], time.monotonic()
 
 
+def _journals(plan: Plan, children: list[Child]) -> list[Path]:
+    return [plan.folder / f"journal.rank{child.rank}.jsonl" for child in children]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _has_calls(journal: Path) -> bool:
+    """Whether a rank came to its first call: the creation of a large communicator takes longer than any call."""
+    return journal.exists() and b'"call":' in journal.read_bytes()
+
+
 def _count_lines(path: Path) -> int:
     try:
         return path.read_bytes().count(b"\n")
@@ -188,7 +211,7 @@ def _count_lines(path: Path) -> int:
         return 0
 
 
-def end_all(children: list[Child]) -> None:
+def end_all(children: list[Child], outcome: str = TAKEN_DOWN) -> None:
     """End all running children: request a stack trace, then SIGTERM, then SIGKILL, for each process group."""
     running = [child for child in children if not child.ended]
     for number in (signal.SIGUSR1, signal.SIGTERM):
@@ -200,4 +223,4 @@ def end_all(children: list[Child]) -> None:
     for child in children:  # a process group may outlive its leader
         child.send(signal.SIGKILL)
         child.process.wait()
-        child.ended = child.ended or "taken-down"
+        child.ended = child.ended or outcome

@@ -6,7 +6,9 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from ncclforensics.capture import fault_injection
@@ -41,6 +43,18 @@ UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # The last ones: the first calls on a communicator take longer. Twenty are judged; those at the ends of a trace are cut.
 PROFILED_STEPS = 22
 TRACE_CALLS = "2000"  # capacity of the Flight Recorder, in calls
+DUMP_MS = "1000"  # 15,000 by default, which keeps a hung process for a minute
+RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
+OLD_RECORDER = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+FR_NAMES = (2, 8)
+
+
+def torch_release() -> tuple[int, ...]:
+    """Return major and minor release of the installed PyTorch, without importing it; nothing if there is none."""
+    try:
+        return tuple(int(part) for part in version("torch").split(".")[:2] if part.isdigit())
+    except PackageNotFoundError:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +152,8 @@ class Plan:
     def variables(self, rank: int) -> dict[str, str]:
         """Return the variables that a rank gets in addition to the environment of this process."""
         variables = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": str(self.folder)}
-        variables |= {"TORCH_FR_BUFFER_SIZE": TRACE_CALLS}
+        if self.profiled:  # the profiler loads PyTorch's compiler, which makes a folder in TMPDIR
+            variables |= {"TORCHINDUCTOR_CACHE_DIR": str(Path(gettempdir()) / "torchinductor")}
         if self.launcher_rank is None:
             variables |= {"MASTER_ADDR": LOOPBACK}
         else:
@@ -146,6 +161,7 @@ class Plan:
         if self.backend == "gloo":
             interface = "lo" if variables["MASTER_ADDR"] in LOOPBACKS else interface_to(variables["MASTER_ADDR"])
             is_chosen = "GLOO_SOCKET_IFNAME" in os.environ or not interface
+            variables |= {"TORCH_FR_BUFFER_SIZE": TRACE_CALLS}
             return variables | ({} if is_chosen else {"GLOO_SOCKET_IFNAME": interface})
         return variables | self._nccl_variables(rank) | fault_injection.environment(self.faults)
 
@@ -157,12 +173,13 @@ class Plan:
             "NCCL_DEBUG_FILE": str(self.folder / "nccl.%h.%p.log"),
             "NCCL_DEBUG_TIMESTAMP_LEVELS": "ALL",  # from 2.26 on
             "NCCL_DEBUG_TIMESTAMP_FORMAT": "[%F %T.%6f] ",
-            "TORCH_NCCL_TRACE_BUFFER_SIZE": TRACE_CALLS,  # up to 2.7
-            "TORCH_FR_DUMP_TEMP_FILE": str(self.folder / "flight.rank"),
-            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(self.folder / "flight.rank"),  # up to 2.7
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # the watchdog ends a process whose call does not return
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # the watchdog ends a process whose call does not return,
+            "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": DUMP_MS,  # four times that after its dump
         }
+        # PyTorch warns of the older names.
+        names = OLD_RECORDER if () < torch_release() < FR_NAMES else RECORDER
+        variables |= dict(zip(names, (TRACE_CALLS, str(self.folder / "flight.rank")), strict=True))
         if rank == 0:
             variables["NCCL_TOPO_DUMP_FILE"] = str(self.folder / "topology.xml")
             variables["NCCL_GRAPH_DUMP_FILE"] = str(self.folder / "graph.xml")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ncclforensics.capture import inventory, plan
@@ -166,10 +165,8 @@ def _largest(request: CaptureRequest, memory: int) -> int:
 
 def check_torch() -> None:
     """Raise UsageError if PyTorch is missing or too old, without importing it."""
-    try:
-        found = version("torch")
-    except PackageNotFoundError:
-        raise UsageError(f"capture needs PyTorch, which is not installed: {INSTALL}") from None
-    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
-    if numbers < OLDEST_TORCH:
-        raise UsageError(f"PyTorch {found} is too old; capture needs 2.4 or later: {INSTALL}")
+    release = plan.torch_release()
+    if not release:
+        raise UsageError(f"capture needs PyTorch, which is not installed: {INSTALL}")
+    if release < OLDEST_TORCH:
+        raise UsageError(f"PyTorch {'.'.join(map(str, release))} is too old; capture needs 2.4 or later: {INSTALL}")

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.report.build import Report
 from ncclforensics.views.text_layout import indented, one_row
 
@@ -52,7 +53,8 @@ def waiting(report: Report, answer: Answer) -> list[RenderableType]:
 def _ranks_with_error(report: Report, answer: Answer) -> list[int]:
     """Return the victims of which a line reports an error, a time-out or their end: they do not wait any more."""
     run = report.run
-    failed = set(run["process_exit"]["rank_id"])
+    by_themselves = ~pl.col("signal").is_in(REQUESTED_ENDS).fill_null(value=False)
+    failed = set(run["process_exit"].filter(by_themselves)["rank_id"])
     if FATAL & set(answer.stall_evidence):
         failed |= set(run["failure_event"].filter(~pl.col("at_exit"))["rank_id"])
     if len(report.verdicts) == 1:  # PyTorch's lines name no job

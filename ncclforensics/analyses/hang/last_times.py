@@ -43,6 +43,7 @@ def last_time(
     warning: pl.DataFrame,
     ending: pl.DataFrame,
     job_end: pl.DataFrame,
+    journal_exit: pl.DataFrame,
     hardware_event: pl.DataFrame,
     kernel_kill: pl.DataFrame,
     kernel_report: pl.DataFrame,
@@ -76,7 +77,7 @@ def last_time(
         of_kernels = (hardware_event, kernel_kill, kernel_report)
         kernel_logs = {source for frame in of_kernels for source in frame["source"]}  # go on after a job
         logs = source.filter(~pl.col("source").is_in(kernel_logs))
-        ends = ends.with_columns(ended=pl.lit(_end_of_run(ends["ended"].max(), clock, logs, job_end)))
+        ends = ends.with_columns(ended=pl.lit(_end_of_run(ends["ended"].max(), clock, logs, job_end, journal_exit)))
     return ranks.join(ends, on="job")
 
 
@@ -97,12 +98,14 @@ def _last_stamps(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(rows).drop_nulls().group_by(OWNER).agg(pl.col("printed").max())
 
 
-def _end_of_run(last: object, clock: str, source: pl.DataFrame, job_end: pl.DataFrame) -> datetime | None:
-    """The last time of any input, or that at which a scheduler ended the job."""
+def _end_of_run(
+    last: object, clock: str, source: pl.DataFrame, job_end: pl.DataFrame, journal_exit: pl.DataFrame
+) -> datetime | None:
+    """The last time of any input, or that at which a scheduler or a capture ended the job."""
     if not isinstance(last, datetime):
         return None
     if clock == LAUNCHER:
         others = source.select((pl.lit(last) + elapsed(_time("last_time"), last)).max()).item()
         last = max(last, others or last)
-    cancelled = job_end.select(_time("time").max()).item()
-    return last + (cancelled - last) % ZONE if isinstance(cancelled, datetime) else last
+    ends = [job_end.select(_time("time").max()).item(), journal_exit.select(_time(OWN).max()).item()]
+    return max([last, *(last + (end - last) % ZONE for end in ends if isinstance(end, datetime))])

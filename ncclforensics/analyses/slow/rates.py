@@ -130,9 +130,11 @@ def _placed(groups: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
     hosts = processes.select("rank", "host", gpu=text_of("gpu"))
     of_member = groups.select("key", rank="members").explode("rank").join(hosts, on="rank", how="left")
     known = of_member.group_by("key").agg(
-        host_names=pl.when(pl.col("host").is_not_null().all()).then(pl.col("host").unique().sort()),
+        host_names=pl.col("host").unique().sort(),
+        are_known=pl.col("host").is_not_null().all(),
         gpu=pl.when(pl.col("gpu").n_unique() == 1).then(pl.col("gpu").first()).first(),
     )
+    known = known.with_columns(host_names=pl.when("are_known").then("host_names")).drop("are_known")
     return groups.join(known, on="key").with_columns(hosts=pl.col("host_names").list.len())
 
 

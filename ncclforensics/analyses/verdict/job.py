@@ -99,7 +99,8 @@ class Job:
         self.line_faults = faults if rows.is_only_job else own  # then a process without a rank is one of this job, too
         self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
         self.sources = rows.sources
-        self.is_cancelled, self.successes, self.ended_programs = rows.is_cancelled, rows.successes, rows.ended_programs
+        self.is_cancelled, self.captured_ends = rows.is_cancelled, rows.captured_ends
+        self.successes, self.ended_programs = rows.successes, rows.ended_programs
         self.has_layout, self.releases = rows.has_layout, rows.releases
 
     @cached_property

@@ -262,6 +262,11 @@ class JobRows:
         return self.is_only_job and bool((self.frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
 
     @cached_property
+    def captured_ends(self) -> set[str]:
+        """How the ranks of the only job ended, if a capture started them."""
+        return set(self.frames["journal_exit"]["how"].cast(pl.String)) if self.is_only_job else set()
+
+    @cached_property
     def successes(self) -> list[Row]:
         """The lines which say that the program of the only job ended well."""
         return self.frames["reported_success"].sort("pos").to_dicts() if self.is_only_job else []

@@ -136,6 +136,7 @@ def job_diagnosis(
     ras_member: pl.DataFrame,
     counted_call: pl.DataFrame,
     job_end: pl.DataFrame,
+    journal_exit: pl.DataFrame,
     torch_error: pl.DataFrame,
     torch_source: pl.DataFrame,
     monitored_barrier: pl.DataFrame,

@@ -75,6 +75,7 @@ class Sign(StrEnum):
     FAILURE = "failure"
     LOST_CONNECTION = "lost-connection"
     CAPTURE = "capture"
+    STALLED = "stalled"  # capture ended the ranks because none made progress
     LOOKS = "two-looks"  # no rank made a call between them
 
 

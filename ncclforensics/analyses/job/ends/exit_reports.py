@@ -46,6 +46,7 @@ KERNEL = "the kernel"
 ROCM = "ROCm's runtime"
 BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
 CAPTURE = "capture"
+GAVE_UP, STALLED, TAKEN_DOWN = "gave-up", "stalled", "taken-down"  # as the journal of a capture says it
 OF_HOST, OF_CONTAINER = "host", "container"  # whose memory ran out
 UNCAUGHT = "C++ exception"  # `what()` names no class
 STRENGTH = (HOST_MEMORY, NODE, NOT_STARTED, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the most specific first
@@ -373,6 +374,6 @@ def capture_reports(journal_exit: pl.DataFrame) -> Iterator[ExitReport]:
     """Yield the ends that `capture` recorded; ranks whose call failed or that it ended follow from others."""
     for row in journal_exit.filter(pl.col("how") != "finished").drop_nulls("code").to_dicts():
         signal = -row["code"] if row["code"] < 0 else None
-        follows = row["how"] in ("gave-up", "taken-down")
+        follows = row["how"] in (GAVE_UP, STALLED, TAKEN_DOWN)
         process_fields = {"rank": row["rank"], "node": row["node"], "pid": row["process"]}
         yield exit_report(row, CAPTURE, row["code"], signal, time=row["stamp"], follows=follows, **process_fields)

@@ -6,12 +6,12 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 
 from __future__ import annotations
 
-from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL
+from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL, STALLED, TAKEN_DOWN
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.text.torch_text import BARRIER, STORE, TIMED_OUT
 from ncclforensics.analyses.verdict.axioms import SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.unequal_ends import (
     find_culprits_apart,
@@ -21,6 +21,7 @@ from ncclforensics.analyses.verdict.lines.unequal_ends import (
 )
 from ncclforensics.analyses.verdict.sources.stacks import is_standing_still
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
+from ncclforensics.data.variables import COLLECT_PROGRESS
 
 # Verdicts that compare where the logs end: they hold only if the job stood still.
 FROM_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
@@ -28,6 +29,7 @@ MOST_CULPRITS = 0.25  # share of the ranks
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 PROGRESS = ("[Progress Thread]", "[Proxy Thread]")  # behind an error that such a thread returned
 LONG_SILENCE = 60.0  # seconds without a call, and
+MOTION = 1.0  # seconds from the last call to the end of a job that ran until then
 PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
 # checkpoint makes no calls. A verdict that rests on it is not certain.
@@ -53,6 +55,7 @@ def find_stall_evidence(job: Job) -> list[Sign]:
     if _silence(job):
         kinds.append(Sign.SILENCE)
     kinds += [FAILURES[event.kind] for event in job.failure_events if event.kind in FAILURES and job.is_fatal(event)]
+    kinds += [Sign.STALLED] * (STALLED in job.captured_ends)
     kinds += [Sign.CAPTURE for row in job.process_exits if row.is_first and row.reporter == CAPTURE]
     return list(dict.fromkeys(kinds))
 
@@ -69,6 +72,9 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
     A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
     """
     evidence = job.stall_evidence
+    if not evidence and (diagnosis.verdict in FROM_ENDS or diagnosis.suspects) and _was_ended_in_motion(job):
+        reason = "ranks made calls until the job was ended, so that some made fewer than others shows nothing"
+        return undecided(reason, COLLECT_PROGRESS, diagnosis)
     is_from_ends = diagnosis.verdict in FROM_ENDS or diagnosis.rests_on_stall
     diagnosis.rests_on_stall = False
     if not is_from_ends:
@@ -167,6 +173,15 @@ def _was_ended(job: Job) -> bool:
     """Whether a scheduler cancelled the job, or most of its processes were ended by a signal."""
     ended = {row.rank_id for row in job.process_exits if row.how == SIGNAL}
     return job.is_cancelled or len(ended) * 2 > len(job.rank_ids)
+
+
+def _was_ended_in_motion(job: Job) -> bool:
+    """Whether a scheduler or a capture ended the job right after a call."""
+    times = job.last_times.values()
+    if not times or not (job.is_cancelled or job.captured_ends == {TAKEN_DOWN}):
+        return False
+    last = max(times, key=lambda row: row["called"])
+    return float((last["ended"] - last["called"]).total_seconds()) < MOTION + float(last["pace"])
 
 
 def _are_many(job: Job, culprits: list[int]) -> bool:
