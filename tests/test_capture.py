@@ -183,7 +183,7 @@ def test_an_algorithm_is_measured_alone_in_a_folder_below(tmp_path: Path) -> Non
     assert "NCCL_ALGO" not in plan(tmp_path).variables(0)
 
 
-@pytest.mark.parametrize(("steps", "profiled"), [(30, 22), (10, 10)])
+@pytest.mark.parametrize(("steps", "profiled"), [(30, 26), (10, 10)])
 def test_the_last_steps_are_recorded_on_request(steps: int, profiled: int, tool: Callable[[str, str], Path]) -> None:
     two_gpus(tool)
     asked = replace(REQUEST, steps=steps, profile=True)

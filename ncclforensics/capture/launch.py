@@ -170,7 +170,7 @@ def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
             last_activity, last_change = activity, now
         is_in_steps = 0 < done <= plan.steps
         # PyTorch's watchdog sees no call for which NCCL still connects the ranks.
-        if is_in_steps and now - last_change > plan.stall_s + 2 * GRACE_PERIOD and any(map(_has_calls, journals)):
+        if is_in_steps and now - last_change > plan.stall_s + 3 * GRACE_PERIOD and any(map(_has_calls, journals)):
             return f"{NO_PROGRESS} for {now - last_change:.0f} s"
         if not has_stacks and is_in_steps and now - last_change > plan.stall_s * STACKS_AFTER:
             # While the ranks still wait; not during measurements, which py-spy would disturb.

@@ -40,8 +40,9 @@ FEWEST_SPLIT_BYTES = 32_000  # every number of calls divides it into whole eleme
 SPLIT_MEMORY = 15 / 16  # of --memory, which the largest call may take
 GRACE_PERIOD = 5.0  # seconds that other ranks get after a call has failed on one
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# The last ones: the first calls on a communicator take longer. Twenty are judged; those at the ends of a trace are cut.
-PROFILED_STEPS = 22
+# The last ones: the first calls on a communicator take longer. Twenty are judged; those at
+# the ends of a trace are cut, and some may be far longer.
+PROFILED_STEPS = 26
 TRACE_CALLS = "2000"  # capacity of the Flight Recorder, in calls
 DUMP_MS = "1000"  # 15,000 by default, which keeps a hung process for a minute
 RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
@@ -152,8 +153,8 @@ class Plan:
     def variables(self, rank: int) -> dict[str, str]:
         """Return the variables that a rank gets in addition to the environment of this process."""
         variables = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": str(self.folder)}
-        if self.profiled:  # the profiler loads PyTorch's compiler, which makes a folder in TMPDIR
-            variables |= {"TORCHINDUCTOR_CACHE_DIR": str(Path(gettempdir()) / "torchinductor")}
+        # The profiler and the watchdog load PyTorch's compiler, which makes a folder in TMPDIR.
+        variables |= {"TORCHINDUCTOR_CACHE_DIR": str(Path(gettempdir()) / "torchinductor")}
         if self.launcher_rank is None:
             variables |= {"MASTER_ADDR": LOOPBACK}
         else:

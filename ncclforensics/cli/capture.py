@@ -68,7 +68,7 @@ def capture(
     profile: Annotated[
         bool,
         typer.Option(
-            "--profile", help="Record the last 22 of these calls with PyTorch's profiler: whom do the others wait for?"
+            "--profile", help="Record the last 26 of these calls with PyTorch's profiler: whom do the others wait for?"
         ),
     ] = False,
     collectives: Annotated[

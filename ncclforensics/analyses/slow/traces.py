@@ -14,7 +14,7 @@ from ncclforensics.analyses.slow.step_window import FEWEST_MEMBERS, RARELY, Memb
 from ncclforensics.analyses.slow.transfers import EXPOSED, Transfers
 from ncclforensics.analyses.slow.what_if import ALWAYS_LAST, FEWEST_STEPS, uneven_share
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import count_of, ranks_text
 
 HOST_BOUND = 0.2  # share of the step in which the GPUs of all ranks wait for a launch
 UNEVEN = 0.05  # share of the step that uneven arrival costs, to be told where no rank alone does
@@ -105,9 +105,11 @@ class _Traces:
             return f"traces of {ranks_text(self.traced)} alone cannot show who waits: three ranks are the least"
         if self.window is None:
             return "these traces hold no step that all ranks share: no call in which they wait for each other repeats"
-        if len(self.window.ordinary) < FEWEST_STEPS:
-            count = len(self.window.own)
-            return f"{count} step{'s' * (count != 1)} are too few to tell a slow rank from chance: 20 are the least"
+        if len(ordinary := self.window.ordinary) < FEWEST_STEPS:
+            longer = len(self.window.own) - len(ordinary)
+            besides = f" besides {longer} that took far longer" if longer else ""
+            few = f"{count_of(len(ordinary), 'step')}{besides}"
+            return f"{few}: too few to tell a slow rank from chance, {FEWEST_STEPS} are the least"
         return None
 
     def rank_not_traced(self) -> SlowExplanation:

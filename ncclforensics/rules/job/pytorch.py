@@ -14,7 +14,8 @@ from ncclforensics.analyses.job.text.torch_text import (
     differing_ranks,
 )
 from ncclforensics.analyses.verdict.vocabulary import How
-from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.names import count_of, ranks_text, some_of
+from ncclforensics.data.stack_classes import own_files
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.time_range import NO_YEAR, as_time
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -22,11 +23,12 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.watchdog_limits import overdue_text, short_limit_text
 
 LEAST_LEAD = timedelta(minutes=1)
+PLACES = 2  # from which calls came
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("work_timeout", "work"), hang=True)
 def torch_watchdog_timeout(
-    work: pl.DataFrame, work_timeout: pl.DataFrame, work_status: pl.DataFrame
+    work: pl.DataFrame, work_timeout: pl.DataFrame, work_status: pl.DataFrame, failed_call: pl.DataFrame
 ) -> Iterator[Finding]:
     """PyTorch's watchdog timed out on a collective.
 
@@ -46,7 +48,10 @@ def torch_watchdog_timeout(
         what = "timed out" if is_timeout else f"report{'s' * (len(ranks) == 1)} an error or a time-out"
         yield Finding(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",
-            detail=_operations_text(rows) + short_limit_text(work_timeout, ranks) + overdue_text(work_timeout, ranks),
+            detail=_operations_text(rows)
+            + _called_from(failed_call)
+            + short_limit_text(work_timeout, ranks)
+            + overdue_text(work_timeout, ranks),
             certainty="certain",
             ranks=ranks,
             role=Role.CONSEQUENCE,
@@ -128,6 +133,17 @@ def _lines(rows: pl.DataFrame) -> list[Line]:
 def _operations_text(rows: pl.DataFrame) -> str:
     names = sorted({name.strip("_") for name in rows["operation"].drop_nulls()})
     return f"waiting for: {', '.join(names)}" if names else "the messages name no operation"
+
+
+def _called_from(failed_call: pl.DataFrame) -> str:
+    """Where the user's code made the calls that timed out, by the stacks that the watchdogs print."""
+    frames = failed_call.with_columns(file=text_of("caller_file"))
+    frames = frames.with_columns(failure=(pl.col("form") == "heading").cum_sum().over("source"))
+    own = frames.filter(pl.col("file").is_in(own_files(frames["file"].unique().drop_nulls())))
+    calls = own.unique(["source", "failure"], keep="first", maintain_order=True)
+    name = pl.col("file").str.split("/").list.last()
+    places = calls.select(pl.format("{} ({}:{})", "caller", name, "caller_line"))
+    return f", called from {some_of(sorted(set(places.to_series())), PLACES)}" if places.height else ""
 
 
 @rule(Category.LAGGING_RANK, Severity.INFO, of=("announced_position",), hang=True)

@@ -6,7 +6,9 @@ matching call or whether it posted its own in advance.
 
 from __future__ import annotations
 
-from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings
+from collections.abc import Collection
+
+from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings, Standing
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
@@ -58,6 +60,10 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
         diagnosis = diagnose(job, Kind.UNDECIDABLE, where, [])
         diagnosis.remark(f"{ranks_text(absent)} left no Flight Recorder dump here: {EITHER_WAY}")
         diagnosis.suspects, diagnosis.basis = sorted(suspects), Basis.DUMPS
+    elif place and _shown_by_log(job, place, absent):
+        reason = f"{where}, and the log of {ranks_text(absent)} shows this call, too, but it left no dump"
+        diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [])
+        diagnosis.suspects, diagnosis.basis = sorted(suspects), Basis.DUMPS
     else:
         reason = (
             f"left no Flight Recorder dump here, while {where}: a rank that never made this call looks like that, and"
@@ -65,10 +71,18 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
         )
         diagnosis = diagnose(job, Kind.LAGGING, reason, sorted(suspects))
         diagnosis.doubt(Doubt.DUMP_NOT_WRITTEN)
-    diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(absent))]
+    diagnosis.collect = [stacks_of(ranks_text(absent)), COLLECT_DUMPS.format(ranks=ranks_text(absent))]
     set_call(diagnosis, calls[0])
     cite(job, diagnosis, "waiting", calls)
     return diagnosis
+
+
+def _shown_by_log(job: Job, place: Standing, ranks: Collection[int]) -> bool:
+    """Whether the logs of ranks without a dump show as many calls of a group as those of the ranks that stand there."""
+    of_group = job.last_calls.filter(key=job.communicators_of_groups.get(place.group, ""))
+    calls = {job.rank_number(rank_id): made for rank_id, made in of_group.select("rank_id", "calls").iter_rows()}
+    standing = [calls[rank] for rank in place.standing if rank in calls]
+    return bool(standing) and all(calls.get(rank, 0) >= max(standing) for rank in ranks)
 
 
 @with_dumps
