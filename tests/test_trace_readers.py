@@ -9,14 +9,14 @@ import polars as pl
 import pytest
 
 from ncclforensics import analyze
-from ncclforensics.formats import TraceReader, kineto
+from ncclforensics.formats import TraceReader
 from ncclforensics.inputs import sources
 from ncclforensics.parsing import load, trace_readers
 from ncclforensics.parsing.trace_readers import read_trace, traces_read
 from tests.incidents import ROOT
 
 TRACES = ROOT / "fixtures" / "slow" / "late-since"
-FOUND = TraceReader(kineto.read_trace)
+FOUND = TraceReader("kineto")
 
 
 def folder_with_damage(folder: Path) -> list[str]:

@@ -113,9 +113,13 @@ class DocumentReader(NamedTuple):
 
 
 class TraceReader(NamedTuple):
-    """How the records of one trace are read."""
+    """The format by which the records of one trace are read."""
 
-    read: Callable[..., TraceRecords]  # takes a stream, and `is_whole`
+    name: str
+
+    def read(self, stream: io.BufferedIOBase, *, is_whole: bool) -> TraceRecords:
+        """Read them. Raises KeyError if this process does not have the format."""
+        return cast(Trace, all_formats()[self.name]).read_trace(stream, is_whole=is_whole)
 
 
 Reader = DocumentReader | TraceReader
@@ -162,9 +166,9 @@ def document(beginning: bytes, path: str) -> Reader | None:
 def _other_than_lines() -> tuple[Callable[[bytes, str], Reader | None], ...]:
     """One for each format of which an input may be one document or a single value: what recognises it."""
     recognise: list[Callable[[bytes, str], Reader | None]] = []
-    for candidate in all_formats().values():
+    for name, candidate in all_formats().items():
         if hasattr(candidate, "is_trace"):
-            recognise.append(partial(_as_trace, cast(Trace, candidate)))
+            recognise.append(partial(_as_trace, name, cast(Trace, candidate)))
         elif hasattr(candidate, "is_dump"):
             recognise.append(partial(_as_dump, cast(Dump, candidate)))
         elif hasattr(candidate, "records"):
@@ -175,8 +179,8 @@ def _other_than_lines() -> tuple[Callable[[bytes, str], Reader | None], ...]:
     return tuple(recognise)
 
 
-def _as_trace(trace: Trace, beginning: bytes, _path: str) -> TraceReader | None:
-    return TraceReader(trace.read_trace) if trace.is_trace(beginning) else None
+def _as_trace(name: str, trace: Trace, beginning: bytes, _path: str) -> TraceReader | None:
+    return TraceReader(name) if trace.is_trace(beginning) else None
 
 
 def _as_dump(dump: Dump, beginning: bytes, _path: str) -> DocumentReader | None:

@@ -208,7 +208,7 @@ def _plain(path: Path) -> io.BufferedIOBase:
     return open(path, "rb")
 
 
-def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
+def source_at(path: Path, name: str, *, may_wait: bool = False) -> Source:
     """The source at one path. `may_wait`: a pipe is read to its end; never done for pipes found in a folder."""
     try:
         status = path.stat()
@@ -263,7 +263,9 @@ def _files_in(source: Source) -> list[Source]:
 def _unpacked(source: Source, unpacked: Unpacked) -> list[Source]:
     """The files that were taken out of a source, and the source itself where they are not all of it."""
     name, archive = source.path, source.file
-    found = [replace(_source(file, f"{name}/{path_text(member)}"), archive=archive) for member, file in unpacked.files]
+    found = [
+        replace(source_at(file, f"{name}/{path_text(member)}"), archive=archive) for member, file in unpacked.files
+    ]
     if unpacked.problem or not found:
         found.append(replace(source, problem=unpacked.problem or "is an archive without files"))
     return found
@@ -288,7 +290,7 @@ def spool(stream: BinaryIO | io.BufferedIOBase, name: str) -> Source:
     _SPOOLED.append(path)  # before the file exists: a signal may end the program at any time
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
         shutil.copyfileobj(stream, copy)
-    return _source(path, name)
+    return source_at(path, name)
 
 
 _SPOOLED: list[Path] = []
@@ -358,7 +360,7 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
         for file, is_named in files:
             if (key := os.path.realpath(file)) not in seen:
                 seen.add(key)
-                for source in _files_in(_source(file, path_text(file), may_wait=is_named)):
+                for source in _files_in(source_at(file, path_text(file), may_wait=is_named)):
                     # Next to the logs it was made of, it would count every line twice.
                     is_second = source.saved and (not is_named or source.archive)
                     sources.append(_not_named(source) if is_second else _with_state(source, file))

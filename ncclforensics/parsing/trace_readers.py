@@ -1,13 +1,15 @@
 """Read traces in processes of their own: Python parses one trace at a time in a process, whatever its threads.
 
-The processes run the module `trace_process` and get a pickled request for each trace. What one of them cannot
-read, this process reads itself, so that problems of inputs are found and reported in one place.
+The processes run the module `trace_process`. A request is a line of JSON; so is the head of an answer, behind which the
+frames stand as Arrow streams. What a process cannot read, this one reads itself, so that problems of inputs are found and
+reported in one place.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,13 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
+from typing import IO
+
+import polars as pl
 
 from ncclforensics.formats import TraceReader, TraceRecords
 from ncclforensics.inputs.sources import Source
 
 Request = tuple[Source, TraceReader]
 # What the pipe to a process that ended raises, and what an answer that it did not finish does.
-BROKEN = (OSError, EOFError, pickle.UnpicklingError)
+BROKEN = (OSError, ValueError, pl.exceptions.PolarsError)
 WORTH_PROCESSES = 128 << 20  # bytes of traces; a process takes half a second to start
 # `-P`: without the current folder, which may hold modules of the same names.
 COMMAND = ("-P", "-c", "from ncclforensics.parsing.trace_process import serve; serve()")
@@ -32,6 +37,32 @@ def read_trace(source: Source, found: TraceReader, *, is_whole: bool = True) -> 
     """Read a trace here. Raises OSError or one of DAMAGED_ARCHIVE."""
     with source.open() as stream:
         return found.read(stream, is_whole=is_whole)
+
+
+def write_answer(records: TraceRecords | None, answers: io.BufferedIOBase) -> None:
+    """Write the records of a trace, or that it cannot be read."""
+    streams = {} if records is None else {name: _arrow(rows) for name, rows in records.frames.items()}
+    head = None if records is None else {"problems": records.problems, "damaged": records.damaged}
+    sizes = {name: len(stream) for name, stream in streams.items()}
+    answers.write(json.dumps(head and {**head, "frames": sizes}).encode() + b"\n")
+    for stream in streams.values():
+        answers.write(stream)
+    answers.flush()
+
+
+def read_answer(answers: io.BufferedIOBase | IO[bytes]) -> TraceRecords | None:
+    """Read what `write_answer` wrote. Raises one of BROKEN if it is not complete."""
+    head = json.loads(answers.readline())
+    if head is None:
+        return None
+    frames = {name: pl.read_ipc_stream(io.BytesIO(answers.read(size))) for name, size in head["frames"].items()}
+    return TraceRecords(frames, head["problems"], head["damaged"])
+
+
+def _arrow(rows: pl.DataFrame) -> memoryview:
+    stream = io.BytesIO()
+    rows.write_ipc_stream(stream)
+    return stream.getbuffer()
 
 
 @contextmanager
@@ -86,13 +117,14 @@ class _Process:
         if process is None or process.stdin is None or process.stdout is None:
             return None
         try:
-            pickle.dump(request, process.stdin)
+            source, found = request
+            # Escaped, as the bytes of a path need not be text.
+            process.stdin.write(json.dumps({"file": str(source.file), "format": found.name}).encode() + b"\n")
             process.stdin.flush()
-            answer: TraceRecords | None = pickle.load(process.stdout)
+            return read_answer(process.stdout)
         except BROKEN:
             self.is_alive = False
             return None
-        return answer
 
     def kill(self) -> None:
         """End the process at once."""
