@@ -1,8 +1,8 @@
 """Read traces in processes of their own: Python parses one trace at a time in a process, whatever its threads.
 
-The processes run the module `trace_process`. A request is a line of JSON; so is the head of an answer, behind which the
-frames stand as Arrow streams. What a process cannot read, this one reads itself, so that problems of inputs are found and
-reported in one place.
+The processes run the module `trace_process`. A request is a line of JSON; so is the head of an answer, behind which
+the frames stand as Arrow streams. What a process cannot read, this one reads itself, so that problems of inputs are
+found and reported in one place.
 """
 
 from __future__ import annotations
