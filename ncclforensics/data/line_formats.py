@@ -41,7 +41,10 @@ LINE_FORMATS = {
     "cpus": LineFormat("cpus", "numa_node", "topology", MACHINE_DUMP),
     # Output of NVIDIA's Data Center GPU Manager: links, and the results of its diagnostics.
     "dcgm": LineFormat(
-        "dcgm collected", "dcgm_link_head dcgm_head dcgm_section dcgm_result.on", "topology", MACHINE_DUMP
+        "dcgm collected",
+        "dcgm_link_head dcgm_head dcgm_section dcgm_result.on dcgm_health.overall dcgm_health.system",
+        "topology",
+        MACHINE_DUMP,
     ),
     # Paths between GPUs and NICs of a host: nvidia-smi topo and nvlink, rocm-smi --showtopo.
     "devices": LineFormat("devices collected", "device_row rocm_table gpu_numa nvlink_port", "topology", MACHINE_DUMP),
@@ -91,13 +94,22 @@ LINE_FORMATS = {
     # GPUs of a host, as nvidia-smi -q describes them.
     "gpu_query": LineFormat(
         "gpuquery",
-        "query_head query_field.remapped query_field.retired query_field.reasons query_field.ecc query_field.fabric",
+        "query_head query_field.remapped query_field.retired query_field.reasons query_field.ecc query_field.fabric "
+        "query_field.recovery",
         "topology",
         MACHINE_DUMP,
     ),
     # What GPUs do at one moment: nvidia-smi's default table, dmon, pmon and CSV.
     "gpu_use": LineFormat(
         "gpuuse collected", "use_gpu use_columns use_names use_query use_readings use_inforom", "topology", MACHINE_DUMP
+    ),
+    # What monitors and health checks of machines say is wrong: of GPUs, of IMEX, of the firmware of a NIC.
+    "health": LineFormat(
+        "health collected",
+        "monitor_error check_result imex_state imex_fault firmware_fault firmware_state amd_errors.total "
+        "amd_errors.head",
+        "topology",
+        MACHINE_DUMP,
     ),
     # Files that ibdiagnet writes.
     "ibdiagnet": LineFormat(
@@ -184,7 +196,7 @@ LINE_FORMATS = {
     # Interfaces of a switch by SNMP.
     "snmp": LineFormat("snmp collected", "snmp_counter", "ib-counters", PORT, HOST_COLUMNS={"snmp": ("system_name",)}),
     # Counters of switches with SONiC.
-    "sonic": LineFormat("sonic collected", "pfc_head interface_head", "ib-counters", PORT),
+    "sonic": LineFormat("sonic collected", "pfc_head interface_head watchdog_queue", "ib-counters", PORT),
     # Timers of training programs beside their steps, and reports of straggler detectors.
     "step_timers": LineFormat(
         "steptimers", "timer_head timer_list straggler_report comms_logged", "step-log", IS_SIDE_OUTPUT=True

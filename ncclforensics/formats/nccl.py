@@ -65,6 +65,7 @@ GRAMMARS = (
     "inspector",
     "journal",
     "kernel",
+    "storage",
     "job",
     "omitted",
     "prefix",
@@ -90,6 +91,7 @@ SUBSYSTEMS = {
 HOST_COLUMNS = {
     "job": ("node",),
     "kernel": ("node",),
+    "storage": ("node", "server"),
     "inspector": ("node",),
     "ras": ("node",),
     "diagnostics": ("node",),

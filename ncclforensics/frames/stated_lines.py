@@ -23,10 +23,12 @@ STATED_LINE = {
     "category": pl.String(),
     "meaning": pl.String(),  # what happened
     "remedy": pl.String(),
+    "subject": pl.String(),  # what the line names: a GPU, a node, what a tool said; null where its grammar keeps none
 }
 HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a line, the nearest to it first
 PIDS = ("pid", "launcher_pid")
 RANKS = ("global_rank", "launcher_rank")
+SUBJECTS = ("subject", "bad_result", "unconnected")
 
 
 def stated_lines(run: Frames, frames: Iterable[str]) -> pl.DataFrame:
@@ -63,6 +65,7 @@ def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
         category=of_form({form: meaning.category for form, meaning in answered.items()}),
         meaning=of_form({form: meaning.text for form, meaning in answered.items()}),
         remedy=of_form({form: meaning.remedy for form, meaning in answered.items()}),
+        subject=_first(rows, SUBJECTS, pl.String()),
     )
 
 

@@ -120,7 +120,7 @@ QUESTIONS = (
     ),
     Question(
         "which GPU, link and memory faults the kernel logged",
-        ("hardware_event", "kernel_kill", "kernel_report"),
+        ("hardware_event", "kernel_kill", "kernel_report", "storage_report"),
         ("job",),
         "machine",
         (
@@ -155,6 +155,7 @@ QUESTIONS = (
         (
             "pfc",
             "pfc_row",
+            "watchdog_queue",
             "interface_counter",
             "interface_speed",
             "device_firmware",
@@ -188,10 +189,10 @@ QUESTIONS = (
     ),
     Question(
         "whether the services and self-tests of a host's GPUs failed",
-        ("dcgm_link", "dcgm_result", "manager_service"),
-        ("dcgm", "fabricmanager"),
+        ("dcgm_link", "dcgm_result", "dcgm_health", "manager_service", "imex_state", "amd_errors"),
+        ("dcgm", "fabricmanager", "health"),
         "gpus",
-        ("gpu_test",),
+        ("gpu_test", "metric_value", "monitor_error", "check_result", "firmware_state", "manager_error"),
     ),
     Question(
         "how long each step of training took",

@@ -55,7 +55,7 @@ _KINDS = (
         "nvidia-smi shows GPUs and their load, not which call a rank is in",
     ),
     _Kind(
-        ("hardware_event", "kernel_kill", "kernel_report"),
+        ("hardware_event", "kernel_kill", "kernel_report", "storage_report"),
         "the kernel's log",
         "the kernel names GPUs, links and processes, not ranks",
     ),

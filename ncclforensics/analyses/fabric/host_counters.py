@@ -46,6 +46,8 @@ MLXLINK_COUNTERS = {
     "Link Down Counter": "link_downed",
     "Link Error Recovery Counter": "link_error_recovery",
 }
+GPU_FAMILIES = ("DCGM_FI_", "nvidia_smi_", "rocm_ras_", "gpu_ecc_")  # of metrics, one sample for each GPU
+GPU_LABELS = ("gpu", "card", "gpu_id")  # that hold its number on the host
 Port = tuple[str | None, int | None]
 Devices = dict[tuple[str | None, int | None, str], Port]
 
@@ -265,7 +267,11 @@ def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataF
     for row in rows_with_origin(metric, output_heading):
         labels = labels_of[str(row["labels"])]
         instance = labels.get("hostname") or labels.get("host") or labels.get("node") or labels.get("instance")
-        device = f"GPU{labels['gpu']}" if row["family"] == "DCGM_FI_" and "gpu" in labels else labels.get("device")
+        number = next((labels[name] for name in GPU_LABELS if name in labels), None)
+        is_numbered = number is not None and str(row["family"]) in GPU_FAMILIES
+        device = f"GPU{number}" if is_numbered else labels.get("device")
+        if device is None and "uuid" in labels:
+            device = f"GPU-{labels['uuid'].removeprefix('GPU-')}"
         stamp = row["stamp_ms"]
         rows.append(
             {

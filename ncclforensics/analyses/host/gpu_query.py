@@ -26,15 +26,17 @@ SMI_GPU = {
     "memory": pl.Float64(),  # MiB in use
     "slowdown": pl.String(),  # why the hardware lowers the clocks now
     "is_pending": pl.Boolean(),  # rows are to be remapped, or pages retired, at the next reset
+    "recovery": pl.String(),  # what the driver asks for, so that the GPU can be used again
     "fabric_state": pl.String(),  # of the registration with the fabric of NVLink
     "fabric_status": pl.String(),
     "line": pl.Int32(),
     "fabric_line": pl.Int32(),
     "slowdown_line": pl.Int32(),
+    "recovery_line": pl.Int32(),
     "link_line": pl.Int32(),
     "error_line": pl.Int32(),  # the first field that shows an error
 }
-PARTS = ("remapped", "retired", "reasons", "ecc", "fabric")  # headings that are pasted alone
+PARTS = ("remapped", "retired", "reasons", "ecc", "fabric", "recovery")  # headings that are pasted alone
 GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # PCIe generation -> GT/s of a lane
 
 
@@ -86,6 +88,8 @@ def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.D
         fabric_line=first_of("fabric_state", "field_line"),
         slowdown=text_of("slowdown").filter(is_slow).last(),
         slowdown_line=pl.col("field_line").filter(is_slow).last(),
+        recovery=text_of("recovery").filter(pl.col("form") == "recovery").last(),
+        recovery_line=first_of("recovery", "field_line"),
         is_pending=((pl.col("form") == "pending") & (text_of("answer") == "Yes")).any(),
         model=text_of("model").filter(pl.col("form") == "name").first(),
         speed=first_of("generation", "generation"),

@@ -32,6 +32,7 @@ COMPARE = (
 )
 SEVERITIES = {FATAL: Severity.ERROR, NOT_FATAL: Severity.WARNING}
 OF_LINES = ["source", "line"]
+GPU_DRIVERS = ("nvidia", "amdgpu")
 
 
 @rule(Category.LINK_ERROR, Severity.WARNING, of=("kernel_event", "kernel_message"), hang=True, fallback=True)
@@ -86,8 +87,8 @@ def _unrecovered_text(unrecovered: pl.DataFrame) -> str:
     devices = {
         f"{driver} {pci_address(busid)}": None for driver, busid in unrecovered.select("driver", "busid").iter_rows()
     }
-    is_gpu = any(name.startswith("nvidia") for name in devices)
-    names = sorted(devices, key=lambda name: not name.startswith("nvidia"))
+    is_gpu = any(name.startswith(GPU_DRIVERS) for name in devices)
+    names = sorted(devices, key=lambda name: not name.startswith(GPU_DRIVERS))
     return f"{', '.join(names[:2])} could not be recovered" + " (the GPU is lost until a reset)" * is_gpu
 
 
@@ -160,6 +161,10 @@ RESET_SWITCHES = (
     "if it comes back, run NVIDIA's field diagnostic"
 )
 CHECK_PORT = "mlxlink -d DEVICE -m on this host; compare its counters and its cable with those of other ports"
+MEND_NIC = (
+    "read the lines on its health below (synd names the reason); `devlink health`; reset it (mlxfwreset) or reboot the "
+    "host; update its firmware; if it comes back, ask the vendor"
+)
 DOWN = "DOWN"
 UP = ("UP", "ACTIVE")
 OFTEN = 3
@@ -185,18 +190,18 @@ def kernel_port_reports(
     job = JobBeside.of(rank, verdict)
     form, is_down = text_of("form"), text_of("state").str.to_uppercase() == DOWN
     failed = {
-        "fatal": ("the NIC {device} failed", Severity.ERROR),
-        "health": ("the NIC {device} reports an issue of its firmware or hardware", Severity.WARNING),
-        "cable": ("the module or cable of NIC {device} reports: {fault}", Severity.WARNING),
-        "contained": ("PCIe port {device} cut off the device below it", Severity.ERROR),
+        "fatal": ("the NIC {device} failed: its firmware does not answer, or stopped", Severity.ERROR, MEND_NIC),
+        "health": ("the NIC {device} reports an issue of its firmware or hardware", Severity.WARNING, MEND_NIC),
+        "cable": ("the module or cable of NIC {device} reports: {fault}", Severity.WARNING, CHECK_PORT),
+        "contained": ("PCIe port {device} cut off the device below it", Severity.ERROR, RESEAT),
     }
     by_port = kernel_event.sort(OF_LINES).with_columns(is_unused=_is_unused())
-    for kind, (title, worst) in failed.items():
+    for kind, (title, worst, remedy) in failed.items():
         of_kind = by_port.filter(form == kind)
         for (fault, is_unused), rows in of_kind.group_by("fault", "is_unused", maintain_order=True):
             severity = Severity.INFO if is_unused else worst
             named = title.replace("{device}", named_devices(rows)).replace("{fault}", str(fault).lower())
-            yield from kernel_log_findings(rows, f"{named}{{where}}", [times_text(rows)], severity, CHECK_PORT, job)
+            yield from kernel_log_findings(rows, f"{named}{{where}}", [times_text(rows)], severity, remedy, job)
     links = kernel_event.filter(form.is_in(["link", "port", "slot"])).with_columns(is_down=is_down)
     carriers = carrier.select(
         form=pl.lit("link"),

@@ -79,6 +79,37 @@ def switch_pfc_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame) -> Iterator
         )
 
 
+@rule(Category.CONGESTION, Severity.WARNING, of=("watchdog_queue",))
+def switch_pfc_storm(watchdog_queue: pl.DataFrame) -> Iterator[Finding]:
+    """The PFC watchdog of a switch found a queue that was paused for too long.
+
+    Means: the neighbour of that port sent pause frames without end: a host whose NIC or PCIe is stuck, or a loop of
+    ports that wait for one another. What waits in the queue is dropped meanwhile, so that RDMA sends it again, or
+    gives up (retry exceeded).
+    Not when: no storm was detected. One that ended is a note: its time is not known.
+    Do: look at what is behind the port (its dmesg, ethtool -S: tx_prio3_pause); show pfc counters on both sides.
+    Sources: SONiC command reference, show pfcwd stats; SONiC, PFC watchdog design.
+    """
+    queues = watchdog_queue.filter(pl.col("storms") > 0).sort("source", "line")
+    last = queues.unique(["source", "switch_port", "queue"], keep="last", maintain_order=True)
+    stormed = text_of("queue_status") == "stormed"
+    for (is_stormed,), rows in last.group_by(stormed, maintain_order=True):
+        texts = [
+            f"{row['switch_port']} queue {row['queue']} ({row['dropped'] + row['dropped_received']:,} packets dropped)"
+            for row in rows.head(SHOWN).to_dicts()
+        ]
+        yield Finding(
+            title=f"PFC watchdog: {', '.join(texts)} {'is' if rows.height == 1 else 'are'} in a storm of pause frames"
+            if is_stormed
+            else f"PFC watchdog: {', '.join(texts)} had a storm of pause frames, which ended",
+            detail=f"{count_of(int(rows['storms'].sum()), 'storm')} detected, {int(rows['storms_ended'].sum())} ended",
+            certainty="certain",
+            severity=Severity.WARNING if is_stormed else Severity.INFO,
+            role=Role.CAUSE if is_stormed else Role.CONTEXT,
+            evidence=evidence_lines(rows),
+        )
+
+
 def _numbers(cells: str) -> list[int | None]:
     return [parse_integer(cell.replace(",", "")) for cell in cells.split()]
 

@@ -126,3 +126,50 @@ def dcgm_diagnostic_failed(dcgm_result: pl.DataFrame) -> Iterator[Finding]:
             role=Role.CONTEXT,
             evidence=evidence,
         )
+
+
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("dcgm_health",))
+def dcgm_health_watch(dcgm_health: pl.DataFrame, dcgm_result: pl.DataFrame) -> Iterator[Finding]:
+    """A health watch of DCGM is not healthy (dcgmi health).
+
+    Means: what the watch says in its own words: since it was last looked at, the GPU or NVSwitch counted such errors,
+    or wants a reset. *Failure* means that no job should run there, *Warning* that something is worth a look.
+    Not when: the overall health is healthy.
+    Do: follow the sentence; drain the host for a failure, and run dcgmi diag -r 2; dmesg -T | grep -e Xid.
+    Sources: DCGM, dcgmi/Health.cpp, dcgmlib/dcgm_errors.h; DCGM user guide, health monitor.
+    """
+    text = dcgm_result.filter(text_of("form") == "more").select("source", "line", words="more_words")
+    rows = pl.concat([dcgm_health, text], how="diagonal_relaxed").sort("source", "line")
+    is_named, form = pl.col("watched").is_not_null() | pl.col("watched_kind").is_not_null(), text_of("form")
+    rows = rows.with_columns(
+        name=pl.when(is_named).then(pl.concat_str(text_of("watched_kind").forward_fill(), pl.lit(" "), "watched")),
+        nth=form.is_not_null().cum_sum().over("source"),
+        end=pl.col("line").diff().over("source").fill_null(1),
+    ).with_columns(name=pl.col("name").forward_fill().over("source"))
+    found = False
+    for _, part in rows.group_by("source", "nth", maintain_order=True):
+        first = part.row(0, named=True)
+        if first["form"] != "system" or first["health"] not in HEALTH:
+            continue
+        found = True
+        words = " ".join(filter(None, [first["reason"], *(text.strip() for text in part["words"].drop_nulls())]))
+        yield _watched(f"{first['name'] or 'a GPU'}: {first['system']}", words, first["health"], evidence_lines(part))
+    overall = dcgm_health.filter((text_of("form") == "overall") & text_of("health").is_in(list(HEALTH)))
+    if overall.height and not found:
+        yield _watched("overall", "the lines below it name the watch", overall["health"][0], evidence_lines(overall))
+
+
+HEALTH = {"Failure": ("failed", Severity.WARNING), "Warning": ("warns", Severity.WARNING)}
+
+
+def _watched(watch: str, words: str, health: str, evidence: list[Line]) -> Finding:
+    outcome, severity = HEALTH[health]
+    sentence = words[:LONGEST] + "…" * (len(words) > LONGEST)
+    return Finding(
+        title=f"DCGM's health watch {outcome}: {watch}" + f": {sentence}" * bool(sentence),
+        detail="it tells of what was counted since the watch was set",
+        certainty="certain",
+        severity=severity,
+        role=Role.CONTEXT,
+        evidence=evidence,
+    )

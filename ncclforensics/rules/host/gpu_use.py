@@ -212,6 +212,29 @@ def gpu_not_in_fabric(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("smi_gpu",))
+def gpu_wants_recovery(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
+    """The driver asks for a reset of a GPU, or a reboot, before it can be used as before (nvidia-smi -q).
+
+    Means: an error left the GPU, its NVLinks or the driver in a state that only this ends. *Drain* actions let running
+    programs end first.
+    Not when: the action is None, or the driver is older than 560 and names none.
+    Do: dmesg -T | grep -i xid for what happened; drain the host; nvidia-smi --gpu-reset -i GPU, or reboot.
+    Sources: nvidia-smi(1), GPU Recovery Action; nvml.h, nvmlDeviceGpuRecoveryAction_t.
+    """
+    asked = smi_gpu.filter(pl.col("recovery") != "None")
+    for (action,), rows in asked.group_by("recovery", maintain_order=True):
+        names = [str(device) for device in rows["device"].drop_nulls()]
+        what = f"GPU {some_of(names, SHOWN)}" if names else "a GPU that the lines do not name"
+        yield Finding(
+            title=f"{what}: the driver asks for: {action}",
+            detail="until then programs on it may fail, or use fewer NVLinks or less memory",
+            certainty="certain",
+            role=Role.CAUSE,
+            evidence=[Line(source, line) for source, line in rows.select("source", "recovery_line").head(3).rows()],
+        )
+
+
 @rule(Category.STRAGGLER, Severity.WARNING, of=("gpu_use",))
 def gpu_clocks_lowered(gpu_use: pl.DataFrame) -> Iterator[Finding]:
     """The hardware, or its temperature, lowers the clocks of a GPU.

@@ -372,7 +372,7 @@ def kernel_memory_errors(
         title = f"memory of the host{{where}}: {count_of(rows.height, 'damaged page')} ({str(outcome).lower()})"
         detail = "a page with an error that was not corrected is taken out of use; a program that needs it is ended"
         yield from kernel_log_findings(rows, title, [detail, times_text(rows)], Severity.WARNING, REPLACE, job)
-    of_gpus = kernel_message.filter(pl.col("form") == "amd_ras").sort(OF_LINES)
+    of_gpus = kernel_message.filter((pl.col("form") == "amd_ras") & (pl.col("errors").fill_null(1) > 0)).sort(OF_LINES)
     for (kind, block), rows in of_gpus.group_by(text_of("correctability"), text_of("block"), maintain_order=True):
         number = max(rows["errors"].fill_null(1).to_list())  # totals repeat what was counted before
         word = "uncorrected" if kind == "uncorrectable" else "corrected"

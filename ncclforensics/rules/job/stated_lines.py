@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.program_ends import add_program_end
 from ncclforensics.analyses.verdict import vocabulary
-from ncclforensics.data.names import count_of
+from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import OWNER, SOURCE_BITS
 from ncclforensics.grammar.meanings import Kind
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -17,6 +17,7 @@ from ncclforensics.rules.shared.grouping import UNNAMED, error_finding
 
 ROLE_OF_KIND = {Kind.FAILURE: Role.CAUSE, Kind.CONDITION: Role.CONTEXT, Kind.CONSEQUENCE: Role.CONSEQUENCE}
 PLACE = ["source", "line"]
+SUBJECTS = 3  # that a title names
 
 
 @rule(Category.BOOTSTRAP, Severity.WARNING, of=("stated_line",), hang=True, fallback=True)
@@ -117,7 +118,8 @@ def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
         f"{count_of(rows.height, 'line')} of {count_of(rows.select('source', *OWNER, 'worker').n_unique(), 'process')}"
     )
     finding = error_finding(rows, rank, f"{{processes}}: {row['meaning']}", detail, "certain")
-    finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
+    subjects = rows["subject"].drop_nulls().unique(maintain_order=True).to_list()
+    finding.title = finding.title.removeprefix(f"{UNNAMED}: ") + f": {some_of(subjects, SUBJECTS)}" * bool(subjects)
     finding.category, finding.remedy, finding.role = Category(row["category"]), row["remedy"], ROLE_OF_KIND[kind]
     finding.severity = Severity.INFO if kind is Kind.CONSEQUENCE else Severity.WARNING
     finding.about = [Line(source, line) for source, line in rows.select(PLACE).iter_rows()]

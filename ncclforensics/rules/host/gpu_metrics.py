@@ -1,0 +1,98 @@
+"""Faults of GPUs in the samples of an exporter, and the errors that tools of AMD count of their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.gpu_metrics import GPU_FAULTS, XID, GpuFault
+from ncclforensics.data.kernel_faults import UNKNOWN_XID, XIDS, Origin
+from ncclforensics.data.names import count_of, some_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import evidence_lines
+
+SEVERITIES = {GpuFault.PENDING: Severity.INFO}
+AMD_FAMILY, UNCORRECTED = "rocm_ras_", "_uncorrectable_count"
+MOST_NAMED = 8
+
+
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("metric_value",))
+def gpu_metric_faults(metric_value: pl.DataFrame) -> Iterator[Finding]:
+    """An exporter of metrics shows a fault of a GPU: an Xid, errors of its memory, or that it wants a reset.
+
+    Means: of memory errors that were not corrected: the process that reads the memory is ended, and its peers wait
+    for it. A value of DCGM_FI_DEV_XID_ERRORS is the number of the last Xid; when it came, the metric does not tell.
+    Not when: the values are zero, or the errors were corrected; an Xid that NVIDIA calls harmless is a note.
+    Do: dmesg -T | grep -e NVRM -e amdgpu on the host, for the time; drain it, reset the GPU, and dcgmi diag -r 3.
+    Sources: DCGM, dcgm_fields.h; NVIDIA, GPU memory error management; nvidia_gpu_exporter; omnistat.
+    """
+    above = metric_value.filter(pl.col("value") > 0).sort("source", "line")
+    above = above.unique(["host", "device", "family", "name"], keep="last", maintain_order=True)
+    base = pl.col("name").str.strip_suffix("_total")
+    is_amd = (pl.col("family") == AMD_FAMILY) & pl.col("name").str.ends_with(UNCORRECTED)
+    fault = pl.when(is_amd).then(pl.lit(GpuFault.MEMORY)).otherwise(
+        base.replace_strict({name: str(kind) for name, kind in GPU_FAULTS.items()}, default=None)
+    )  # fmt: skip
+    faults = above.with_columns(fault=fault).drop_nulls("fault")
+    for (kind, _), rows in faults.group_by("fault", "host", maintain_order=True):
+        severity = SEVERITIES.get(GpuFault(str(kind)), Severity.WARNING)
+        yield _fault(rows, f"{_gpus(rows)}: {kind}", f"{_metrics(rows)}", severity)
+    for (number, _), rows in above.filter(pl.col("name") == XID).group_by("value", "host", maintain_order=True):
+        xid = XIDS.get(int(float(str(number))), UNKNOWN_XID)
+        is_harmless = xid.origin is Origin.HARMLESS
+        detail = "the last one by the exporter, at an unknown time" + f"; {xid.remedy}" * bool(xid.remedy)
+        title = f"{_gpus(rows)}: Xid {int(float(str(number)))}, {xid.meaning}"
+        yield _fault(rows, title, detail, Severity.INFO if is_harmless else Severity.WARNING)
+
+
+def _gpus(rows: pl.DataFrame) -> str:
+    names = rows["device"].drop_nulls().unique(maintain_order=True).to_list()
+    return some_of(names, MOST_NAMED) or "a GPU that the samples do not name"
+
+
+def _metrics(rows: pl.DataFrame) -> str:
+    return ", ".join(f"{name} {value:,.0f}" for name, value in rows.select("name", "value").head(3).iter_rows())
+
+
+def _fault(rows: pl.DataFrame, title: str, detail: str, severity: Severity) -> Finding:
+    hosts = rows["host"].drop_nulls().unique(maintain_order=True).to_list()
+    return Finding(
+        title=title + "".join(f" ({host})" for host in hosts),
+        detail=detail,
+        certainty="certain",
+        severity=severity,
+        role=Role.CAUSE if severity is Severity.WARNING else Role.CONTEXT,
+        hosts=hosts,
+        evidence=evidence_lines(rows.drop("host")),
+    )
+
+
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("amd_errors",))
+def amd_memory_errors(amd_errors: pl.DataFrame) -> Iterator[Finding]:
+    """A tool of AMD counts errors of a GPU's memory that could not be corrected (amd-smi, rocm-smi).
+
+    Means: since the driver was loaded, data was lost; the process that used it was ended, and the driver takes the
+    page out of use at the next reset.
+    Not when: all counts of uncorrected errors are zero.
+    Do: amd-smi metric --ecc-blocks and dmesg -T | grep amdgpu for the block and the time; drain the host and reset the
+    GPU; if it comes back, ask the vendor.
+    Sources: ROCm, amd-smi metric --ecc; rocm-smi --showrasinfo; Linux, drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c.
+    """
+    rows = amd_errors.sort("source", "line").with_columns(gpu=pl.col("gpu").forward_fill().over("source"))
+    counted = rows.filter(pl.col("errors").fill_null(0) > 0)
+    for _, of_gpu in counted.group_by("source", "gpu", maintain_order=True):
+        gpu = of_gpu["gpu"][0]
+        total = of_gpu.filter(text_of("form") == "total")["errors"].max()
+        blocks = of_gpu.filter(pl.col("block").is_not_null()).select(text_of("block"), "errors").rows()
+        number = max([*([total] if isinstance(total, int) else []), *(errors for _, errors in blocks)])
+        yield Finding(
+            title=f"AMD GPU {'that no line names' if gpu is None else gpu}: "
+            f"{count_of(number, 'memory error')} that could not be corrected",
+            detail=", ".join(f"{block}: {errors:,}" for block, errors in blocks) or "since the driver was loaded",
+            certainty="certain",
+            role=Role.CAUSE,
+            evidence=evidence_lines(of_gpu),
+        )

@@ -1,0 +1,86 @@
+"""File systems and disks that fail or do not answer, as the kernel logs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import count_of, some_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.kernel_log import JobBeside, kernel_log_findings, times_text
+
+BACK = "back"  # how the form of a line ends that tells of an answer
+SYSTEMS = {"nfs": "NFS", "lustre": "Lustre", "ceph": "Ceph", "smb": "SMB"}
+SHOWN = 3
+WAITING = "processes that read or write there stand still, and cannot be interrupted, until it answers"
+EVICTED = "a server gave this host up, so that what was being read or written failed"
+TEST_SERVER = (
+    "look whether the server answers (ping, showmount -e, lfs check servers, ceph -s), and at the network between "
+    "them; py-spy dump or /proc/PID/stack shows whether a rank waits for a file"
+)
+TEST_DISK = "look at dmesg -T, smartctl -a and nvme smart-log of the disk; drain the host; replace the disk"
+
+
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("storage_report",), hang=True, fallback=True)
+def kernel_storage(storage_report: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """The kernel logged that a server of a file system does not answer, or that a disk failed.
+
+    Means: a rank that reads data or writes a checkpoint there waits in the kernel, and the other ranks wait for it in
+    their next call.
+    Not when: another finding explains the lines; the server answered later: then it is a note.
+    Do: see whether the server answers; look at the network to it; for a disk look at its own health.
+    Sources: Linux, net/sunrpc/clnt.c, fs/ceph/mds_client.c, fs/smb/client/connect.c, drivers/nvme/host/pci.c; Lustre,
+    lustre/ptlrpc/import.c and recover.c, lnet/klnds/o2iblnd/o2iblnd_cb.c.
+    """
+    job, form = JobBeside.of(rank, verdict), text_of("form").str
+    rows = storage_report.sort("source", "line").with_columns(
+        system=form.split("_").list.first(),
+        server=pl.coalesce(text_of(name) for name in ("server", "ceph_server", "volume")),
+        is_back=form.ends_with(BACK),
+    )
+    of_server = ["source", "node", "system", "server"]
+    servers = rows.filter(pl.col("system").is_in(list(SYSTEMS)))
+    servers = servers.with_columns(is_open=~pl.col("is_back").last().over(of_server))
+    for (_, system, is_open), alike in servers.group_by("node", "system", "is_open", maintain_order=True):
+        lost = alike.filter(~pl.col("is_back"))
+        if not lost.is_empty():
+            yield from _of_servers(SYSTEMS[str(system)], lost, bool(is_open), job)
+    disks = rows.filter(pl.col("disk").is_not_null())
+    for (_, disk), alike in disks.group_by("node", text_of("disk"), maintain_order=True):
+        title = f"the disk {disk}{{where}}, or the file system on it, failed"
+        details = [count_of(alike.height, "line"), times_text(alike)]
+        yield from kernel_log_findings(alike, title, details, Severity.WARNING, TEST_DISK, job)
+
+
+def _of_servers(system: str, lost: pl.DataFrame, is_open: bool, job: JobBeside) -> Iterator[Finding]:
+    """Yield the finding on servers of one kind that one host gets no answer from, or did not for a time."""
+    names = lost["server"].drop_nulls().unique(maintain_order=True).to_list()
+    volumes = some_of([name for name in text_values(lost, "volume") if name not in names], SHOWN)
+    errors = {os.strerror(number).lower(): None for number in lost["errno"].drop_nulls().unique(maintain_order=True)}
+    noun = "server" if len(names) <= 1 else "servers"
+    verb = ("does" if len(names) <= 1 else "do") if is_open else "did"
+    title = f"the {system} {noun} {some_of(names, SHOWN)} {verb} not answer{{where}}".replace("  ", " ")
+    details = [
+        f"it serves {volumes}" if volumes and len(names) == 1 else f"they serve {volumes}" if volumes else "",
+        f"the error is {', '.join(errors)}" if errors else "",
+        WAITING if is_open else "it answered later",
+        EVICTED if (text_of_forms(lost) & {"lustre_evicted"}) else "",
+        count_of(lost.height, "line"),
+        times_text(lost),
+    ]
+    severity = Severity.WARNING if is_open else Severity.INFO
+    yield from kernel_log_findings(lost, title, details, severity, TEST_SERVER, job)
+
+
+def text_values(rows: pl.DataFrame, column: str) -> list[str]:
+    """Return the distinct texts of a column, in the order of the lines."""
+    return rows.select(text_of(column)).to_series().drop_nulls().unique(maintain_order=True).to_list()
+
+
+def text_of_forms(rows: pl.DataFrame) -> set[str]:
+    """Return the forms of these rows."""
+    return set(text_values(rows, "form"))
