@@ -190,10 +190,10 @@ def kernel_port_reports(
     job = JobBeside.of(rank, verdict)
     form, is_down = text_of("form"), text_of("state").str.to_uppercase() == DOWN
     failed = {
-        "fatal": ("the NIC {device} failed: its firmware does not answer, or stopped", Severity.ERROR, MEND_NIC),
-        "health": ("the NIC {device} reports an issue of its firmware or hardware", Severity.WARNING, MEND_NIC),
-        "cable": ("the module or cable of NIC {device} reports: {fault}", Severity.WARNING, CHECK_PORT),
-        "contained": ("PCIe port {device} cut off the device below it", Severity.ERROR, RESEAT),
+        "fatal": ("the NIC {device} failed{where}: its firmware does not answer, or stopped", Severity.ERROR, MEND_NIC),
+        "health": ("the NIC {device} reports an issue of its firmware or hardware{where}", Severity.WARNING, MEND_NIC),
+        "cable": ("the module or cable of NIC {device} reports: {fault}{where}", Severity.WARNING, CHECK_PORT),
+        "contained": ("PCIe port {device} cut off the device below it{where}", Severity.ERROR, RESEAT),
     }
     by_port = kernel_event.sort(OF_LINES).with_columns(is_unused=_is_unused())
     for kind, (title, worst, remedy) in failed.items():
@@ -201,7 +201,7 @@ def kernel_port_reports(
         for (fault, is_unused), rows in of_kind.group_by("fault", "is_unused", maintain_order=True):
             severity = Severity.INFO if is_unused else worst
             named = title.replace("{device}", named_devices(rows)).replace("{fault}", str(fault).lower())
-            yield from kernel_log_findings(rows, f"{named}{{where}}", [times_text(rows)], severity, remedy, job)
+            yield from kernel_log_findings(rows, named, [times_text(rows)], severity, remedy, job)
     links = kernel_event.filter(form.is_in(["link", "port", "slot"])).with_columns(is_down=is_down)
     carriers = carrier.select(
         form=pl.lit("link"),
