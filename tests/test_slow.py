@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.analyses.slow.step_window import Named, StepWindow
 from ncclforensics.cli import main
 from ncclforensics.simulate import slow
-from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
+from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow, write_metrics
+from ncclforensics.views.text_slow import screen
 from tests.budget import IS_FULL
 from tests.incidents import ROOT
 
@@ -590,3 +592,28 @@ def test_dcgm_shows_the_lower_clock_of_the_slow_rank(tmp_path: Path) -> None:
     (folder / "metrics.txt").write_text("\n".join(samples) + "\n")
 
     assert f"on {host} GPU 1 runs at 1200 MHz" in (answer_of(folder).cause or "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "found"),
+    [
+        (SlowFault.RANK, "GPU 1 runs at 1650 MHz, the others at 1980 MHz", ""),
+        (SlowFault.GROUP, "GPUs 0, 1 run at 1650 MHz, the others at 1980 MHz", ""),
+        (SlowFault.LINK, "", "gpu-b001 GPU0 NVLinks: errors at some time"),
+        (SlowFault.NONE, "", ""),
+    ],
+)
+def test_metrics_of_the_hosts_at_fault_stand_beside_the_verdict(
+    fault: SlowFault, cause: str, found: str, tmp_path: Path
+) -> None:
+    plan = SlowPlan(fault, gpus_per_node=4, tp=2, rank=1)
+    generate_slow(plan, tmp_path)
+    write_metrics(plan, tmp_path)
+    report = replace(analyze([str(tmp_path)], full=True, everything=True), is_about_slow=True)
+
+    text = screen(report, width=200)
+
+    assert cause in text
+    assert found in text
+    assert ("ALSO FOUND THERE" in text) == bool(found)
+    assert (" MHz" in text) == bool(cause)

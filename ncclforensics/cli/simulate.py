@@ -54,7 +54,7 @@ def simulate(
         typer.Option(
             "--slow",
             metavar="|".join(SlowFault),
-            help="Write profiler traces and step lines of a job that runs, and why it is slow.",
+            help="Write profiler traces, step lines and metrics of a job that runs, and why it is slow.",
         ),
     ] = None,
     slow_by: Annotated[
@@ -114,11 +114,12 @@ def _write_slow(
 ) -> None:
     """Write the traces of a slow job, and print what is true of it; of the ranks at fault, the first counts."""
     from ncclforensics.report.selection import parse_ranks
-    from ncclforensics.simulate.slow import SlowPlan, generate_slow
+    from ncclforensics.simulate.slow import SlowPlan, generate_slow, write_metrics
 
     try:
         plan = SlowPlan(slow, nodes, gpus, tp, steps, min(parse_ranks(ranks)), by, seed=seed)
         truth = generate_slow(plan, output)
+        write_metrics(plan, output)
     except ValueError as error:
         raise UsageError(str(error)) from error
     typer.echo(json.dumps(truth, indent=1))

@@ -17,7 +17,7 @@ def slow(paths: Paths, *, printing: Printing, shown: Shown, reading: Reading) ->
 
     From profiler traces, tables, step lines, Inspector records and Flight Recorder dumps; reads every byte.
     """
-    report = reading.load(paths, shown, everything=False, shows_problems=is_on_terminal(printing))
+    report = reading.load(paths, shown, everything=True, shows_problems=is_on_terminal(printing))
     report = replace(reading.redacted(report), is_about_slow=True)
     write_report(report, printing)
     raise typer.Exit(exit_code_of_slow(report, printing.fail_on))

@@ -1,4 +1,4 @@
-"""Generate the profiler traces and step lines of a job that runs, with a chosen reason for being slow."""
+"""Generate the profiler traces, step lines and metrics of a job that runs, with a chosen reason for being slow."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ CLOCKS_APART_US = 2_000.0  # by which the clocks of hosts differ
 BEGAN_US = 1_772_449_497_000_000.0  # 2 March 2026, 11:04:57 UTC
 FIRST_STEP = 5  # that the profiler traces
 AHEAD_US, LATE_US = 1_000.0, 5.0  # by which a host launches a kernel before it runs: in time, and late
+CLOCK, REPLAYS = 1980, 48_211  # MHz of a GPU; packets that a damaged link sent again
 PERIOD = 10  # steps between two stalls
 KERNELS = ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn", "flash_fwd_kernel", "fused_layer_norm")
 EXPERTS_KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -123,6 +124,19 @@ def generate_slow(plan: SlowPlan, folder: Path) -> dict[str, Any]:
         "since_step": FIRST_STEP + plan.since if plan.since else None,
         "world_size": plan.size,
     }
+
+
+def write_metrics(plan: SlowPlan, folder: Path) -> None:
+    """Write what DCGM's exporter shows of all GPUs: clocks, lower where kernels take longer, and replays of NVLink."""
+    is_computing = plan.fault in (SlowFault.RANK, SlowFault.GROUP)
+    linked = plan.group(plan.rank) if plan.fault is SlowFault.LINK else []
+    clocks, replays = [], []
+    for rank in range(plan.size):
+        gpu = f'{{gpu="{rank % plan.gpus_per_node}",Hostname="{plan.host(rank)}"}}'
+        clock = CLOCK / (1 + plan.by) if is_computing and rank in plan.slow_ranks else CLOCK
+        clocks.append(f"DCGM_FI_DEV_SM_CLOCK{gpu} {clock:.0f}\n")
+        replays.append(f"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL{gpu} {REPLAYS if rank in linked else 0}\n")
+    (folder / "metrics.prom").write_text("".join([*clocks, *replays]))
 
 
 def _run_step(plan: SlowPlan, clock: _Clock, number: int, drawn: random.Random) -> float:

@@ -29,14 +29,13 @@ from ncclforensics.views.screen_ranks import culprits_by_host, waiting
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import considered_table, unexplained_table
 from ncclforensics.views.text_coverage import coverage
+from ncclforensics.views.text_findings import one_liners
 from ncclforensics.views.text_layout import (
     STYLE,
     heading,
     indented,
     one_row,
-    place_of,
     render_text,
-    table_without_header,
     wrapped_items,
 )
 from ncclforensics.views.text_report import (
@@ -177,9 +176,9 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         others = [note for note in notes if note.title != reason_without_job(report.run)]
     rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
     if rest and not everything:
-        sections += [_Section(5, [[heading("ALSO FOUND"), *_one_liners(report, rest[:MOST_OTHERS])], []])]
+        sections += [_Section(5, [[heading("ALSO FOUND"), *one_liners(report, rest[:MOST_OTHERS])], []])]
     if (elsewhere := report.elsewhere) and not everything:
-        sections += [_Section(5, [[heading(ELSEWHERE), *_one_liners(report, elsewhere[:MOST_OTHERS])], []])]
+        sections += [_Section(5, [[heading(ELSEWHERE), *one_liners(report, elsewhere[:MOST_OTHERS])], []])]
     if jobs or not everything:
         advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
         sections += _steps(report, jobs, advised)
@@ -303,26 +302,6 @@ def _other_jobs(report: Report, jobs: list[Answer], most: int) -> list[Renderabl
     return [Text(""), *lines, *more, Text("")] if lines else []  # what follows is about the worst job again
 
 
-def _one_liners(report: Report, findings: list[Finding]) -> list[RenderableType]:
-    """List findings: severity, title, rule, and the first line that shows it."""
-    table = table_without_header()
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold", ratio=1)
-    for finding in findings:
-        severity = str(finding.severity)
-        table.add_row(
-            Text.assemble((severity, STYLE[severity]), (f" ({finding.certainty})", "dim")),
-            Text.assemble(finding.title, (f"  {finding.rule}", "dim"), *_place_shown(report, finding)),
-        )
-    return [indented(table)]
-
-
-def _place_shown(report: Report, finding: Finding) -> list[tuple[str, str]]:
-    """Name the file and line of the first line of evidence, if there is one."""
-    cited = [report.cited(line.source, line.line) for line in finding.evidence[:1]]
-    return [(f"  {place_of(report, line)}", "cyan") for line in cited]
-
-
 def _steps(report: Report, jobs: list[Answer], advised: Finding | None) -> list[_Section]:
     """List the commands to run now, then what else would help; without any, what the rule of a finding advises."""
     now, then = (report.run_now(jobs[0]), report.other_steps(jobs[0])) if jobs else ([], steps_without_job(report.run))
@@ -349,9 +328,9 @@ def _overview(report: Report, shown: Finding | None, width: int) -> list[Rendera
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != GAP]
     verdicts = [id(report.finding_of(row)) for row in report.verdicts]
     if notes := [note for note in notes if id(note) not in verdicts]:
-        parts += [heading("NOTES"), *_one_liners(report, notes)]
+        parts += [heading("NOTES"), *one_liners(report, notes)]
     if others := [finding for finding in _others(report) if finding is not shown]:
-        parts += [heading("FINDINGS (-v: why, and what to do)"), *_one_liners(report, others)]
+        parts += [heading("FINDINGS (-v: why, and what to do)"), *one_liners(report, others)]
     if elsewhere := report.elsewhere:
-        parts += [heading(ELSEWHERE), *_one_liners(report, elsewhere)]
+        parts += [heading(ELSEWHERE), *one_liners(report, elsewhere)]
     return parts

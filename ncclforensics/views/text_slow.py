@@ -10,7 +10,9 @@ from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.data.names import certainty_text, printable, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.slow import slow_answer
+from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.views.text_coverage import coverage
+from ncclforensics.views.text_findings import one_liners
 from ncclforensics.views.text_layout import STYLE, heading, indented, render_text, table_with_header, wrapped_items
 
 MOST_PROBLEMS = 1
@@ -32,6 +34,8 @@ def screen(report: Report, *, width: int, color: bool = False) -> str:
         parts += verdict(answer)
         parts += _ranks(report, answer)
         parts += _items("ALSO CONSIDERED", [_rival(rival) for rival in answer.considered])
+        if there := found_there(report, answer):
+            parts += [heading("ALSO FOUND THERE"), *one_liners(report, there)]
         parts += _items("COLLECT", list(answer.collect))
     problems = [*map(str, report.defects_beside_inputs)]
     problems += [f"{path} {problem}" for path, problem in report.input_problems()]
@@ -113,6 +117,17 @@ def _seconds(microseconds: object) -> str:
 def _rival(rival: tuple[str, str, str, tuple[str, ...]]) -> str:
     verdict, claim, certainty, _ = rival
     return f"{verdict} ({certainty}): {claim}"
+
+
+def found_there(report: Report, answer: SlowAnswer) -> list[Finding]:
+    """Return the warnings and errors about the hosts that are named; what they cost the job is not known."""
+    hosts = {host.partition(".")[0] for host in answer.hosts}
+    return [
+        finding
+        for finding in report.findings
+        if finding.severity is not Severity.INFO and finding.category is not Category.STRAGGLER
+        if hosts & {host.partition(".")[0] for host in finding.hosts}
+    ]
 
 
 def _items(title: str, items: list[str]) -> list[RenderableType]:

@@ -56,7 +56,7 @@ def with_state_of_host(
 
     Rows of `gpu_use`, `use_process` and `metric_value`. A rank whose host is late is not slowed by its GPU.
     """
-    if explanation.verdict not in (SlowKind.RANK, SlowKind.HOST) or len(explanation.hosts) > 1:
+    if explanation.verdict not in (SlowKind.RANK, SlowKind.HOST, SlowKind.GROUP) or len(explanation.hosts) > 1:
         return explanation
     host = explanation.hosts[0] if explanation.hosts else None
     clocks = _clocks(gpu_use, metric_value)
@@ -107,16 +107,19 @@ def _clocks(gpu_use: pl.DataFrame, metric_value: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lower_clocks(clocks: pl.DataFrame, host: str) -> list[tuple[str, tuple[int, int]]]:
-    """GPUs whose clock is lower than the median of the others."""
-    found = []
+    """GPUs whose clock is lower than the median of the others, the slowest first."""
+    lower = []
     for row in _of_host(clocks, host).to_dicts():
         others = clocks.filter((pl.col("host") != row["host"]) | (pl.col("gpu") != row["gpu"]))["clock"]
         usual = _quantile(others, 0.5)
         if others.len() >= FEWEST_GPUS and row["clock"] < LOWER * usual:
-            gpu = row["gpu"].removeprefix("GPU")
-            text = f"GPU {gpu} runs at {row['clock']:.0f} MHz, the others at {usual:.0f} MHz (median)"
-            found.append((text, (row["source"], row["line"])))
-    return found
+            lower.append({**row, "usual": usual})
+    if not lower:
+        return []
+    names = sorted(row["gpu"].removeprefix("GPU") for row in lower)
+    run = f"GPUs {', '.join(names)} run" if len(names) > 1 else f"GPU {names[0]} runs"
+    text = f"{run} at {lower[0]['clock']:.0f} MHz, the others at {lower[0]['usual']:.0f} MHz (median)"
+    return [(text, (lower[0]["source"], lower[0]["line"]))]
 
 
 def _shared(gpu_use: pl.DataFrame, use_process: pl.DataFrame, host: str) -> list[tuple[str, tuple[int, int]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -41,6 +41,7 @@ class _Slow(NamedTuple):
     group: str | None = None
     details: tuple[str, ...] = ()
     since: tuple[int, float] | None = None  # a rank, and microseconds on its clock
+    members: tuple[int, ...] = ()  # of the group
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Transfers:
     changes: pl.DataFrame
     groups: pl.DataFrame
     own_time: pl.DataFrame
+    hosts: Mapping[int, str]  # of the ranks of which it is known
 
     @property
     def share(self) -> float:
@@ -100,6 +102,7 @@ class Transfers:
                 doubts=(first.doubt, *shared.doubts),
                 details=details,
                 group=first.group,
+                hosts=tuple(sorted({self.hosts[rank] for rank in first.members if rank in self.hosts})),
                 since_step=self._step_at(*since) if since else None,
                 since=_moment(since[1]) if since else None,
                 collect=COLLECT,
@@ -119,7 +122,7 @@ class Transfers:
             label = f"{self.label(row['key'])} ({ranks_text(row['members'])})"
             sisters = "sister groups" if row["sisters"] > 1 else "sister group"
             what = f"takes {row['ratio']:.1f} times as long in {label} as in its {sisters}"
-            yield _Slow(f"{_call(row)} {what}", Doubt.SLOW_BY_DESIGN, label)
+            yield _Slow(f"{_call(row)} {what}", Doubt.SLOW_BY_DESIGN, label, members=tuple(row["members"]))
 
     def _since(self) -> Iterator[_Slow]:
         """Yield the group whose calls take longer than before, if that costs much of a step."""
@@ -130,7 +133,7 @@ class Transfers:
             others = self.changes.height - 1
             also = (f"so do those of {others} other group{'s' * (others != 1)}",) if others else ()
             claim = f"large calls of {label} take {row['ratio']:.1f} times as long as before, once all ranks are there"
-            yield _Slow(claim, Doubt.OTHER_LOAD, label, also, (row["rank"], row["since_us"]))
+            yield _Slow(claim, Doubt.OTHER_LOAD, label, also, (row["rank"], row["since_us"]), tuple(members))
 
     def _below_expected(self) -> Iterator[_Slow]:
         """Yield the call that is slowest against tests of the same hosts, or against such machines."""

@@ -53,7 +53,8 @@ def slow_answer(
 ) -> pl.DataFrame:
     """One row: what makes the job slow, which ranks, since when, and what it costs."""
     why = partial(cause_of, times=rank_time, kernels=profiled_kernel, processes=ranked_process)
-    transfers = Transfers(call_rate, transfer_change, call_group, own_time)
+    hosts = dict(ranked_process.select("rank", "host").drop_nulls().iter_rows())
+    transfers = Transfers(call_rate, transfer_change, call_group, own_time, hosts)
     explanations: list[SlowExplanation] = _standing_still(verdict) or [
         *of_traces(ranked_process, call_group, own_time, transfers, why),
         *of_inspector(ended_operation),
