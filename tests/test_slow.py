@@ -611,7 +611,7 @@ def test_metrics_of_the_hosts_at_fault_stand_beside_the_verdict(
     write_metrics(plan, tmp_path)
     report = replace(analyze([str(tmp_path)], full=True, everything=True), is_about_slow=True)
 
-    text = screen(report, width=200)
+    text = screen(report, width=500)
 
     assert cause in text
     assert found in text
