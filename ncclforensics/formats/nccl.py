@@ -61,6 +61,7 @@ GRAMMARS = (
     "pytorch",
     "c10d",
     "engines",
+    "neighbours",
     "ras",
     "inspector",
     "journal",

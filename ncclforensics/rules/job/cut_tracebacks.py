@@ -30,6 +30,7 @@ def app_traceback_cut(
     work: pl.DataFrame,
     watchdog: pl.DataFrame,
     elastic_failure: pl.DataFrame,
+    ascend_error: pl.DataFrame,
     source: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -41,7 +42,7 @@ def app_traceback_cut(
     Do: read the last line of the traceback, which names the error; where it was cut, give the rest of the output.
     Sources: Python, traceback; vLLM, multiproc_executor.py; SGLang, scheduler.py.
     """
-    of_errors = (gpu_exception, call_error, torch_error, process_exit, work, watchdog, elastic_failure)
+    of_errors = (gpu_exception, call_error, torch_error, process_exit, work, watchdog, elastic_failure, ascend_error)
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
     if raised.height or any(frame.height for frame in of_errors) or (verdict["verdict"] == "no-hang").any():
         return

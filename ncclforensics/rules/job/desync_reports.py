@@ -10,7 +10,7 @@ import polars as pl
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import text_of
-from ncclforensics.grammar.values import ranges_by_text
+from ncclforensics.grammar.values import parse_value, ranges_by_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
@@ -60,3 +60,43 @@ def torch_desync_report(
         evidence=[Line(row["source"], row["line"], row["form"]) for row, _ in stated[:4]],
         about=[Line(row["source"], row["line"]) for row, _ in stated],
     )
+
+
+@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("analyzer_field",), hang=True)
+def torch_analyzer_names_differences(
+    analyzer_entry: pl.DataFrame, analyzer_field: pl.DataFrame, recorded_rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """PyTorch's analyser of Flight Recorder dumps says that ranks gave a collective other arguments.
+
+    Means: at this number of the process group the named ranks differ from the first rank, with which the analyser
+    compares all others: in sizes, datatype, operation or state. Which side is wrong, it does not say.
+    Not when: the dumps themselves are here, which show more; only the state differs, which an early dump also shows;
+    dumps of several attempts were joined.
+    Do: compare what each rank does before that call: a branch on data, on the rank, or on a caught error; give the
+    dumps themselves to this program.
+    Sources: torch/distributed/flight_recorder/components/utils.py (error_analysis) of torch 2.5 to 2.15;
+    pytorch#140563.
+    """
+    if recorded_rank["is_used"].any():
+        return
+    entries = analyzer_entry.sort("pos").select("pos", "source", "sequence", entry="pos")
+    fields = analyzer_field.sort("pos").join_asof(entries, on="pos", by="source", check_sortedness=False)
+    for row in fields.filter(form="error").head(1).to_dicts():
+        parts = str(row["error"]).split("Culprit rank ")
+        differing = [found for part in parts if (found := parse_value(part.rstrip(", "), "culprit"))]
+        same = fields.filter(pl.col("entry").eq_missing(row["entry"]))
+        name, group = (
+            next(iter(same[column].cast(pl.String).drop_nulls()), "") for column in ("profiling_name", "group_name")
+        )
+        ranks = sorted({int(found["differing_rank"]) for found in differing})
+        if not ranks:
+            continue
+        number = f" {row['sequence']}" if row["sequence"] is not None else ""
+        yield Finding(
+            title=f"torchfrtrace shows that {ranks_text(ranks)} called {name or 'a collective'} with other arguments",
+            detail=f"collective{number}{f' of process group {group}' * bool(group)}, compared with the first rank:"
+            f" {differing[0]['difference'] or differing[0]['mismatch']}",
+            certainty="likely",
+            role=Role.CAUSE,
+            evidence=[Line(row["source"], row["line"], "differs")],
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -18,8 +17,8 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 SHOWN = 8  # workers
 LAST_LINES = 4  # of a log: several workers print the same there
 NEAR_HOST = 3  # lines from the sentence about a lost daemon to the name of its host
+NEAR_BOX = 4  # lines of known forms below the head of a box
 LEAST_RATES = 2  # reports of a server in a row that show no token
-OF_VERBS = "ibv_"  # whose status is an errno
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("xla_rendezvous",), hang=True)
@@ -120,37 +119,6 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
             "coordinator_address, num_processes and process_id of all in jax.distributed.initialize"
         )
     yield finding
-
-
-@rule(Category.IB_ERROR, Severity.ERROR, of=("nvshmem_error",), hang=True)
-def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
-    """NVSHMEM could not connect the GPUs.
-
-    Means: kernels that exchange data themselves (DeepEP) use NVSHMEM, which has connections, and settings, of its own.
-    The first line of an error says what failed, the lines behind it who called that.
-    Not when: the program goes on without NVSHMEM.
-    Do: for ibv_modify_qp set NVSHMEM_HCA_LIST to the ports that NCCL uses, and NVSHMEM_IB_GID_INDEX to a GID that all
-    hosts reach (show_gids); for sockets set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME; NVSHMEM_DEBUG=INFO shows the choice.
-    Sources: NVSHMEM: src/modules/transport/ibrc/ibrc.cpp, environment variables; sglang#7450.
-    """
-    rows = nvshmem_error.sort("source", "line")
-    if rows.is_empty():
-        return
-    first = rows.row(0, named=True)
-    function = f"{first['nvshmem_function']}: " if first["nvshmem_function"] else ""
-    status = first["status"]
-    meaning = (
-        errno.errorcode.get(status, "")
-        if status is not None and str(first["nvshmem_reason"]).startswith(OF_VERBS)
-        else ""
-    )
-    number = "" if status is None else f" (status {status}{', ' * bool(meaning)}{meaning})"
-    yield Finding(
-        title=f"NVSHMEM failed: {function}{first['nvshmem_reason'] or 'a call returned an error'}{number}",
-        detail=f"{count_of(rows.height, 'line')} of errors; NCCL has no part in these connections",
-        certainty="certain",
-        evidence=evidence_lines(rows),
-    )
 
 
 @rule(Category.TIMEOUT, Severity.WARNING, of=("engine_load",), hang=True)
@@ -270,6 +238,34 @@ def mpirun_daemon_missing(mpi_daemon: pl.DataFrame, job_end: pl.DataFrame) -> It
         title = f"mpirun lost its daemon on {', '.join(hosts[:SHOWN]) or 'a node'}"
         detail = "the node, its daemon or the connection to it failed; mpirun then ends the job"
         yield Finding(title, detail, "certain", hosts=hosts, evidence=evidence_lines(lost.sort("source", "line")))
+
+
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("mpi_box",), hang=True)
+def mpi_component_missing(mpi_box: pl.DataFrame) -> Iterator[Finding]:
+    """MPI or PMIx could not open a component that it needs.
+
+    Means: the library of the component is not installed on that host, or a library that it needs is not found there.
+    Without it the process, or the connection to its launcher, mostly cannot start.
+    Not when: the program then runs: another component took its place.
+    Do: install the component on that host, or choose another one: for munge of psec, PMIX_MCA_psec=native; look with
+    ldd at the library of the component, and compare with a host where it works.
+    Sources: Open MPI and OpenPMIx, help-mca-base.txt; pyxis#88, pmix-standard#363.
+    """
+    rows = mpi_box.sort("source", "line")
+    for head in rows.filter(form="component").unique("source", keep="first", maintain_order=True).to_dicts():
+        below = rows.filter((pl.col("source") == head["source"]) & (pl.col("line") > head["line"])).head(NEAR_BOX)
+        host, framework, name = (
+            next(iter(below[column].cast(pl.String).drop_nulls()), "")
+            for column in ("box_host", "framework", "component")
+        )
+        called = f"{name or 'one of its components'}{f' of the framework {framework}' * bool(framework)}"
+        yield Finding(
+            title=f"{f'{host}: ' * bool(host)}MPI or PMIx could not open {called}",
+            detail="it is not installed there, or a library that it needs is not found",
+            certainty="certain",
+            hosts=[host] if host else [],
+            evidence=evidence_lines(below.filter(form="name") if name else rows.filter(form="component")),
+        )
 
 
 @rule(Category.LAGGING_RANK, Severity.WARNING, of=("horovod_stall",), hang=True)

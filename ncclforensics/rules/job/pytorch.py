@@ -376,7 +376,7 @@ def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.TIMEOUT, Severity.WARNING, of=("watchdog",), hang=True, fallback=True)
 def torch_operation_given_up(watchdog: pl.DataFrame, work: pl.DataFrame, call_error: pl.DataFrame) -> Iterator[Finding]:
-    """PyTorch gave up an operation of NCCL and ended the process; the line that says which is not here.
+    """PyTorch gave up a collective operation and ended the process; the line that says which is not here.
 
     Means: an operation failed or timed out on these ranks. They are victims of another rank, or of the network.
     Not when: the logs have the time-out or NCCL's error itself, which have findings of their own.
@@ -387,8 +387,9 @@ def torch_operation_given_up(watchdog: pl.DataFrame, work: pl.DataFrame, call_er
     if given_up.is_empty() or work.filter("has_timed_out").height or call_error.height:
         return
     ranks = sorted({*given_up["global_rank"].drop_nulls().to_list()})
+    library = next(iter(given_up["library"].cast(pl.String).drop_nulls()), "NCCL")
     yield Finding(
-        title=f"{ranks_text(ranks) or 'ranks'} gave up an operation of NCCL that failed or timed out",
+        title=f"{ranks_text(ranks) or 'ranks'} gave up an operation of {library} that failed or timed out",
         detail="the line that names the operation is not in these logs",
         certainty="certain",
         ranks=ranks,

@@ -9,10 +9,12 @@ from itertools import islice
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import (
+    EXCEPTION,
     GPU_ERROR,
     ROCM,
     SIGNAL,
     TRACEBACK_LINES,
+    UNCAUGHT,
     ExitReport,
     Row,
     exit_report,
@@ -52,6 +54,9 @@ def crash_reports(crash: pl.DataFrame, native_frame: pl.DataFrame) -> Iterator[E
                 yield exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
             case "traced":
                 yield exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
+            case "unhandled":
+                named = {"name": UNCAUGHT, "message": row["unhandled"].strip()}
+                yield ExitReport(EXCEPTION, row, "Ray", **named, **process_fields)
             case "gpu" | "gpu_access" | "gpu_queue":
                 message = f"memory access fault, {row['message']}" if row["form"] == "gpu_access" else row["message"]
                 yield ExitReport(GPU_ERROR, row, ROCM, message=message, **process_fields)

@@ -96,7 +96,7 @@ def exit_report(row: Row, reporter: str, code: int | None, signal: int | None = 
 # Damaged lines may name any number of tasks: those that name many take nothing from the share of the others.
 MANY_TASKS = 1 << 10  # of one line
 MOST_TASKS = 1 << 16  # of all lines that name many, and of all others
-_CANCEL_FORMS = ["step_aborted", "terminated", "cancelled", "mpirun"]
+_CANCEL_FORMS = ["interrupted", "step_aborted", "terminated", "cancelled", "mpirun"]
 
 
 def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterator[ExitReport]:
@@ -149,6 +149,11 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(row, "kubectl exec", code)
             case "pals_launch":
                 yield ExitReport(NOT_STARTED, row, "the launcher (PALS)", node=node, message=row["not_launched"])
+            case "srun_launch":
+                yield ExitReport(NOT_STARTED, row, "srun", node=node, message=row["not_launched"])
+            case "srun_task":
+                for child in islice(chain.from_iterable(tasks.get(row["tasks"], [])), MANY_TASKS):
+                    yield ExitReport(NOT_STARTED, row, "srun", child=child, message=row["not_launched"])
             case "mpi_abort":
                 yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
             case "mpich":
@@ -164,7 +169,9 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 has_exit_code[row["source"]] = True
                 yield ended_pids
             case "hydra_code" if previous.get("form") == "hydra" and _is_next_line(previous, row):
-                yield exit_report(row, "mpirun", code, node=previous["node"], pid=previous["pid"])
+                ended = exit_report(row, "mpirun", code, node=previous["node"], pid=previous["pid"])
+                ended.follows = row["pos"] > cancelled_from.get(row["source"], row["pos"])
+                yield ended
             case "pdsh" | "clush":
                 yield exit_report(row, row["form"], code, node=node)
             case "deepspeed":

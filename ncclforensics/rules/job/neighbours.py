@@ -1,0 +1,228 @@
+"""Time-outs and errors of libraries beside NCCL: DeepEP, NVSHMEM, UCX, Mooncake, NIXL, HCCL."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import count_of, ranks_text, some_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import error_finding, evidence_lines
+
+OF_VERBS = "ibv_"  # whose status is an errno
+SHOWN = 4  # places in a title
+NOT_OF_NCCL = "NCCL has no part in these connections"
+NVSHMEM_FAILURES = ["", "named", "nothing", "printed", "warned"]
+UCX_ERRORS = ["ERROR", "FATAL"]
+# What UCX says of a connection that the other end closed, or that an earlier error made it give up.
+UCX_ECHOES = ["reset by remote peer", "Request canceled", "Unhandled error", "was not handled", "will not be handled"]
+LIMITED = "max locked memory"  # which has a rule of its own
+
+
+@rule(Category.TIMEOUT, Severity.ERROR, of=("deepep_timeout",), hang=True)
+def deepep_timed_out(deepep_timeout: pl.DataFrame) -> Iterator[Finding]:
+    """Kernels of DeepEP waited in vain for other GPUs, and ended.
+
+    Means: a GPU waited for tokens, for room in a buffer or in a barrier of DeepEP. The GPUs that print this are
+    victims: another one did not make the call, ended, or is cut off. Numbers are those of DeepEP's group: `RDMA` counts
+    its hosts, `nvl` the GPUs of a host. In a barrier of one host a value above 0 shows which GPU has not come.
+    Not when: the program is in its first steps, which may take longer than the limit of the kernels (100 seconds); a
+    low-latency kernel only warns, and leaves the silent rank out.
+    Do: look at the GPUs that were waited for: an exception or Xid before the time-out, another number of calls, or of
+    num_max_dispatch_tokens_per_rank; where hosts differ, at NVSHMEM's lines, NVSHMEM_HCA_LIST, NVSHMEM_IB_GID_INDEX and
+    NVSHMEM_IB_TRAFFIC_CLASS; DeepEP needs the version of NVSHMEM that it names.
+    Sources: deepseek-ai/DeepEP: csrc/kernels/legacy/internode.cu, intranode.cu, internode_ll.cu, utils.cuh
+    (barrier_block), deep_ep/include/deep_ep of version 2; DeepEP#74, DeepEP#137, DeepEP#553, DeepEP#570.
+    """
+    rows = deepep_timeout.sort("source", "line").with_columns(
+        call=pl.coalesce(text_of("phase"), text_of("wait").str.replace(" timeout", "", literal=True), pl.lit("barrier"))
+        .str.split(" ")
+        .list.first()
+    )
+    for (call,), alike in rows.group_by("call", maintain_order=True):
+        waited_for = _waited_for(alike)
+        yield Finding(
+            title=f"DeepEP timed out ({call}): {_waiters(alike)}{f' waited for {waited_for}' * bool(waited_for)}",
+            detail=f"{count_of(alike.height, 'line')}; numbers are those of DeepEP's group; {NOT_OF_NCCL}",
+            certainty="certain",
+            role=Role.CONSEQUENCE,
+            evidence=evidence_lines(_missing(alike) if _missing(alike).height else alike),
+        )
+
+
+def _missing(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines of barriers whose value shows that a GPU has not come."""
+    return rows.filter(pl.col("signal").fill_null(0) > 0)
+
+
+def _waiters(rows: pl.DataFrame) -> str:
+    """Name the GPUs that waited, as DeepEP counts them."""
+    ranks = sorted(rows["group_rank"].drop_nulls().unique().to_list())
+    if ranks:
+        return ranks_text(ranks)
+    places = rows.select("host_of_group", "gpu_of_host").unique().sort("host_of_group", "gpu_of_host").rows()
+    return some_of([_place(host, gpu) for host, gpu in places if gpu is not None], SHOWN) or "a GPU"
+
+
+def _waited_for(rows: pl.DataFrame) -> str:
+    """Name what was waited for, in a barrier the ranks whose values show that they are missing; empty if unknown."""
+    missing = _missing(rows)
+    ranks = sorted((missing if missing.height else rows.filter(form="pair"))["peer_rank"].drop_nulls().unique())
+    if ranks:
+        return ranks_text(ranks) + ", which did not come" * (missing.height > 0)
+    peers = rows.select("peer_host", "peer_gpu").unique().sort("peer_host", "peer_gpu")
+    hosts = sorted(peers["peer_host"].drop_nulls().unique().to_list())
+    gpus = peers.filter(pl.col("peer_host").is_not_null() & pl.col("peer_gpu").is_not_null())
+    if gpus.is_empty() or gpus.height > SHOWN:
+        return f"host{'s' * (len(hosts) > 1)} {', '.join(map(str, hosts))} of the group" if hosts else ""
+    return some_of([_place(host, gpu) for host, gpu in gpus.rows()], SHOWN)
+
+
+def _place(host: int | None, gpu: int) -> str:
+    """Format a GPU of DeepEP's group.
+
+    >>> _place(1, 6), _place(None, 2)
+    ('GPU 6 of host 1', 'GPU 2')
+    """
+    return f"GPU {gpu}" if host is None else f"GPU {gpu} of host {host}"
+
+
+@rule(Category.IB_ERROR, Severity.ERROR, of=("nvshmem_error",), hang=True)
+def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
+    """NVSHMEM could not connect the GPUs.
+
+    Means: kernels that exchange data themselves (DeepEP) use NVSHMEM, which has connections, and settings, of its own.
+    The first line of an error says what failed, the lines behind it who called that.
+    Not when: the program goes on without NVSHMEM.
+    Do: for ibv_modify_qp set NVSHMEM_HCA_LIST to the ports that NCCL uses, and NVSHMEM_IB_GID_INDEX to a GID that all
+    hosts reach (show_gids); for sockets set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME; NVSHMEM_DEBUG=INFO shows the choice.
+    Sources: NVSHMEM: src/include/non_abi/nvshmemx_error.h, src/modules/transport/ibrc/ibrc.cpp and ibgda.cpp,
+    environment variables; sglang#7450.
+    """
+    rows = nvshmem_error.filter(text_of("form").fill_null("").is_in(NVSHMEM_FAILURES)).sort("source", "line")
+    if rows.is_empty():
+        return
+    reasons = rows.with_columns(
+        reason=pl.coalesce(text_of("nvshmem_reason"), text_of("nvshmem_text")).str.strip_chars(" .")
+    )
+    first = reasons.filter(pl.col("reason").is_not_null()).head(1)
+    first = first if first.height else reasons.head(1)
+    reason, status = str(first["reason"][0] or "a call returned an error"), first["status"][0]
+    function = f"{first['nvshmem_function'][0]}: " if first["nvshmem_function"][0] else ""
+    meaning = errno.errorcode.get(status, "") if status is not None and reason.startswith(OF_VERBS) else ""
+    number = "" if status is None else f" (status {status}{', ' * bool(meaning)}{meaning})"
+    yield Finding(
+        title=f"NVSHMEM failed: {function}{reason}{number}",
+        detail=f"{count_of(rows.height, 'line')} of errors; {NOT_OF_NCCL}",
+        certainty="certain",
+        evidence=evidence_lines(rows),
+    )
+
+
+@rule(Category.IB_ERROR, Severity.ERROR, of=("ucx",), hang=True)
+def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """UCX reports an error of a network device, of a connection or of memory.
+
+    Means: UCX carries MPI, NIXL, HPC-X's plugin of NCCL and others; the process that prints this lost a transfer or
+    could not make a connection. `Endpoint timeout` and `Connection timed out` name an end that did not answer; `Remote
+    access` and `Local protection` an address that one end does not know (any more); `Connection reset by remote peer`
+    and `Request canceled` follow from an error of the other end.
+    Not when: the job ended well, or the program then runs over another transport of UCX.
+    Do: look at the named device and port on this host (ibstat, dmesg -T) and at the other end; UCX_NET_DEVICES and
+    UCX_TLS choose devices and transports, UCX_IB_GID_INDEX the GID; UCX_LOG_LEVEL=info tells more.
+    Sources: openucx/ucx: src/uct/ib/mlx5/ib_mlx5_log.c, src/uct/ib/ud/base/ud_iface.c, src/ucp/core/ucp_ep.c; ucx#6253,
+    ucx#9306, ucx#9970.
+    """
+    place = pl.format(" on {}:{}", text_of("device"), pl.col("port"))
+    rows = _ucx_errors(ucx).with_columns(
+        text=pl.coalesce(text_of("message").str.strip_chars(), text_of("completion") + place),
+        host=pl.col("ucx_host"),
+        pid=pl.col("process"),
+        rank=pl.lit(None, pl.Int32),
+    )
+    rows = rows.filter(~text_of("text").str.contains(LIMITED, literal=True))
+    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
+        return
+    first = rows.sort(text_of("text").str.contains_any(UCX_ECHOES), "pos").row(0, named=True)
+    same = rows.filter(text_of("text") == str(first["text"]))
+    more = rows.height - same.height
+    detail = f"{count_of(same.height, 'line')}" + f"; {count_of(more, 'other line')} of errors" * bool(more)
+    yield error_finding(same, rank, f"{{processes}}: UCX failed: {first['text']}", detail, "certain")
+
+
+def _ucx_errors(ucx: pl.DataFrame) -> pl.DataFrame:
+    return ucx.filter(text_of("form").is_in(["fatal", "completion"]) | text_of("level").is_in(UCX_ERRORS))
+
+
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("transfer_error",), hang=True)
+def transfer_engine_failed(transfer_error: pl.DataFrame, ucx: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """A transfer engine that moves the cache of a server between hosts reports an error: Mooncake or NIXL.
+
+    Means: it has connections and registers memory of its own. A failed slice names the two NICs; `Failed to register
+    memory` is mostly GPU memory without nvidia-peermem or DMA-BUF, or a NIC that cannot reach this GPU.
+    Not when: the engine tries again over another NIC, and requests go on.
+    Do: look at the named NIC and its peer (ibstat, show_gids, dmesg -T); give each GPU the NICs below its own PCIe
+    switch (nvidia-smi topo -m); test with ib_write_bw between the two; MC_LOG_LEVEL or NIXL_LOG_LEVEL tells more.
+    Sources: kvcache-ai/Mooncake: mooncake-transfer-engine/src; ai-dynamo/nixl: src/core, src/plugins; sglang#21395.
+    """
+    if (verdict["verdict"] == "no-hang").any():
+        return
+    rows = transfer_error.with_columns(is_nixl=text_of("form") == "nixl").sort("source", "line")
+    for (is_nixl,), alike in rows.group_by("is_nixl", maintain_order=True):
+        slices = alike.filter(form="slice")
+        first = (slices if slices.height else alike).row(0, named=True)
+        text = str(first["message"]).strip()
+        if slices.height:
+            text = f"a transfer from {first['local_nic']} to {first['peer_nic']} failed: {first['reason']}"
+        others = f"; {count_of(alike.height - 1, 'other line')} of errors" * (alike.height > 1)
+        yield Finding(
+            title=f"{'NIXL' if is_nixl else 'Mooncake'} reports an error: {text}",
+            detail=f"{NOT_OF_NCCL}{others}",
+            certainty="certain",
+            role=Role.CONSEQUENCE if is_nixl and _ucx_errors(ucx).height else Role.CAUSE,
+            evidence=evidence_lines(slices if slices.height else alike),
+        )
+
+
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("ascend_error",), hang=True)
+def ascend_failed(ascend_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """The software of Ascend NPUs reports an error, such as HCCL, which takes the place of NCCL there.
+
+    Means: the number tells the component: EI is HCCL, EE the runtime, EL the driver, EZ and others the operators.
+    EI0002 (notify wait) and EI0006 (socket) are waits for another rank that did not come or did not answer: the rank
+    that prints them is a victim.
+    Not when: the program caught the error and went on.
+    Do: look at the ranks that print no such error, or the earliest one: their exception, their plog (~/ascend/log);
+    raise HCCL_CONNECT_TIMEOUT or HCCL_EXEC_TIMEOUT only where ranks are known to be late.
+    Sources: Ascend/pytorch: torch_npu/csrc/core/npu/NPUException.h; CANN: error codes; vllm-ascend#486.
+    """
+    rows = ascend_error.with_columns(
+        code=pl.coalesce(text_of("ascend_wait"), text_of("ascend_code")),
+        text=text_of("message").str.strip_chars(),
+        number=pl.format("{} returned error {}", text_of("npu_call"), pl.col("npu_error")),
+    ).sort("pos")
+    stated = rows.filter(pl.col("code").is_not_null())
+    raised = rows.filter(form="raised")
+    where = rows.filter(form="where").select(
+        "source", "pos", own_pid="pid", own_rank=pl.when(pl.col("world_rank") >= 0).then("world_rank").cast(pl.Int32)
+    )
+    for row in (
+        (stated if stated.height else raised).unique(["code", "number"], keep="first", maintain_order=True).to_dicts()
+    ):
+        alike = stated.filter(code=row["code"]) if row["code"] else raised.filter(number=row["number"])
+        placed = alike.join_asof(where, on="pos", by="source", check_sortedness=False).select(
+            "source", "line", host=pl.lit(None, pl.String),
+            rank=pl.coalesce("global_rank", "own_rank"), pid=pl.coalesce("pid", "own_pid"),
+        )  # fmt: skip
+        code = str(row["code"] or "")
+        says = f"HCCL reports {code}: {row['text']}" if code.startswith("EI") else row["number"]
+        says = says or f"the software of the NPU reports {code}: {row['text']}"
+        is_wait = row["form"] == "waited"
+        detail = f"{'it waited for another rank; ' * is_wait}NCCL is not used on these devices"
+        finding = error_finding(placed, rank, f"{{processes}}: {says}", detail, "certain")
+        finding.role = Role.CONSEQUENCE if is_wait else Role.CAUSE
+        yield finding
