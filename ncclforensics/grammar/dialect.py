@@ -94,10 +94,11 @@ class EmbeddedFormat:
         """How many texts are lines of the signature frames."""
         return int(self.is_line(texts).sum())
 
-    def may_have(self, literals: Collection[str]) -> bool:
-        """Whether a signature line may stand in texts that hold no literals but these."""
+    def may_have(self, literals: Collection[str], *, unanchored: bool) -> bool:
+        """Whether a signature line may stand in texts with these literals. `unanchored`: some need none of them."""
         return any(
-            signature.unanchored or not {*signature.anchors}.isdisjoint(literals) for signature in self.signatures
+            (unanchored and signature.unanchored) or not {*signature.anchors}.isdisjoint(literals)
+            for signature in self.signatures
         )
 
     @cached_property
@@ -177,22 +178,28 @@ class Dialect:
         NCCL's own lines and lines without any anchor are excluded first: that leaves few.
         """
         rows = rows.filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
-        if rows.height and self.embedded_formats:
-            anchors, unanchored = self._signature_hints
-            rows = rows.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(unanchored))
+        near, is_near = self.formats_near(rows["text"])
+        rows = rows.filter(is_near)
         found: dict[int, list[str]] = {}
-        for embedded in self.formats_near(rows["text"]) if rows.height else ():
+        for embedded in near:
             if embedded.name not in self.detected:
                 for source in rows["source"].filter(embedded.is_line(rows["text"])).unique():
                     found.setdefault(source, []).append(embedded.name)
         return found
 
-    def formats_near(self, texts: pl.Series) -> list[EmbeddedFormat]:
-        """The embedded formats of which a literal of a signature stands in the texts: few others than those present."""
-        anchors, _ = self._signature_hints
-        stands = texts.str.extract_many(anchors, overlapping=True) if anchors else pl.Series(dtype=pl.List(pl.String))
-        literals = {*stands.explode().drop_nulls().unique()}
-        return [embedded for embedded in self.embedded_formats if embedded.may_have(literals)]
+    def formats_near(self, texts: pl.Series) -> tuple[list[EmbeddedFormat], pl.Series]:
+        """The embedded formats of which signature lines may stand in the texts, few others; and in which of the texts.
+
+        A literal of a signature stands there, or the text is such a line without one.
+        """
+        if texts.is_empty() or not self.embedded_formats:
+            return [], pl.repeat(value=False, n=len(texts), eager=True)
+        anchors, unanchored = self._signature_hints
+        stands = texts.str.extract_many(anchors, overlapping=True)
+        is_open = texts.str.contains(unanchored)
+        literals, has_open = {*stands.explode().drop_nulls().unique()}, bool(is_open.any())
+        near = [embedded for embedded in self.embedded_formats if embedded.may_have(literals, unanchored=has_open)]
+        return near, is_open | (stands.list.len() > 0)
 
     @cached_property
     def of_last_shapes(self) -> Dialect:

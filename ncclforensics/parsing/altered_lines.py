@@ -75,12 +75,15 @@ def _unread_lines(matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.
     own, after = pl.col("text").str.strip_chars_end(" │┃║"), pl.col("following")
     seams = [own.str.tail(SEAM) + sign + after.str.head(SEAM) for sign in ("", " ")]
     anchors = dialect.answered_anchors
-    states = pl.any_horizontal(text.str.contains_any(anchors) for text in (own, *seams)).fill_null(value=False)
+    # The three ways at once: to make a search of so many words ready takes longer than the search in a few lines.
+    ways = pl.concat([unread.select(text=text)["text"] for text in (own, *seams)]).str.contains_any(anchors)
+    in_ways = [ways.slice(number * unread.height, unread.height).fill_null(value=False) for number in range(3)]
+    unread = unread.with_columns(states=in_ways[0] | in_ways[1] | in_ways[2])
     # A next line that has a shape of its own is no unread line, which this looks at anyway.
     read = rest.join(unread, on=PLACE, how="anti").filter(pl.col("text").str.contains_any(anchors))
     before = read.select("source", pl.col("line") - 1, is_before=True).unique()
     unread = unread.join(before, on=PLACE, how="left", maintain_order="left")
-    unread = unread.select(*PLACE, states=states | pl.col("is_before").fill_null(value=False))
+    unread = unread.select(*PLACE, states=pl.col("states") | pl.col("is_before").fill_null(value=False))
     near = pl.any_horizontal(pl.col("states").shift(-distance, fill_value=False) for distance in range(MAX_NEXT))
     return unread.filter(near).select(*PLACE, is_known=False)
 
@@ -94,7 +97,8 @@ def _lines_that_go_on(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, 
     pairs = known.join(following, on=PLACE).join(rows.select(*PLACE, "text").filter(is_short()), on=PLACE)
     own = pairs["text"]
     both = [own + sign + pairs["following"] for sign in ("", " ")]
-    counts = [text.str.extract_many(dialect.answered_anchors, overlapping=True).list.len() for text in (own, *both)]
+    words = pl.concat([own, *both]).str.extract_many(dialect.answered_anchors, overlapping=True).list.len()
+    counts = [words.slice(number * pairs.height, pairs.height) for number in range(3)]
     states = pairs.select(PLACE).join(answered_shapes(matched, dialect), on=PLACE, how="semi")
     gains = pairs.filter((counts[1] > counts[0]) | (counts[2] > counts[0])).select(PLACE)
     return pl.concat([states, gains]).unique(maintain_order=True).with_columns(is_known=True)

@@ -46,7 +46,7 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
         ]
         # Most files have no prefix at all; counting the signatures of all formats would take most of the time.
         is_doubtful = any(shape.priority < 0 for shape, _, _ in tried)
-        embedded_formats = dialect.formats_near(sample["text"]) if is_doubtful else []
+        embedded_formats = dialect.formats_near(sample["text"])[0] if is_doubtful else []
         without_prefix = sum(embedded.count_in(sample["text"]) for embedded in embedded_formats)
         likely: list[tuple[bool, float, Pattern]] = []
         for shape, pattern, has_prefix in tried:

@@ -31,10 +31,13 @@ def with_next_lines(lines: pl.DataFrame, rows: pl.DataFrame, rest: pl.DataFrame)
     """These lines (columns PLACE) with their texts, and those of the next lines (columns NEXT, null without one)."""
     followed = lines.join(rows.select(*PLACE, "text").filter(is_short()), on=PLACE, maintain_order="left")
     followed = followed.filter(pl.col("text").is_not_null())
+    if followed.is_empty() or rest.is_empty():
+        return followed.with_columns(pl.lit(None, pl.String).alias(name) for name in NEXT)
+    completed, others = followed.lazy(), rest.lazy()
     for distance, name in enumerate(NEXT, 1):
-        following = rest.select("source", pl.col("line") - distance, pl.col("text").alias(name))
-        followed = followed.join(following, on=PLACE, how="left", maintain_order="left")
-    return followed
+        following = others.select("source", pl.col("line") - distance, pl.col("text").alias(name))
+        completed = completed.join(following, on=PLACE, how="left", maintain_order="left")
+    return completed.collect()
 
 
 def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
@@ -77,9 +80,13 @@ def answered_shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
 def _shapes(matched: Matched, forms: Mapping[str, list[str] | None]) -> pl.DataFrame:
     """The shape and form of lines of these frames, of these forms."""
     form = pl.col("form").cast(pl.String).fill_null("")
+    none = pl.LazyFrame(schema={"source": pl.Int32, "line": pl.Int32, "shape": pl.String})
     pieces = [
-        (piece if wanted is None else piece.filter(form.is_in(wanted))).select(*PLACE, shape=pl.lit(f"{name} ") + form)
+        (piece.lazy() if wanted is None else piece.lazy().filter(form.is_in(wanted))).select(
+            *PLACE, shape=pl.lit(f"{name} ") + form
+        )
         for name, wanted in forms.items()
         for piece in matched.frames.get(name, [])
+        if piece.height
     ]
-    return pl.concat([pl.DataFrame(schema={"source": pl.Int32, "line": pl.Int32, "shape": pl.String}), *pieces])
+    return pl.concat([none, *pieces]).collect()
