@@ -20,7 +20,7 @@ from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows
-from ncclforensics.analyses.verdict.rows import FailureEvent, Member, Rank
+from ncclforensics.analyses.verdict.rows import FailureEvent, Gap, Member, Rank
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import place_of
@@ -41,18 +41,19 @@ class Job:
         self._rows = rows
         self.rank_ids = {row.rank_id: row for row in rows.typed_of_job("rank", Rank, number)}
         self.members: dict[str, list[Member]] = defaultdict(list)
-        for member in rows.members_by_job.get(number, []):
+        self._memberships = rows.typed_of_job("member", Member, number)
+        for member in self._memberships:
             self.members[member.key].append(member)
         self.waits = rows.waits(number)
-        self.failure_events = rows.failures_by_job.get(number, [])
+        self.failure_events = rows.typed_of_job("failure_event", FailureEvent, number)
         self.completion_errors = rows_of_job("completion_error")
         self.process_exits = rows.typed_of_job("process_exit", ProcessExit, number)
-        self.all_exits = rows.exits  # also of processes that no other line shows
+        self.all_exits = rows.typed("process_exit", ProcessExit)  # also of processes that no other line shows
         # Work and reports of PyTorch, stacks without a rank, dumps and RAS reports name no job.
         self.timeouts, self.desyncs = rows.timeouts, rows.desyncs
         self.joined_works = rows.joined_works
         self.pytorch = {name: rows.of_only_job(name) for name in PYTORCH_FRAMES}
-        self.stacks = rows.stacks(number)  # where its ranks stand, by rank id
+        self.stacks = stacks_in(frames["rank_stack"].filter(job=number))  # where its ranks stand, by rank id
         self.unranked_stacks = stacks_in(frames["unranked_stack"]) if rows.is_only_job else []
         self.recordings, self.old_dumps = rows.recordings, rows.old_dumps
         self.left_out = list(rows.left_out)  # what is said of sources that are left out
@@ -65,7 +66,7 @@ class Job:
         has_ras = rows.is_only_job and may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
         self.snapshots = rows.of("ras_snapshot") if has_ras else []
         self.states = rows.of("ras_state") if has_ras else []
-        self.counted_calls = rows.of_ranks("counted_call", number)
+        self.counted_calls = [row for rank_id in self.rank_ids for row in rows.where("counted_call", rank_id=rank_id)]
         # Communicators on which calls were counted, by whichever rank: their init ended on all.
         self.counted_keys = {row["key"] for row in rows.of("counted_call") if row["calls"] > 0}
         self._call_line, self._member = frames["call_line"], frames["member"]
@@ -74,7 +75,7 @@ class Job:
         self._last_pos = rows.last_call_pos
         diverged = [row for key in self.members for row in rows.where("divergence", key=key)]
         self.divergence = {row["key"]: row["nth"] for row in diverged}
-        self.gaps = [gap for gap in rows.gaps if gap.rank_id in self.rank_ids]
+        self.gaps = [gap for gap in rows.typed("call_gap", Gap) if gap.rank_id in self.rank_ids]
         # Of ranks whose log ends while NCCL sets up connections: the last of these.
         self.unfinished_setups = rows.last_of_ranks("unfinished_setup", self.rank_ids)
         owners = dict.fromkeys(row.owner for row in self.rank_ids.values())
@@ -114,7 +115,7 @@ class Job:
         """(Rank id, communicator key) -> position among the rank's communicators, from 0 in the order of creation."""
         index: dict[tuple[int, str], int] = {}
         created: dict[int, int] = defaultdict(int)
-        for row in self._rows.members_by_job.get(self.number, []):
+        for row in self._memberships:
             if (row.rank_id, row.key) not in index:
                 index[row.rank_id, row.key] = created[row.rank_id]
                 created[row.rank_id] += 1
@@ -327,7 +328,7 @@ class Job:
 
     def describe(self, calls: pl.DataFrame) -> list[Row]:
         """Join a few calls with their lines, memberships and the rank of the job that is their root."""
-        members, lines = self._rows.members, self._rows.call_lines[calls["call_line"]].to_dicts()
+        members, lines = self._rows.typed("member", Member), self._rows.call_lines[calls["call_line"]].to_dicts()
         return [
             self._described(call, line, members[call["member"]])
             for call, line in zip(calls.to_dicts(), lines, strict=True)

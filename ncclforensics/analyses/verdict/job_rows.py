@@ -10,12 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 
-from ncclforensics.analyses.hang.rank_stacks import RankStack, stacks_in
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
-from ncclforensics.analyses.job.ends.process_exits import ProcessExit
-from ncclforensics.analyses.verdict.rows import FailureEvent, Gap, Member, Owner, Timeout
+from ncclforensics.analyses.verdict.rows import Member, Owner, Timeout
 from ncclforensics.data.names import ranks_text
 from ncclforensics.grammar.values import ranges_by_text
 
@@ -42,8 +40,8 @@ class JobRows:
     def __init__(self, frames: dict[str, pl.DataFrame]) -> None:
         self.frames = frames
         self._rows: dict[str, list[Row]] = {}
-        self._typed_by_job: dict[tuple[str, str], dict[int | None, list[Any]]] = {}
-        self._divided: dict[tuple[str, ...], dict[tuple[Any, ...], list[Row]]] = {}
+        self._typed: dict[str, list[Any]] = {}
+        self._divided: dict[tuple[str, ...], dict[tuple[Any, ...], list[Any]]] = {}
 
     def of(self, name: str) -> list[Row]:
         """All rows of a frame."""
@@ -54,35 +52,22 @@ class JobRows:
     def where(self, name: str, **values: Any) -> list[Row]:
         """The rows of a frame that have these values."""
         if (name, *values) not in self._divided:
-            divided: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-            for row in self.of(name):
-                divided[tuple(row[column] for column in values)].append(row)
-            self._divided[name, *values] = divided
+            rows = self.of(name)
+            self._divided[name, *values] = _divide((tuple(row[column] for column in values) for row in rows), rows)
         return self._divided[name, *values].get(tuple(values.values()), [])
 
-    def _typed(self, name: str, of: type[R]) -> list[R]:
+    def typed(self, name: str, of: type[R]) -> list[R]:
         """The rows of a frame as values of a class whose fields are columns."""
-        return [of._make(values) for values in _values(self.frames[name].select(of._fields))]
+        if name not in self._typed:
+            self._typed[name] = [of._make(values) for values in _values(self.frames[name].select(of._fields))]
+        return self._typed[name]
 
     def typed_of_job(self, name: str, of: type[R], job: int) -> list[R]:
         """The rows of a frame that concern a job, as values of a class whose fields are columns."""
-        if (name, of.__name__) not in self._typed_by_job:
-            jobs = self.frames[name]["job"]
-            divided: dict[int | None, list[Any]] = defaultdict(list)
-            for number, row in zip(jobs, self._typed(name, of), strict=True):
-                divided[number].append(row)
-            self._typed_by_job[name, of.__name__] = divided
-        return self._typed_by_job[name, of.__name__].get(job, [])
-
-    def of_ranks(self, name: str, job: int) -> list[Row]:
-        """The rows of a frame about ranks of a job."""
-        if (name, "job of rank") not in self._divided:
-            job_of = {row["rank_id"]: row["job"] for row in self.of("rank")}
-            divided: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-            for row in self.of(name):
-                divided[job_of.get(row["rank_id"]),].append(row)
-            self._divided[name, "job of rank"] = divided
-        return self._divided[name, "job of rank"].get((job,), [])
+        if (name, "typed") not in self._divided:
+            jobs = ((number,) for number in self.frames[name]["job"])
+            self._divided[name, "typed"] = _divide(jobs, self.typed(name, of))
+        return self._divided[name, "typed"].get((job,), [])
 
     def waits(self, job: int) -> list[Edge]:
         """The edges of a job's wait graph; those of the same call share their tuple of ranks."""
@@ -103,44 +88,9 @@ class JobRows:
         return self.of(name) if self.is_only_job else []
 
     @cached_property
-    def members(self) -> list[Member]:
-        """The memberships of all jobs, as the rows of `member` stand."""
-        return self._typed("member", Member)
-
-    @cached_property
-    def members_by_job(self) -> dict[int, list[Member]]:
-        """Job -> the memberships of its ranks."""
-        divided: dict[int, list[Member]] = defaultdict(list)
-        for member in self.members:
-            divided[member.job].append(member)
-        return divided
-
-    @cached_property
     def timeouts(self) -> list[Timeout]:
         """What watchdogs of the only job report of work."""
-        return self._typed("work", Timeout) if self.is_only_job else []
-
-    def stacks(self, job: int) -> list[RankStack]:
-        """Where the ranks of a job stand."""
-        return stacks_in(self.frames["rank_stack"].filter(job=job))
-
-    @cached_property
-    def exits(self) -> list[ProcessExit]:
-        """All reports of ended processes, also of those that no other line shows."""
-        return self._typed("process_exit", ProcessExit)
-
-    @cached_property
-    def gaps(self) -> list[Gap]:
-        """The gaps in the calls of all jobs."""
-        return self._typed("call_gap", Gap)
-
-    @cached_property
-    def failures_by_job(self) -> dict[int | None, list[FailureEvent]]:
-        """Job -> the lines of failure of its processes."""
-        divided: dict[int | None, list[FailureEvent]] = defaultdict(list)
-        for event in self._typed("failure_event", FailureEvent):
-            divided[event.job].append(event)
-        return divided
+        return self.typed("work", Timeout) if self.is_only_job else []
 
     @cached_property
     def desyncs(self) -> list[Row]:
@@ -241,7 +191,7 @@ class JobRows:
     @cached_property
     def rank_id_of(self) -> dict[tuple[str, int | None], int]:
         """Communicator and rank in it -> rank id; of several, the first."""
-        return {(member.key, member.rank): member.rank_id for member in reversed(self.members)}
+        return {(member.key, member.rank): member.rank_id for member in reversed(self.typed("member", Member))}
 
     @cached_property
     def line_faults(self) -> dict[Owner, set[str]]:
@@ -287,6 +237,14 @@ class JobRows:
     def releases(self) -> list[str]:
         """The releases of NCCL, sorted."""
         return sorted(self.frames["version"]["version"].cast(pl.String).unique().to_list())
+
+
+def _divide(keys: Iterable[tuple[Any, ...]], rows: list[Any]) -> dict[tuple[Any, ...], list[Any]]:
+    """The rows of each key, in their order."""
+    divided: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for key, row in zip(keys, rows, strict=True):
+        divided[key].append(row)
+    return divided
 
 
 def _dictionaries(rows: pl.DataFrame) -> list[Row]:
