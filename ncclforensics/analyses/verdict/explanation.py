@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ncclforensics.analyses.verdict.answer import EvidenceLine
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
+from ncclforensics.analyses.verdict.rows import Row
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind
-
-Row = dict[str, Any]
 
 
 def certainty_of(doubts: Iterable[Doubt], confirmations: int = 0) -> Certainty:

@@ -13,11 +13,10 @@ import polars as pl
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
-from ncclforensics.analyses.verdict.rows import Member, Owner, Timeout
+from ncclforensics.analyses.verdict.rows import Member, Owner, Row, Timeout
 from ncclforensics.data.names import ranks_text
 from ncclforensics.grammar.values import ranges_by_text
 
-Row = dict[str, Any]
 R = TypeVar("R", bound=NamedTuple)
 MANY_ROWS = 10_000
 

@@ -11,7 +11,6 @@ Owner = tuple[str, int | None]  # host and process that printed a line
 class Rank(NamedTuple):
     """A rank of a job, or a process without one: a row of `rank`."""
 
-    job: int
     rank_id: int
     rank: int | None  # in the largest communicator of the job
     host: str
@@ -97,7 +96,6 @@ class Member(NamedTuple):
 class FailureEvent(NamedTuple):
     """A line in which a process reports a failure: a row of `failure_event`."""
 
-    job: int | None
     rank_id: int | None  # None where one process drives several ranks
     host: str
     pid: int
@@ -109,10 +107,7 @@ class FailureEvent(NamedTuple):
     nranks: int | None
     nroots: int | None
     otherroots: int | None
-    status: int | None
     peer: str | None
-    error: str | None
-    busid: int | None
     result: int | None  # ncclResult_t that a caller returned
     unwound: str | None  # place of a caller that returned an error
     calling_thread: str | None

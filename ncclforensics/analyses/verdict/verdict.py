@@ -20,13 +20,12 @@ from ncclforensics.analyses.verdict.answer import (
     Answer,
     Operation,
 )
-from ncclforensics.analyses.verdict.considered import considered
+from ncclforensics.analyses.verdict.considered import considered, unexplained
 from ncclforensics.analyses.verdict.explain import explain
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, all_jobs
 from ncclforensics.analyses.verdict.lines import omissions, stall
 from ncclforensics.analyses.verdict.sources import counts, recorder, stacks
-from ncclforensics.analyses.verdict.unexplained import unexplained
 from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.registry import analysis
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+import polars as pl
+
 from ncclforensics.analyses.hang.recorder_graph import Place, RecordedCall, Recordings
 from ncclforensics.analyses.hang.recorder_roots import Roots
 from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
@@ -35,7 +37,6 @@ from ncclforensics.analyses.verdict.sources.recorder_open import (
     find_ranks_not_begun,
     find_ranks_unclear,
 )
-from ncclforensics.analyses.verdict.sources.recorder_order import ranks_in_another_order
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
@@ -236,7 +237,7 @@ def _diagnose_cycle(job: Job, recordings: Recordings, roots: Roots) -> Explanati
             diagnosis.remark("which of them left out a message, their dumps do not show")
             diagnosis.collect = [stacks_of(ranks_text(roots.cycle))]
     else:
-        outliers = ranks_in_another_order(recordings, roots.cycle)
+        outliers = _ranks_in_another_order(recordings, roots.cycle)
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
         diagnosis = diagnose(job, Kind.DEADLOCK, reason, outliers)
     diagnosis.doubts, diagnosis.key = [Doubt.DUMPS_OF_ANOTHER_MOMENT], communicator_of(job, recordings, diagnosis)
@@ -245,6 +246,43 @@ def _diagnose_cycle(job: Job, recordings: Recordings, roots: Roots) -> Explanati
     cite(job, diagnosis, "culprit", of_culprits)
     cite(job, diagnosis, "waiting", [call for call in standing if call not in of_culprits])
     return diagnosis
+
+
+def _ranks_in_another_order(recordings: Recordings, cycle: list[int]) -> list[int]:
+    """Return the ranks of a cycle that called two collectives in another order than most; without a majority, all.
+
+    Ranks of one program use groups of one family in one order, whatever the names of the groups.
+    """
+    outliers: set[int] = set()
+    differing: set[int] = set()
+    pairs: set[frozenset[Place]] = set()
+    for waiter in cycle:
+        awaited = recordings.blocking(waiter)
+        for rank in set(recordings.targets(waiter)) & set(cycle):
+            own = recordings.blocking(rank)
+            if awaited and own and not awaited.is_p2p and not own.is_p2p:
+                pairs.add(frozenset((call.family, call.number) for call in (awaited, own)))
+    for pair in pairs:
+        if len(pair) == 2:
+            orders = _called_first(recordings, *sorted(pair))
+            minority = minority_of(orders)
+            (outliers if len(minority) < len(orders) else differing).update(minority)
+    return sorted((outliers or differing) & set(cycle))
+
+
+def _called_first(recordings: Recordings, first: Place, second: Place) -> dict[int, Place]:
+    """Rank -> which of two collectives, by family and number, it called first; ranks that made neither are left out.
+
+    Where one is recorded alone, the rank stands before the other.
+    """
+    is_there = pl.any_horizontal(
+        (pl.col("family") == family) & (pl.col("sequence") == number) for family, number in (first, second)
+    )
+    lines: dict[int, dict[Place, int]] = defaultdict(dict)
+    found = recordings.calls.filter(is_there & ~pl.col("is_p2p")).select("rank", "family", "sequence", "line")
+    for rank, family, number, line in found.iter_rows():
+        lines[rank].setdefault((family, number), line)
+    return {rank: min(seen, key=lambda place: seen[place]) for rank, seen in lines.items()}
 
 
 def _standing_texts(recordings: Recordings, calls: list[RecordedCall]) -> list[str]:

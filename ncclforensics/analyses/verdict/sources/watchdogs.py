@@ -14,6 +14,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
+from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
@@ -176,21 +177,20 @@ def _of_only_group(job: Job, guid: str) -> list[Timeout]:
 
 def _find_different_works(job: Job, rows: list[Timeout], sequence: int, group: str) -> Explanation | None:
     """Find ranks whose work of this number is another operation, or has another size, than that of most."""
-    ranks_of: dict[tuple[str, int | None], list[int]] = defaultdict(list)
-    for row in rows:
-        if row.sequence == sequence and row.operation:
-            ranks_of[row.operation, row.numel if row.operation in EQUAL_SIZED else None].append(row.rank)
+    works = {
+        row.rank: (row.operation, row.numel if row.operation in EQUAL_SIZED else None)
+        for row in rows
+        if row.sequence == sequence and row.operation
+    }
+    ranks_of = {work: [rank for rank in works if works[rank] == work] for work in works.values()}
     if len(ranks_of) < 2:
         return None
-    by_size = sorted(ranks_of.values(), key=len)
-    total = sum(map(len, by_size))
-    most = by_size[-1] if len(by_size[-1]) > total / 2 else []
-    outliers = sorted(rank for ranks in by_size if ranks is not most for rank in ranks)
+    outliers = minority_of(works)
     calls = [
         f"{_work_text(*work)} on {ranks_text(ranks)}"
         for work, ranks in sorted(ranks_of.items(), key=lambda item: min(item[1]))
     ]
-    difference = "another operation than the others" if most else "different operations"
+    difference = "another operation than the others" if len(outliers) < len(works) else "different operations"
     reason = f"enqueued {difference} as work {sequence} of {group}: {', '.join(calls)}"
     return _diagnose(job, Kind.MISMATCH, reason, [Doubt.SECOND_HAND], rows, outliers)
 
