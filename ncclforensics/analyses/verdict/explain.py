@@ -30,23 +30,17 @@ Suggest = Callable[[Job], Explanation | None]
 
 def explain(job: Job) -> list[Explanation]:
     """Return all explanations that the sources suggest, the cheapest first; there is always one."""
-    found = [
-        _suggested(claim, explanation) for claim, suggest in SUGGESTIONS if (explanation := suggest(job)) is not None
-    ]
+    found = []
+    for claim, suggest in SUGGESTIONS:
+        if (explanation := suggest(job)) is not None:
+            explanation.suggested_by = claim
+            found.append(explanation)
     return sorted(found, key=lambda explanation: explanation.suggested_by)
 
 
-def _suggested(claim: Claim, explanation: Explanation) -> Explanation:
-    explanation.suggested_by = claim
-    return explanation
-
-
-def _find_recorded_mismatch(job: Job) -> Explanation | None:
-    return None if Source.DUMPS in job.doubts else recorder.find_recorded_mismatch(job)
-
-
-def _find_recorded_wait(job: Job) -> Explanation | None:
-    return None if Source.DUMPS in job.doubts else testimonies.find_recorded_roots(job)
+def _unless_doubtful(source: Source, suggest: Suggest) -> Suggest:
+    """Ask a source, unless it may be of another run than NCCL's lines."""
+    return lambda job: None if source in job.doubts else suggest(job)
 
 
 def _find_in_doubtful_sources(job: Job) -> Explanation | None:
@@ -62,11 +56,6 @@ def _find_in_doubtful_sources(job: Job) -> Explanation | None:
 
 def _by_dumps(job: Job) -> Explanation | None:
     return recorder.find_recorded_mismatch(job) or testimonies.find_recorded_roots(job)
-
-
-def _find_desync(job: Job) -> Explanation | None:
-    """Find a desync that PyTorch reports."""
-    return None if Source.WATCHDOGS in job.doubts else pytorch.find_desync(job)
 
 
 def _find_by_lines(job: Job) -> Explanation | None:
@@ -95,11 +84,11 @@ SUGGESTIONS: tuple[tuple[Claim, Suggest], ...] = (
     (Claim.LOST, waiting.find_lost_process),
     (Claim.TRANSPORT_FAILED, transport_failure.find_transport_failure),
     (Claim.ENDED, testimonies.find_ended),
-    (Claim.RECORDED_DIFFERENCE, _find_recorded_mismatch),
-    (Claim.RECORDED_WAIT, _find_recorded_wait),
+    (Claim.RECORDED_DIFFERENCE, _unless_doubtful(Source.DUMPS, recorder.find_recorded_mismatch)),
+    (Claim.RECORDED_WAIT, _unless_doubtful(Source.DUMPS, testimonies.find_recorded_roots)),
     (Claim.RECORDED_OPEN, _find_recorded_open),
     (Claim.ALL_OVER, recorder.find_nothing_open),
-    (Claim.COUNTED_WAIT, _find_desync),
+    (Claim.COUNTED_WAIT, _unless_doubtful(Source.WATCHDOGS, pytorch.find_desync)),
     (Claim.TIMED_OUT, pytorch.find_watchdog_timeout),
     (Claim.OF_ANOTHER_RUN, _find_in_doubtful_sources),
     (Claim.CALLS_COMPARED, torch_comparisons.find_compared_calls),
