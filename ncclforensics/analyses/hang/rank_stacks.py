@@ -48,7 +48,6 @@ class RankStack(NamedTuple):
     has_moved: bool
     is_still: bool
     by_watchdog: bool
-    gil_owner: str | None
     source: int
     line: int
     rank_id: int = -1  # of a process of which no rank is known

@@ -46,31 +46,20 @@ def settle(job: Job, explanation: Explanation) -> Explanation:
     if not any(map(bool, (*others, job.counted_calls))):
         return explanation
     testimonies = [testify(job) for testify in TESTIMONIES]
-    made = frozenset(job.rank_numbers(count.rank_id for testimony in testimonies for count in testimony.made))
-    # Lines that lack calls of all ranks that they name say nothing.
-    testimonies = [
-        testimony
-        for testimony in testimonies
-        if testimony.source is not Source.LINES or not testimony.named or not testimony.named <= made
-    ]
     explanation = _without_ranks_that_made_it(job, explanation, testimonies)
     explanation = _decided(job, explanation, testimonies)
     for testimony in testimonies:
         explanation = _agreed(job, explanation, testimony)
     named = job.numbers_blamed(explanation)
-    if named and (_is_on_absence(explanation) or _is_mismatch_without_lines(explanation)):
+    # Neither NCCL's lines nor PyTorch compare the calls of a mismatch without a communicator.
+    is_mismatch_without_lines = explanation.verdict == Kind.MISMATCH and explanation.key is None
+    if named and (_is_on_absence(explanation) or is_mismatch_without_lines):
         return _by_most(job, explanation, testimonies)
     return _beside_reports(job, explanation, testimonies)
 
 
 def _is_on_absence(explanation: Explanation) -> bool:
     return explanation.verdict in OF_ABSENCE and not explanation.how
-
-
-def _is_mismatch_without_lines(explanation: Explanation) -> bool:
-    """Whether ranks made another call by dumps or watchdogs, and neither NCCL's lines nor PyTorch compare the calls."""
-    is_compared = explanation.key is not None or explanation.how is How.COMPARED
-    return explanation.verdict == Kind.MISMATCH and not is_compared
 
 
 def _without_ranks_that_made_it(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
@@ -164,8 +153,7 @@ def _beside_reports(job: Job, explanation: Explanation, testimonies: list[Testim
         other = job.numbers_blamed(found) if found and testimony.source is Source.REPORTS else frozenset()
         differs_in_order = explanation.verdict == Kind.DEADLOCK or explanation.how in OF_ORDER
         follows = differs_in_order and other <= frozenset(job.rank_numbers(explanation.victims))
-        is_shown = testimony.is_sure or testimony.is_of_stalled_job
-        if found and named and other and is_shown and other.isdisjoint(named) and not follows:
+        if found and named and other and other.isdisjoint(named) and not follows:
             doubt = Doubt.SOURCES_CONTRADICT if explanation.verdict in FROM_ENDS else Doubt.SOURCES_DISAGREE
             explanation.doubt(doubt, f"but RAS names {ranks_text(other)}, which {found.reason}")
             explanation.cite(found.evidence_lines[:2])
@@ -174,15 +162,10 @@ def _beside_reports(job: Job, explanation: Explanation, testimonies: list[Testim
 
 def _by_most(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
     """Return the explanation with what contradicts it, that of most sources, or an open one where they are even."""
-    named, is_on_absence = job.numbers_blamed(explanation), _is_on_absence(explanation)
-    if explanation.verdict == Kind.LAGGING:
-        _doubt_by_looks(job, explanation, testimonies)
-    independent = [
-        testimony
-        for testimony in testimonies
-        if not testimony.is_of(explanation) and (is_on_absence or testimony.named)
-    ]
-    opposing = [testimony for testimony in independent if testimony.opposes(named, testimonies)]
+    named = job.numbers_blamed(explanation)
+    _doubt_by_looks(job, explanation, testimonies)
+    independent = [testimony for testimony in testimonies if not testimony.is_of(explanation)]
+    opposing = [testimony for testimony in independent if testimony.opposes(named)]
     if not opposing:
         others = [testimony for testimony in independent if testimony.named and testimony.named.isdisjoint(named)]
         return _contested(explanation, others, Doubt.SOURCES_DISAGREE) if others else explanation
@@ -190,15 +173,11 @@ def _by_most(job: Job, explanation: Explanation, testimonies: list[Testimony]) -
     rivals = max(([other for other in opposing if other.named == rival.named] for rival in opposing), key=len)
     rival_ranks = rivals[0].named
     of_moments = all(testimony.source not in COUNTERS for testimony in opposing)
-    has_lines = of_moments and (not is_on_absence or any(testimony.source is Source.LINES for testimony in supporting))
-    # More sources are right; of as many, lines against looks, and those whose culprits the others do not show waiting.
-    is_shown, are_rivals_shown = _show_waiting(opposing, named), _show_waiting(supporting, rival_ranks)
-    own_strength = (max(1, len(supporting)), has_lines, is_on_absence and not is_shown)
-    rival_strength = (len(rivals), False, is_on_absence and not are_rivals_shown)
+    has_lines = of_moments and any(testimony.source is Source.LINES for testimony in supporting)
+    # More sources are right; of as many, lines against looks.
+    own_strength, rival_strength = (max(1, len(supporting)), has_lines), (len(rivals), False)
     if own_strength > rival_strength:
-        lead = len(supporting) - len(opposing)
-        is_clear = lead > 1 or (lead == 1 and of_moments)
-        return _contested(explanation, opposing, Doubt.SOURCES_DISAGREE if is_clear else Doubt.SOURCES_CONTRADICT)
+        return _contested(explanation, opposing, Doubt.SOURCES_CONTRADICT)
     if rival_strength > own_strength and rival_ranks:
         return _of_rivals(job, rivals, supporting, explanation)
     texts = ", ".join(testimony.text for testimony in opposing)
@@ -215,12 +194,8 @@ def _doubt_by_looks(job: Job, explanation: Explanation, testimonies: list[Testim
         if testimony.source in LOOKS and named & testimony.waiting and not testimony.is_of(explanation):
             doubt, text = LOOKS[testimony.source]
             explanation.doubt(doubt, "" if testimony.named else text)
-        elif named & testimony.may_wait and not counts.are_counted(job, explanation.culprits):
+        elif named & testimony.may_wait:
             explanation.doubt(Doubt.GPU_WAITS, "it waits for its GPU, perhaps for a call whose line its log lacks")
-
-
-def _show_waiting(testimonies: list[Testimony], numbers: frozenset[int]) -> bool:
-    return numbers <= frozenset().union(*(testimony.waiting for testimony in testimonies))
 
 
 def _cited(explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
@@ -239,7 +214,6 @@ def _of_rivals(job: Job, rivals: list[Testimony], supporting: list[Testimony], f
     answer = next(rival.explanation for rival in rivals if rival.explanation is not None)
     if len(rivals) > 1:
         answer.remark(f"{', '.join(rival.text for rival in rivals[1:])}, too")
-    answer.victims = sorted(set(job.rank_ids) - set(answer.culprits))
     if supporting:
         return _contested(answer, supporting, Doubt.SOURCES_CONTRADICT)
     answer.doubt(Doubt.SOURCES_CONTRADICT, f"but {ranks_text(job.numbers_blamed(former))} {former.reason}")

@@ -50,7 +50,6 @@ class Doubt(Enum):
     LINE_DOUBLED = _ordinary("a line was delivered twice")
     LINE_DOUBLED_AND_STOPPED = _unusual("a line was delivered twice, and something else stopped the job")
     LINES_SELECTED = _ordinary("the lines were selected, and those of the calls in which it waits were not")
-    ONE_STRAY_LINE = _unusual("a rank of another host stopped at the same call by itself")
     MADE_BEHIND = _ordinary("the others made that call, too, and lines before it were lost")
     # Who is a member, and whose log is here.
     MEMBER_UNSEEN = _unusual("a member of this communicator without a log is the one that stopped or differs")
@@ -66,7 +65,6 @@ class Doubt(Enum):
     RUNS_ON = _unusual("the job was running where the logs end")
     ENDED_WITH_DIFFERENCES = _unusual("the calls that differ are no lines that were lost or came twice")
     COPIED_WHILE_RUNNING = _ordinary("the logs were copied or ended while the job was running")
-    NOT_OF_ITS_END = _unusual("what shows a hang is of the end of the run")
     NETWORK_CAME_LATER = _ordinary("the network stopped the job behind the end of this log")
     HANGS_TOGETHER = _ordinary("all ranks hang in the last call that the logs show")
     LOGS_END_BEFORE = _unusual("the ranks whose logs end earlier hang")

@@ -58,11 +58,6 @@ def _by_dumps(job: Job) -> Explanation | None:
     return recorder.find_recorded_mismatch(job) or testimonies.find_recorded_roots(job)
 
 
-def _find_by_lines(job: Job) -> Explanation | None:
-    """Find the ranks that the others wait for by NCCL's lines, or the one of them that may have skipped a call."""
-    return mismatch.explain_by_skipped_call(job, mismatch.find_by_lines(job))
-
-
 def _find_recorded_open(job: Job) -> Explanation | None:
     found = (find(job) for find in (torch_text.find_unrecorded_difference, *recorder.OPEN_QUESTIONS))
     return next((explanation for explanation in found if explanation is not None), None)
@@ -80,7 +75,7 @@ SUGGESTIONS: tuple[tuple[Claim, Suggest], ...] = (
     (Claim.CALLS_DIFFER, mismatch.find_divergent_calls),
     (Claim.LINES_DIFFER, mismatch.find_lost_calls),
     (Claim.CALL_LACKING, mismatch.find_skipped_or_lost_call),
-    (Claim.CALL_MISSING, _find_by_lines),
+    (Claim.CALL_MISSING, mismatch.find_by_lines),
     (Claim.LOST, waiting.find_lost_process),
     (Claim.TRANSPORT_FAILED, transport_failure.find_transport_failure),
     (Claim.ENDED, testimonies.find_ended),

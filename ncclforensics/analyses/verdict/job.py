@@ -158,17 +158,6 @@ class Job:
         return awaited
 
     @cached_property
-    def _longest_lag(self) -> dict[int, int]:
-        made = self.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max())
-        most = dict(made.iter_rows())
-        lags: dict[int, int] = defaultdict(int)
-        for edge in self.awaited_calls:
-            if edge.kind == "collective":
-                for rank_id in edge.waits_for:
-                    lags[rank_id] = max(lags[rank_id], most[edge.key] - edge.nth)
-        return lags
-
-    @cached_property
     def memberships(self) -> list[Member]:
         """Every membership of a rank in a communicator."""
         return [row for rows in self.members.values() for row in rows]
@@ -274,10 +263,6 @@ class Job:
         if last is None or process["last_line"] is None or last not in self._own_last_lines[source]:
             return 0
         return int(self.sources[source]["lines"] - last if last > 0 else -last - 1)
-
-    def lag(self, rank_id: int) -> int:
-        """Count the collectives by which a rank is behind the furthest member of a communicator that waits for it."""
-        return self._longest_lag.get(rank_id, 0)
 
     def is_fatal(self, event: FailureEvent) -> bool:
         """Whether the rank made no call after a failure line; one that it survived is no fault."""

@@ -13,7 +13,7 @@ from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines import first_exit, mismatch
 from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, stacks, torch_text
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
-from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How, Kind, Source
+from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, Kind, Source
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.stack_classes import COLLECTIVE, GPU
 
@@ -52,13 +52,12 @@ class Testimony:
         """Whether an explanation is its own."""
         return self.explanation is explanation or SOURCE_OF.get(explanation.suggested_by) is self.source
 
-    def opposes(self, named: frozenset[int], testimonies: list[Testimony]) -> bool:
+    def opposes(self, named: frozenset[int]) -> bool:
         """Whether it names none of these, but others; or shows, by counters, that all of these wait themselves."""
         if self.source is Source.EXITS:
             return False
         if self.named:
-            is_alone = sum(other.named == self.named for other in testimonies) < 2
-            return self.named.isdisjoint(named) and (self.is_sure or not is_alone)
+            return self.named.isdisjoint(named) and self.is_sure
         return self.source in COUNTERS and named <= self.waiting
 
     @property
@@ -70,17 +69,14 @@ class Testimony:
 
 def _by_lines(job: Job) -> Testimony:
     lines = mismatch.find_by_lines(job)
-    # A log that ends inside a line lacks what came next, so that no rank is shown to wait for this one.
-    is_cut = {rank_id for rank_id in job.awaited_ranks if job.process(rank_id)["is_cut"]}
-    edges = [edge for edge in job.waits if edge.kind != "init" and not is_cut.issuperset(edge.waits_for)]
-    return _testimony(job, Source.LINES, lines, job.rank_numbers({edge.waiter for edge in edges}))
+    return _testimony(job, Source.LINES, lines, job.rank_numbers({edge.waiter for edge in job.waits}))
 
 
 def _by_dumps(job: Job) -> Testimony:
     recordings, made = job.recordings, tuple(counts.find_made(job, Source.DUMPS))
     roots = find_recorded_roots(job)
-    if recordings is None or (roots is None and recorder.find_recorded_roots(job) is not None):
-        return Testimony(Source.DUMPS, made=made)  # without dumps, or they are older than the logs
+    if recordings is None:
+        return Testimony(Source.DUMPS, made=made)
     waiting = [rank for rank in recordings.read - recordings.outdated if recordings.blocking(rank)]
     return replace(_testimony(job, Source.DUMPS, roots, waiting), made=made)
 
@@ -145,8 +141,6 @@ TESTIMONIES: tuple[Callable[[Job], Testimony], ...] = (
 
 
 def _testimony(job: Job, source: Source, found: Explanation | None, waiting: Iterable[int] = ()) -> Testimony:
-    is_named = found is not None and (
-        found.how is How.SKIPPED or (found.verdict in (*OF_ABSENCE, Kind.RANK_DIED) and not found.how)
-    )
-    named = job.numbers_blamed(found) if found is not None and is_named else frozenset()
+    is_on_absence = found is not None and found.verdict in (*OF_ABSENCE, Kind.RANK_DIED) and not found.how
+    named = job.numbers_blamed(found) if found is not None and is_on_absence else frozenset()
     return Testimony(source, found, named, frozenset(waiting))

@@ -82,7 +82,4 @@ def _one_ended_first(job: Job, ends: dict[int, ProcessExit]) -> Explanation:
 def _is_end_seen(job: Job, rank_id: int) -> bool:
     """Whether anything besides the kernel's line shows that the process of this rank ended."""
     row = job.rank_ids[rank_id]
-    lost = [event for event in job.failure_events if event.kind == LOST and not event.at_exit]
-    return any(event.rank_id != rank_id for event in lost) or any(
-        state["state_kind"] in UNREACHABLE and state["process"] == row.pid for state in job.states
-    )
+    return any(state["state_kind"] in UNREACHABLE and state["process"] == row.pid for state in job.states)

@@ -44,7 +44,7 @@ def find_divergent_calls(job: Job) -> Explanation | None:
         earliest.doubt(Doubt.ONLY_LINE_LOST)
     key = str(earliest.key)
     callers = {row["rank_id"] for row in job.collectives_at(key, job.divergence.get(key, -1))}
-    has_no_majority = len(earliest.culprits) == len(job.members[key]) or callers == set(earliest.culprits)
+    has_no_majority = callers == set(earliest.culprits)
     if has_no_majority:
         earliest.doubt(Doubt.NO_MAJORITY)
     if job.count_unseen_members(key) or (has_no_majority and len(callers) < len(job.members[key])):
@@ -56,13 +56,13 @@ def find_divergent_calls(job: Job) -> Explanation | None:
             earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
     if any(row.is_inferred for row in job.members[key]):  # without a majority, they may be several
         earliest.doubt(Doubt.MEMBERS_GUESSED if has_no_majority else Doubt.MEMBERS_INFERRED)
-    is_damaged = any(gap.missing < 0 or gap.rank_id not in earliest.culprits for gap in job.gaps if gap.nth)
+    is_damaged = any(gap.rank_id not in earliest.culprits for gap in job.gaps if gap.nth)
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.doubt(Doubt.LINES_MISSING)
     if earliest.how is How.EXTRA and _repeats_previous(job, earliest):
         earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
         # A line that came twice stops no job.
-        has_stopped = not WEAK.issuperset(job.stall_evidence) and all(gap.missing >= 0 for gap in job.gaps)
+        has_stopped = not WEAK.issuperset(job.stall_evidence)
         earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
     if earliest.culprits and _made_the_same(job, earliest):
         earliest.doubt(
@@ -198,28 +198,7 @@ def find_skipped_or_lost_call(job: Job) -> Explanation | None:
     Asked last: where another fault explains why the job stopped, a lost line is the simpler explanation.
     """
     gaps = [gap for gap in job.gaps if gap.is_lost is None and gap.later <= OFTEN_AHEAD]
-    culprits = {gap.rank_id for gap in gaps}
-    return None if len(culprits) * 2 > len(job.rank_ids) else _skipped_or_lost(job, gaps)
-
-
-def explain_by_skipped_call(job: Job, found: Explanation | None) -> Explanation | None:
-    """Name the rank that may have skipped a call, where otherwise all ranks of its communicator are to blame.
-
-    A call that one of them left out stops them all, at the same place of the program, some calls later; the others wait
-    for them. Whether it did, or its line was lost, that rank is one of those that stopped.
-    """
-    if found is None or found.verdict not in (Kind.LAGGING, Kind.UNMATCHED) or len(found.culprits) < 2:
-        return found
-    open_gaps = [gap for gap in job.gaps if gap.is_lost is None and gap.later <= SELDOM_AHEAD]
-    for key, rows in job.members.items():
-        gaps = [gap for gap in open_gaps if gap.key == key]
-        if gaps and {row.rank_id for row in rows} == set(found.culprits):
-            skipped = _skipped_or_lost(job, gaps)
-            if skipped and len(skipped.culprits) * 2 <= len(found.culprits):
-                names = job.names(found.culprits)
-                skipped.remark(f"{names} stopped behind it, and the others wait for them")
-                return skipped
-    return found
+    return _skipped_or_lost(job, gaps)
 
 
 def _skipped_or_lost(job: Job, gaps: list[Gap]) -> Explanation | None:
@@ -270,13 +249,11 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | 
     calls = job.collectives_at(key, nth)
     callers = {row["rank_id"] for row in calls}
     passed_by = sorted({rank_id for edge in edges if edge.nth == nth for rank_id in edge.waits_for})
-    if any(_has_last_collective_on(job, rank_id, key) for rank_id in passed_by):
-        return None  # a lacking rank has only not reached this call
     made_by_callers = [call_sequences.call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
     for rank_id in passed_by:
         made = call_sequences.call_tokens(job.calls_of(rank_id), job)
         if not any(call_sequences.went_past(key, nth, made_by_caller, made) for made_by_caller in made_by_callers):
-            return None  # nor has this one
+            return None  # this rank has only not reached the call
     if len(passed_by) == len(callers):
         return None  # a tie: either side may be right
     is_skipped, skipping = len(passed_by) < len(callers), set(passed_by)
@@ -297,27 +274,14 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | 
     return diagnosis
 
 
-def _has_last_collective_on(job: Job, rank_id: int, key: str) -> bool:
-    """Whether the last call of a rank is a collective of this communicator, so that nothing is made behind it."""
-    last = job.last_call(rank_id)
-    return last is None or (last["key"] == key and last["nth"] is not None)
-
-
 def _is_made_elsewhere(job: Job, key: str, nth: int, differing: set[int]) -> bool:
-    """Whether every call that differs at a place stands at another place in the log of a rank that does not differ.
-
-    Where all members differ, as two do, it is asked of each of them and the others.
-    """
+    """Whether every call that differs at a place stands at another place in the log of another rank."""
     signatures = job.signatures([key])
     made: dict[int, set[int]] = defaultdict(set)  # signature -> ranks that made such a call anywhere
     for rank_id, signature in signatures.select("rank_id", "signature").unique().iter_rows():
         made[signature].add(rank_id)
     at_place = dict(signatures.filter(nth=nth).select("rank_id", "signature").iter_rows())
-    has_majority = bool(at_place.keys() - differing)
-    return all(
-        made[at_place[rank_id]] - {rank_id} - (differing if has_majority else set())
-        for rank_id in differing & at_place.keys()
-    )
+    return all(made[at_place[rank_id]] - {rank_id} for rank_id in differing & at_place.keys())
 
 
 def _counts_every_call(job: Job) -> bool:
@@ -361,15 +325,23 @@ def _answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanati
 def find_by_lines(job: Job) -> Explanation | None:
     """Find the ranks that the others wait for; where these are one whole communicator, prefer a call skipped there.
 
-    A skipped call stops all members of its communicator at once. That a line was lost from one of their logs, and all
-    of them stopped together for another reason, would be a coincidence.
+    A skipped call stops all members of its communicator at once, some calls later. That a line was lost from one of
+    their logs, and all of them stopped together for another reason, would be a coincidence.
     """
     waited_for = waiting.find_waited_for_ranks(job)
-    if waited_for is None or waited_for.verdict != Kind.LAGGING or len(waited_for.culprits) < 2:
+    if waited_for is None or waited_for.verdict not in (Kind.LAGGING, Kind.UNMATCHED) or len(waited_for.culprits) < 2:
         return waited_for
-    skipped = find_skipped_or_lost_call(job)
-    if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
+    stopped = set(waited_for.culprits)
+    gaps = [gap for gap in job.gaps if gap.is_lost is None and gap.later <= SELDOM_AHEAD and gap.rank_id in stopped]
+    skipped = _skipped_or_lost(job, [gap for gap in gaps if _are_one_communicator(job, stopped, gap.key)])
+    if skipped is None or len(skipped.culprits) * 2 > len(stopped):
         return waited_for
-    members, stopped = set(job.seen_members(skipped.key)), set(waited_for.culprits)
-    is_one = members == stopped or (stopped < members and len(stopped) == job.members[str(skipped.key)][0].nranks)
-    return skipped if is_one and stopped.issuperset(skipped.culprits) else waited_for
+    skipped.remark(f"{job.names(stopped)} stopped behind it, and the others wait for them")
+    return skipped
+
+
+def _are_one_communicator(job: Job, rank_ids: set[int], key: str) -> bool:
+    """Whether these are all members of a communicator, or of one of several that nothing tells apart."""
+    members = job.members[key]
+    seen = {row.rank_id for row in members}
+    return rank_ids == seen or (rank_ids < seen and len(rank_ids) == members[0].nranks)

@@ -8,7 +8,7 @@ place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import polars as pl
@@ -151,28 +151,12 @@ def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrenc
     return first.select("rank_id", begins_together=begins_together.fill_null(False))
 
 
-def _is_by_order(diagnosis: Explanation) -> bool:
-    return diagnosis.verdict in (*FROM_CALLS, Kind.NO_HANG)
-
-
-def _is_by_ends(diagnosis: Explanation) -> bool:
-    return diagnosis.verdict in BY_ENDS
-
-
-def _is_by_number(diagnosis: Explanation) -> bool:
-    return _is_by_ends(diagnosis) or diagnosis.how in (How.SKIPPED, How.EXTRA)
-
-
-def _is_by_place(diagnosis: Explanation) -> bool:
-    return diagnosis.verdict in BY_PLACE
-
-
 class LineFaults(NamedTuple):
     """What happened to the lines of logs on their way, and which verdicts it can feign: then no rank is accused."""
 
     kinds: tuple[str, ...]
     most: float  # share of the ranks that may have such a log
-    feigns: Callable[[Explanation], bool]
+    feigned: tuple[Kind | How, ...]
     reason: str
     collect: str
 
@@ -181,14 +165,14 @@ FEIGNING = (
     LineFaults(
         (SORTED,),
         0,
-        _is_by_order,
+        (*FROM_CALLS, Kind.NO_HANG),
         "the lines of these logs were sorted: their order does not show which calls were made before which",
         "collect the logs as they were written, not sorted",
     ),
     LineFaults(
         (SELECTED,),
         MOST_SELECTED,
-        _is_by_ends,
+        BY_ENDS,
         "NCCL's counter shows that the lines of many calls were left out of these logs: the last call of a rank may be "
         "one of these",
         "collect the logs with the lines of all calls, not selected",
@@ -196,14 +180,14 @@ FEIGNING = (
     LineFaults(
         (DISTINCT,),
         FEW_FAULTY,
-        _is_by_number,
+        (*BY_ENDS, How.SKIPPED, How.EXTRA),
         "no line of a call stands in these logs twice: equal lines were removed, so a missing call proves nothing",
         "collect the logs as they were written, without `sort -u`, `uniq` or the like",
     ),
     LineFaults(
         (LOST, MOVED, DOUBLED),
         FEW_FAULTY,
-        _is_by_place,
+        BY_PLACE,
         "the logs of many ranks lack lines, have some twice or in another order: calls are not at their places",
         "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that changed them",
     ),
@@ -213,7 +197,8 @@ FEIGNING = (
 def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     """Doubt a verdict that rests on calls which logs lack, where lines are missing from these."""
     for faults in FEIGNING:
-        if faults.feigns(diagnosis) and _share_with_fault(job, faults.kinds) > faults.most:
+        is_feigned = diagnosis.verdict in faults.feigned or diagnosis.how in faults.feigned
+        if is_feigned and _share_with_fault(job, faults.kinds) > faults.most:
             accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "its lines are as the ranks wrote them")
             return undecided(faults.reason, [faults.collect], diagnosis, between=[accusation])
     if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
@@ -229,7 +214,8 @@ def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
         for rank_id, key, begins_together in job.unplaced
         if diagnosis.key in (key, None) and not begins_together
     }
-    involved = sorted({rank_id for rank_id in partial if _concerns(job, rank_id, diagnosis)} | unplaced)
+    concerned = {*diagnosis.culprits, *job.seen_members(diagnosis.key)}
+    involved = sorted(concerned.intersection(partial) | unplaced)
     if diagnosis.verdict == Kind.NO_HANG and not job.is_finished:
         involved = sorted({*partial, *(row[0] for row in job.unplaced)} & set(job.rank_ids))
     elif diagnosis.verdict not in FROM_CALLS:
@@ -337,8 +323,3 @@ def _calls_after_omission(job: Job, rank_id: int, most: int) -> int:
     last = job.last_omission.get(job.process(rank_id)["last_source"], -1)
     last = max(last, job.counter_jumps[rank_id]["pos"] - 1 if rank_id in job.counter_jumps else -1)
     return int((job.calls_of(rank_id)["pos"].tail(most) > last).sum())
-
-
-def _concerns(job: Job, rank_id: int, diagnosis: Explanation) -> bool:
-    """Whether a rank is accused, or takes part in the communicator that a diagnosis is about."""
-    return rank_id in diagnosis.culprits or rank_id in job.seen_members(diagnosis.key)

@@ -6,6 +6,8 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 
 from __future__ import annotations
 
+import polars as pl
+
 from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL, STALLED, TAKEN_DOWN
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.text.torch_text import BARRIER, STORE, TIMED_OUT
@@ -34,8 +36,6 @@ PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
 # checkpoint makes no calls. A verdict that rests on it is not certain.
 WEAK = {Sign.ABORT, Sign.SILENCE}
-# NCCL destroys no communicator in which a call is not over: by then, what showed these was over or of another run.
-OF_ANOTHER_RUN = {Sign.WATCHDOG, Sign.STACKS, Sign.RAS}
 FAILURES = {HARD: Sign.FAILURE, NETWORK: Sign.FAILURE, LOST: Sign.LOST_CONNECTION, REFUSED: Sign.FAILURE}
 
 
@@ -67,10 +67,7 @@ def _is_partly_aborted(job: Job) -> bool:
 
 
 def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
-    """Doubt a verdict that rests on where the logs end, unless a sign shows that the job stood still.
-
-    A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
-    """
+    """Doubt a verdict that rests on where the logs end, unless a sign shows that the job stood still."""
     evidence = job.stall_evidence
     if not evidence and (diagnosis.verdict in FROM_ENDS or diagnosis.suspects) and _was_ended_in_motion(job):
         reason = "ranks made calls until the job was ended, so that some made fewer than others shows nothing"
@@ -80,17 +77,11 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
     if not is_from_ends:
         return diagnosis
     is_weak = WEAK.issuperset(evidence)
-    if job.is_finished and (WEAK | OF_ANOTHER_RUN).issuperset(evidence):
-        lost = "the calls that some logs lack are lines that were lost"
-        reason = "every rank destroyed its communicators, so " + (
-            lost if is_weak else "what shows a hang is not of its end"
-        )
-        return Explanation(Kind.NO_HANG, reason, [Doubt.NOT_OF_ITS_END])
     answer = find_several_ends(job, diagnosis, is_end_shown=not is_weak) or find_culprits_apart(job, diagnosis)
-    if is_weak and answer is None:
-        answer = find_end_in_setup(job, diagnosis)
-    if not evidence and answer is None:
-        answer = find_others_in_setup(job, diagnosis)
+    if is_weak:
+        answer = answer or find_end_in_setup(job, diagnosis)
+    if not evidence:
+        answer = answer or find_others_in_setup(job, diagnosis)
     if answer is not None:
         return answer
     if {Sign.FAILURE} <= {*evidence} <= {*WEAK, Sign.FAILURE} and (pair := _failed_apart(job, diagnosis)):
@@ -116,7 +107,7 @@ def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
         _are_many(job, diagnosis.culprits),
         _was_ended(job) and Sign.SILENCE not in evidence,
         any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids),
-        any(job.lag(rank_id) > SELDOM_AHEAD for rank_id in diagnosis.culprits),
+        _are_far_behind(job, diagnosis.culprits),
         _ends_before_others(job, diagnosis.culprits),
     )
     if any(is_of_a_running_job):
@@ -167,6 +158,15 @@ def _ends_before_others(job: Job, culprits: list[int]) -> bool:
 def _long_for(job: Job) -> float:
     """How many seconds without a call are long for this job."""
     return max(LONG_SILENCE, PACES * max(float(row["pace"]) for row in job.last_times.values()))
+
+
+def _are_far_behind(job: Job, culprits: list[int]) -> bool:
+    """Whether a member of a communicator made more collectives behind a missing one than few programs do."""
+    most = dict(job.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max()).iter_rows())
+    missing = [edge for edge in job.awaited_calls if edge.kind == "collective"]
+    return any(
+        most[edge.key] - edge.nth > SELDOM_AHEAD for edge in missing if not set(culprits).isdisjoint(edge.waits_for)
+    )
 
 
 def _was_ended(job: Job) -> bool:

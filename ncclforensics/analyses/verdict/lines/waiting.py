@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 import polars as pl
@@ -14,7 +14,6 @@ from ncclforensics.analyses.verdict.explanation import Alternative, Explanation,
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines.left_out import doubt_left_out_calls
 from ncclforensics.analyses.verdict.lines.ranks_without_log import exclude_waiting_for_absent
-from ncclforensics.analyses.verdict.lines.unequal_ends import find_several_ends
 from ncclforensics.analyses.verdict.lines.wait_cycle import (
     judge_cycle,
     judge_messages_in_order,
@@ -50,7 +49,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     all_cut = {rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]}
     unplaced = {rank_id for rank_id, _, begins_together in job.unplaced if not begins_together}
     unplaced = set() if unplaced.issuperset(awaited) else unplaced
-    cut_logs, unknown = all_cut.intersection(silent_ranks), all_cut | unplaced
+    unknown = all_cut | unplaced
     waited_for = [
         rank_id
         for rank_id in silent_ranks
@@ -59,7 +58,6 @@ def find_lost_process(job: Job) -> Explanation | None:
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
     )
-    culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
         return _lost_on_another_host(job, lost_ranks, connection_losses)
     if all(event.form == "local_closed" for event in connection_losses) and all(
@@ -100,9 +98,7 @@ def find_lost_process(job: Job) -> Explanation | None:
         "failure",
         [event.place for event in of_culprits[:3] or connection_losses[:3]],
     )
-    if named_ranks:
-        return diagnosis
-    return find_several_ends(job, diagnosis, is_end_shown=True) or diagnosis
+    return diagnosis
 
 
 def _on_named_hosts(job: Job, connection_losses: list[FailureEvent]) -> set[int]:
@@ -161,21 +157,6 @@ def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
     return not is_split and job.ranks_on_hosts_of(rank_ids) == set(rank_ids)
 
 
-def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
-    """Return a rank of another host, one call behind, where all else that stopped are whole hosts.
-
-    That it stopped at the same call as they did would be a coincidence; that its last line was lost is none.
-    """
-    by_host: dict[str, list[int]] = defaultdict(list)
-    for rank_id in culprits:
-        by_host[job.rank_ids[rank_id].host].append(rank_id)
-    ranks_of_host = Counter(row.host for row in job.rank_ids.values())
-    partial = [ranks for host, ranks in by_host.items() if ranks_of_host[host] != len(ranks)]
-    is_single = len(partial) == 1 and len(partial[0]) == 1 and len(by_host) > 1
-    is_whole = all(len(ranks) > 1 for ranks in by_host.values() if ranks not in partial)
-    return partial[0][0] if is_single and is_whole and job.lag(partial[0][0]) == 1 else None
-
-
 def find_waited_for_ranks(job: Job) -> Explanation | None:
     """Find ranks that others wait for and that wait for no rank themselves, or a cycle of waiting ranks."""
     if not job.waits:
@@ -190,12 +171,7 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     if culprits and (in_cycle := ranks_in_cycles_without(job, set(culprits))):
         besides = f"of {job.names(in_cycle)} some wait for each other"
         return _behind_or_besides(job, culprits, besides, Kind.DEADLOCK, sorted(in_cycle))
-    stray = _single_rank_beside_hosts(job, culprits)
-    culprits = [rank_id for rank_id in culprits if rank_id != stray]
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
-    if stray is not None:
-        lacking = f"the log of {job.names([stray])} lacks its last call, too, which may be a lost line"
-        diagnosis.doubt(Doubt.ONE_STRAY_LINE, lacking)
     diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     if answer := _find_incomplete_logs(job, diagnosis):

@@ -214,12 +214,6 @@ def find_made(job: Job, source: Source) -> list[Count]:
     ]
 
 
-def are_counted(job: Job, rank_ids: list[int]) -> bool:
-    """Whether counts in memory, which no buffer loses, show all calls of these ranks: of dumps, RAS or a profiler."""
-    counted = {row["rank_id"] for row in job.counted_calls if row["shown_by"] != INSPECTOR}
-    return job.recordings is not None or counted.issuperset(rank_ids)
-
-
 def made_text(job: Job, source: Source, made: list[Count]) -> str:
     """Say that ranks made the call that their logs lack."""
     verb, first = "completed" if source is Source.INSPECTOR else "launched", made[0]

@@ -16,7 +16,6 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
-from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST
 
 MAJORITY = 0.5
@@ -43,22 +42,14 @@ class Reports:
         self.tallies = [tallies_of(states) for states in self.by_report]
         self.communicator_sizes = communicator_sizes(job.states)
         self.world_communicators = {name for name, size in self.communicator_sizes.items() if size == job.ras_nranks}
-        self.numbers = {
-            process_place(row): row["rank"]
-            for row in job.states
-            if row["rank"] is not None
-            and row["process"] is not None
-            and row["communicator"] in self.world_communicators
-        }
         self.by_place: dict[Place, int] = {
             (row.host, row.pid, row.cudadev): rank_id for rank_id, row in job.rank_ids.items() if row.pid is not None
         }
 
     def number(self, row: Row) -> int | None:
         """Return the rank's number in the job, or None if the reports do not show it."""
-        if row["rank"] is not None and row["communicator"] in self.world_communicators:
-            return int(row["rank"])
-        return self.numbers.get(process_place(row)) if row["process"] is not None else None
+        is_shown = row["rank"] is not None and row["communicator"] in self.world_communicators
+        return int(row["rank"]) if is_shown else None
 
     def rank_id(self, row: Row) -> int | None:
         """Return the id of the rank in a row, or None if the logs do not know it."""
@@ -105,10 +96,7 @@ def _find_unreachable(reports: Reports) -> Explanation | None:
         places = {process_place(row) for row in dead if row["process"] is not None}
         rows = dead + [row for row in unreachable if process_place(row) in places]
         reason = "could not be reached by RAS for a minute and is considered dead: crashed, killed, stopped or cut off"
-        diagnosis = reports.diagnose(Kind.RANK_DIED, reason, [Doubt.NO_TRACE_OF_END], rows)
-        if not diagnosis.culprits and not diagnosis.missing:
-            diagnosis.collect = ["list all dead processes, on a host of the job: `ncclras -v`"]
-        return diagnosis
+        return reports.diagnose(Kind.RANK_DIED, reason, [Doubt.NO_TRACE_OF_END], rows)
     earlier_places = [
         process_place(row) for states in reports.by_report[:-1] for row in states if row["state_kind"] in UNREACHABLE
     ]
@@ -142,11 +130,10 @@ def _find_reported_errors(reports: Reports) -> Explanation | None:
     )
     if diagnosis.culprits and len(diagnosis.culprits) >= MAJORITY * len(reports.job.rank_ids):
         diagnosis.culprits, diagnosis.victims = [], sorted(reports.job.rank_ids)
-    if in_init or not diagnosis.culprits:
-        diagnosis.claim = f"ranks {diagnosis.claim}" if not diagnosis.culprits else diagnosis.claim
-    else:
-        numbers = ranks_text(reports.job.rank_numbers(diagnosis.culprits)) or "a rank"
-        diagnosis.claim = f"{numbers} {diagnosis.claim}"
+    if not diagnosis.culprits:
+        diagnosis.claim = f"ranks {diagnosis.claim}"
+    elif not in_init:
+        diagnosis.claim = f"{reports.job.names(diagnosis.culprits)} {diagnosis.claim}"
     diagnosis.evidence_lines = [replace(cited, what="failure") for cited in diagnosis.evidence_lines]
     return diagnosis
 

@@ -39,7 +39,7 @@ from ncclforensics.analyses.verdict.sources.recorder_open import (
 )
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
+from ncclforensics.data.torch_calls import EQUAL_SIZED
 from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
 
 MINUTE = 60_000_000_000  # nanoseconds
@@ -59,7 +59,7 @@ def find_recorded_mismatch(job: Job, recordings: Recordings) -> Explanation | No
 
 
 def _compared_numbers(recordings: Recordings, group: str) -> list[int]:
-    """The collectives of a group that may have failed: the oldest open one; the last of libraries that are silent."""
+    """The collectives of a group that may have failed: the oldest open one, and the last."""
     rows = recordings.positions[group]
     open_numbers = [
         call.number
@@ -67,10 +67,7 @@ def _compared_numbers(recordings: Recordings, group: str) -> list[int]:
         for call in recordings.open_calls.get(rank, [])
         if call.group == group and not call.is_p2p
     ]
-    last = max(recordings.enqueued(group, rank) for rank in rows)
-    calls = [call for calls in recordings.collectives_at(group, last).values() for call in calls]
-    is_silent = any(call.library not in WATCHED_LIBRARIES for call in calls)
-    return list(dict.fromkeys([min(open_numbers, default=0)] * bool(open_numbers) + [last] * is_silent))
+    return sorted({min(open_numbers, default=0), max(recordings.enqueued(group, rank) for rank in rows)})
 
 
 def _compared_values(called: dict[int, list[RecordedCall]]) -> Iterable[tuple[str, dict[int, object]]]:

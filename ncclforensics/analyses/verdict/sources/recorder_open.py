@@ -40,21 +40,12 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
     """
     places = [place for place in job.recorded_roots.standing if place.standing and not place.completed]
     suspects = {rank for place in places for rank in place.without_dump if rank not in recordings.outdated}
-    peers = {
-        message.peer: message
-        for rank in recordings.read
-        if (call := recordings.blocking(rank)) and call.is_p2p
-        for message in recordings.batch(call)
-        if message.peer in recordings.without_dump
-    }
-    suspects |= set(peers)
     if any(recordings.is_idle(rank) for rank in recordings.read):
         return None  # that rank waits for none, and a rank without a dump may wait for it
     absent = recordings.without_dump
     if not suspects or recordings.cut or len(absent) > MOST_ABSENT * (len(recordings.dumps) + len(absent)):
         return None
-    place = next((place for place in places if place.without_dump), None)
-    calls = calls_at(recordings, place) if place else list(peers.values())
+    calls = calls_at(recordings, next(place for place in places if suspects.intersection(place.without_dump)))
     where = f"{stand_text(row.rank for row in calls)} in {described(calls[0])}, {place_text(recordings, calls[0])}"
     if len(absent) > 1:
         diagnosis = diagnose(job, Kind.UNDECIDABLE, where, [])

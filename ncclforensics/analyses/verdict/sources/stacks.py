@@ -117,13 +117,10 @@ def find_odd_stacks(job: Job) -> Explanation | None:
         return _describe(job, reason, collect=COLLECT_AGAIN)
     places = list(dict.fromkeys(place_text(row) for row in outside))
     claim = f"{_verb(outside)} in {' and '.join(places[:SHOWN])}"
-    owners = {row.gil_owner for row in outside} - {None, "MainThread"}
     is_init = all(row.call in MEETINGS for row in waiting)
     verdict = Kind.INIT_INCOMPLETE if is_init else Kind.LAGGING
     diagnosis = _diagnose(job, verdict, Doubt.RUNS_ON, claim, outside, waiting)
     diagnosis.remark(_groups_text(job, waiting))
-    if len(owners) == 1:
-        diagnosis.remark(f"its thread {owners.pop()} holds the interpreter's lock")
     is_collective = all(row.kind == COLLECTIVE or row.call in MEETINGS for row in waiting)
     if missing := _ranks_without_stack(job):
         diagnosis.remark(f"there is no stack of {ranks_text(missing)}")
