@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import polars as pl
 
+from ncclforensics.analyses.hang.watchdog_works import WORLD as GUIDS_OF_WORLD
 from ncclforensics.analyses.job.calls.counted_calls import INSPECTOR, PROFILER, RAS
 from ncclforensics.analyses.job.text.recorder_groups import WORLD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
-from ncclforensics.analyses.verdict.sources.watchdogs import WORLD as GUIDS_OF_WORLD
 from ncclforensics.analyses.verdict.vocabulary import Kind, Source
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import ONE_CALL

@@ -1,0 +1,79 @@
+"""Join the lines of PyTorch's watchdogs into what each rank reports of each process group."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.registry import analysis
+
+WORK = {
+    "rank": pl.Int32(),  # in the job
+    "guid": pl.String(),  # the group's name, equal on all members; empty where none is printed
+    "group": pl.String(),
+    "group_rank": pl.Int64(),
+    "sequence": pl.Int64(),  # of the work that timed out
+    "enqueued": pl.Int64(),
+    "completed": pl.Int64(),
+    "operation": pl.String(),
+    "numel": pl.Int64(),  # input elements
+    "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
+    "is_timeout": pl.Boolean(),  # a line says that time ran out; others stand for an error or a time-out
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
+TIMEOUT_FORMS = ("timeout", "signalled", "relayed")  # of status lines that speak of a time-out
+UNSET = 1 << 40  # larger counter values were never set
+
+
+@analysis(WORK, of=("work_timeout", "work_status"))
+def work(
+    work_timeout: pl.DataFrame, work_status: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame
+) -> pl.DataFrame:
+    """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times."""
+    states = work_status.filter(pl.col("enqueued").is_not_null() | pl.col("sequence").is_not_null())
+    known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
+    known += ["moment", "launcher_time"]
+    reports = pl.concat(
+        [
+            work_timeout.select(
+                *known, "operation", "timeout", numel="numel_in", has_timed_out=pl.lit(True), is_timeout=pl.lit(True)
+            ),
+            states.select(
+                *known,
+                "enqueued",
+                "completed",
+                has_timed_out=pl.col("sequence").is_not_null(),
+                is_timeout=text_of("form").is_in(TIMEOUT_FORMS),
+            ),
+        ],
+        how="diagonal",
+    )
+    reports = reports.with_columns(
+        guid=text_of("guid").fill_null(""),
+        rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
+    ).sort("pos")
+    # If no line names a global rank or a group, there is one group, and its ranks are those of the job.
+    is_one_group = pl.col("guid").is_in(WORLD).all()
+    rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
+    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out", "is_timeout")]
+    first_values = [pl.col(name).drop_nulls().first() for name in others]
+    reports = reports.with_columns(rank=rank).filter(pl.col("rank").is_not_null())
+    return (
+        of_latest_attempt(reports, source, run_start)
+        .with_columns(_guid_of_same_timeout())
+        .group_by("rank", "guid", maintain_order=True)
+        .agg(*first_values, pl.col("has_timed_out").any(), pl.col("is_timeout").any())
+        .select(*WORK)
+        .with_columns(
+            pl.when(pl.col(name).is_between(-1, UNSET)).then(name).alias(name) for name in ("enqueued", "completed")
+        )
+    )
+
+
+def _guid_of_same_timeout() -> pl.Expr:
+    """Take the group of a time-out, whose line names none, from the status line of the same rank."""
+    guid_of_status = pl.col("guid").filter(pl.col("guid") != "").first().over("rank", "sequence")
+    return pl.when(pl.col("guid") == "").then(guid_of_status.fill_null("")).otherwise("guid").alias("guid")
