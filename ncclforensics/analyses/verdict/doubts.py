@@ -50,6 +50,7 @@ class Doubt(Enum):
     LINE_DOUBLED = _ordinary("a line was delivered twice")
     LINE_DOUBLED_AND_STOPPED = _unusual("a line was delivered twice, and something else stopped the job")
     LINES_SELECTED = _ordinary("the lines were selected, and those of the calls in which it waits were not")
+    ONE_STRAY_LINE = _unusual("a rank of another host stopped at the same call by itself")
     MADE_BEHIND = _ordinary("the others made that call, too, and lines before it were lost")
     # Who is a member, and whose log is here.
     MEMBER_UNSEEN = _unusual("a member of this communicator without a log is the one that stopped or differs")

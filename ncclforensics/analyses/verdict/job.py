@@ -264,6 +264,13 @@ class Job:
             return 0
         return int(self.sources[source]["lines"] - last if last > 0 else -last - 1)
 
+    def lag(self, rank_ids: Iterable[int]) -> int:
+        """Count the collectives by which one of some ranks is behind the furthest member that waits for it."""
+        most = dict(self.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max()).iter_rows())
+        lacking = [edge for edge in self.awaited_calls if edge.kind == "collective"]
+        lags = [most[edge.key] - edge.nth for edge in lacking if not {*rank_ids}.isdisjoint(edge.waits_for)]
+        return max(lags, default=0)
+
     def is_fatal(self, event: FailureEvent) -> bool:
         """Whether the rank made no call after a failure line; one that it survived is no fault."""
         last = -1 if event.rank_id is None else self._last_pos.get(event.rank_id, -1)

@@ -6,8 +6,6 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 
 from __future__ import annotations
 
-import polars as pl
-
 from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL, STALLED, TAKEN_DOWN
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.text.torch_text import BARRIER, STORE, TIMED_OUT
@@ -107,7 +105,7 @@ def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
         _are_many(job, diagnosis.culprits),
         _was_ended(job) and Sign.SILENCE not in evidence,
         any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids),
-        _are_far_behind(job, diagnosis.culprits),
+        job.lag(diagnosis.culprits) > SELDOM_AHEAD,
         _ends_before_others(job, diagnosis.culprits),
     )
     if any(is_of_a_running_job):
@@ -158,15 +156,6 @@ def _ends_before_others(job: Job, culprits: list[int]) -> bool:
 def _long_for(job: Job) -> float:
     """How many seconds without a call are long for this job."""
     return max(LONG_SILENCE, PACES * max(float(row["pace"]) for row in job.last_times.values()))
-
-
-def _are_far_behind(job: Job, culprits: list[int]) -> bool:
-    """Whether a member of a communicator made more collectives behind a missing one than few programs do."""
-    most = dict(job.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max()).iter_rows())
-    missing = [edge for edge in job.awaited_calls if edge.kind == "collective"]
-    return any(
-        most[edge.key] - edge.nth > SELDOM_AHEAD for edge in missing if not set(culprits).isdisjoint(edge.waits_for)
-    )
 
 
 def _was_ended(job: Job) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import polars as pl
@@ -157,6 +157,21 @@ def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
     return not is_split and job.ranks_on_hosts_of(rank_ids) == set(rank_ids)
 
 
+def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
+    """Return a rank of another host, one call behind, where all else that stopped are whole hosts.
+
+    That it stopped at the same call as they did would be a coincidence; that its last line was lost is none.
+    """
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank_id in culprits:
+        by_host[job.rank_ids[rank_id].host].append(rank_id)
+    ranks_of_host = Counter(row.host for row in job.rank_ids.values())
+    partial = [ranks for host, ranks in by_host.items() if ranks_of_host[host] != len(ranks)]
+    is_single = len(partial) == 1 and len(partial[0]) == 1 and len(by_host) > 1
+    is_whole = all(len(ranks) > 1 for ranks in by_host.values() if ranks not in partial)
+    return partial[0][0] if is_single and is_whole and job.lag(partial[0]) == 1 else None
+
+
 def find_waited_for_ranks(job: Job) -> Explanation | None:
     """Find ranks that others wait for and that wait for no rank themselves, or a cycle of waiting ranks."""
     if not job.waits:
@@ -171,7 +186,12 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     if culprits and (in_cycle := ranks_in_cycles_without(job, set(culprits))):
         besides = f"of {job.names(in_cycle)} some wait for each other"
         return _behind_or_besides(job, culprits, besides, Kind.DEADLOCK, sorted(in_cycle))
+    stray = _single_rank_beside_hosts(job, culprits)
+    culprits = [rank_id for rank_id in culprits if rank_id != stray]
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
+    if stray is not None:
+        lacking = f"the log of {job.names([stray])} lacks its last call, too, which may be a lost line"
+        diagnosis.doubt(Doubt.ONE_STRAY_LINE, lacking)
     diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     if answer := _find_incomplete_logs(job, diagnosis):
