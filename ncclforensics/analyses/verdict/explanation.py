@@ -110,10 +110,12 @@ def undecided(
     *,
     suspects: Iterable[int] = (),
     between: Iterable[Alternative] = (),
+    context: Iterable[Row] = (),
 ) -> Explanation:
     """Answer that the evidence does not show which fault holds.
 
-    `of`: the explanation that it does not prove. Its culprits may wait like the others, and its lines are context.
+    `of`: the explanation that it does not prove. Its culprits may wait like the others, and its lines are context, as
+    those of the rows `context` are.
     """
     answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=[*suspects], collect=[*collect])
     answer.between = [*between]
@@ -122,4 +124,5 @@ def undecided(
         answer.evidence_lines = [
             replace(line, what="context") if line.what == "culprit" else line for line in of.evidence_lines
         ]
+    answer.add_evidence("context", context)
     return answer

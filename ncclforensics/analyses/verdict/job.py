@@ -229,10 +229,15 @@ class Job:
     def explanation_by(self, verdict: Kind, claim: str, numbers: Iterable[int], *doubts: Doubt) -> Explanation:
         """Return an explanation by ranks of these numbers: the culprits, or missing without a log; the others wait."""
         named = set(numbers)
-        culprits = sorted(self.rank_id_of[number] for number in named & self.rank_id_of.keys())
-        missing = sorted(named - self.rank_id_of.keys())
-        victims = sorted(self.rank_ids.keys() - culprits)
-        return Explanation(verdict, claim, [*doubts], culprits, victims, missing)
+        known = (self.rank_id_of[number] for number in named & self.rank_id_of.keys())
+        explanation = self.explanation_of(verdict, claim, known, *doubts)
+        explanation.missing = sorted(named - self.rank_id_of.keys())
+        return explanation
+
+    def explanation_of(self, verdict: Kind, claim: str, rank_ids: Iterable[int], *doubts: Doubt) -> Explanation:
+        """Return an explanation by these ranks, which all others wait for."""
+        culprits = sorted(set(rank_ids))
+        return Explanation(verdict, claim, [*doubts], culprits, sorted(self.rank_ids.keys() - culprits))
 
     def cite(self, diagnosis: Explanation, what: str, rows: Iterable[Row]) -> None:
         """Cite lines of sources that know ranks by their numbers alone."""

@@ -38,8 +38,7 @@ def find_first_exit(job: Job) -> Explanation | None:
     are_others_awaited = _are_others_awaited(job, {rank_id: ends[rank_id] for rank_id in culprits})
     if are_others_awaited and not any(row.is_placed for row in strongest):
         return None
-    diagnosis = Explanation(Kind.RANK_DIED, ended_text(strongest[0]), culprits=culprits)
-    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
+    diagnosis = job.explanation_of(Kind.RANK_DIED, ended_text(strongest[0]), culprits)
     if strongest[0].how == EXIT or len(culprits) > 1:
         diagnosis.doubt(Doubt.EXIT_CODE_ALONE if len(culprits) == 1 else Doubt.SEVERAL_ENDED)
     elif not strongest[0].is_placed and not _is_end_seen(job, culprits[0]):

@@ -64,13 +64,11 @@ def find_failed_init(job: Job) -> Explanation | None:
     culprits = sorted({event.rank_id for event in faults if event.rank_id is not None})
     if not culprits:
         return None
-    diagnosis = _fault_in_init(fault)
-    diagnosis.culprits = culprits
+    diagnosis = _fault_in_init(job, fault, culprits)
     goes_on_behind = any(map(job.application_lines_after, culprits))
     has_left = goes_on_behind or any(is_top_file(event.unwound) for event in faults)
     if diagnosis.detail is Detail.UNNAMED_FAULT and not has_left:
         diagnosis.doubt(Doubt.FAULT_SURVIVED)
-    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     diagnosis.key = next((row.key for rank_id in culprits for row in inside.get(rank_id, [])), None)
     diagnosis.add_evidence(
         "failure", [next(event.place for event in faults if event.rank_id == rank_id) for rank_id in culprits[:4]]
@@ -78,11 +76,12 @@ def find_failed_init(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def _fault_in_init(fault: str) -> Explanation:
+def _fault_in_init(job: Job, fault: str, culprits: list[int]) -> Explanation:
     """Explain an init that failed on a rank, where NCCL did not refuse the arguments."""
-    detail = Detail.UNNAMED_FAULT if fault == UNNAMED_FAULT else Detail.FAULT_IN_INIT
-    claim = f"init failed: {fault}"
-    return Explanation(Kind.INIT_FAILED, claim, [Doubt.FAULT_FOLLOWED], detail=detail, fault=fault)
+    diagnosis = job.explanation_of(Kind.INIT_FAILED, f"init failed: {fault}", culprits, Doubt.FAULT_FOLLOWED)
+    diagnosis.detail = Detail.UNNAMED_FAULT if fault == UNNAMED_FAULT else Detail.FAULT_IN_INIT
+    diagnosis.fault = fault
+    return diagnosis
 
 
 def _is_returned(job: Job, event: FailureEvent) -> bool:
@@ -135,7 +134,7 @@ def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     ]
     if not returned:
         return None
-    diagnosis = _fault_in_init(UNNAMED_FAULT)
+    diagnosis = _fault_in_init(job, UNNAMED_FAULT, [])
     diagnosis.key = next((row.key for row in inside if row.rank_id == returned[0].rank_id), None)
     first_of_rank = {event.rank_id: event for event in reversed(returned) if event.rank_id is not None}
     diagnosis.victims = sorted(first_of_rank)

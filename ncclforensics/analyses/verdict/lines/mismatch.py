@@ -202,18 +202,16 @@ def find_skipped_or_lost_call(job: Job) -> Explanation | None:
 
 
 def _skipped_or_lost(job: Job, gaps: list[Gap]) -> Explanation | None:
-    culprits = sorted({gap.rank_id for gap in gaps})
     if not gaps or job.is_finished:
         return None
     first = min(gaps, key=lambda gap: gap.nth)
     calls = job.collectives_at(first.key, first.nth)
     if not calls:
         return None
-    diagnosis = Explanation(Kind.MISMATCH, "", [Doubt.LINE_LOST], culprits=culprits, key=first.key, how=How.SKIPPED)
-    diagnosis.call = calls[0]
-    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     skipped = call_sequences.call_text(calls[0])
-    diagnosis.claim = f"skipped {skipped}, or its line was lost from the log: the counter of this version does not tell"
+    claim = f"skipped {skipped}, or its line was lost from the log: the counter of this version does not tell"
+    diagnosis = job.explanation_of(Kind.MISMATCH, claim, (gap.rank_id for gap in gaps), Doubt.LINE_LOST)
+    diagnosis.key, diagnosis.call, diagnosis.how = first.key, calls[0], How.SKIPPED
     diagnosis.collect = [
         f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
     ]

@@ -132,9 +132,8 @@ def _doubt_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], 
         known = diagnosis.culprits  # whatever was left out, these are the ones that differ
     elif diagnosis.culprits and (not known or len(others - unplaced) * 2 < len(others)):
         accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "no call stands among the missing lines")
-        answer = undecided(f"{missing}: what the logs lack proves nothing", collect, diagnosis, between=[accusation])
-        answer.add_evidence("context", jumps[:2])
-        return answer
+        reason = f"{missing}: what the logs lack proves nothing"
+        return undecided(reason, collect, diagnosis, between=[accusation], context=jumps[:2])
     diagnosis.culprits, diagnosis.collect = known, collect
     diagnosis.add_evidence("context", jumps[:2])
     diagnosis.doubt(Doubt.LINES_LEFT_OUT, missing)

@@ -75,10 +75,8 @@ def find_missing_logs(job: Job) -> Explanation | None:
         f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls and none failed; "
         f"if they stand still, they may wait for {absent}"
     )
-    answer = undecided(reason, [f"collect the log of {collect}"], suspects=job.absent)
     last_calls = [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
-    answer.add_evidence("context", last_calls)
-    return answer
+    return undecided(reason, [f"collect the log of {collect}"], suspects=job.absent, context=last_calls)
 
 
 def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation | None:

@@ -39,9 +39,8 @@ def find_refused_init(job: Job) -> Explanation | None:
         return None
     first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event.form, len(_REFUSAL_ORDER)))
     culprits, reason, detail = _explain_refusal(job, first, lines)
-    key = next((row.key for row in unfinished), None)
-    victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
-    diagnosis = Explanation(Kind.INIT_FAILED, reason, culprits=culprits, victims=victims, key=key, detail=detail)
+    diagnosis = job.explanation_of(Kind.INIT_FAILED, reason, culprits)
+    diagnosis.key, diagnosis.detail = next((row.key for row in unfinished), None), detail
     if first.form == "rank_twice":  # the second process should have had the rank number that is absent
         doubles = len(culprits) - len(set(job.rank_numbers(culprits)))
         diagnosis.missing = job.absent if len(job.absent) <= doubles else []  # of more, some logs were not given

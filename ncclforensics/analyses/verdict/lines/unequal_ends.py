@@ -149,6 +149,5 @@ def find_others_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None
 
 def _ended_in_setup(job: Job, diagnosis: Explanation, ranks: list[int], reason: str, collect: list[str]) -> Explanation:
     accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "these logs go to the end of the run")
-    answer = undecided(reason, collect, diagnosis, between=[accusation])
-    answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]])
-    return answer
+    setups = [job.unfinished_setups[rank_id] for rank_id in ranks[:3]]
+    return undecided(reason, collect, diagnosis, between=[accusation], context=setups)

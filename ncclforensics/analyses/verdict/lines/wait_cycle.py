@@ -144,9 +144,8 @@ def _between_unknown_communicators(job: Job, first_edges: dict[int, Edge]) -> Ex
         "members of these are missing: which rank waits for which is not known"
     )
     between = [Alternative(Kind.DEADLOCK, [rank_id], "it left the order of the program") for rank_id in first_edges]
-    answer = undecided(reason, COLLECT_INIT, between=between)
-    answer.add_evidence("context", [edge.place for edge in list(first_edges.values())[:4]])
-    return answer
+    places = [edge.place for edge in list(first_edges.values())[:4]]
+    return undecided(reason, COLLECT_INIT, between=between, context=places)
 
 
 def skipped_or_lost(job: Job, skipping: list[int], waiting: list[int], of: Explanation | None = None) -> Explanation:
@@ -160,9 +159,8 @@ def skipped_or_lost(job: Job, skipping: list[int], waiting: list[int], of: Expla
         Alternative(Kind.MISMATCH, skipping, f"the log of {names} lost no line"),
         Alternative(Kind.LAGGING, waiting, f"the log of {names} lost the line of that call"),
     ]
-    answer = undecided(reason, [stacks_of(f"{names} and {others}")], of, between=between)
-    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in [*skipping[:2], *waiting[:2]]])
-    return answer
+    last_lines = [job.last_line(rank_id) for rank_id in [*skipping[:2], *waiting[:2]]]
+    return undecided(reason, [stacks_of(f"{names} and {others}")], of, between=between, context=last_lines)
 
 
 def _has_one_waiter(job: Job, edge: Edge) -> bool:

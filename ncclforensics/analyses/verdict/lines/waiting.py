@@ -84,20 +84,12 @@ def find_lost_process(job: Job) -> Explanation | None:
         answer = undecided(reason, [f"collect the logs of {', '.join(absent_hosts)}"], suspects=job.absent)
         answer.add_evidence("failure", [event.place for event in connection_losses[:3]])
         return answer
-    diagnosis = Explanation(
-        Kind.RANK_DIED,
-        "stopped printing without an error of its own, and other ranks lost their connection to it",
-        [Doubt.NO_REPORT_OF_END],
-    )
-    diagnosis.culprits = culprits
-    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
+    claim = "stopped printing without an error of its own, and other ranks lost their connection to it"
+    diagnosis = job.explanation_of(Kind.RANK_DIED, claim, culprits, Doubt.NO_REPORT_OF_END)
     cite_first_missing_call(job, diagnosis)
     diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in culprits[:4]])
     of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
-    diagnosis.add_evidence(
-        "failure",
-        [event.place for event in of_culprits[:3] or connection_losses[:3]],
-    )
+    diagnosis.add_evidence("failure", [event.place for event in of_culprits[:3] or connection_losses[:3]])
     return diagnosis
 
 
@@ -237,9 +229,9 @@ def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | Non
     for reason, (rank_ids, collect) in incomplete.items():
         if rank_ids:
             between = [Alternative(diagnosis.verdict, culprits, "these logs lack no call")]
-            answer = undecided(f"{reason}, so a missing call proves nothing", collect, diagnosis, between=between)
-            answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
-            return answer
+            reason = f"{reason}, so a missing call proves nothing"
+            last_lines = [job.last_line(rank_id) for rank_id in rank_ids[:3]]
+            return undecided(reason, collect, diagnosis, between=between, context=last_lines)
     return None
 
 
@@ -254,9 +246,8 @@ def _behind_or_besides(job: Job, lagging: list[int], besides: str, kind: Kind, r
         Alternative(Kind.LAGGING, lagging, "a line is lost from a log of the others"),
         Alternative(kind, ranks, f"a line is lost from the log of {names}"),
     ]
-    answer = undecided(reason, [stacks_of(names)], between=between)
-    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in lagging[:3]])
-    return answer
+    last_lines = [job.last_line(rank_id) for rank_id in lagging[:3]]
+    return undecided(reason, [stacks_of(names)], between=between, context=last_lines)
 
 
 def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:

@@ -58,11 +58,10 @@ class Reports:
 
     def diagnose(self, verdict: Kind, reason: str, doubts: list[Doubt], rows: list[Row]) -> Explanation:
         """Return a diagnosis with the ranks of these rows as culprits, citing the rows."""
-        diagnosis = Explanation(verdict, reason, doubts)
-        diagnosis.culprits = sorted({rank_id for row in rows if (rank_id := self.rank_id(row)) is not None})
+        known = (rank_id for row in rows if (rank_id := self.rank_id(row)) is not None)
+        diagnosis = self.job.explanation_of(verdict, reason, known, *doubts)
         unknown = {self.number(row) for row in rows if self.rank_id(row) is None}
         diagnosis.missing = sorted(number for number in unknown if number is not None)
-        diagnosis.victims = sorted(set(self.job.rank_ids) - set(diagnosis.culprits))
         diagnosis.key = next((row["communicator"] for row in rows if row["communicator"]), None)
         self.cite(diagnosis, "culprit", rows[:4])
         return diagnosis

@@ -171,9 +171,8 @@ def _ranks_without_stack(job: Job) -> list[int]:
 def _diagnose(
     job: Job, verdict: Kind, doubt: Doubt, reason: str, odd: list[RankStack], others: list[RankStack]
 ) -> Explanation:
-    diagnosis = Explanation(verdict, reason, [doubt], basis=Basis.STACKS)
-    diagnosis.culprits = sorted(row.rank_id for row in odd)
-    diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
+    diagnosis = job.explanation_of(verdict, reason, (row.rank_id for row in odd), doubt)
+    diagnosis.basis = Basis.STACKS
     diagnosis.call = {"name": next((row.call for row in others if row.call), None)}
     diagnosis.add_evidence("culprit", [row.line_of_stack for row in odd[:4]])
     diagnosis.add_evidence("waiting", [row.line_of_stack for row in others[:3]])
