@@ -45,13 +45,14 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
     absent = recordings.without_dump
     if not suspects or recordings.cut or len(absent) > MOST_ABSENT * (len(recordings.dumps) + len(absent)):
         return None
-    calls = calls_at(recordings, next(place for place in places if suspects.intersection(place.without_dump)))
+    place = next(place for place in places if suspects.intersection(place.without_dump))
+    calls = calls_at(recordings, place)
     where = f"{stand_text(row.rank for row in calls)} in {described(calls[0])}, {place_text(recordings, calls[0])}"
     if len(absent) > 1:
         diagnosis = diagnose(job, Kind.UNDECIDABLE, where, [])
         diagnosis.remark(f"{ranks_text(absent)} left no Flight Recorder dump here: {EITHER_WAY}")
         diagnosis.suspects, diagnosis.basis = sorted(suspects), Basis.DUMPS
-    elif place and _shown_by_log(job, place, absent):
+    elif _shown_by_log(job, place, absent):
         reason = f"{where}, and the log of {ranks_text(absent)} shows this call, too, but it left no dump"
         diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [])
         diagnosis.suspects, diagnosis.basis = sorted(suspects), Basis.DUMPS
