@@ -17,6 +17,7 @@ from ncclforensics import analyze, cli
 from ncclforensics.data.difference_weights import FOLLOWS, FOLLOWS_VARIABLE, WEIGHT
 from ncclforensics.diff import FACT, FIGURE, Comparison, Difference, Kind, facts, figures, topics
 from ncclforensics.diff.compare import compare_reports
+from ncclforensics.frames.columns import with_all_columns
 from ncclforensics.frames.protocol import call_with
 from ncclforensics.report.build import Report
 from ncclforensics.report.redacted_run import redact_reports
@@ -195,7 +196,7 @@ def test_a_selected_communicator_is_matched_in_the_other_run() -> None:
 def facts_of(*rows: tuple[str, str, int | None]) -> pl.DataFrame:
     reported = [{"what": what, "value": value, "size": size, "source": 0, "line": n + 1} for n, (what, value, size) in
             enumerate(rows)]  # fmt: skip
-    return facts.add_missing_columns(pl.DataFrame(reported, schema_overrides={"size": pl.Int64}))
+    return with_all_columns(pl.DataFrame(reported, schema_overrides={"size": pl.Int64}), FACT)
 
 
 def differences(topic: str, good: pl.DataFrame, bad: pl.DataFrame) -> list[Difference]:
@@ -249,7 +250,7 @@ def figures_of(values: list[float], *, unit: str = "GB/s", side: str = "out-of-p
         {"what": "all_reduce", "side": side, "size": 1 << 20 + n, "value": value, "unit": unit, "source": 0, "line": n}
         for n, value in enumerate(values)
     ]
-    return figures.add_missing_columns(pl.DataFrame(rows))
+    return with_all_columns(pl.DataFrame(rows), FIGURE)
 
 
 GOOD = [100.0, 150.0, 200.0, 250.0]

@@ -8,11 +8,23 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.difference_weights import FOLLOWS, FOLLOWS_VARIABLE, WEIGHT
-from ncclforensics.diff import Comparison, Curve, Difference, Kind, NotCompared, Topic, facts, figures, topics
+from ncclforensics.diff import (
+    FACT,
+    FIGURE,
+    Comparison,
+    Curve,
+    Difference,
+    Kind,
+    NotCompared,
+    Topic,
+    facts,
+    figures,
+    topics,
+)
 from ncclforensics.diff.ranks import communicator_kinds
 from ncclforensics.diff.result import finding_differences, is_decided, verdict_differences
 from ncclforensics.errors import BrokenFrameError, Defect
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import text_of, with_all_columns
 from ncclforensics.frames.protocol import call_with
 from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.report.build import Report
@@ -67,9 +79,9 @@ def compare_reports(good: Report, bad: Report) -> Comparison:
 def _topic_rows(topic: Topic, report: Report, keys: list[str]) -> pl.DataFrame:
     """Return the rows of a topic for one run, limited to the report's selection; `keys` are of communicators."""
     rows: pl.DataFrame = call_with(report.run, topic.function)
+    selected = with_all_columns(rows, FACT if topic.unit else FIGURE).drop_nulls(["what", "value"])
     if not topic.unit:
-        return figures.add_missing_columns(rows)
-    selected = facts.add_missing_columns(rows)
+        return selected
     selection = report.selection
     if selection.ranks:
         selected = selected.filter(pl.col("rank").is_null() | pl.col("rank").is_in(selection.ranks))

@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.data.difference_weights import SHARE
 from ncclforensics.data.names import bytes_text
-from ncclforensics.diff import FACT, Difference, Side, Topic
+from ncclforensics.diff import Difference, Side, Topic
 from ncclforensics.rules.finding import Line
 
 SHOWN = 2  # lines of evidence per run, one for each of the commonest values
@@ -68,9 +68,3 @@ def _side(rows: pl.DataFrame | None, all_of_topic: pl.DataFrame) -> Side:
     # A value that was concluded from other lines has none of its own.
     cited = ordered.head(SHOWN).select("source", "line", "value").drop_nulls(["source", "line"]).iter_rows()
     return Side(values, [Line(source, line, value) for source, line, value in cited])
-
-
-def add_missing_columns(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with every column of FACT, without rows that have no value."""
-    absent = [pl.lit(None, dtype).alias(name) for name, dtype in FACT.items() if name not in rows.columns]
-    return rows.with_columns(absent).select(list(FACT)).cast(pl.Schema(FACT)).drop_nulls(["what", "value"])

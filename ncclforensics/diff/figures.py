@@ -10,7 +10,7 @@ import polars as pl
 from ncclforensics.data.busbw import DIP
 from ncclforensics.data.difference_weights import FEWEST_SIZES, NOISE, NOISE_OF_LATENCY
 from ncclforensics.data.names import bytes_text
-from ncclforensics.diff import FIGURE, Curve, Difference, Side, Topic
+from ncclforensics.diff import Curve, Difference, Side, Topic
 from ncclforensics.rules.finding import Line
 
 Row = dict[str, Any]
@@ -135,9 +135,3 @@ def _at(row: Row) -> str:
 
 def _figure(value: float, unit: str) -> str:
     return f"{value:,.1f} {unit}"
-
-
-def add_missing_columns(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with every column of FIGURE, without rows that have no value."""
-    absent = [pl.lit(None, dtype).alias(name) for name, dtype in FIGURE.items() if name not in rows.columns]
-    return rows.with_columns(absent).select(list(FIGURE)).cast(pl.Schema(FIGURE)).drop_nulls(["what", "value"])

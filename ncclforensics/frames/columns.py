@@ -43,6 +43,12 @@ def _no_values(dtype: pl.DataType) -> pl.Series:
     return pl.Series(dtype=dtype)
 
 
+def with_all_columns(rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The rows with these columns alone, in their types; a column that they lack is null."""
+    absent = [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
+    return rows.with_columns(absent).select(list(columns)).cast(pl.Schema(columns))
+
+
 def text_of(column: str) -> pl.Expr:
     """The text of a Categorical column: to search in it, to cut it, and to sort by it whatever the order of lines."""
     return pl.col(column).cast(pl.String)

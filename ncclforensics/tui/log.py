@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from ncclforensics.tui.content import logs
-    from ncclforensics.tui.content.ranks import RankRow
 
 FOLLOW_INTERVAL = 0.5  # seconds between two checks for new lines
 
@@ -78,19 +77,11 @@ class Log(Page):
         self._lines.redact = pseudonyms.text if pseudonyms else None
         readable = [log for log in self._logs if not log.source.problem]
         if self._log is None and readable and self._requested_position is None:
-            culprit = self._line_of_culprit()
+            culprit = self.line_of_culprit()
             if culprit is not None:
                 self.go_to(culprit)
             else:
                 self._open(next((log for log in readable if log.rank_text), readable[0]), 1)
-
-    def _line_of_culprit(self) -> tuple[int, int] | None:
-        """Return the source and the line of the last call of a culprit."""
-        from ncclforensics.tui.content import FailedPart
-        from ncclforensics.tui.content.ranks import first_culprit_line
-
-        rank_rows = self.controller.content.parts["ranks"] if self.controller.content else []
-        return None if isinstance(rank_rows, FailedPart) else first_culprit_line(cast("list[RankRow]", rank_rows))
 
     def go_to(self, position: Position) -> None:
         """Open (source, line); a negative line counts from the end."""

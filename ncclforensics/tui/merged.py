@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from ncclforensics.tui.content.merged import MergedLog, Merger, Order
-    from ncclforensics.tui.content.ranks import RankRow
 
 WIDEST = 4096  # columns to which lines scroll
 
@@ -152,15 +151,8 @@ class Merged(Page):
 
         self._log = log
         self._order = Order.TIME if log.has_times else Order.POSITION
-        self._wanted = self._wanted or self._line_of_culprit()
+        self._wanted = self._wanted or self.line_of_culprit()
         self._show("")
-
-    def _line_of_culprit(self) -> tuple[int, int] | None:
-        from ncclforensics.tui.content import FailedPart
-        from ncclforensics.tui.content.ranks import first_culprit_line
-
-        rank_rows = self.controller.content.parts["ranks"] if self.controller.content else []
-        return None if isinstance(rank_rows, FailedPart) else first_culprit_line(cast("list[RankRow]", rank_rows))
 
     def _show(self, typed: str) -> None:
         """Sort and filter in the background; the cursor stays on its line."""

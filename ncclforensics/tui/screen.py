@@ -18,6 +18,7 @@ from ncclforensics.data.names import printable
 
 if TYPE_CHECKING:
     from ncclforensics.tui.content import RunContent
+    from ncclforensics.tui.content.ranks import RankRow
 
 TITLES = {
     "incident": "Incident",
@@ -170,6 +171,14 @@ class Page(Screen[None]):
                 self.draw(part)
         except Exception as error:  # a defect of one screen must not end the others
             self.show_problem(printable(f"this screen could not be drawn: {type(error).__name__}: {error}"))
+
+    def line_of_culprit(self) -> tuple[int, int] | None:
+        """Return the source and the line of the last call of a culprit."""
+        from ncclforensics.tui.content import FailedPart
+        from ncclforensics.tui.content.ranks import first_culprit_line
+
+        rank_rows = self.controller.content.parts["ranks"] if self.controller.content else []
+        return None if isinstance(rank_rows, FailedPart) else first_culprit_line(cast("list[RankRow]", rank_rows))
 
     def request_position(self, position: Position) -> None:
         """Go to a position as soon as the content is drawn."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import PORT_STATE
-from ncclforensics.analyses.fabric.fabric_tools import add_known_nodes, conform, guid_of, node_of
+from ncclforensics.analyses.fabric.fabric_tools import add_known_nodes, guid_of, node_of
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.data.counters import LANES, SIGNALLED
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values, parse_value
 
@@ -64,7 +64,7 @@ def fabric_port(
         add_origin(check_state, output_heading),
         add_origin(_port_infos(port_info, port_info_field), output_heading),
     ]
-    rows = pl.concat([conform(_normalized(ports), PORT_STATE) for ports in outputs])
+    rows = pl.concat([with_all_columns(_normalized(ports), PORT_STATE) for ports in outputs])
     return add_known_nodes(rows, fabric_node)
 
 

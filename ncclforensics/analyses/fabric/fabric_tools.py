@@ -8,7 +8,7 @@ from ncclforensics.analyses.fabric.counters import COUNTER
 from ncclforensics.analyses.fabric.fabric_tables import table_cells
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, MOST, NO_COUNTERS, UNITS, WORD
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
 
@@ -54,12 +54,6 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
     """Fill in host and device from the node, where it names them."""
     host, device = host_and_device("node")
     return rows.with_columns(host=pl.coalesce("host", host), device=pl.coalesce("device", device))
-
-
-def conform(rows: pl.DataFrame, columns: dict[str, pl.DataType]) -> pl.DataFrame:
-    """Return the rows with exactly these columns; missing ones are null."""
-    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
-    return rows.with_columns(missing).select(list(columns)).cast(pl.Schema(columns))
 
 
 @analysis(FABRIC_NODE, of=("map_node", "map_port", "listed_port", "listed_node", "linked_node", "link_line"))
@@ -155,7 +149,9 @@ def fabric_counter(
         add_origin(_diagnosed(diagnosed_port, diagnosed_counter), output_heading),
         add_origin(_tabled(table_edge, table_record), output_heading),
     ]
-    rows = pl.concat([conform(_normalized(counters), {**COUNTER, "is_narrow": pl.Boolean()}) for counters in outputs])
+    rows = pl.concat(
+        [with_all_columns(_normalized(counters), {**COUNTER, "is_narrow": pl.Boolean()}) for counters in outputs]
+    )
     most = pl.col("name").replace_strict(MOST, default=None, return_dtype=pl.Int64)
     is_stuck = pl.col("is_narrow") & (pl.col("value") == most)
     is_data = pl.col("unit") == "bytes"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.fabric.fabric_tools import conform, guid_of, host_and_device, node_of
+from ncclforensics.analyses.fabric.fabric_tools import guid_of, host_and_device, node_of
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.analyses.host.command_sessions import CommandHistory, option
-from ncclforensics.frames.columns import short_host, text_of
+from ncclforensics.frames.columns import short_host, text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 
 DEVICE_FIRMWARE = {
@@ -65,7 +65,7 @@ def device_firmware(
         .join(names, on="guid", how="left", maintain_order="left")
         .with_columns(host=pl.coalesce("origin_host", host), device=pl.coalesce("address", "asked", device, node))
     )
-    rows = pl.concat([conform(part, DEVICE_FIRMWARE) for part in (of_ports, of_tables, of_queries)])
+    rows = pl.concat([with_all_columns(part, DEVICE_FIRMWARE) for part in (of_ports, of_tables, of_queries)])
     rows = rows.drop_nulls(["board", "firmware"]).with_columns(firmware=_without_zeros("firmware"))
     is_known = pl.col("device").is_not_null() | pl.col("guid").is_not_null()
     place = pl.coalesce(short_host("host"), pl.when(pl.col("guid").is_null()).then(pl.col("source").cast(pl.String)))

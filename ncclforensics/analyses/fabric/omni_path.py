@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.fabric.fabric_tools import conform
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 
 OMNI_PATH_PORT = {
@@ -59,4 +58,4 @@ def omni_path_port(opa_port: pl.DataFrame, opa_field: pl.DataFrame, output_headi
     )
     rows = rows.join(ports, on=["source", "head_line"], how="left", maintain_order="left")
     rows = rows.with_columns(pl.coalesce("state_line", "line").alias("line"), state=text_of("state").fill_null("Down"))
-    return conform(rows, OMNI_PATH_PORT)
+    return with_all_columns(rows, OMNI_PATH_PORT)

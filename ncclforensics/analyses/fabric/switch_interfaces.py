@@ -5,10 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import COUNTER
-from ncclforensics.analyses.fabric.fabric_tools import conform
 from ncclforensics.analyses.host.command_output import add_origin
 from ncclforensics.data.interfaces import NAMES, OBJECTS, OF_SONIC, SPEED, UNITS
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 
 INTERFACE_SPEED = {
@@ -56,7 +55,7 @@ def interface_counter(
         )
         for column, name in OF_SONIC.items()
     ]  # fmt: skip
-    rows = pl.concat([conform(part, COUNTER) for part in (walked, *listed)]).drop_nulls("value")
+    rows = pl.concat([with_all_columns(part, COUNTER) for part in (walked, *listed)]).drop_nulls("value")
     unit = pl.col("name").replace_strict(UNITS, default="packets")
     return rows.with_columns(unit=unit, is_saturated=pl.lit(value=False))
 
@@ -73,4 +72,4 @@ def interface_speed(
     speeds = _named(snmp_counter, snmp_name, snmp_system, output_heading).filter(pl.col("name") == SPEED)
     uptime = snmp_uptime.group_by("source").agg(uptime=pl.col("uptime").last() / 100)
     rows = speeds.join(uptime, on="source", how="left").with_columns(rate_Gbps=pl.col("value") / 1000)
-    return conform(rows, INTERFACE_SPEED).unique(["source", "device"], keep="last", maintain_order=True)
+    return with_all_columns(rows, INTERFACE_SPEED).unique(["source", "device"], keep="last", maintain_order=True)

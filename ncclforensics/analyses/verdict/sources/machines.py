@@ -14,7 +14,7 @@ from ncclforensics.analyses.job.ends.kernel_events import BUS_ERRORS, of_these_d
 from ncclforensics.data.counters import LINK_DOWNED
 from ncclforensics.data.kernel_faults import XIDS_OF_HARDWARE
 from ncclforensics.data.processes import OF_CONTROL_GROUP
-from ncclforensics.frames.columns import no_rows, short_host, text_of
+from ncclforensics.frames.columns import short_host, text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import NO_YEAR, as_time
 
@@ -92,13 +92,7 @@ def condition(
         _of_volumes(failure, shared_memory),
         _of_paths(shared_part),
     ]
-    return pl.concat([no_rows(CONDITION), *map(_completed, found)]).unique(maintain_order=True)
-
-
-def _completed(rows: pl.DataFrame) -> pl.DataFrame:
-    known = [pl.col(name).cast(dtype) for name, dtype in CONDITION.items() if name in rows.columns]
-    unknown = [pl.lit(None, dtype).alias(name) for name, dtype in CONDITION.items() if name not in rows.columns]
-    return rows.select(*known, *unknown).select(list(CONDITION))
+    return pl.concat([with_all_columns(rows, CONDITION) for rows in found]).unique(maintain_order=True)
 
 
 def _moment(rows: pl.DataFrame) -> pl.Expr:
