@@ -72,6 +72,23 @@ OF_GPUS = {
     "DEV_ROW_REMAP_FAILURE": "row_remap_failure",
 }
 
+# Counters of a NIC's driver for transfers that it gave up, and for faults of its own. Linux, drivers/infiniband:
+# hw/mana/counters.c, sw/rxe/rxe_hw_counters.c, hw/bnxt_re/hw_counters.c, hw/efa.
+DEVICE_ERRORS = (
+    "general_hw_error",
+    "total_fatal_error",
+    "requester_retries_exceeded",
+    "requester_rnr_nak_retries_exceeded",
+    "requester_timeout",
+    "retry_exceeded_err",
+    "retry_rnr_exceeded_err",
+    "max_retry_exceeded",
+    "unrecoverable_err",
+    "rdma_read_wr_err",
+    "rdma_write_wr_err",
+    "unresponsive_remote_events",
+)
+
 # Files among the counters that are settings: how long Linux caches what it read.
 NO_COUNTERS = ("lifespan",)
 

@@ -67,6 +67,7 @@ GRAMMARS = (
     "journal",
     "kernel",
     "storage",
+    "drivers",
     "job",
     "omitted",
     "prefix",

@@ -148,6 +148,10 @@ QUESTIONS = (
             "exception",
             "file_system",
             "host_limit",
+            "driver_state",
+            "nic_driver",
+            "host_limit_reached",
+            "host_service",
         ),
     ),
     Question(

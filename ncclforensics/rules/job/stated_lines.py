@@ -10,6 +10,7 @@ from ncclforensics.analyses.job.ends.program_ends import add_program_end
 from ncclforensics.analyses.verdict import vocabulary
 from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import OWNER, SOURCE_BITS
+from ncclforensics.grammar.grammar_file import grammar_of
 from ncclforensics.grammar.meanings import Kind
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -18,6 +19,7 @@ from ncclforensics.rules.shared.grouping import UNNAMED, error_finding
 ROLE_OF_KIND = {Kind.FAILURE: Role.CAUSE, Kind.CONDITION: Role.CONTEXT, Kind.CONSEQUENCE: Role.CONSEQUENCE}
 PLACE = ["source", "line"]
 SUBJECTS = 3  # that a title names
+OF_MACHINES = ("drivers", "health")  # grammars whose conditions are notes beside a job: no line ties them to it
 
 
 @rule(Category.BOOTSTRAP, Severity.WARNING, of=("stated_line",), hang=True, fallback=True)
@@ -121,6 +123,7 @@ def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     subjects = rows["subject"].drop_nulls().unique(maintain_order=True).to_list()
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ") + f": {some_of(subjects, SUBJECTS)}" * bool(subjects)
     finding.category, finding.remedy, finding.role = Category(row["category"]), row["remedy"], ROLE_OF_KIND[kind]
-    finding.severity = Severity.INFO if kind is Kind.CONSEQUENCE else Severity.WARNING
+    is_of_machine = kind is Kind.CONDITION and not rank.is_empty() and grammar_of(str(row["frame"])) in OF_MACHINES
+    finding.severity = Severity.INFO if kind is Kind.CONSEQUENCE or is_of_machine else Severity.WARNING
     finding.about = [Line(source, line) for source, line in rows.select(PLACE).iter_rows()]
     return finding
