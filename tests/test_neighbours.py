@@ -72,6 +72,14 @@ def reported(text: str, folder: Path) -> Report:
          "process 41887 on gpu-a012: UCX failed: transport error: Endpoint timeout"),
         ("[gpu-a012:41887:1:42107] ib_mlx5_log.c:171  Remote access on mlx5_0:1/IB (synd 0x13 vend 0x88 hw_synd 0/0)",
          "process 41887 on gpu-a012: UCX failed: Remote access on mlx5_0:1"),
+        ("[gpu-a012:41887:0:41887] rc_verbs_iface.c:63   FATAL: send completion with error: local protection error",
+         "process 41887 on gpu-a012: UCX failed: send completion with error: local protection error"),
+        ("[1.5] [gpu-a012:41887 :0] rc_verbs_iface.c:47   UCX  ERROR Send completion with error: local QP error",
+         "process 41887 on gpu-a012: UCX failed: Send completion with error: local QP error"),
+        ("F0302 11:04:57.123456 41887 gpu_device.cc:174] Check failed: err == hipSuccess (98 vs. 0)",
+         "a check in a library failed, which ends the process"),
+        ('[rank14]: Traceback (most recent call last):\n[rank14]:   File "/job/main.py", line 100, in main',
+         "rank 14 raised an exception, and no line that is read names it"),
         (SLICE, f"Mooncake reports an error: a transfer from mlx5_9 to 10.0.4.13:15867@mlx5_9 failed: {EXCEEDED}"),
         (f"[rank1]: RuntimeError: InnerRunOpApi:{OF_NPU}\n[rank1]: {EI0006}",
          "rank 1: HCCL reports EI0006: Getting socket times out."),
@@ -101,6 +109,17 @@ def test_an_interruption_is_not_the_fault_of_the_process_that_it_ended(tmp_path:
     assert [finding.rule for finding in without_interruption if "41887" in finding.title] == ["app-process-died"]
 
 
+def test_an_error_of_ucx_is_one_of_a_device_where_a_transfer_failed(tmp_path: Path) -> None:
+    transfer = (
+        "[gpu-a012:41887:1:42107] ib_mlx5_log.c:171  Remote access on mlx5_0:1/IB (synd 0x13 vend 0x88 hw_synd 0/0)"
+    )
+
+    (of_memory,) = [one for one in reported(UCX.format(level="ERROR"), tmp_path).findings if one.rule == "ucx-failed"]
+    (of_transfer,) = [one for one in reported(transfer, tmp_path).findings if one.rule == "ucx-failed"]
+
+    assert (of_memory.category, of_transfer.category) == ("net-plugin", "ib-error")
+
+
 def test_an_echo_of_ucx_stands_behind_its_cause(tmp_path: Path) -> None:
     echo = UCX.format(level="ERROR").replace("creating a queue failed on mlx5_1", "Connection reset by remote peer")
     titles = [finding.title for finding in reported(f"{echo}\n{UCX.format(level='ERROR')}", tmp_path).findings]
@@ -121,3 +140,21 @@ def test_lines_of_a_healthy_start_say_nothing(tmp_path: Path) -> None:
     ]
 
     assert {finding.rule for finding in reported("\n".join(lines), tmp_path).findings} <= {"read-nothing-of-nccl"}
+
+
+FLUSHED = "NET/IB: Got completion from peer 10.0.1.23<34696> with status=5 opcode=0 len=0 vendor err 249 (Recv) hca ib0"
+ASYNC = """{warning}[rank4]:[E1229 16:47:25.333820755 ProcessGroupNCCL.cpp:541] [Rank 4] found async exception when \
+checking for NCCL errors: NCCL error: remote process exited or there was a network error, NCCL version 2.22.3
+ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."""
+
+
+def test_a_lost_peer_that_a_warning_names_is_not_called_unknown(tmp_path: Path) -> None:
+    warning = f"gpu-a012:34610:36821 [4] ib_plugin.c:1673 NCCL WARN {FLUSHED}\n"
+    named = reported(ASYNC.format(warning=warning), tmp_path).findings
+
+    assert not [finding for finding in named if finding.rule == "remote-error-returned"]
+    assert [finding for finding in named if "10.0.1.23" in finding.title]
+
+    unnamed = reported(ASYNC.format(warning=""), tmp_path).findings
+
+    assert [finding.ranks for finding in unnamed if finding.rule == "remote-error-returned"] == [[4]]

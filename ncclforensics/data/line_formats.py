@@ -37,6 +37,8 @@ class LineFormat:
 LINE_FORMATS = {
     # PCI devices of a host, as lspci lists them.
     "bus": LineFormat("bus", "pci_device pci_link pci_acs pci_branch", "topology", MACHINE_DUMP),
+    # The text log of torchcomms: operations of a rank, enqueued, started and ended.
+    "clog": LineFormat("clog", "clog_header clog_comm clog_signature", "torchcomms-log"),
     # NUMA nodes of a host, as numactl, lscpu and /sys list them.
     "cpus": LineFormat("cpus", "numa_node", "topology", MACHINE_DUMP),
     # Output of NVIDIA's Data Center GPU Manager: links, and the results of its diagnostics.

@@ -39,6 +39,7 @@ def remote_error_returned(
     call_error: pl.DataFrame,
     watchdog: pl.DataFrame,
     failure_event: pl.DataFrame,
+    completion_error: pl.DataFrame,
     process_exit: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -51,7 +52,8 @@ def remote_error_returned(
     Sources: nccl: src/init.cc (ncclGetErrorString); nccl-tests, common.cu; ProcessGroupNCCL.cpp, nccl2.
     """
     causes = failure_event.filter(pl.col("kind") != AFTER)
-    if not causes.is_empty() or process_exit.filter(pl.col("is_first") & pl.col("is_final")).height:
+    named = completion_error.filter(~pl.col("at_exit"))  # flushed requests: such a line names the peer
+    if causes.height or named.height or process_exit.filter(pl.col("is_first") & pl.col("is_final")).height:
         return
     remote_error = pl.lit("remote process exited or there was a network error")
     tests = test_failure.filter(text_of("result").str.contains(remote_error, literal=True))

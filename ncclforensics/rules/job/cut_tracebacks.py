@@ -46,16 +46,20 @@ def app_traceback_cut(
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
     if raised.height or any(frame.height for frame in of_errors) or (verdict["verdict"] == "no-hang").any():
         return
-    named = ["source", "line", "pos", "launcher_rank", "launcher_pid"]
-    frames = traceback_frame.select(*named, "file", "numbered", call=text_of("frame_function"))
-    of_torch = traced_call.filter(form="").select(*named, call=text_of("function"))
+    named = ["source", "line", "pos", "launcher_pid"]
+    frames = traceback_frame.select(
+        *named, "file", "numbered", rank=pl.coalesce("rank", "launcher_rank"), call=text_of("frame_function")
+    )
+    of_torch = traced_call.filter(form="").select(
+        *named, rank=pl.coalesce("global_rank", "launcher_rank"), call=text_of("function")
+    )
     calls = pl.concat([frames, of_torch], how="diagonal").join(source.select("source", "lines"), on="source")
     lines_left = pl.when(pl.col("line") < 0).then(-pl.col("line") - 1).otherwise(pl.col("lines") - pl.col("line"))
     last = calls.with_columns(lines_left=lines_left).sort("pos").group_by("source", maintain_order=True).last()
     for row in last.filter(pl.col("lines_left") <= FROM_END).sort("source").iter_rows(named=True):
         headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
         workers = sorted(set(headings["raising_worker"].cast(pl.String).drop_nulls()))
-        rank, pid = row["launcher_rank"], row["launcher_pid"]
+        rank, pid = row["rank"], row["launcher_pid"]
         process = some_of(workers, MOST_WORKERS) or (
             ranks_text([rank]) if rank is not None else f"process {pid}" if pid is not None else "a process"
         )

@@ -18,6 +18,7 @@ SHOWN = 4  # places in a title
 NOT_OF_NCCL = "NCCL has no part in these connections"
 NVSHMEM_FAILURES = ["", "named", "nothing", "printed", "warned"]
 UCX_ERRORS = ["ERROR", "FATAL"]
+OF_TRANSFERS = ("send", "completion")  # forms of lines on a transfer that a network device could not end
 # What UCX says of a connection that the other end closed, or that an earlier error made it give up.
 UCX_ECHOES = ["reset by remote peer", "Request canceled", "Unhandled error", "was not handled", "will not be handled"]
 LIMITED = "max locked memory"  # which has a rule of its own
@@ -123,7 +124,7 @@ def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
     )
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, of=("ucx",), hang=True)
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("ucx",), hang=True)
 def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
     """UCX reports an error of a network device, of a connection or of memory.
 
@@ -139,7 +140,7 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> 
     """
     place = pl.format(" on {}:{}", text_of("device"), pl.col("port"))
     rows = _ucx_errors(ucx).with_columns(
-        text=pl.coalesce(text_of("message").str.strip_chars(), text_of("completion") + place),
+        text=pl.coalesce(text_of("message").str.strip_chars(), text_of("failed_send"), text_of("completion") + place),
         host=pl.col("ucx_host"),
         pid=pl.col("process"),
         rank=pl.lit(None, pl.Int32),
@@ -151,11 +152,14 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> 
     same = rows.filter(text_of("text") == str(first["text"]))
     more = rows.height - same.height
     detail = f"{count_of(same.height, 'line')}" + f"; {count_of(more, 'other line')} of errors" * bool(more)
-    yield error_finding(same, rank, f"{{processes}}: UCX failed: {first['text']}", detail, "certain")
+    finding = error_finding(same, rank, f"{{processes}}: UCX failed: {first['text']}", detail, "certain")
+    if first["form"] in OF_TRANSFERS:
+        finding.category = Category.IB_ERROR
+    yield finding
 
 
 def _ucx_errors(ucx: pl.DataFrame) -> pl.DataFrame:
-    return ucx.filter(text_of("form").is_in(["fatal", "completion"]) | text_of("level").is_in(UCX_ERRORS))
+    return ucx.filter(text_of("form").is_in(["fatal", "send", "completion"]) | text_of("level").is_in(UCX_ERRORS))
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("transfer_error",), hang=True)
