@@ -11,7 +11,7 @@
 #   make bench-curve   what grows with ranks: 512, 2,048 and 10,000 logs
 #   make bench-screens the screens: first paint, keys, memory
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
-#   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
+#   make unknown-strings  messages of the newest NCCL that no grammar knows, as stubs; WHEELS=… for others, torch too
 #   make variables     the releases and defaults of all variables, from the sources of NCCL, RCCL, plugins, PyTorch
 #   make mutants       changes a MODULE in one place at a time, and prints what incidents and TESTS do not notice
 #   make coverage      the lines and branches that no test reaches: build/coverage/index.html
@@ -83,7 +83,7 @@ fuzz: $(VENV)/installed-dev
 
 unknown-strings: $(VENV)/installed-dev
 	@mkdir -p build/wheels
-	$(if $(WHEELS),,$(PIP) download --no-deps --dest build/wheels nvidia-nccl-cu13)
+	$(if $(WHEELS),,$(PIP) download --no-deps --dest build/wheels nvidia-nccl-cu12 nvidia-nccl-cu13)
 	@$(BIN)/python -m tests.currency.unknown_strings $(or $(WHEELS),build/wheels/nvidia_nccl*.whl)
 
 # SOURCES=… for a folder with bare clones of one's own: nccl.git, rccl.git and aws-ofi-nccl.git.

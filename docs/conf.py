@@ -12,7 +12,7 @@ sys.path[:0] = [str(Path(__file__).parent / "_sphinx"), str(Path(__file__).paren
 
 project = "ncclforensics"
 copyright = "the authors of ncclforensics, Apache-2.0"  # noqa: A001  # the name that Sphinx reads
-extensions = ["myst_parser", "sphinx.ext.autodoc", "reference_pages"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "reference_pages", "message_pages"]
 exclude_patterns = ["_sphinx"]
 html_theme = "furo"
 html_title = "ncclforensics"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -91,6 +94,49 @@ def test_the_site_has_an_index_of_rules_with_linked_sources(site: Path) -> None:
     assert 'href="rules/coll-lagging-ranks.html"' in index
     assert 'href="https://github.com/NVIDIA/nccl/issues/1911"' in page
     assert "The incident" in page
+
+
+@pytest.mark.nightly
+def test_messages_variables_and_rules_lead_to_each_other(site: Path) -> None:
+    pages = pages_of(site)
+    family, rule = site / "messages" / "failure.html", site / "rules" / "connection-to-peer-lost.html"
+
+    assert "../rules/connection-to-peer-lost.html" in pages[family].linked
+    assert "../messages/failure.html" in pages[site / "frames" / "warning.html"].linked
+    assert "variables/NCCL_IB_HCA.html" in pages[site / "variables.html"].linked
+    assert any(target.startswith("../messages/") for target in pages[rule].linked)
+
+
+FIND = """
+const fs = require("fs");
+globalThis.FIND = JSON.parse(fs.readFileSync(process.argv[1], "utf8"));
+const { pagesFor } = new Function(fs.readFileSync(process.argv[2], "utf8") + "; return { pagesFor };")();
+const asked = JSON.parse(fs.readFileSync(process.argv[3], "utf8"));
+console.log(JSON.stringify(asked.map((text) => pagesFor(text).map(([page]) => page))));
+"""
+
+
+@pytest.mark.nightly
+def test_a_pasted_line_leads_to_its_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no JavaScript here")
+    pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
+    monkeypatch.syspath_prepend(str(DOCS / "_sphinx"))
+    pages = importlib.import_module("message_pages")
+    examples = [(frame, line) for frame, shapes in pages.families().items() for s in shapes for line in s.examples]
+    asked = [*(f"worker-3 | {line}" for _, line in examples), "what is NCCL_IB_HCA", "a line of some program"]
+    data, lines = tmp_path / "data.json", tmp_path / "lines.json"
+    data.write_text(json.dumps(pages.find_data()), encoding="utf-8")
+    lines.write_text(json.dumps(asked), encoding="utf-8")
+
+    command = [node, "-e", FIND, str(data), str(DOCS / "_sphinx" / "find.js"), str(lines)]
+    *found, variable, nothing = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+    lost = [line for (frame, line), own in zip(examples, found, strict=True) if f"messages/{frame}.html" not in own]
+    assert lost == []
+    assert variable == ["variables/NCCL_IB_HCA.html"]
+    assert nothing == []
 
 
 @pytest.mark.nightly

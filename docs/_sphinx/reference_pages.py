@@ -7,6 +7,7 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
+from message_pages import links_of_rule, with_links
 from sphinx.application import Sphinx
 
 from ncclforensics import analyze
@@ -57,14 +58,17 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def _add(app: Sphinx, page: str, source: list[str]) -> None:
-    if page == INDEX:
+    if page in ("index", "variables"):
+        source[0] = with_links(page, source[0])
+    elif page == INDEX:
         source[0] += _index()
     elif page.startswith(RULES):
         before, heading, after = source[0].partition("## Sources\n")
         example = _example(page.removeprefix(RULES), app)
-        source[0] = ORPHAN + before + example + heading + ISSUE.sub(_link, after)
+        links = links_of_rule(page.removeprefix(RULES))
+        source[0] = ORPHAN + before + example + links + heading + ISSUE.sub(_link, after)
     elif page.startswith(FRAMES):
-        source[0] = ORPHAN + source[0]
+        source[0] = ORPHAN + with_links(page, source[0])
 
 
 def _link(issue: re.Match[str]) -> str:

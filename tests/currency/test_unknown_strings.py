@@ -6,7 +6,7 @@ import struct
 import zipfile
 from pathlib import Path
 
-from tests.currency.unknown_strings import is_message, libraries, strings, unknown_messages
+from tests.currency.unknown_strings import is_message, libraries, strings, stub, unknown_messages
 
 KNOWN = (
     "Failed to CUDA calloc %ld bytes",
@@ -48,6 +48,11 @@ def test_what_a_grammar_knows_is_left_out() -> None:
     new = "A sentence that NCCL does not print on rank %d"
 
     assert list(unknown_messages([*KNOWN, new], is_fragmentary=False)) == [new]
+
+
+def test_what_is_new_is_printed_as_the_stub_of_a_shape() -> None:
+    assert list(stub('Failed to find "%s" on rank %d'))[2] == '    | _note "Failed to find \\"" MESSAGE -> FORM'
+    assert list(unknown_messages([next(stub(KNOWN[0])).removeprefix("//> ")], is_fragmentary=False)) == []
 
 
 def test_parts_of_messages_of_pytorch_are_known_by_their_text() -> None:

@@ -1,4 +1,4 @@
-"""List messages of released NCCL and PyTorch libraries that no grammar knows.
+"""List messages of released NCCL and PyTorch libraries that no grammar knows; those of NCCL as stubs for a grammar.
 
     python -m tests.currency.unknown_strings WHEEL_OR_LIBRARY…
 
@@ -64,7 +64,7 @@ def main() -> None:
             unknown = list(unknown_messages(messages, is_fragmentary="torch" in library))
             print(f"# {library}: {len(unknown)} of {len(messages)} messages are unknown")
             for text in unknown:
-                print(repr(text)[1:-1])
+                print("\n".join(stub(text)) if "torch" not in library else repr(text)[1:-1])
 
 
 def libraries(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -118,6 +118,21 @@ def unknown_messages(messages: Iterable[str], *, is_fragmentary: bool, prefixes:
         left = [text for text in wanted if not re.search(_as_regex(text), examples, re.MULTILINE)]
     known = _matching(left, prefixes or (TORCH_PREFIXES if is_fragmentary else NCCL_PREFIXES))
     yield from (text for text in left if text not in known)
+
+
+def stub(message: str) -> Iterator[str]:
+    """The lines of a grammar for a message of NCCL: an example, its meaning to be filled in, and its first words.
+
+    >>> print("\\n".join(stub("Failed to find rank %d in comm %p")))
+    //> gpu-a012:41887:42107 [3] init.cc:100 NCCL WARN Failed to find rank 3 in comm 0x7f1204001060
+    //! KIND CATEGORY FORM: WHAT IT MEANS -> WHAT TO DO
+        | _note "Failed to find rank " MESSAGE -> FORM
+    """
+    begin = CONVERSION.split(message.split("\n")[0])[0].replace("\\", "\\\\").replace('"', '\\"')
+    yield f"//> {WARNING_PREFIX}{_filled(message, *FILLINGS[0])}"
+    yield "//! KIND CATEGORY FORM: WHAT IT MEANS -> WHAT TO DO"
+    literal = f'"{begin}" ' if begin else ""
+    yield f"    | _note {literal}MESSAGE -> FORM"
 
 
 def _as_regex(message: str) -> str:
