@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
-from ncclforensics.analyses.slow.answer import INPUTS, SlowAnswer
 from ncclforensics.report.build import Report
+
+if TYPE_CHECKING:
+    from ncclforensics.analyses.slow.answer import SlowAnswer
 
 RANKS_OF_HOST = 8
 
 
 def slow_answer(report: Report) -> SlowAnswer | None:
     """Return what makes the job slow; None where that was not asked, and nothing was read that shows it."""
-    is_shown = not report.is_about_hang and any(report.run.has(frame) for frame in INPUTS)
+    if report.is_about_hang and not report.is_about_slow:
+        return None
+    from ncclforensics.analyses.slow.answer import INPUTS, SlowAnswer
+
+    is_shown = any(report.run.has(frame) for frame in INPUTS)
     return SlowAnswer.of(report.run["slow_answer"]) if report.is_about_slow or is_shown else None
 
 
