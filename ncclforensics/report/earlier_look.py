@@ -17,8 +17,7 @@ import polars as pl
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import certainty_of
-from ncclforensics.analyses.verdict.lines.stall import FROM_ENDS
-from ncclforensics.analyses.verdict.vocabulary import Sign
+from ncclforensics.analyses.verdict.vocabulary import FROM_ENDS, Sign
 from ncclforensics.archive import parquet
 from ncclforensics.archive.manifest import Saved, is_saved
 from ncclforensics.errors import UsageError

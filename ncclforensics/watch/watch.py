@@ -15,7 +15,7 @@ import polars as pl
 
 from ncclforensics import analyze
 from ncclforensics.analyses.verdict.answer import Answer
-from ncclforensics.analyses.verdict.lines.stall import FROM_ENDS
+from ncclforensics.analyses.verdict.vocabulary import FROM_ENDS
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.settings import Settings
 from ncclforensics.errors import NoInputError

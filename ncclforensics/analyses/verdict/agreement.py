@@ -18,7 +18,7 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import counts
 from ncclforensics.analyses.verdict.testimonies import COUNTERS, TESTIMONIES, Testimony
-from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How, Kind, Source
+from ncclforensics.analyses.verdict.vocabulary import FROM_ENDS, OF_ABSENCE, Certainty, How, Kind, Source
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_ANEW, STACKS_OF_HOST
 
@@ -35,8 +35,6 @@ LOOKS = {
 }
 # A rank that skips a call or calls in another order launches more calls on some communicator than those that wait.
 OF_ORDER = (How.SKIPPED, How.EXTRA, How.SWAPPED)
-# Verdicts on absence besides those on ranks that did not make a call: they rest on where the logs end, too.
-FROM_ENDS = (Kind.DEADLOCK, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
 SUREST = (Certainty.CERTAIN, Certainty.LIKELY, Certainty.POSSIBLE)
 
 

@@ -99,3 +99,7 @@ class Source(StrEnum):
 
 # Verdicts on ranks that did not make a call.
 OF_ABSENCE = (Kind.LAGGING, Kind.UNMATCHED)
+# Those that hold if the last calls are known.
+BY_ENDS = (*OF_ABSENCE, Kind.DEADLOCK)
+# Those that compare where the logs end: they hold only if the job stood still.
+FROM_ENDS = (*BY_ENDS, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)

@@ -20,7 +20,7 @@ from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines import call_sequences, waiting
 from ncclforensics.analyses.verdict.lines.stall import WEAK
 from ncclforensics.analyses.verdict.rows import Gap
-from ncclforensics.analyses.verdict.vocabulary import How, Kind
+from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
 from ncclforensics.data.versions import releases
 
@@ -327,7 +327,7 @@ def find_by_lines(job: Job) -> Explanation | None:
     their logs, and all of them stopped together for another reason, would be a coincidence.
     """
     waited_for = waiting.find_waited_for_ranks(job)
-    if waited_for is None or waited_for.verdict not in (Kind.LAGGING, Kind.UNMATCHED) or len(waited_for.culprits) < 2:
+    if waited_for is None or waited_for.verdict not in OF_ABSENCE or len(waited_for.culprits) < 2:
         return waited_for
     stopped = set(waited_for.culprits)
     gaps = [gap for gap in job.gaps if gap.is_lost is None and gap.later <= SELDOM_AHEAD and gap.rank_id in stopped]

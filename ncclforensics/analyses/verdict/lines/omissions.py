@@ -17,24 +17,16 @@ from ncclforensics.analyses.job.calls.line_faults import DISTINCT, DOUBLED, LOST
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.vocabulary import How, Kind
+from ncclforensics.analyses.verdict.vocabulary import BY_ENDS, FROM_ENDS, How, Kind
 
 BY_PLACE = (Kind.MISMATCH, Kind.DEADLOCK, Kind.UNMATCHED)  # compare single calls
-BY_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK)  # hold if the last calls are known
 MOST_SELECTED = 0.5  # share of the ranks
 FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, no difference between calls is one
 LAST_CALLS = (3, 12)  # a rank whose calls differ may go on and enqueue a few more that agree
 FEWEST_ALIKE = 2
 MOST_ALIKE = 0.7  # of the ranks that are not accused
 # Verdicts that rest on calls that a log lacks, or on the place of a call among the others.
-FROM_CALLS = (
-    Kind.MISMATCH,
-    Kind.DEADLOCK,
-    Kind.LAGGING,
-    Kind.UNMATCHED,
-    Kind.INIT_INCOMPLETE,
-    Kind.RANK_MISSING,
-)
+FROM_CALLS = (Kind.MISMATCH, *FROM_ENDS)
 
 
 class LineFaults(NamedTuple):

@@ -9,7 +9,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.rows import Owner
-from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
 from ncclforensics.frames.source_order import FIRST_STEPS
@@ -85,7 +85,7 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation 
     A rank waits in its last call; if that is on a communicator with a member without a log, or with a log that shows no
     calls, it may wait for that one. Returns None where culprits are left.
     """
-    if diagnosis.verdict not in (Kind.LAGGING, Kind.UNMATCHED):
+    if diagnosis.verdict not in OF_ABSENCE:
         return None
     last_calls = {rank_id: job.last_call(rank_id) for rank_id in diagnosis.culprits}
     keys = {last["key"] for last in last_calls.values() if last}

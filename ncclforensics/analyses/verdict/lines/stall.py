@@ -20,11 +20,9 @@ from ncclforensics.analyses.verdict.lines.unequal_ends import (
     find_several_ends,
 )
 from ncclforensics.analyses.verdict.sources.stacks import is_standing_still
-from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
+from ncclforensics.analyses.verdict.vocabulary import FROM_ENDS, Sign
 from ncclforensics.data.variables import COLLECT_PROGRESS
 
-# Verdicts that compare where the logs end: they hold only if the job stood still.
-FROM_ENDS = (Kind.LAGGING, Kind.UNMATCHED, Kind.DEADLOCK, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
 MOST_CULPRITS = 0.25  # share of the ranks
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 PROGRESS = ("[Progress Thread]", "[Proxy Thread]")  # behind an error that such a thread returned
