@@ -161,7 +161,6 @@ def dialect() -> Dialect:
             end_regex=grammar_file.load("copied").part_regex("_traceback_behind"),
             time_regex=f"^(?:{grammar_file.load('copied').part_regex('_glued_time')})$",
             prefix="NCCL WARN ",
-            unshaped="warning",
         ),
         record_regex=grammar_file.load("copied").part_regex("_torch_record"),
         messages_inside=_messages_inside(),

@@ -121,7 +121,6 @@ class Quotation(NamedTuple):
     end_regex: str  # what a logger puts behind the text, in the same line
     time_regex: str  # a line that is only the time of the next one
     prefix: str  # of NCCL, as it would stand before the text
-    unshaped: str  # the frame of warnings without a shape of their own
 
 
 class MessageInside(NamedTuple):

@@ -64,7 +64,6 @@ FABRIC_SHAPE = {
     "unnamed": pl.Int32(),  # ports of hosts that no description names
     "aggregating": pl.Int32(),  # switches with a node of SHARP
 }
-SHAPE = ("uneven-uplinks", "uplinks-missing", "spine-short")  # of which a laboratory shows many
 
 
 def _named_hosts(graph: Graph) -> tuple[dict[str, list[Nic]], int]:

@@ -12,7 +12,6 @@ from ncclforensics.frames.columns import text_of
 PRINTER = ["source", "launcher_rank", "launcher_pid"]  # lines with equal values come from one program
 FAR = 40  # lines from the last call of a traceback to its error: the code, and what others print meanwhile
 LONGEST = 400  # lines of a traceback, from its heading to its error
-_CALL = ("pos", "line", "function", "file", "number")
 
 
 def with_places(

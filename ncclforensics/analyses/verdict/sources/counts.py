@@ -184,9 +184,7 @@ def _counted_in_memory(job: Job, shown_by: str) -> Counted:
 COUNTED_BY: dict[Source, Callable[[Job], Counted]] = {
     Source.DUMPS: _counted_by_dumps,
     Source.WATCHDOGS: _counted_by_watchdogs,
-    Source.INSPECTOR: partial(_counted_in_memory, shown_by=INSPECTOR),
-    Source.PROFILER: partial(_counted_in_memory, shown_by=PROFILER),
-    Source.REPORTS: partial(_counted_in_memory, shown_by=RAS),
+    **{source: partial(_counted_in_memory, shown_by=shown_by) for shown_by, source in IN_MEMORY.items()},
 }
 
 
