@@ -196,10 +196,21 @@ QUESTIONS = (
     ),
     Question(
         "whether the services and self-tests of a host's GPUs failed",
-        ("dcgm_link", "dcgm_result", "dcgm_health", "manager_service", "imex_state", "amd_errors"),
+        (
+            "dcgm_link",
+            "dcgm_result",
+            "dcgm_health",
+            "manager_service",
+            "manager_error",
+            "imex_state",
+            "amd_errors",
+            "monitor_error",
+            "check_result",
+            "firmware_state",
+        ),
         ("dcgm", "fabricmanager", "health"),
         "gpus",
-        ("gpu_test", "metric_value", "monitor_error", "check_result", "firmware_state", "manager_error"),
+        ("gpu_test", "metric_value"),
     ),
     Question(
         "how long each step of training took",
