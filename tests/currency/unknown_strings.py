@@ -59,9 +59,11 @@ TORCH_PREFIXES = (
 
 def main() -> None:
     """Print the unknown messages of every library named on the command line, one a line."""
+    listed: set[str] = set()  # wheels for several releases of CUDA hold the same texts
     for name in sys.argv[1:]:
         for library, data in libraries(Path(name)):
-            messages = [text for text in sorted(set(strings(data))) if is_message(text, library)]
+            messages = [text for text in sorted({*strings(data)} - listed) if is_message(text, library)]
+            listed.update(messages)
             unknown = list(unknown_messages(messages, is_fragmentary="torch" in library))
             print(f"# {library}: {len(unknown)} of {len(messages)} messages are unknown")
             for text in unknown:
