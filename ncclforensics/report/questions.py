@@ -210,7 +210,7 @@ QUESTIONS = (
         ),
         ("dcgm", "fabricmanager", "health"),
         "gpus",
-        ("gpu_test", "metric_value"),
+        ("gpu_test",),
     ),
     Question(
         "how long each step of training took",
