@@ -201,7 +201,7 @@ LINE_FORMATS = {
     "sonic": LineFormat("sonic collected", "pfc_head interface_head watchdog_queue", "ib-counters", PORT),
     # Timers of training programs beside their steps, and reports of straggler detectors.
     "step_timers": LineFormat(
-        "steptimers", "timer_head timer_list straggler_report comms_logged", "step-log", IS_SIDE_OUTPUT=True
+        "steptimers", "timer_head timer_list straggler_report comms_logged nvrx_report", "step-log", IS_SIDE_OUTPUT=True
     ),
     # Step lines of training programs: how long each step took.
     "steps": LineFormat(

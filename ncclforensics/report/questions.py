@@ -217,6 +217,6 @@ QUESTIONS = (
         ("training_step", "progress_bar"),
         ("steps",),
         "steps",
-        ("timer_head", "straggler_report", "script_wait"),
+        ("timer_head", "straggler_report", "nvrx_report", "script_wait"),
     ),
 )

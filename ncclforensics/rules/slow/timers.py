@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import evidence_lines
 
 # Timers of Megatron-LM that hold no waiting for all ranks; others end together on all of them.
 OWN_TIMERS = ("forward-compute", "backward-compute", "batch-generator")
@@ -16,6 +18,8 @@ MOSTLY = 0.75  # of the reports
 LONGER = 1.10  # times the median of the ranks
 APART = 1.25  # times the shortest of the ranks
 SLOWER = 0.95  # of the rate of the fastest rank
+LOW_SCORE = 0.75  # NVRx's own limits are 0.75 (library) and 0.7 (callback)
+MOST_NAMED = 3  # ranks
 
 
 @rule(Category.STRAGGLER, Severity.INFO, of=("rank_timer",))
@@ -94,3 +98,30 @@ def straggler_detector_names_a_rank(straggler_report: pl.DataFrame) -> Iterator[
         ranks=[rank],
         evidence=[Line(row["source"], row["line"]) for row in own.head(2).to_dicts()],
     )
+
+
+@rule(Category.STRAGGLER, Severity.WARNING, of=("nvrx_report",))
+def nvrx_names_a_slow_gpu(nvrx_report: pl.DataFrame) -> Iterator[Finding]:
+    """NVIDIA's resiliency extension (NVRx) scores a rank below its limit: its kernels take longer.
+
+    Means: the same kernels take at least a third longer on that GPU than on the fastest, or than before. Waiting is
+    not in the score, so the rank is no victim; that others wait for it is not shown.
+    Not when: ranks have unequal work, such as other experts, sequences or stages: then kernels of one name differ.
+    Do: compare clocks, power and temperature of that GPU with others; take profiler traces of 20 steps of all ranks.
+    Sources: nvidia-resiliency-ext, straggler_det_callback.py and straggler/reporting.py.
+    """
+    rows = nvrx_report.with_columns(text_of("form"), text_of("node"))
+    low = rows.filter((pl.col("score") < LOW_SCORE) | pl.col("form").is_in(["slower", "dropped"]))
+    by_rank = low.group_by("rank", maintain_order=True).agg(pl.col("node", "form").first(), pl.col("score").min())
+    for row in by_rank.sort("score", nulls_last=True).head(MOST_NAMED).to_dicts():
+        own = low.filter(rank=row["rank"])
+        scored = f"it scores {row['score']:.2f} of 1" if row["score"] is not None else "no score is printed"
+        dropped = "its kernels take longer than before" if row["form"] == "dropped" else "its kernels take longer"
+        yield Finding(
+            f"NVRx names rank {row['rank']} on {row['node']}: {dropped}",
+            scored,
+            "possible",
+            ranks=[row["rank"]],
+            hosts=[row["node"]],
+            evidence=evidence_lines(own.head(2)),
+        )
