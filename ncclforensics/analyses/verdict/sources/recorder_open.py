@@ -48,6 +48,7 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
     place = next(place for place in places if suspects.intersection(place.without_dump))
     calls = calls_at(recordings, place)
     where = f"{stand_text(row.rank for row in calls)} in {described(calls[0])}, {place_text(recordings, calls[0])}"
+    stacks: list[str] = []
     if len(absent) > 1:
         diagnosis = diagnose(job, Kind.UNDECIDABLE, where, [])
         diagnosis.remark(f"{ranks_text(absent)} left no Flight Recorder dump here: {EITHER_WAY}")
@@ -56,6 +57,7 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
         reason = f"{where}, and the log of {ranks_text(absent)} shows this call, too, but it left no dump"
         diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [])
         diagnosis.suspects, diagnosis.basis = sorted(suspects), Basis.DUMPS
+        stacks = [stacks_of(ranks_text(absent))]  # a process that is frozen writes no dump
     else:
         reason = (
             f"left no Flight Recorder dump here, while {where}: a rank that never made this call looks like that, and"
@@ -63,7 +65,7 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
         )
         diagnosis = diagnose(job, Kind.LAGGING, reason, sorted(suspects))
         diagnosis.doubt(Doubt.DUMP_NOT_WRITTEN)
-    diagnosis.collect = [stacks_of(ranks_text(absent)), COLLECT_DUMPS.format(ranks=ranks_text(absent))]
+    diagnosis.collect = [*stacks, COLLECT_DUMPS.format(ranks=ranks_text(absent))]
     set_call(diagnosis, calls[0])
     cite(job, diagnosis, "waiting", calls)
     return diagnosis
