@@ -142,6 +142,7 @@ QUESTIONS = (
             "deepep_timeout",
             "transfer_error",
             "ascend_error",
+            "mpi_box",
             "engine_load",
             "engine_rate",
             "gradient_error",
@@ -210,7 +211,7 @@ QUESTIONS = (
         ),
         ("dcgm", "fabricmanager", "health"),
         "gpus",
-        ("gpu_test",),
+        ("gpu_test", "metric_value"),
     ),
     Question(
         "how long each step of training took",

@@ -24,7 +24,7 @@ HANGS = {
     "timeout": "a call of PyTorch timed out",
     "ras": "two RAS reports show it",
     "stacks": "stacks show ranks that stand still",
-    Sign.STALLED: "the capture ended the ranks because none made progress",
+    Sign.STALLED: "no rank made progress until the capture ended them",
     Sign.LOOKS: "no rank made a call between the two looks",
 }
 FAILURES = {

@@ -29,18 +29,18 @@ def clog_rank_behind(clog_call: pl.DataFrame) -> Iterator[Finding]:
     for (comm,), calls in clog_call.group_by("comm", maintain_order=True):
         last = calls.sort("nth").group_by("rank").last().sort("rank")
         newest = max(last["nth"].to_list())
-        behind, leading = last.filter(pl.col("nth") < newest), last.filter(pl.col("nth") == newest)
-        if behind.is_empty() or behind.height >= leading.height:
+        lagging, leading = last.filter(pl.col("nth") < newest), last.filter(pl.col("nth") == newest)
+        if lagging.is_empty() or lagging.height >= leading.height:
             continue
-        stood = min(behind["nth"].to_list())
+        stood = min(lagging["nth"].to_list())
         missed = calls.filter((pl.col("nth") == stood + 1) & pl.col("rank").is_in(leading["rank"].implode()))
         is_open = missed["has_ended"].is_not_null().all() and not missed["has_ended"].any()
         if missed["has_ended"].any():  # it came to its end without them: another count, or another communicator
             continue
-        ranks = sorted(behind["rank"].to_list())
+        ranks = sorted(lagging["rank"].to_list())
         lacking = max(last["size"].to_list()) - last.height
         others = ranks_text(sorted(leading["rank"].to_list()))
-        own = behind.row(0, named=True)
+        own = lagging.row(0, named=True)
         yield Finding(
             title=f"{ranks_text(ranks)} of communicator {comm} made no call {stood + 1}, and {others} did",
             detail=f"it is {missed['call'][0]}{', which has ended nowhere' * is_open}; the last call of"
@@ -49,7 +49,7 @@ def clog_rank_behind(clog_call: pl.DataFrame) -> Iterator[Finding]:
             certainty="likely" if is_open and lacking <= 0 else "possible",
             role=Role.CAUSE,
             evidence=[
-                *(Line(row["source"], row["line"], "behind") for row in behind.head(2).to_dicts()),
+                *(Line(row["source"], row["line"], "lagging") for row in lagging.head(2).to_dicts()),
                 *(Line(row["source"], row["line"], "the others") for row in missed.head(2).to_dicts()),
             ],
         )

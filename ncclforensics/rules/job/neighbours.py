@@ -223,10 +223,10 @@ def ascend_failed(ascend_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
             rank=pl.coalesce("global_rank", "own_rank"), pid=pl.coalesce("pid", "own_pid"),
         )  # fmt: skip
         code = str(row["code"] or "")
-        says = f"HCCL reports {code}: {row['text']}" if code.startswith("EI") else row["number"]
-        says = says or f"the software of the NPU reports {code}: {row['text']}"
+        report = f"HCCL reports {code}: {row['text']}" if code.startswith("EI") else row["number"]
+        report = report or f"the software of the NPU reports {code}: {row['text']}"
         is_wait = row["form"] == "waited"
         detail = f"{'it waited for another rank; ' * is_wait}NCCL is not used on these devices"
-        finding = error_finding(placed, rank, f"{{processes}}: {says}", detail, "certain")
+        finding = error_finding(placed, rank, f"{{processes}}: {report}", detail, "certain")
         finding.role = Role.CONSEQUENCE if is_wait else Role.CAUSE
         yield finding

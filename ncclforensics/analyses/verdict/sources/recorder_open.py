@@ -65,7 +65,7 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
         )
         diagnosis = diagnose(job, Kind.LAGGING, reason, sorted(suspects))
         diagnosis.doubt(Doubt.DUMP_NOT_WRITTEN)
-    diagnosis.collect = [*stacks, COLLECT_DUMPS.format(ranks=ranks_text(absent))]
+    diagnosis.collect = stacks or [COLLECT_DUMPS.format(ranks=ranks_text(absent))]
     set_call(diagnosis, calls[0])
     cite(job, diagnosis, "waiting", calls)
     return diagnosis
