@@ -159,6 +159,20 @@ def test_every_screen_is_as_recorded(size: tuple[int, int], golden: Golden) -> N
     walk(LoadedApp(of(LAGGING)), steps, size)
 
 
+def test_a_timer_finds_a_page_that_lost_some_of_its_widgets() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press(str(list(TITLES).index("log") + 1))
+        await until(pilot, is_ready(app))
+        page = app.screen
+        assert isinstance(page, Log)
+        await page.query_one(LogLines).remove()
+        assert page.children
+
+        page.unless_closed(page._follow_growth)()
+
+    walk(LoadedApp(of(LAGGING)), steps, (80, 24))
+
+
 def test_the_screens_show_the_verdict_of_the_command_line() -> None:
     """The verdict, the culprit and every finding, taken from the same report."""
     report = of(LAGGING)

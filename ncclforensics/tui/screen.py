@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.events import Click
 from textual.screen import Screen
 from textual.widget import Widget
@@ -201,10 +203,10 @@ class Page(Screen[None]):
             self.query_one(selector, Static).update(text, layout=has_new_height or not before)
 
     def unless_closed(self, act: Callable[[], None]) -> Callable[[], None]:
-        """Return what a timer calls: a page that closes loses its widgets before its timers stop."""
+        """Return what a timer calls: a page that closes loses its widgets, one after the other, before its timers."""
 
         def call() -> None:
-            if self.children:
+            with suppress(NoMatches):
                 act()
 
         return call
