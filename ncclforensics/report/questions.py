@@ -172,6 +172,7 @@ QUESTIONS = (
             "ibdiagnet_stage",
             "omni_path_port",
             "opa_degraded",
+            "metric_value",
         ),
     ),
     Question(
@@ -211,7 +212,7 @@ QUESTIONS = (
         ),
         ("dcgm", "fabricmanager", "health"),
         "gpus",
-        ("gpu_test", "metric_value"),
+        ("gpu_test",),
     ),
     Question(
         "how long each step of training took",
