@@ -511,6 +511,7 @@ def test_ranks_that_make_no_progress_are_ended_but_not_before_their_first_call(
     end_all([child])
 
     assert ("no rank made progress for" in why) == bool(call)
+    assert child.ended == ("stalled" if call else "taken-down")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ POLL = 0.05  # seconds
 STACKS_AFTER = 0.5  # of --stall, in which no step ended
 KILL_AFTER = 2.0  # seconds from SIGTERM to SIGKILL
 GAVE_UP = 3  # the exit code of a rank whose call failed
-NO_PROGRESS = "no rank made progress"
 PACKAGES = Path(__file__).parents[2]
 STALLED, TAKEN_DOWN = "stalled", "taken-down"
 OUTCOMES = ("finished", "exit", "signal", "gave-up", STALLED, TAKEN_DOWN)
@@ -39,6 +38,7 @@ class Child:
     rank: int
     process: subprocess.Popen[bytes]
     ended: str = ""  # one of OUTCOMES
+    if_ended: str = TAKEN_DOWN  # the outcome where it has to be ended
     ended_at: float = 0.0  # monotonic clock
     time: str = ""  # as journals write it
 
@@ -66,17 +66,15 @@ def launch(plan: Plan, record: Path, progress: Progress) -> tuple[list[Child], s
     """Run the ranks of this process; return them, and the reason of an early end (or an empty text)."""
     journal = Journal(plan.folder / _launcher_file(plan))
     children: list[Child] = []
-    ended_early = ""
     try:
         with _rendezvous(plan) as rendezvous:
             for rank, local in plan.local_ranks[:1] if plan.program else plan.local_ranks:
                 children.append(_start(plan, record, rank, local, rendezvous))
-        ended_early = _watch(plan, children, progress)
-        return children, ended_early
+        return children, _watch(plan, children, progress)
     finally:  # also on Ctrl-C
         for child in children:
             child.poll()
-        end_all(children, STALLED if ended_early.startswith(NO_PROGRESS) else TAKEN_DOWN)
+        end_all(children)
         for child in children:
             journal.write(**_exit(child))
 
@@ -86,7 +84,7 @@ def _launcher_file(plan: Plan) -> str:
 
 
 def _exit(child: Child) -> dict[str, Any]:
-    outcome = {"ended": child.ended or TAKEN_DOWN, "code": child.code}
+    outcome = {"ended": child.ended or child.if_ended, "code": child.code}
     return {"time": child.time or now(), "node": host(), "process": child.process.pid, "rank": child.rank, **outcome}
 
 
@@ -144,6 +142,7 @@ def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
     stages = plan.stages
     peers: dict[Path, tuple[str, float]] = {}
     last_activity, last_change, has_stacks = (0, 0), time.monotonic(), False
+    journals = [plan.folder / f"journal.rank{child.rank}.jsonl" for child in children]
     while True:
         for child in children:
             child.poll()
@@ -164,14 +163,15 @@ def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
             return "a rank failed, and other ranks did not end by themselves"
         done = min(_count_lines(plan.folder / "measured.rank0.jsonl"), len(stages) - 1)
         progress(done, len(stages), stages[done])
-        journals = _journals(plan, children)
         activity = done, sum(map(_size, journals))
         if activity != last_activity:
             last_activity, last_change = activity, now
         is_in_steps = 0 < done <= plan.steps
         # PyTorch's watchdog sees no call for which NCCL still connects the ranks.
         if is_in_steps and now - last_change > plan.stall_s + 3 * GRACE_PERIOD and any(map(_has_calls, journals)):
-            return f"{NO_PROGRESS} for {now - last_change:.0f} s"
+            for child in alive:
+                child.if_ended = STALLED
+            return f"no rank made progress for {now - last_change:.0f} s"
         if not has_stacks and is_in_steps and now - last_change > plan.stall_s * STACKS_AFTER:
             # While the ranks still wait; not during measurements, which py-spy would disturb.
             take_stacks(plan.folder, {child.rank: child.process.pid for child in alive}, host())
@@ -186,10 +186,6 @@ def _update_peers(plan: Plan, peers: dict[Path, tuple[str, float]]) -> None:
     for path in plan.folder.glob("launcher.rank*.jsonl"):
         if path not in peers and (text := path.read_text(encoding="ascii").strip()):
             peers[path] = json.loads(text.splitlines()[0])["ended"], time.monotonic()
-
-
-def _journals(plan: Plan, children: list[Child]) -> list[Path]:
-    return [plan.folder / f"journal.rank{child.rank}.jsonl" for child in children]
 
 
 def _size(path: Path) -> int:
@@ -211,7 +207,7 @@ def _count_lines(path: Path) -> int:
         return 0
 
 
-def end_all(children: list[Child], outcome: str = TAKEN_DOWN) -> None:
+def end_all(children: list[Child]) -> None:
     """End all running children: request a stack trace, then SIGTERM, then SIGKILL, for each process group."""
     running = [child for child in children if not child.ended]
     for number in (signal.SIGUSR1, signal.SIGTERM):
@@ -223,4 +219,4 @@ def end_all(children: list[Child], outcome: str = TAKEN_DOWN) -> None:
     for child in children:  # a process group may outlive its leader
         child.send(signal.SIGKILL)
         child.process.wait()
-        child.ended = child.ended or outcome
+        child.ended = child.ended or child.if_ended
