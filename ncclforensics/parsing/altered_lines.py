@@ -8,6 +8,8 @@ line that matches another shape alone may go on, too, where the next lines bring
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import polars as pl
 
 from ncclforensics.grammar import grammar_file
@@ -75,10 +77,9 @@ def _unread_lines(matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.
     own, after = pl.col("text").str.strip_chars_end(" │┃║"), pl.col("following")
     seams = [own.str.tail(SEAM) + sign + after.str.head(SEAM) for sign in ("", " ")]
     anchors = dialect.answered_anchors
-    # The three ways at once: to make a search of so many words ready takes longer than the search in a few lines.
-    ways = pl.concat([unread.select(text=text)["text"] for text in (own, *seams)]).str.contains_any(anchors)
-    in_ways = [ways.slice(number * unread.height, unread.height).fill_null(value=False) for number in range(3)]
-    unread = unread.with_columns(states=in_ways[0] | in_ways[1] | in_ways[2])
+    ways = [unread.select(text=text)["text"] for text in (own, *seams)]
+    here, joined, apart = _searched(ways, lambda texts: texts.str.contains_any(anchors).fill_null(value=False))
+    unread = unread.with_columns(states=here | joined | apart)
     # A next line that has a shape of its own is no unread line, which this looks at anyway.
     read = rest.join(unread, on=PLACE, how="anti").filter(pl.col("text").str.contains_any(anchors))
     before = read.select("source", pl.col("line") - 1, is_before=True).unique()
@@ -97,11 +98,21 @@ def _lines_that_go_on(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, 
     pairs = known.join(following, on=PLACE).join(rows.select(*PLACE, "text").filter(is_short()), on=PLACE)
     own = pairs["text"]
     both = [own + sign + pairs["following"] for sign in ("", " ")]
-    words = pl.concat([own, *both]).str.extract_many(dialect.answered_anchors, overlapping=True).list.len()
-    counts = [words.slice(number * pairs.height, pairs.height) for number in range(3)]
+    here, joined, apart = _searched(
+        [own, *both], lambda texts: texts.str.extract_many(dialect.answered_anchors, overlapping=True).list.len()
+    )
     states = pairs.select(PLACE).join(answered_shapes(matched, dialect), on=PLACE, how="semi")
-    gains = pairs.filter((counts[1] > counts[0]) | (counts[2] > counts[0])).select(PLACE)
+    gains = pairs.filter((joined > here) | (apart > here)).select(PLACE)
     return pl.concat([states, gains]).unique(maintain_order=True).with_columns(is_known=True)
+
+
+def _searched(texts: list[pl.Series], search: Callable[[pl.Series], pl.Series]) -> list[pl.Series]:
+    """Return what a search finds in columns of one height, which it goes through at once.
+
+    To make a search of so many words ready takes longer than the search in a few lines.
+    """
+    found, height = search(pl.concat(texts)), len(texts[0])
+    return [found.slice(number * height, height) for number in range(len(texts))]
 
 
 def _candidates(lines: pl.DataFrame) -> pl.DataFrame:
