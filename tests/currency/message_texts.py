@@ -1,9 +1,10 @@
-"""List the texts of NCCL's warnings, or of its notes, from its sources, as format strings.
+"""List the texts of NCCL's warnings, or of its notes, from its sources or a library, as format strings.
 
     python -m tests.currency.message_texts warning 2.30.7 SOURCES > LIST
 
-`SOURCES` is the folder `src` of a release. `warning_texts.txt` and `info_texts.txt` hold the lists of several releases,
-each text once: the releases that print it, a tab, and the text.
+`SOURCES` is the folder `src` of a release, or, from 2.31 on, its wheel or library. `warning_texts.txt` and
+`info_texts.txt` hold the lists of the newest three minor releases, each text once: the releases that print it, a tab,
+and the text.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-WARNING, INFO = "warning", "info"
+from tests.currency.library_texts import INFO, WARNING, libraries, messages
+
 # A call with a literal text, which macros put together of strings, names and the conversions of <inttypes.h>.
 TEXT = r'((?:"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*|\\?\s)+)[,)]'
 CALLS = {
@@ -27,7 +29,12 @@ LETTERS = re.compile(r"(?<!%)[A-Za-z]{2}")
 def main() -> None:
     """Print the texts of one release."""
     level, release, folder = sys.argv[1:]
-    for text in sorted({text for path in sorted(Path(folder).rglob("*.*")) for text in texts(path, level)}):
+    path = Path(folder)
+    if path.is_dir():
+        found = {text for file in path.rglob("*.*") for text in texts(file, level)}
+    else:
+        found = {text for _, library in libraries(path) for text in texts_of_library(library, level)}
+    for text in sorted(found):
         print(release, text, sep="\t")
 
 
@@ -42,6 +49,14 @@ def texts(path: Path, level: str) -> Iterator[str]:
         ]
         text = "".join(parts).partition("\\n")[0].replace('\\"', '"')
         if '"' in call.group(1) and LETTERS.search(text):
+            yield text
+
+
+def texts_of_library(library: bytes, level: str) -> Iterator[str]:
+    """The first lines of the messages of one level that a library prints."""
+    for found, message in messages(library):
+        text = message.partition("\n")[0]
+        if found == level and LETTERS.search(text):
             yield text
 
 

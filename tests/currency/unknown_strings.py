@@ -2,17 +2,15 @@
 
     python -m tests.currency.unknown_strings WHEEL_OR_LIBRARY…
 
-The format strings of a library's read-only data stand for the lines it can print. One is known if it could have printed
-an example of a grammar, or if a pattern matches it with its conversions filled in. Strings that look like no message
-are left out, so the list is a help for readers and not a proof.
+The format strings of a library stand for the lines it can print; NCCL's code gives their level. One is known if it
+could have printed an example of a grammar, or if a pattern matches it with its conversions filled in. Where no level
+shows, strings that look like no message are left out: then the list is a help for readers and not a proof.
 """
 
 from __future__ import annotations
 
 import re
-import struct
 import sys
-import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -20,8 +18,9 @@ from ncclforensics.formats.nccl import dialect
 from ncclforensics.grammar import grammar_file
 from ncclforensics.inputs import lines
 from ncclforensics.parsing.matching import match
+from tests.currency.library_texts import INFO, WARNING, contents, libraries
+from tests.currency.message_texts import texts_of_library
 
-LIBRARIES = ("libnccl.so", "libtorch_cpu.so", "libtorch_cuda.so")  # inside a wheel
 CATCH_ALL = {"unknown", "warning", "plugin_warning", "c10d_note", "exception"}
 SHORTEST = 14  # characters of a message
 CONVERSION = re.compile(r"%[-+ #0]*[0-9*]*(?:\.[0-9*]+)?(?:hh|h|ll|l|z|j|t|L)?([diouxXeEfgGcspaA%])")
@@ -58,46 +57,37 @@ TORCH_PREFIXES = (
 
 
 def main() -> None:
-    """Print the unknown messages of every library named on the command line, one a line."""
+    """Print the unknown messages of every library named on the command line, one a line, by their level if it shows."""
     listed: set[str] = set()  # wheels for several releases of CUDA hold the same texts
     for name in sys.argv[1:]:
         for library, data in libraries(Path(name)):
-            messages = [text for text in sorted({*strings(data)} - listed) if is_message(text, library)]
-            listed.update(messages)
-            unknown = list(unknown_messages(messages, is_fragmentary="torch" in library))
-            print(f"# {library}: {len(unknown)} of {len(messages)} messages are unknown")
-            for text in unknown:
-                print("\n".join(stub(text)) if "torch" not in library else repr(text)[1:-1])
+            for level, prefixes, texts in _by_level(library, data):
+                found = sorted({*texts} - listed)
+                listed.update(found)
+                unknown = list(unknown_messages(found, is_fragmentary="torch" in library, prefixes=prefixes))
+                print(f"# {library}: {len(unknown)} of {len(found)} messages{level} are unknown")
+                for text in unknown:
+                    print("\n".join(stub(text, prefixes[0])) if "torch" not in library else repr(text)[1:-1])
 
 
-def libraries(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of the libraries in a wheel, or of the library itself."""
-    if path.suffix != ".whl":
-        yield path.name, path.read_bytes()
+def _by_level(library: str, data: bytes) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
+    """Level in words, prefixes of such lines, and the texts of a library; all texts at once if no level shows."""
+    of_levels = [
+        (f" of level {level}", (prefix,), [*texts_of_library(data, level)])
+        for level, prefix in ((WARNING, WARNING_PREFIX), (INFO, NOTE_PREFIX))
+    ]
+    if any(texts for _, _, texts in of_levels):
+        yield from of_levels
         return
-    with zipfile.ZipFile(path) as wheel:
-        for name in wheel.namelist():
-            if Path(name).name.startswith(LIBRARIES):
-                yield Path(name).name, wheel.read(name)
+    prefixes = TORCH_PREFIXES if "torch" in library else NCCL_PREFIXES
+    yield "", prefixes, [text for text in strings(data) if is_message(text, library)]
 
 
 def strings(library: bytes) -> Iterator[str]:
     """The printable strings, each ended by a zero byte, in the read-only data of a 64-bit ELF library."""
-    for _, section in sections(library, ".rodata"):
-        for found in TEXT.finditer(section):
+    for _, content in contents(library, ".rodata"):
+        for found in TEXT.finditer(content):
             yield found.group()[:-1].decode("ascii")
-
-
-def sections(library: bytes, name: str) -> Iterator[tuple[int, bytes]]:
-    """The sections of an ELF file whose name begins so, and where each is in it (System V ABI, chapter 4)."""
-    (headers,) = struct.unpack_from("<Q", library, 40)
-    size, count, of_names = struct.unpack_from("<HHH", library, 58)
-    entries = [struct.unpack_from("<IIQQQQ", library, headers + size * number) for number in range(count)]
-    names = entries[of_names][4]
-    for entry in entries:
-        start = names + entry[0]
-        if library[start : library.index(b"\0", start)].decode().startswith(name):
-            yield entry[4], library[entry[4] : entry[4] + entry[5]]
 
 
 def is_message(text: str, library: str) -> bool:
@@ -107,8 +97,10 @@ def is_message(text: str, library: str) -> bool:
     return not OTHER.search(text) and ("torch" not in library or bool(OF_PROCESS_GROUPS.search(text)))
 
 
-def unknown_messages(messages: Iterable[str], *, is_fragmentary: bool, prefixes: tuple[str, ...] = ()) -> Iterator[str]:
-    """The messages that no grammar knows, behind any of these prefixes, or all that such lines may have.
+def unknown_messages(
+    messages: Iterable[str], *, is_fragmentary: bool, prefixes: tuple[str, ...] = NCCL_PREFIXES
+) -> Iterator[str]:
+    """The messages that no grammar knows, behind any of these prefixes.
 
     `is_fragmentary`: they are parts that a stream of C++ puts together.
     """
@@ -119,11 +111,11 @@ def unknown_messages(messages: Iterable[str], *, is_fragmentary: bool, prefixes:
         left = [text for text in wanted if text not in examples and not any(text in literal for literal in literals)]
     else:
         left = [text for text in wanted if not re.search(_as_regex(text), examples, re.MULTILINE)]
-    known = _matching(left, prefixes or (TORCH_PREFIXES if is_fragmentary else NCCL_PREFIXES))
+    known = _matching(left, prefixes)
     yield from (text for text in left if text not in known)
 
 
-def stub(message: str) -> Iterator[str]:
+def stub(message: str, prefix: str = WARNING_PREFIX) -> Iterator[str]:
     """The lines of a grammar for a message of NCCL: an example, its meaning to be filled in, and its first words.
 
     >>> print("\\n".join(stub("Failed to find rank %d in comm %p")))
@@ -132,7 +124,7 @@ def stub(message: str) -> Iterator[str]:
         | _note "Failed to find rank " MESSAGE -> FORM
     """
     begin = CONVERSION.split(message.split("\n")[0])[0].replace("\\", "\\\\").replace('"', '\\"')
-    yield f"//> {WARNING_PREFIX}{_filled(message, *FILLINGS[0])}"
+    yield f"//> {prefix}{_filled(message, *FILLINGS[0])}"
     yield "//! KIND CATEGORY FORM: WHAT IT MEANS -> WHAT TO DO"
     literal = f'"{begin}" ' if begin else ""
     yield f"    | _note {literal}MESSAGE -> FORM"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ncclforensics.data.variable_catalogue import READ
 from ncclforensics.data.versions import release
-from tests.currency.unknown_strings import libraries, sections
+from tests.currency.library_texts import contents, libraries
 
 UNTAGGED = ("2.31.2", "2.32.3")  # releases of NCCL in the registry whose sources are not public yet
 TORCH = (
@@ -204,9 +204,9 @@ def of_library(wheel: Path) -> Readings:
     need not end with a zero, so names are also taken from where the code points to.
     """
     ((file, library),) = libraries(wheel)
-    texts = b"".join(data for _, data in sections(library, ".rodata"))
+    texts = b"".join(data for _, data in contents(library, ".rodata"))
     names = {name.decode(): "" for name in re.findall(rb"(?<=\0)NCCL_[A-Z0-9_]+(?=\0)", texts)}
-    start, code = next(iter(sections(library, ".text")))
+    start, code = next(iter(contents(library, ".text")))
     for pointer in LOAD_ADDRESS.finditer(code):
         if name := NAME_ENDED.match(library, start + pointer.end() + _signed(pointer[1])):
             names.setdefault(name[1].decode(), "")
