@@ -77,15 +77,15 @@ def test_all_views_list_what_was_found_elsewhere_below_the_verdict() -> None:
 
 def test_all_views_state_one_cause() -> None:
     report = of("the-link-of-the-peer-goes-down")
-    stated = "Cause (likely): the link of ens1np0 went down on node-b"
+    stated = "Cause: the link of ens1np0 went down on node-b"
 
     assert stated in text_report.text(report)
     assert stated in text_screen.screen(report, width=120)
-    assert "**Cause** (likely): The link of ens1np0 went down on node-b" in markdown.markdown(report)
-    assert "Cause (likely):</strong> The link of ens1np0 went down on node-b" in postmortem.html(report, COVER).decode()
+    assert "**Cause**: The link of ens1np0 went down on node-b" in markdown.markdown(report)
+    assert "Cause:</strong> The link of ens1np0 went down on node-b" in postmortem.html(report, COVER).decode()
     assert stated in card.svg(report, COVER).decode()
     first = build_incident(report, Citer(report)).nodes[0].sections[0]
-    assert (first.title, first.lines) == ("Cause", ["(likely) the link of ens1np0 went down on node-b."])
+    assert (first.title, first.lines) == ("Cause", ["The link of ens1np0 went down on node-b."])
 
 
 @pytest.mark.parametrize("everything", [False, True])

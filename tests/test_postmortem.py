@@ -218,9 +218,9 @@ def test_a_sure_cause_stands_beside_the_verdict_that_followed_from_it() -> None:
     report = of("a-cable-goes-bad-under-a-job")
     title = "the link of node-b mlx5_0 port 1 went down (to leaf-1 port 2)"
 
-    assert f"Cause (likely):</strong> T{title[1:]}." in page(report)
-    assert "**Cause** (likely): The link of node-b mlx5_0 port 1 went down" in markdown.markdown(report)
-    assert f"Cause (likely): {title}" in card.svg(report, COVER).decode()
+    assert f"Cause:</strong> T{title[1:]}." in page(report)
+    assert "**Cause**: The link of node-b mlx5_0 port 1 went down" in markdown.markdown(report)
+    assert f"Cause: {title}" in card.svg(report, COVER).decode()
 
 
 def test_a_card_is_a_picture_of_the_size_that_chats_show() -> None:

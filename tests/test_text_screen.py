@@ -58,14 +58,14 @@ def is_advice(step: str) -> bool:
     return text.startswith(OPENINGS) and "`" not in text + command
 
 
-def last_lines(report: Report, *, everything: bool = False) -> str:
+def shown_lines(report: Report, *, everything: bool = False) -> str:
     commands = {command.line for row in report.verdicts[:1] for command in report.run_now(row)}
     commands |= {split_step(step)[1] for step in steps_of(report)}
     lines = screen(report, width=WIDTH, height=HEIGHT, everything=everything).splitlines()
     assert all(len(line) <= WIDTH or line.strip() in commands for line in lines)
     rows = [line[start : start + WIDTH] for line in lines for start in range(0, max(len(line), 1), WIDTH)]
-    assert everything or len(rows) < HEIGHT
-    return squeezed("".join(rows[1 - HEIGHT :]))
+    assert len(rows) < HEIGHT
+    return squeezed("".join(rows))
 
 
 @pytest.mark.one_in(3)
@@ -73,7 +73,7 @@ def last_lines(report: Report, *, everything: bool = False) -> str:
 def test_the_last_screen_shows_the_verdict_and_what_to_run_now(incident: Incident) -> None:
     reports = [(checked(incident).report, True)] + [(answer(incident).report, False)] * incident.is_hang
     for report, everything in reports:
-        shown = last_lines(report, everything=everything)
+        shown = shown_lines(report, everything=everything)
         assert all(map(is_advice, steps_of(report)))
         for row in report.verdicts[:1]:
             finding = report.finding_of(row)
@@ -91,7 +91,7 @@ def of(name: str) -> Report:
 
 
 def test_a_sure_cause_stands_above_what_is_not_decided() -> None:
-    shown = last_lines(of("two-ranks-disagree-on-a-size"))
+    shown = shown_lines(of("two-ranks-disagree-on-a-size"))
 
     assert shown.index("ERROR(certain)") < shown.index("theydonotshowwhichcallitstopped")
     assert "UNDECIDABLE" not in shown
@@ -146,7 +146,7 @@ def test_the_ranks_of_one_host_are_looked_at_by_one_command(tmp_path: Path) -> N
     plan = Plan(nodes=4, gpus_per_node=8, tp=8, version="2.27.7", fault=Fault(FaultKind.LAGGING, culprits))
     generate(plan, tmp_path)
     report = analyze(tmp_path)
-    shown = last_lines(report)
+    shown = shown_lines(report)
 
     of_processes, of_machine = report.run_now(report.verdicts[0])
     pids = report.run["rank"].filter(pl.col("rank").is_in(culprits)).sort("rank")["pid"]
@@ -163,7 +163,7 @@ def test_a_second_rank_behind_and_a_rank_without_log_stand_beside_a_mismatch(tmp
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-9]))
 
     report = analyze(str(tmp_path))
-    text = squeezed(last_lines(report))
+    text = squeezed(shown_lines(report))
 
     assert squeezed("rank 19 on gpu-d002 differs") in text
     assert squeezed("waiting: ranks 0-4, 6-11, 13-18, 20-23 (21 of 23)") in text
@@ -218,8 +218,8 @@ def test_the_only_silent_rank_is_the_suspect_in_the_headline() -> None:
 
 
 def test_what_shows_the_hang_and_its_time_stand_on_one_line(tmp_path: Path) -> None:
-    assert "Taken from you: the job stands still; no line of these logs shows it." in screen(
-        of("one-rank-stops-before-an-allreduce"), width=WIDTH
+    assert "Assumed, since you ask about a hang: the job stands still. No line of these logs shows it." in screen(
+        of("one-rank-stops-before-an-allreduce"), width=120
     )
     assert "Hung: yes; a call of PyTorch timed out." in screen(
         of("three-ranks-time-out-and-one-is-silent"), width=WIDTH
@@ -247,7 +247,7 @@ def test_ranks_without_a_number_are_counted(tmp_path: Path) -> None:
     lines = [f"node1:{pid}:{pid} [{pid - 10}] {channel}\n" for pid in range(10, 14)]
     (tmp_path / "job.log").write_text("".join([*lines, crash.format(10), crash.format(11)]))
 
-    shown = last_lines(analyze([tmp_path]))
+    shown = shown_lines(analyze([tmp_path]))
 
     assert squeezed("waiting: 2 of 4") in squeezed(shown)
 
@@ -454,7 +454,7 @@ def test_a_verdict_is_never_without_evidence_on_a_small_terminal(incident: Incid
 def test_the_reason_of_a_verdict_is_not_repeated_by_its_cause() -> None:
     shown = screen(of("a-rehearsed-crash"), width=WIDTH)
 
-    assert "Cause (certain): rank 2 on vm was killed by SIGKILL." in shown
+    assert "Cause: rank 2 on vm was killed by SIGKILL." in shown
     assert "Rank 2 ended by SIGKILL" not in shown
     assert "never called AllReduce" in screen(of("one-rank-stops-before-an-allreduce"), width=WIDTH)
     assert "did not make the call" in screen(of("one-rank-stops-before-an-allreduce"), width=WIDTH)
@@ -474,3 +474,27 @@ def test_a_call_without_root_or_reduction_shows_none() -> None:
     assert "≠ datatype" in shown
     assert "root" not in shown
     assert " op " not in shown
+
+
+def test_check_shows_findings_before_tables_and_names_the_tables_that_do_not_fit() -> None:
+    report = checked(Incident(INCIDENTS / "a-cable-goes-bad-under-a-job")).report
+
+    full, small = (screen(report, width=WIDTH, height=height, everything=True) for height in (math.inf, HEIGHT))
+
+    assert full.index("FINDINGS (ncclforensics explain RULE)") < full.index("\nRUN\n") < full.index("NOT IN THESE LOGS")
+    assert "\nRUN\n" not in small
+    assert "the run, what is not in these logs" in " ".join(small.split())
+
+
+def test_a_benchmark_is_judged_by_its_best_size_beside_what_such_hosts_reach() -> None:
+    shown = screen(checked(Incident(INCIDENTS / "a-healthy-benchmark")).report, width=120, everything=True)
+
+    assert "such hosts reach" in shown.partition("\nBENCHMARKS")[0]
+    assert "average" not in shown
+
+
+def test_a_cause_shows_how_sure_it_is_only_where_it_is_less_sure_than_the_verdict() -> None:
+    shown = screen(of("a-rehearsed-crash"), width=WIDTH)
+
+    assert "RANK-DIED  (certain)" in shown
+    assert "  Cause: " in shown

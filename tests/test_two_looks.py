@@ -238,7 +238,7 @@ def test_a_further_call_shows_that_the_job_goes_on_in_copies_too(look: Any, tmp_
     assert "further calls" in hang["reason"]
     shown = screen(analyze([str(tmp_path / "copied")], since_look=str(first)), width=120)
     assert "Hung: no; ranks made further calls since the earlier look." in shown
-    assert "Taken from you" not in shown
+    assert "since you ask" not in shown
 
 
 def test_a_redacted_report_says_of_two_looks_what_the_report_says(look: Any, tmp_path: Path) -> None:
@@ -289,6 +289,6 @@ def test_a_standstill_that_no_line_shows_is_taken_from_whoever_asks(tmp_path: Pa
 
     assert hang["standstill"] == check["standstill"] == {"shown": False, "by": []}
     assert hang["certainty"] == check["certainty"] == "likely"
-    assert "Taken from you: the job stands still" in of_hang
+    assert "since you ask about a hang: the job stands still" in of_hang
     assert "Only if the job stands still" in of_check
     assert "Hung: " not in of_hang + of_check

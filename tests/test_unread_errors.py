@@ -228,7 +228,7 @@ def test_check_does_not_say_that_its_user_knows_of_a_standstill(tmp_path: Path) 
     (tmp_path / "job.log").write_text("".join(bootstrap.format(pid=pid) for pid in (5, 6)))
     hang, check = (analyze([str(tmp_path / "job.log")], everything=everything) for everything in (False, True))
 
-    assert "Taken from you: the job stands still" in screen(hang, width=120)
+    assert "since you ask about a hang: the job stands still" in screen(hang, width=120)
     assert "Only if the job stands still" in screen(check, width=120)
 
 

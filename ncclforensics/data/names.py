@@ -109,14 +109,14 @@ COMMANDS = (
 
 
 def sentence(text: str) -> str:
-    """Make a text a sentence: capitalised, unless it begins with a command, with a full stop.
+    """Make a text a sentence: capitalised, unless it begins with a command, with a full stop unless it is cut.
 
-    >>> sentence("see dmesg"), sentence("ulimit -l unlimited")
-    ('See dmesg.', 'ulimit -l unlimited.')
+    >>> sentence("see dmesg"), sentence("ulimit -l unlimited"), sentence("it raised ValueError: a…")
+    ('See dmesg.', 'ulimit -l unlimited.', 'It raised ValueError: a…')
     """
     first = text.partition(" ")[0].rstrip(",;:")
     begun = text if first in COMMANDS else text[:1].upper() + text[1:]
-    return begun + "." * (not begun.endswith("."))
+    return begun + "." * (not begun.endswith((".", "…")))
 
 
 def shown(value: object) -> object:

@@ -41,6 +41,11 @@ class Cause(NamedTuple):
         """What happened."""
         return self.finding.title
 
+    def label(self, answer: Answer) -> str:
+        """`Cause`, and how sure it is where that is less sure than the verdict that it explains."""
+        is_less = CERTAINTIES.index(self.certainty) > CERTAINTIES.index(answer.certainty)
+        return f"Cause ({self.certainty})" if is_less else "Cause"
+
 
 class Relations:
     """Which jobs of a run a finding concerns, and which failures it explains."""

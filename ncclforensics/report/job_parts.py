@@ -34,7 +34,11 @@ class Rival(NamedTuple):
     def text(self) -> str:
         """What it is, and what speaks against it, as a sentence."""
         fault = fault_text(self.fault, ranks_text(self.ranks))
-        return f"{fault}, if {' and '.join(self.assumes)} ({self.cost})" if self.assumes else f"{fault} {self.against}"
+        if not self.assumes:
+            return f"{fault} {self.against}"
+        how_rare = {"ordinary": "not unusual"}.get(self.cost, self.cost)
+        fault = "this answer is wrong" if self.fault == Kind.UNDECIDABLE else f"{fault},"
+        return f"{fault} if {' and '.join(self.assumes)} ({how_rare})"
 
 
 class OtherFailure(NamedTuple):

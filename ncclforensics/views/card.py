@@ -73,7 +73,7 @@ def _content(report: Report, cover: Cover) -> dict[str, Any]:
         "certainty": certainty_text(rows[0].verdict, rows[0].certainty).strip(" ()") if rows else "",
         "severity": report.severity_of(rows[0]) if rows else "info",
         "title": _lines(cover.title, TITLE_WIDTH, TITLE_LINES),
-        "cause": _lines(f"Cause ({first.certainty}): {first.title}", CAUSE_WIDTH, CAUSE_LINES) if first else [],
+        "cause": _lines(f"{first.label(rows[0])}: {first.title}", CAUSE_WIDTH, CAUSE_LINES) if first else [],
         "coverage": _lines(coverage(report).plain, FOOT_WIDTH, 1)[0],
         "cells": list(_cells(hosts)),
         "legend": f"one square per {'host' if hosts.is_folded else 'rank'}" if hosts.hosts else "",

@@ -12,13 +12,14 @@ from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.summary import not_shown, summary
 from ncclforensics.report.without_job import reason_without_job, steps_without_job, verdict_without_job
 from ncclforensics.rules.finding import Finding
-from ncclforensics.views import json_report, markdown_slow, postmortem_parts, text_report
+from ncclforensics.views import json_report, markdown_slow, postmortem_parts
 from ncclforensics.views.author_note import Cover
 from ncclforensics.views.headline import cause, headline, shown_verdicts
 from ncclforensics.views.markdown_syntax import code, details, fenced, inline, table
 from ncclforensics.views.rank_map import HostRanks, Part, RankMap
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import render_text
+from ncclforensics.views.text_measured import measurements
 from ncclforensics.views.text_times import hang_text
 
 LONGEST = 65_536  # characters that GitHub takes; GitLab takes more
@@ -120,7 +121,7 @@ def _job(report: Report, answer: Answer, title: str, most: int, *, is_worst: boo
     sure = certainty_text(answer.verdict, answer.certainty)
     yield f"**{answer.verdict}**{sure}. {inline(' '.join(sentence(text) for text in texts))}\n"
     if is_worst and (first := cause(report)):
-        yield f"**Cause** ({first.certainty}): {inline(sentence(first.title))}\n"
+        yield f"**{first.label(answer)}**: {inline(sentence(first.title))}\n"
     if job["chain"]:
         rows = [(word, inline(text), code(at)) for word, text, at in job["chain"]]
         yield _long_table("What began it, and what followed", ("", "what happened", "at"), rows, most)
@@ -216,7 +217,7 @@ def _evidence(lines: list[Row]) -> str:
 
 def _run(report: Report, most: int) -> Iterator[str]:
     """Return what was measured, what these logs cannot show, the run and the files."""
-    if measured := text_report.measurements(report):
+    if measured := measurements(report):
         yield "### Measured\n"
         yield fenced(render_text(measured, width=120, color=False).lstrip("\n"))
     if questions := not_shown(report.run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
 import polars as pl
@@ -13,6 +14,7 @@ from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, HALVES, machine_of
 from ncclforensics.data.names import bandwidth_text, bytes_text, known, printable
 from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report
+from ncclforensics.rules.shared.benchmark_text import called
 from ncclforensics.views.plots import MIN_SIZES, plot
 from ncclforensics.views.text_layout import heading, indented, table_with_header
 
@@ -22,23 +24,30 @@ LARGEST = 4  # sizes
 Row = dict[str, Any]
 
 
-def benchmarks(report: Report, verbose: bool) -> list[RenderableType]:
-    """List all runs of nccl-tests in the order of the files, and other tests."""
+class Detail(IntEnum):
+    """How much is shown of a run of nccl-tests: also the largest sizes, and a plot of all."""
+
+    PLOT = 0
+    SIZES = 1
+    LIST = 2
+
+
+def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> list[RenderableType]:
+    """List all runs of nccl-tests in the order of the files."""
     rows = report.run["benchmark"].to_dicts()
-    others = _others(report)
     if not rows:
-        return others
+        return []
     shown = rows if verbose else rows[:MOST]
     parts: list[RenderableType] = [heading("BENCHMARKS"), indented(_list(shown))]
     if len(shown) < len(rows):
         parts.append(indented(Text(f"and {len(rows) - len(shown)} more", style="dim")))
-    if len(rows) <= DRAWN or verbose:
+    if detail < Detail.LIST and (len(rows) <= DRAWN or verbose):
         for row in rows:
-            parts += _details(row, report.run["measurement"])
-    return parts + others
+            parts += _details(row, report.run["measurement"], detail)
+    return parts
 
 
-def _others(report: Report) -> list[RenderableType]:
+def other_tests(report: Report) -> list[RenderableType]:
     """List tests of links and of GPU pairs: one line each, or one for all tests of a device where there are many."""
     links = report.run["link_measurement"]
     tables = table_with_header("test", "device", "runs", "sizes", "best", "least", "typical latency", figures=True)
@@ -78,16 +87,34 @@ def _others(report: Report) -> list[RenderableType]:
 
 
 def _list(rows: list[Row]) -> Table:
-    table = table_with_header("", "ranks", "hosts", "rows", "average", "best busbw", "at", "wrong", "", figures=True)
+    table = table_with_header("", "ranks", "hosts", "sizes", "best busbw", "at", "expected", "wrong", "", figures=True)
     for row in rows:
         table.add_row(
             printable(row["collective"] or "?"), known(row["nranks"]), known(_hosts(row)),
             str(row["rows"]), *([""] * 4 if not row["rows"] else [
-                known(row["average"]), _figure(row["max_busbw"]), _size(row["max_size"]), _wrong(row),
+                _figure(row["max_busbw"]), _size(row["max_size"]), _expected_text(row), _wrong(row),
             ]),
             Text("" if row["is_complete"] else "cut off" if _has_head(row) else "a part", style="bold yellow"),
         )  # fmt: skip
     return table
+
+
+def reached(row: Row) -> str:
+    """Say what a run reached at best, and what hosts of this kind reach; empty if it measured nothing.
+
+    An average over all sizes would say little: latency decides the small ones.
+    """
+    if row["max_busbw"] is None:
+        return ""
+    best = f"{called(row)} reaches {_figure(row['max_busbw'])} at {_size(row['max_size'])}"
+    levels = _expected_text(row)
+    return f"{best}; what such hosts reach is not known" if levels == "?" else f"{best}; such hosts reach {levels}"
+
+
+def _expected_text(row: Row) -> str:
+    """Format the busbw that hosts of this kind reach, if that is known."""
+    levels = expected(row)
+    return f"{levels[0]:.0f} to {levels[-1]:.0f} GB/s" if levels else "?"
 
 
 def _hosts(row: Row) -> int | None:
@@ -119,7 +146,7 @@ def _size(size: int | None) -> str:
     return "?" if size is None else bytes_text(size)
 
 
-def _details(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
+def _details(row: Row, measurement: pl.DataFrame, detail: Detail) -> list[RenderableType]:
     measured = measurement.filter((pl.col("benchmark") == row["benchmark"]) & pl.col("busbw").is_finite())
     sizes = measured["size"].unique().sort()
     if sizes.is_empty():
@@ -139,7 +166,7 @@ def _details(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
         table.add_row((f"{printable(label)}: " if label else "") + bytes_text(int(str(size))), *cells)
     title = Text(f"\n{row['collective'] or '?'}, the largest sizes", style="dim")
     parts: list[RenderableType] = [indented(title), indented(table)]
-    if sizes.len() >= MIN_SIZES and (measured["busbw"] > 0).any():
+    if detail is Detail.PLOT and sizes.len() >= MIN_SIZES and (measured["busbw"] > 0).any():
         parts.append(indented(Text("\n" + _plot(row, measured))))
     return parts
 

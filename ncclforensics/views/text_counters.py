@@ -27,13 +27,19 @@ NOTIFICATIONS = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets") 
 FIGURES = (3, 4, 5)  # columns of numbers
 
 
-def counters(report: Report, verbose: bool) -> list[RenderableType]:
-    """List the ports by state and rate, and the counters of errors and congestion, increases first."""
+def ports(report: Report) -> list[RenderableType]:
+    """List the ports by state and rate, and their GIDs."""
     parts: list[RenderableType] = []
     if states := _states(report.run["port_state"]):
         parts += [heading("PORTS"), *(indented(Text(line)) for line in states)]
     if gids := _gids(report.run["port_gid"]):
         parts += [heading("GIDS"), *(indented(Text(line)) for line in gids[:MOST]), *_more(len(gids) - MOST)]
+    return parts
+
+
+def counters(report: Report, verbose: bool) -> list[RenderableType]:
+    """List the counters of errors and congestion, increases first."""
+    parts: list[RenderableType] = []
     if grew := increased_counters(report):
         shown = grew if verbose else grew[:MOST]
         parts += [heading("COUNTERS THAT GREW"), indented(_grown(shown, report))]

@@ -80,13 +80,15 @@ def _links(count: int) -> str:
 
 
 def _usual_links(rows: pl.DataFrame, level: int, top: int) -> str:
-    """`32 up, 31 hosts`: what most switches of a level have."""
+    """`each 32 uplinks, 31 hosts`: what most switches of a level have."""
     columns = (
-        [("uplinks", "up")] * (level < top)
-        + [("downlinks", "down")] * (level > 1)
+        [("uplinks", "uplinks")] * (level < top)
+        + [("downlinks", "downlinks")] * (level > 1)
         + [("hosts", "hosts")] * (level == 1)
     )
-    return ", ".join(f"{int(str(rows[column].mode().max()))} {word}" for column, word in columns)
+    return "each " * (rows.height > 1) + ", ".join(
+        f"{int(str(rows[column].mode().max()))} {word}" for column, word in columns
+    )
 
 
 def _row(text: Text, label: str, names: list[tuple[str, bool]], usual: str) -> None:

@@ -41,6 +41,7 @@ from ncclforensics.views.text_layout import (
     table_with_header,
     table_without_header,
 )
+from ncclforensics.views.text_measured import measurements
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 
@@ -118,28 +119,15 @@ GAP = "read-subsystem-gap"
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [coverage(report)]
-    if (run := run_table(report, verbose=verbose)).row_count:
-        parts += [heading("RUN"), indented(run)]
-    parts += measurements(report, verbose=verbose)
     for finding in report.findings:
         parts += [] if finding.is_elsewhere else _finding(report, finding)
     parts += _elsewhere(report)
     if not report.findings:
         parts.append(Text("\nno findings", style=STYLE["no-hang"]))
+    parts += measurements(report, verbose=verbose)
+    if (run := run_table(report, verbose=verbose)).row_count:
+        parts += [heading("RUN"), indented(run)]
     return parts + _problems(report) + _not_shown(report) + _configuration(report) * verbose
-
-
-def measurements(report: Report, *, verbose: bool = False) -> list[RenderableType]:
-    """Show what was measured and counted: machines, benchmarks, fabrics, counters."""
-    from ncclforensics.views.text_benchmarks import benchmarks
-    from ncclforensics.views.text_counters import counters
-    from ncclforensics.views.text_fabric import fabrics
-    from ncclforensics.views.text_machines import machines
-
-    parts: list[RenderableType] = []
-    for name, table in machines(report):
-        parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]
-    return parts + benchmarks(report, verbose) + fabrics(report) + counters(report, verbose)
 
 
 def _finding(report: Report, finding: Finding) -> list[RenderableType]:
@@ -180,7 +168,7 @@ def _job(report: Report, answer: Answer, verbose: bool, cause: Cause | None) -> 
     if finding and finding.detail:
         parts.append(indented(Text(sentence(finding.detail))))
     if cause is not None:
-        parts.append(indented(Text(f"Cause ({cause.certainty}): {cause.title}.", "bold")))
+        parts.append(indented(Text(sentence(f"{cause.label(answer)}: {cause.title}"), "bold")))
     parts += chain_text(report, answer) + culprits(report, answer)
     now, steps = report.run_now(answer), report.other_steps(answer)
     parts += run_now(now, len(now) if verbose else MOST_LINES)
@@ -205,7 +193,8 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
     columns = ("host", "cudadev", "pid")
     known_columns = [name for name in columns if any(rank[name] is not None for rank in ranks[:most])]
     has_place = answer.missing or any({rank["rank_id"]} & {*last, *stacks} for rank in ranks[:most])
-    headers = ["rank", *("GPU" if name == "cudadev" else name for name in known_columns)]
+    has_numbers = answer.missing or any(rank["rank"] is not None for rank in ranks)
+    headers = ["rank"] * bool(has_numbers) + ["GPU" if name == "cudadev" else name for name in known_columns]
     headers += ["last call", "at"] * bool(has_place)
     table = table_with_header(*headers)
     for rank in ranks[:most]:
@@ -213,7 +202,7 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
         place = (call.source, call.line) if call else (stack.source, stack.line) if stack else None
         stands = f"stands in {place_text(stack)}" if stack else "none seen"
         cells = [
-            known(rank["rank"]), *(known(rank[name]) for name in known_columns),
+            *([known(rank["rank"])] if has_numbers else []), *(known(rank[name]) for name in known_columns),
             f"{call.operation.text} on {report.groups.text(call.key)}" if call else stands,
             place_of(report, report.cited(*place)) if place else "",
         ]  # fmt: skip
@@ -227,7 +216,11 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
         return []  # the verdict has said their numbers
     more = len(ranks) - most
     rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
-    return [heading("CULPRIT" if len(ranks) + len(answer.missing) == 1 else "CULPRITS"), indented(table), *rest]
+    title = "CULPRIT" if len(ranks) + len(answer.missing) == 1 else "CULPRITS"
+    cause = report.cause_of(answer)
+    if not has_numbers and cause and cause.finding.hosts and not cause.finding.ranks:
+        title = "REPORTED BY"  # the fault is one of the host
+    return [heading(title), indented(table), *rest]
 
 
 def _as_printed(rank: Row) -> Row:

@@ -1,4 +1,4 @@
-"""The short report: verdict, cause, evidence and what to run now; `check` prints an overview above it.
+"""The short report: verdict, cause, evidence and what to run now; `check` prints other findings and tables below it.
 
 On a terminal it is shortened to one screen; elsewhere, as in a pipe or a file, nothing is left out for lack of height.
 """
@@ -10,14 +10,14 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.analyses.verdict.answer import Answer
-from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence
+from ncclforensics.data.names import certainty_text, count_of, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.report.slow import slow_answer
@@ -26,6 +26,7 @@ from ncclforensics.report.without_job import reason_without_job, steps_without_j
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.screen_evidence import evidence, legend
 from ncclforensics.views.screen_ranks import culprits_by_host, waiting
+from ncclforensics.views.text_benchmarks import reached
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import considered_table, unexplained_table
 from ncclforensics.views.text_coverage import coverage
@@ -38,13 +39,13 @@ from ncclforensics.views.text_layout import (
     render_text,
     wrapped_items,
 )
+from ncclforensics.views.text_measured import measured
 from ncclforensics.views.text_report import (
     ELSEWHERE,
     GAP,
     MOST_CULPRITS,
     culprits,
     leading_findings,
-    measurements,
     mismatch,
 )
 from ncclforensics.views.text_run import run_table
@@ -57,6 +58,7 @@ MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
 MOST_OTHERS = 5
 MOST_LINES = 3
+CLAUSE_END = "; "
 MOST_JOBS, FEWEST_JOBS = 20, 4  # listed below the worst one, before the others are only counted
 
 
@@ -64,38 +66,53 @@ MOST_JOBS, FEWEST_JOBS = 20, 4  # listed below the worst one, before the others 
 class _Section:
     """A part of the screen, from its longest version to the shortest, which is always shown.
 
-    Sections of a low `rank` are the first to be lengthened where there is room.
+    Sections of a low `rank` are the first to be lengthened where there is room. The last line says of those with a
+    `name` that the option -v shows them, where they are left out.
     """
 
     rank: int
     versions: list[list[RenderableType]]
+    name: str = ""
 
 
 def screen(
     report: Report, *, width: int, height: float = math.inf, color: bool = False, everything: bool = False
 ) -> str:
-    """Return the report of `hang`, or with `everything` of `check`; its last `height` lines say what matters most."""
+    """Return the report of `hang`, or with `everything` of `check`, in at most `height` lines if that is possible."""
     shown = _main_finding(report, everything=everything)
-    overview = _overview(report, shown, width) if everything else []
     sections = [section for section in _sections(report, shown, width, everything=everything) if section.versions[0]]
-    text = _fitting(sections, height - MARGIN, width, lambda parts: render_text(parts, width=width, color=color))
-    return (render_text(overview, width=width, color=color) if overview else "") + text
+    tables = [section for section in sections if section.name]
+    added = _behind_option(report, everything=everything)
+
+    def render(parts: list[RenderableType], names: list[str]) -> str:
+        footer = Text(f"\n-v: {', '.join([*added, *names])}", style="dim")
+        return render_text([*parts, footer], width=width, color=color).replace("\n\n\n", "\n\n")
+
+    longest = [section.versions[0] for section in sections]
+    room = height - MARGIN
+    if _rows(uncut := render(list(chain.from_iterable(longest)), []), width) <= room:
+        return uncut
+    all_names = [section.name for section in tables]
+    shown_parts = _fitting(sections, room, width, lambda parts: render(parts, all_names))
+    left_out = [
+        section.name for section, parts in zip(sections, shown_parts, strict=True) if section.name and not parts
+    ]
+    return render(list(chain.from_iterable(shown_parts)), left_out)
 
 
-def _fitting(sections: list[_Section], lines: float, width: int, render: Callable[[list[RenderableType]], str]) -> str:
-    """Render every section: the longest versions if all of them fit, else in the order of their ranks those that do."""
+def _fitting(
+    sections: list[_Section], lines: float, width: int, render: Callable[[list[RenderableType]], str]
+) -> list[list[RenderableType]]:
+    """Choose a version of every section: the longest that fits, in the order of their ranks."""
 
     def text(versions: list[list[RenderableType]]) -> str:
-        return render(list(chain.from_iterable(versions))).replace("\n\n\n", "\n\n")
+        return render(list(chain.from_iterable(versions)))
 
-    longest = text([section.versions[0] for section in sections])
-    if _rows(longest, width) <= lines:
-        return longest
     shown = [section.versions[-1] for section in sections]
     for place, section in sorted(enumerate(sections), key=lambda item: item[1].rank):
         candidates = ([*shown[:place], version, *shown[place + 1 :]] for version in section.versions)
         shown = next((candidate for candidate in candidates if _rows(text(candidate), width) <= lines), shown)
-    return text(shown)
+    return shown
 
 
 def _rows(text: str, width: int) -> int:
@@ -151,10 +168,11 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         from ncclforensics.views.text_slow import verdict as slow_verdict
 
         sections.append(_Section(0, [slow_verdict(slow)]))
-    sections += [] if everything else [_Section(0, [[wrapped_items(coverage(report), width)]])]
+    sections += [_Section(0, [[wrapped_items(coverage(report), width)]])]
     if shown is not None:
         sections += _of_finding(report, shown, width)
     others = [finding for finding in _others(report) if finding is not shown]
+    sections += [_Section(0, [_reached(report)])] if everything and shown is None else []
     explained = report.cause_of(jobs[0]) if jobs and shown is None else None
     cause = explained.finding if explained else None
     if jobs:
@@ -171,27 +189,56 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     elif shown is None and slow is None:
         sections += [_Section(0, [[Text("\nno findings", style=STYLE["no-hang"])]])]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
-    if not others and (not jobs or jobs[0].verdict == "undecidable") and shown is None:
-        # Nothing worse is known; that nothing was read stands in the verdict already.
-        others = [note for note in notes if note.title != reason_without_job(report.run)]
-    rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
-    if rest and not everything:
-        sections += [_Section(5, [[heading("ALSO FOUND"), *one_liners(report, rest[:MOST_OTHERS])], []])]
-    if (elsewhere := report.elsewhere) and not everything:
-        sections += [_Section(5, [[heading(ELSEWHERE), *one_liners(report, elsewhere[:MOST_OTHERS])], []])]
-    if jobs or not everything:
-        advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
-        sections += _steps(report, jobs, advised)
+    advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
+    steps = _steps(report, jobs, advised) if jobs or not everything else []
+    main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
+    explained_by = Text(f"\nmeaning and false alarms: ncclforensics explain {main.rule}" if main else "", style="dim")
+    meaning = _Section(3, [[explained_by], []] if main else [[]])
+    if everything:
+        rest = [finding for finding in others if finding is not cause]
+        lists = [_listed(report, "FINDINGS", rest, most) for most in (None, MOST_OTHERS, 1)]
+        found = [_Section(1, [*lists, []], count_of(len(rest), "finding"))]
+        found += [_Section(5, [_elsewhere(report, None), []], "findings elsewhere")]
+        notes = [note for note in notes if note.rule != GAP]
+        found += [
+            _Section(6, [_listed(report, "NOTES", notes, None), []], count_of(len(notes), "note")),
+            *_tables(report),
+        ]
+        sections += [*steps, meaning, *found]
+    else:
+        if not others and (not jobs or jobs[0].verdict == "undecidable") and shown is None:
+            # Nothing worse is known; that nothing was read stands in the verdict already.
+            others = [note for note in notes if note.title != reason_without_job(report.run)]
+        rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
+        sections += [_Section(5, [_listed(report, "ALSO FOUND", rest, MOST_OTHERS), []])]
+        sections += [_Section(5, [_elsewhere(report, MOST_OTHERS), []]), *steps, meaning]
     problems = [f"{path} {problem}" for path, problem in report.input_problems()]
     problems = [*map(str, report.defects_beside_inputs), *problems]
     if problems:
         more = f" (and {len(problems) - 1} more; -v lists them)" if len(problems) > 1 else ""
         problem = Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)
         sections += [_Section(0, [[problem]])]
-    main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
-    meaning = f"ncclforensics explain {main.rule}: what that means, and when it is a false alarm" if main else ""
-    footer = Text(f"\n-v: {_behind_option(report, jobs)}", style="dim")
-    return [*sections, _Section(3, [[footer], []]), _Section(8, [[Text(meaning, style="dim")] if main else [], []])]
+    return sections
+
+
+def _reached(report: Report) -> list[RenderableType]:
+    """Say what benchmarks without a finding reached, and what hosts of their kind reach."""
+    rows = report.run["benchmark"].to_dicts()
+    texts = [Text(f"{text}.", "bold") for row in rows[:MOST_LINES] if (text := reached(row))]
+    return [Text(""), *texts] if texts else []
+
+
+def _listed(report: Report, title: str, findings: list[Finding], most: int | None) -> list[RenderableType]:
+    """List findings below a heading, which names the command that explains a rule; nothing without any."""
+    left = len(findings) - len(findings[:most])
+    more = [indented(Text(f"and {left} more (-v)", style="dim"))] if left else []
+    title = f"{title} (ncclforensics explain RULE)"
+    return [heading(title), *one_liners(report, findings[:most]), *more] if findings else []
+
+
+def _elsewhere(report: Report, most: int | None) -> list[RenderableType]:
+    found = report.elsewhere[:most]
+    return [heading(ELSEWHERE), *one_liners(report, found)] if found else []
 
 
 def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
@@ -213,11 +260,11 @@ def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
     return verdict is not None and bool(finding.ranks) and set(finding.ranks) <= set(verdict.ranks)
 
 
-def _behind_option(report: Report, jobs: list[Answer]) -> str:
-    """Say what the option -v adds."""
+def _behind_option(report: Report, *, everything: bool) -> list[str]:
+    """Say what the option -v adds, beside tables."""
     count = sum(finding.severity is Severity.INFO and finding.rule != GAP for finding in report.findings)
-    notes = [f"{count} note{'s' * (count != 1)}"] if count else []
-    return ", ".join(["all lines of evidence", *(["ranks and their last calls"] if jobs else []), *notes])
+    notes = [count_of(count, "note")] if count and not everything else []
+    return ["all lines of evidence", *(["ranks and their last calls"] if report.verdicts else []), *notes]
 
 
 def _of_finding(report: Report, finding: Finding, width: int) -> list[_Section]:
@@ -241,16 +288,17 @@ def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding 
     finding, began = report.finding_of(answer), cause.finding if cause else None
     state = [indented(Text(text))] if (text := hang_text(report, answer)) else []
     if shown is not None and answer.verdict == "undecidable":
-        return [_Section(0, [[Text(""), indented(Text(open_question(report, answer, shown))), *state]])]
+        question: list[RenderableType] = [Text(""), indented(Text(open_question(report, answer, shown)))]
+        return [_Section(0, [[*question, *state], question])]
     head = Text.assemble(("\n", ""), *_verdict_text(report, answer), ("  ", ""), (report.title_of(answer), "bold"))
     reason: list[RenderableType] = []
-    if finding and finding.detail and not _says_the_same(finding, began):
-        reason = [indented(Text(sentence(finding.detail)))]
+    if finding and not _says_the_same(finding, began) and (detail := _beyond_title(finding)):
+        reason = [indented(Text(sentence(detail)))]
     if shown is not None:
         return [_Section(3, [[head, *reason, *state], [head]])]
     causes: list[RenderableType] = []
     if cause is not None:
-        causes = [indented(Text(f"Cause ({cause.certainty}): {cause.title.removesuffix('.')}.", "bold"))]
+        causes = [indented(Text(sentence(f"{cause.label(answer)}: {cause.title}"), "bold"))]
     verdict = _Section(0, [[head, *reason, *causes, *state], [head, *causes]])
     waits = waiting(report, answer)
     tables = [table for most in (MOST_CULPRITS, MOST_LINES, 1) if (table := culprits(report, answer, most))]
@@ -277,11 +325,18 @@ def _verdict_text(report: Report, answer: Answer) -> list[tuple[str, str]]:
 
 
 def _says_the_same(verdict: Finding, cause: Finding | None) -> bool:
-    """Whether the reason of a verdict stands in its title, or is told by the cause, which a line of both shows."""
-    if _letters(verdict.detail) in _letters(verdict.title):
+    """Whether the reason of a verdict is its cause, or is told by it, as a line of both shows."""
+    if cause is not None and verdict.role is Role.CONSEQUENCE:
         return True
     lines = [{(line.source, line.line) for line in finding.evidence} for finding in (verdict, cause) if finding]
     return cause is not None and not lines[0].isdisjoint(lines[-1])
+
+
+def _beyond_title(verdict: Finding) -> str:
+    """Return the reason of a verdict without the clauses at its beginning that stand in the title."""
+    clauses = verdict.detail.split(CLAUSE_END)
+    repeated = takewhile(lambda clause: _letters(clause) in _letters(verdict.title), clauses)
+    return CLAUSE_END.join(clauses[len(list(repeated)) :])
 
 
 def _other_jobs(report: Report, jobs: list[Answer], most: int) -> list[RenderableType]:
@@ -315,22 +370,16 @@ def _steps(report: Report, jobs: list[Answer], advised: Finding | None) -> list[
     return [_Section(0, [other_steps("WHAT TO DO", then[:2])])]
 
 
-def _overview(report: Report, shown: Finding | None, width: int) -> list[RenderableType]:
-    """Return what `check` prints above: the run, measurements, other findings, and what these logs cannot show."""
-    parts: list[RenderableType] = [wrapped_items(coverage(report), width)]
+def _tables(report: Report) -> list[_Section]:
+    """Return what `check` prints below the findings: measurements, the run, and what these logs cannot show."""
+    sections = [
+        _Section(8 if name == "benchmarks" else 9, versions, name) for name, versions in measured(report).items()
+    ]
     if (run := run_table(report)).row_count:
-        parts += [heading("RUN"), indented(run)]
-    parts += measurements(report)
+        sections.append(_Section(10, [[heading("RUN"), indented(run)], []], "the run"))
     if rows := not_shown(report.run):
         questions = "; ".join(row["question"] for row in rows[:MOST_LINES])
         more = f"; and {len(rows) - MOST_LINES} more" if len(rows) > MOST_LINES else ""
-        parts += [heading("NOT IN THESE LOGS (-v: how to log it)"), indented(Text(questions + more))]
-    notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != GAP]
-    verdicts = [id(report.finding_of(row)) for row in report.verdicts]
-    if notes := [note for note in notes if id(note) not in verdicts]:
-        parts += [heading("NOTES"), *one_liners(report, notes)]
-    if others := [finding for finding in _others(report) if finding is not shown]:
-        parts += [heading("FINDINGS (-v: why, and what to do)"), *one_liners(report, others)]
-    if elsewhere := report.elsewhere:
-        parts += [heading(ELSEWHERE), *one_liners(report, elsewhere)]
-    return parts
+        title = heading("NOT IN THESE LOGS (-v: how to log it)")
+        sections.append(_Section(11, [[title, indented(Text(questions + more))], []], "what is not in these logs"))
+    return sections

@@ -29,7 +29,7 @@ HANGS = {
 }
 FAILURES = {
     "failure": "NCCL reported an error that ends a job",
-    "lost-connection": "ranks lost the connection to another",
+    "lost-connection": "a rank lost its connection to another rank",
     "capture": "the launcher saw a process end",
 }
 WEAK_SIGNS = {
@@ -91,7 +91,7 @@ def _state_text(report: Report, answer: Answer) -> str:
     if answer.rests_on_stall and not report.is_about_hang:
         return "Only if the job stands still, which no line of these logs shows."
     if answer.rests_on_stall:
-        return "Taken from you: the job stands still; no line of these logs shows it."
+        return "Assumed, since you ask about a hang: the job stands still. No line of these logs shows it."
     return "Not shown: that the job stands still; the verdict holds either way."
 
 

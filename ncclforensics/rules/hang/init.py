@@ -57,7 +57,7 @@ def boot_init_refused(
             has_failures = (
                 failure_event.filter(pl.col("form") != "unwinding").join(failed, on="rank_id", how="semi").height
             )
-            finding.detail = "the warning before it gives the reason" if has_reason else UNEXPLAINED[has_failures > 0]
+            finding.detail = "the cited warning gives the reason" if has_reason else UNEXPLAINED[has_failures > 0]
             if quoted:
                 finding.detail = "NCCL's last warning, which the application quotes, may be the reason"
             if answer.certainty == "possible":

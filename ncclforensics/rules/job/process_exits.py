@@ -34,8 +34,8 @@ MAX_MESSAGE = 160  # characters of a message in a title
 
 
 def _shorten(message: str) -> str:
-    """Shorten a message to one line of a report."""
-    return message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
+    """Shorten a message to one line of a report; a message of several lines is shown to go on."""
+    return message if len(message) <= MAX_MESSAGE and not message.endswith(":") else message[:MAX_MESSAGE] + "…"
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)

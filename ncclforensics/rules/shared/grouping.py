@@ -101,9 +101,9 @@ def first_value(column: pl.Series) -> Any:
 
 
 def titled(title: str, processes: str) -> str:
-    """Return a title with these `{processes}`; without ` on {processes}` if none is named."""
+    """Return a title with these `{processes}`; without ` on {processes}` or `{processes}: ` if none is named."""
     if processes == UNNAMED:
-        title = title.replace(" on {processes}", "")
+        title = title.replace(" on {processes}", "").removeprefix("{processes}: ")
     if processes.startswith("process "):
         title = title.replace(" on {processes}", " in {processes}")
     return title.replace("{processes}", processes)

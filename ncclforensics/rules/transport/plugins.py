@@ -98,13 +98,14 @@ def net_plugin_rails_differ(remote_rails: pl.DataFrame, rank: pl.DataFrame) -> I
     """
     if remote_rails.is_empty():
         return
-    pairs = remote_rails.select("rails", "found_rails").unique().sort("rails", "found_rails").iter_rows()
-    counts = ", ".join(f"{shown(found)} instead of {shown(expected)}" for expected, found in pairs)
+    both = (pl.min_horizontal("rails", "found_rails"), pl.max_horizontal("rails", "found_rails").alias("more"))
+    pairs = remote_rails.select(*both).unique().sort("rails", "more").iter_rows()
+    counts = ", ".join(f"{shown(fewer)} and {shown(more)}" for fewer, more in pairs)
     yield group_finding(
         remote_rails,
         rank,
-        "{processes}: the NICs of the peer form another number of rails",
-        f"the plugin refuses the connection; the peer has {counts}",
+        f"{{processes}}: the hosts of a connection group their NICs into different numbers of rails ({counts})",
+        "the Libfabric plugin refuses such a connection; one host lacks a NIC, or presents its PCI topology otherwise",
         "certain",
     )
 

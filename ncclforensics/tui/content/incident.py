@@ -121,7 +121,7 @@ def _verdict(
     ]
     before = [Section("What happened", links), *before] if links else before
     if cause := report.cause_of(answer):
-        before = [Section("Cause", [printable(sentence(f"({cause.certainty}) {cause.title}"))]), *before]
+        before = [Section(cause.label(answer), [printable(sentence(cause.title))]), *before]
     rivals = [printable(f"{sentence(text)} {at}".strip()) for text, at in considered(report, answer)]
     children = [
         Node(printable(f"run now on {where}"), "", children=[_command(command) for command in group])
