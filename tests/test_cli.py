@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from ncclforensics import __version__
 from ncclforensics.cli import main
+from ncclforensics.data.installation import install_command
 from tests.incidents import INCIDENTS, ROOT
 
 LAGGING = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
@@ -97,6 +99,35 @@ def test_a_path_that_is_not_there_is_2_and_one_sentence(say: Callable[..., Said]
 
 def test_an_empty_folder_is_2(say: Callable[..., Said], tmp_path: Path) -> None:
     assert say("hang", str(tmp_path)) == (2, "", "ncclforensics: the folder holds no file\n")
+
+
+def test_a_document_of_an_office_program_is_told_from_an_archive_of_logs(
+    say: Callable[..., Said], tmp_path: Path
+) -> None:
+    document = tmp_path / "incident.docx"
+    with zipfile.ZipFile(document, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        archive.writestr("word/document.xml", "<w:t>NCCL WARN</w:t>")
+
+    code, out, err = say("hang", str(document))
+
+    assert (code, out) == (2, "")
+    assert err.endswith("incident.docx is a document of Word or another office program: save its text as a .txt file\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "command"),
+    [
+        ("pipx_metadata.json", "{}", "pipx inject ncclforensics 'ncclforensics[tui]'"),
+        ("uv-receipt.toml", "", "uv tool install 'ncclforensics[tui]'"),
+        ("pyvenv.cfg", "home = /usr/bin\nuv = 0.8.0\n", "uv pip install --python {} 'ncclforensics[tui]'"),
+        ("pyvenv.cfg", "home = /usr/bin\n", "pip install 'ncclforensics[tui]'"),
+    ],
+)
+def test_an_extra_is_added_as_the_program_was_installed(tmp_path: Path, file: str, content: str, command: str) -> None:
+    (tmp_path / file).write_text(content)
+
+    assert install_command("tui", tmp_path) == command.format(tmp_path)
 
 
 def test_one_missing_path_does_not_stop_the_others(say: Callable[..., Said]) -> None:

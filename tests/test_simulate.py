@@ -142,7 +142,7 @@ def test_a_skipped_receive_is_laid_to_its_rank_where_earlier_steps_show_it(
 def test_the_command_writes_what_the_other_commands_find(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "job"
     options = ["--nodes", "1", "--fault", "other-count", "--ranks", "5", "--comm", "tp"]
-    assert main(["simulate", "-o", str(folder), *options]) == 0
+    assert main(["simulate", "-o", str(folder), "--format", "json", *options]) == 0
     truth = json.loads(capsys.readouterr().out)
 
     assert main(["hang", str(folder), "--format", "json", "-q"]) == 1
@@ -151,6 +151,20 @@ def test_the_command_writes_what_the_other_commands_find(tmp_path: Path, capsys:
         (found["verdict"], found["culprits"]) == (truth["verdict"], truth["culprits"]) == ("collective-mismatch", [5])
     )
     assert found["operation"]["ordinal"] == truth["operation"]["ordinal"]
+
+
+def test_what_is_true_of_a_job_is_printed_in_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "job"
+
+    assert main(["simulate", "-o", str(folder), *SMALL, "--fault", "lagging", "--ranks", "2"]) == 0
+
+    shown = capsys.readouterr().out.splitlines()
+    assert "wrote 8 files" in shown[0]
+    assert [line.split() for line in shown[1:4]] == [
+        ["verdict", "lagging-ranks"], ["culprits", "rank", "2"], ["victims", "ranks", "0,", "1,", "3-7"],
+    ]  # fmt: skip
+    assert shown[-1] == f"find it: ncclforensics hang {folder}"
+    assert len(shown) < 12
 
 
 SMALL = ["--nodes", "2", "--gpus", "4", "--tp", "2", "--steps", "1"]
@@ -173,7 +187,7 @@ OF_VERDICTS = {
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_verdict_can_be_simulated(verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder in ("job", "again"):
-        assert main(["simulate", "-o", str(tmp_path / folder), *SMALL, *OF_VERDICTS[verdict]]) == 0
+        assert main(["simulate", "-o", str(tmp_path / folder), "--format", "json", *SMALL, *OF_VERDICTS[verdict]]) == 0
         truth = json.loads(capsys.readouterr().out)
     names = sorted(path.name for path in (tmp_path / "job").iterdir())
     assert filecmp.cmpfiles(tmp_path / "job", tmp_path / "again", names, shallow=False) == (names, [], [])

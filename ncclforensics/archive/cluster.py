@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ncclforensics.archive.write import save
+from ncclforensics.data.installation import install_command
 from ncclforensics.errors import ForensicsError, NoInputError, UsageError
 from ncclforensics.extensions.loading import load_folder, loaded_folders
 from ncclforensics.frames.open_run import open_run
@@ -30,7 +31,6 @@ from ncclforensics.report.selection import Selection
 SCHEME = "dask://"
 CONNECT, START = 10, 30  # seconds until a scheduler must answer, and have a worker
 PARTS_PER_THREAD = 4  # of the cluster: so that no thread waits long for the last part
-INSTALL = "pip install 'ncclforensics[cluster]'"
 Part = Sequence[Source]
 
 
@@ -45,7 +45,7 @@ def connected(url: str) -> Iterator[tuple[Executor, int]]:
     try:
         from distributed import Client
     except ImportError as error:
-        raise UsageError(f"--on {url}: {INSTALL} installs what connects to it") from error
+        raise UsageError(f"--on {url}: {install_command('cluster')} installs what connects to it") from error
     try:
         client = Client(f"tcp://{url.removeprefix(SCHEME)}", timeout=CONNECT, set_as_default=False)
     except (OSError, ValueError) as error:

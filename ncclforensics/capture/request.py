@@ -11,10 +11,10 @@ from ncclforensics.capture.fault_injection import NCCL_VARIABLES, parse_fault
 from ncclforensics.capture.inventory import Gpu
 from ncclforensics.capture.launcher_rank import LauncherRank, detect_launcher_rank
 from ncclforensics.capture.plan import Plan
+from ncclforensics.data.installation import install_command
 from ncclforensics.errors import UsageError
 
 OLDEST_TORCH = (2, 4)
-INSTALL = "pip install 'ncclforensics[capture]'"
 REHEARSAL_RANKS = 4
 
 
@@ -167,6 +167,9 @@ def check_torch() -> None:
     """Raise UsageError if PyTorch is missing or too old, without importing it."""
     release = plan.torch_release()
     if not release:
-        raise UsageError(f"capture needs PyTorch, which is not installed: {INSTALL}")
+        raise UsageError(f"capture needs PyTorch, which is not installed: {install_command('capture')}")
     if release < OLDEST_TORCH:
-        raise UsageError(f"PyTorch {'.'.join(map(str, release))} is too old; capture needs 2.4 or later: {INSTALL}")
+        raise UsageError(
+            f"PyTorch {'.'.join(map(str, release))} is too old; capture needs 2.4 or later: "
+            f"{install_command('capture')}"
+        )

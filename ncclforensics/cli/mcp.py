@@ -9,9 +9,8 @@ import typer
 
 from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.options import Config
+from ncclforensics.data.installation import install_command
 from ncclforensics.errors import UsageError
-
-INSTALL = "pip install 'ncclforensics[mcp]'"
 
 
 def mcp(
@@ -28,5 +27,5 @@ def mcp(
     try:
         from ncclforensics.mcp.server import server
     except ModuleNotFoundError as missing:
-        raise UsageError(f"{missing.name} is not installed; run {INSTALL}") from missing
+        raise UsageError(f"{missing.name} is not installed; run {install_command('mcp')}") from missing
     server(folders, configure(config)).run("stdio")

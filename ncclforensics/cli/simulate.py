@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.errors import UsageError
 from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
 from ncclforensics.simulate.fabric_text import write_fabric
 from ncclforensics.simulate.handling import Handling
 from ncclforensics.simulate.plan import RELEASES, Fault, FaultKind, Finish, Layout, Plan
 from ncclforensics.simulate.slow import SlowFault
+
+
+class TruthFormat(StrEnum):
+    """Output formats of what is true of a simulated job."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def simulate(
@@ -70,9 +81,12 @@ def simulate(
             f"that show it; it has --nodes hosts with --gpus adapters each: {', '.join(FabricFault)}.",
         ),
     ] = None,
+    truth_format: Annotated[
+        TruthFormat, typer.Option("--format", help="How what is true of the job is printed.")
+    ] = TruthFormat.TEXT,
     seed: Annotated[int, typer.Option("--seed", help="The same seed and options write the same bytes.")] = 0,
 ) -> None:
-    """Write the logs of a job that never ran, with a chosen fault, and print what is true of it as JSON.
+    """Write the logs of a job that never ran, with a chosen fault, and print what is true of it.
 
     To rehearse an incident, to test a pipeline that runs this program, or to show a wrong verdict in a report of a bug.
     """
@@ -91,10 +105,11 @@ def simulate(
         except ValueError as error:
             raise UsageError(str(error)) from error
         write_fabric(built, fabric, output)
-        typer.echo(json.dumps(built.truth, indent=1))
+        _print_truth(built.truth, output, "check", truth_format)
         return
     if slow is not None:
-        _write_slow(slow, slow_by, output, ranks, nodes=nodes, gpus=gpus, tp=tp, steps=steps, seed=seed)
+        of_traces = _write_slow(slow, slow_by, output, ranks, nodes=nodes, gpus=gpus, tp=tp, steps=steps, seed=seed)
+        _print_truth(of_traces, output, "slow", truth_format)
         return
     chosen = Fault(fault, tuple(sorted(parse_ranks(ranks))), communicator) if fault is not None else None
     try:
@@ -106,13 +121,43 @@ def simulate(
     except ValueError as error:
         raise UsageError(str(error)) from error
     known = ("verdict", "culprits", "victims", "communicator", "operation", "visibility", "world_size", "version")
-    typer.echo(json.dumps({name: value for name, value in truth.as_json().items() if name in known}, indent=1))
+    shown = {name: value for name, value in truth.as_json().items() if name in known}
+    _print_truth(shown, output, "hang", truth_format)
+
+
+def _print_truth(truth: Mapping[str, object], output: Path, command: str, truth_format: TruthFormat) -> None:
+    """Print what is true of a simulated job as JSON, or in a line for each fact, and the command that finds it."""
+    if truth_format is TruthFormat.JSON:
+        typer.echo(json.dumps(truth, indent=1))
+        return
+    written = sum(path.is_file() for path in output.rglob("*"))
+    typer.echo(f"wrote {count_of(written, 'file')} to {output}, of which is true:")
+    width = max(map(len, truth), default=0)
+    for name, value in truth.items():
+        typer.echo(f"  {name.replace('_', ' '):<{width}}  {_fact_text(value)}")
+    typer.echo(f"find it: ncclforensics {command} {shlex.quote(str(output))}")
+
+
+def _fact_text(value: object) -> str:
+    """Format a value of JSON in a few words; a list of numbers is one of ranks."""
+    match value:
+        case None | [] | ():
+            return "none"
+        case [int(), *_] | (int(), *_):
+            return ranks_text([rank for rank in value if isinstance(rank, int)])
+        case dict():
+            return ", ".join(f"{name} {part}" for name, part in value.items() if part is not None)
+        case list() | tuple():
+            return ", ".join(map(str, value))
+        case bool():
+            return "yes" if value else "no"
+    return str(value)
 
 
 def _write_slow(
     slow: SlowFault, by: float, output: Path, ranks: str, *, nodes: int, gpus: int, tp: int, steps: int, seed: int
-) -> None:
-    """Write the traces of a slow job, and print what is true of it; of the ranks at fault, the first counts."""
+) -> Mapping[str, object]:
+    """Write the traces of a slow job, and return what is true of it; of the ranks at fault, the first counts."""
     from ncclforensics.report.selection import parse_ranks
     from ncclforensics.simulate.slow import SlowPlan, generate_slow, write_metrics
 
@@ -122,4 +167,4 @@ def _write_slow(
         write_metrics(plan, output)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    typer.echo(json.dumps(truth, indent=1))
+    return truth

@@ -10,9 +10,8 @@ import typer
 
 from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.options import Config, NoColor, Paths, RankFrom, Redact, RedactMap
+from ncclforensics.data.installation import install_command
 from ncclforensics.errors import UsageError
-
-INSTALL = "pip install 'ncclforensics[tui]'"
 
 
 def tui(
@@ -55,4 +54,4 @@ def tui(
             raise typer.Exit(code)
     except ModuleNotFoundError as missing:
         library = str(missing.name).partition(".")[0]
-        raise UsageError(f"{library} is not installed; `tui` needs it: {INSTALL}") from missing
+        raise UsageError(f"{library} is not installed; `tui` needs it: {install_command('tui')}") from missing

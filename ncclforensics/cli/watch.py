@@ -19,6 +19,7 @@ from ncclforensics.cli.configuration import configure, configured_paths
 from ncclforensics.cli.option_groups import Printing, with_options
 from ncclforensics.cli.options import Config, Quiet, RankFrom
 from ncclforensics.cli.output import exit_code_of, write_report
+from ncclforensics.data.installation import install_command
 from ncclforensics.data.names import count_of, printable
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
@@ -26,7 +27,6 @@ from ncclforensics.errors import UsageError
 if TYPE_CHECKING:
     from ncclforensics.report.build import Report
 
-INSTALL = "pip install 'ncclforensics[watch]'"
 COLLECTING = 120.0  # seconds
 RAS_LIMIT = 10.0  # seconds for an answer
 
@@ -117,7 +117,9 @@ def watch(
             try:
                 stack.callback(serve(job, metrics, bind))
             except ModuleNotFoundError as missing:
-                raise UsageError(f"{missing.name} is not installed; `--metrics` needs it: {INSTALL}") from missing
+                raise UsageError(
+                    f"{missing.name} is not installed; `--metrics` needs it: {install_command('watch')}"
+                ) from missing
         ending = job.step()
         files = len(job.files.names)
         notify(f"following {count_of(files, 'file')}" if files else "no file is there yet")

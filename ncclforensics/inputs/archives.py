@@ -36,6 +36,8 @@ _BEFORE_A_HEADER = (
 )
 _ZIP_MAGIC = b"PK\x03\x04"
 # What the libraries raise on an archive that is cut, damaged or encrypted.
+OF_OFFICE = "[Content_Types].xml"  # in every document of Word, Excel and PowerPoint
+NOT_TEXT = "is a document of Word or another office program: save its text as a .txt file"
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error)
 
 
@@ -90,7 +92,8 @@ def unpack(archive: BinaryIO | io.BufferedIOBase, size: int, head: bytes, folder
                 found.problem = "is too large when unpacked; the rest is left out"
                 break
     except _DAMAGE as error:
-        found.problem = f"is a damaged archive: {error}"
+        is_document = str(error) == NOT_TEXT
+        found.problem = NOT_TEXT if is_document else f"is a damaged archive: {error}"
     return found
 
 
@@ -115,6 +118,8 @@ def _tar_files(archive: BinaryIO | io.BufferedIOBase) -> Iterator[tuple[str, IO[
 
 def _zip_files(archive: BinaryIO | io.BufferedIOBase) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(archive) as opened:
+        if OF_OFFICE in opened.namelist():
+            raise zipfile.BadZipFile(NOT_TEXT)
         for member in opened.infolist():
             if not member.is_dir():
                 with opened.open(member) as content:

@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import zstandard
 
+from ncclforensics.data.installation import install_command
 from ncclforensics.errors import UsageError
 from ncclforensics.inputs.held_ends import HeldEnds
 
@@ -35,7 +36,6 @@ READ_AHEAD = 1 << 20  # bytes; between the two ends, no request is for less
 WILDCARDS = "*?["
 CLIENT: dict[str, Any] = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
 RETRIES: dict[str, Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
-INSTALL = "pip install 'ncclforensics[remote]'"
 CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or GOOGLE_SKIP_SIGNATURE=true for a public bucket",
@@ -125,7 +125,7 @@ def find_objects(path: str) -> list[RemoteObject]:
     try:
         import obstore  # noqa: F401
     except ImportError as error:
-        raise UsageError(f"{without_secrets(path)}: {INSTALL} installs what reads it") from error
+        raise UsageError(f"{without_secrets(path)}: {install_command('remote')} installs what reads it") from error
     shown = without_secrets(path)
     try:
         url = urlsplit(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ncclforensics.data.installation import install_command
 from ncclforensics.errors import UsageError
 from ncclforensics.report.build import Report
 from ncclforensics.views.author_note import Cover
@@ -41,6 +42,6 @@ def attachment(report: Report, path: Path, command: str, *, title: str | None = 
             return postmortem.html(report, cover)
         from ncclforensics.views import card
     except ModuleNotFoundError as missing:
-        install = f"{missing.name} is not installed; for {path.suffix} run pip install 'ncclforensics[report]'"
+        install = f"{missing.name} is not installed; for {path.suffix} run {install_command('report')}"
         raise UsageError(f"{install}, or write .md or .json") from missing
     return card.png(report, cover) if path.suffix == ".png" else card.svg(report, cover)
