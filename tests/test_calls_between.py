@@ -33,7 +33,7 @@ from tests.budget import examples
 from tests.test_generated_runs import answer, reported
 
 FEW = 1000  # calls that are kept, as of logs of gigabytes
-CALL = dialect().candidates[0].pattern
+CALL = dialect().template
 PREFIX = "gpu-a012:41887:41887 [3] NCCL INFO "
 
 
@@ -72,11 +72,11 @@ def between(folder: Path, text: str) -> InputReader:
 def test_calls_are_counted_by_communicator_whatever_stands_between_them(tmp_path: Path) -> None:
     text = made("0xa1") * 40 + "step 7 loss 0.3\n" * 5 + made("0xb1") * 3 + made("0xa1")
 
-    assert count_calls(between(tmp_path, text), CALL, "opcount", ["0xa1", "0xb1"]).calls == {"0xa1": 41, "0xb1": 3}
+    assert count_calls(between(tmp_path, text), CALL, ["0xa1", "0xb1"]).calls == {"0xa1": 41, "0xb1": 3}
 
 
 def test_calls_on_a_communicator_that_the_windows_do_not_show_are_not_counted(tmp_path: Path) -> None:
-    counted = count_calls(between(tmp_path, made("0xa1") * 9 + made("0xc1")), CALL, "opcount", ["0xa1"])
+    counted = count_calls(between(tmp_path, made("0xa1") * 9 + made("0xc1")), CALL, ["0xa1"])
 
     assert (counted.calls, counted.named_until) == ({}, 0)
 
@@ -84,13 +84,13 @@ def test_calls_on_a_communicator_that_the_windows_do_not_show_are_not_counted(tm
 def test_calls_are_not_counted_where_one_is_torn(tmp_path: Path) -> None:
     torn = made("0xa1")[:99] + "step 7 loss 0.3\n" + made("0xa1")[99:]
 
-    assert count_calls(between(tmp_path, made("0xa1") * 9 + torn), CALL, "opcount", ["0xa1"]).calls == {}
+    assert count_calls(between(tmp_path, made("0xa1") * 9 + torn), CALL, ["0xa1"]).calls == {}
 
 
 def test_a_communicator_created_between_the_windows_has_to_be_read_first(tmp_path: Path) -> None:
     text = made("0xa1") * 9 + created("0xa1")
 
-    counted = count_calls(between(tmp_path, text + made("0xa1") * 99), CALL, "opcount", ["0xa1"])
+    counted = count_calls(between(tmp_path, text + made("0xa1") * 99), CALL, ["0xa1"])
 
     assert counted.calls == {}
     assert 5 + len(text) <= counted.named_until < 5 + len(text) + 1000
@@ -100,7 +100,7 @@ def test_a_communicator_created_between_the_windows_has_to_be_read_first(tmp_pat
 def test_every_line_that_creates_or_ends_a_communicator_names_it_as_a_call_does(frame: str) -> None:
     shape = next(shape for shape in dialect().shapes if shape.frame == frame)
 
-    assert all(CALL.delimiters[POINTER][0] in example for example in shape.examples)
+    assert all(CALL.around[POINTER][0] in example for example in shape.examples)
 
 
 @pytest.mark.one_in(3)

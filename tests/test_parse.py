@@ -365,9 +365,18 @@ COUNTED = [
     for counter in ("0", "ff", "+1", "-1", "1G", "1A", "10000000000000000", "1 opCount 2", "é")
     for end in ("", " ", "0", "\x1b[0m")
 ]
+WITH_BUFFERS = [
+    CALL.format(host="node1", n=n).replace("recvbuff 0x7f", f"recvbuff {buffer}").replace("] stream 0x55d1b0", end)
+    for n in (1, 1024)
+    for buffer in ("0x7f2a", "0x...", "(nil)", "0xg", "0x1 recvbuff 0x2", "0x1 count 3", "é")
+    for end in ("] stream 0x5", "] stream (nil)", "] stream 0x1 stream 0x2", "] stream é", " stream 0x1", "] stream ")
+]
 
 
-@given(st.lists(st.sampled_from(COUNTED) | st.sampled_from(EXAMPLES) | st.just("é: opCount 1 sendbuff "), max_size=30))
+DRAWN = COUNTED, WITH_BUFFERS, EXAMPLES, ["é: opCount 1 sendbuff ", " count 1] stream : opCount 1 sendbuff 0x1"]
+
+
+@given(st.lists(st.one_of(*map(st.sampled_from, DRAWN)), max_size=30))
 @examples(12)
 def test_parsing_by_template_gives_the_rows_of_parsing_line_by_line(texts: list[str]) -> None:
     rows = rows_of("\n".join([*texts, ""]))
@@ -378,3 +387,12 @@ def test_parsing_by_template_gives_the_rows_of_parsing_line_by_line(texts: list[
     assert facts(joined(sifted, after)) == facts(joined(whole))
     both = pl.concat([sifted.tally, after.tally]).select(COUNTS).sum()
     assert both.row(0) == whole.tally.select(COUNTS).sum().row(0)
+
+
+def test_calls_that_differ_in_their_buffers_share_a_template() -> None:
+    texts = [CALL.format(host="node1", n=8).replace("buff 0x7f", f"buff 0x{number:x}") for number in range(99)]
+
+    parsed, rest = parse_by_template(rows_of("\n".join([*texts, ""])), LANGUAGE)
+
+    assert parsed.encoded is not None
+    assert (parsed.encoded.templates.height, parsed.encoded.height, rest.height) == (1, 99, 0)

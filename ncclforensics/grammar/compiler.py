@@ -18,6 +18,7 @@ from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import NUMERIC, column_type_name
 from ncclforensics.grammar.patterns import RESERVED, Pattern, Suffix
+from ncclforensics.grammar.template import Part, Template, cut
 
 OLDEST_LARK = "1.3.0"  # the oldest version that was tried, as in pyproject.toml
 MAX_START_LENGTH = 16  # characters of a literal start that are kept
@@ -89,6 +90,12 @@ def pieces(path: Path, rules: Iterable[str]) -> dict[str, list[list[tuple[str, s
     return by_rule
 
 
+def template(path: Path, rule: str, counter: str) -> Template:
+    """The first alternative of a rule, cut at a counter and at values without a column. Raises GrammarError."""
+    definitions = _definitions(path)
+    return cut(_AlternativeCompiler(definitions, path, rule).parts(_alternatives(definitions[rule].tree)[0]), counter)
+
+
 def _definitions(path: Path) -> dict[str, _Definition]:
     """The rules and terminals of a file and of what it imports, by name.
 
@@ -142,18 +149,17 @@ class _AlternativeCompiler:
         self._rule = f"{path.name}, rule {rule}"  # for error messages
         self._columns: list[str] = []
         self._expanding: list[str] = []  # rules and terminals being expanded, to detect recursion
-        self._delimiters: dict[str, tuple[str, str, str]] = {}
         self.terminals: dict[str, str] = {}
 
     def pattern(self, alternative: Tree[Token]) -> Pattern:
-        self._columns, self._delimiters, form = [], {}, ""
+        self._columns, form = [], ""
         if alternative.data == "alias":
             form = str(alternative.children[1].name)  # type: ignore[union-attr]  # Lark types an alias as a token
             alternative = alternative.children[0]  # type: ignore[assignment]
         piece = self._piece(alternative, inside=None)
         anchor = piece.anchor or piece.shared_anchor
         columns, suffixes = tuple(self._columns), dict(self._suffixes([alternative]))
-        return Pattern(form, f"^{piece.regex}$", anchor, columns, piece.is_open, self._delimiters, suffixes)
+        return Pattern(form, f"^{piece.regex}$", anchor, columns, piece.is_open, suffixes)
 
     def _suffixes(self, nodes: list[object]) -> Iterator[tuple[str, Suffix]]:
         """The part rules that an alternative begins with, outermost first, each with what follows it."""
@@ -191,6 +197,21 @@ class _AlternativeCompiler:
         shown = f'"{piece.literal}"' if piece.literal is not None else name.rpartition("__")[2] or "an optional part"
         return [(piece.regex, shown)]
 
+    def parts(self, alternative: Tree[Token]) -> list[Part]:
+        """The parts of an alternative, those of rules in it as one."""
+        found = [(self._piece(node, inside=None), self._is_terminal(node)) for node in alternative.children]
+        return [
+            Part(piece.regex, piece.literal, piece.column, is_terminal and piece.literal is None and not piece.column)
+            for piece, is_terminal in found
+        ]
+
+    def _is_terminal(self, node: object) -> bool:
+        """Whether a piece is one terminal."""
+        while isinstance(node, Tree) and node.data in ("literal", "value"):
+            node = node.children[0]
+        definition = self._definitions.get(str(getattr(node, "name", node)))
+        return definition is not None and definition.is_term
+
     def part_regex(self, rule: str) -> str:
         """The regex of a rule or terminal, without columns."""
         return self._piece(self._definitions[rule].tree, inside=rule).regex
@@ -207,11 +228,7 @@ class _AlternativeCompiler:
             case "alias":
                 return self._piece(children[0], inside)
             case "expansion":
-                pieces = [self._piece(child, inside) for child in children]
-                for before, piece, after in zip(pieces, pieces[1:], pieces[2:], strict=False):
-                    if piece.column and before.literal and after.literal:
-                        self._delimiters[piece.column] = (before.literal, piece.regex, after.literal)
-                return _sequence(pieces)
+                return _sequence([self._piece(child, inside) for child in children])
             case "expansions":
                 return _choice([self._piece(child, inside) for child in children])
             case "maybe":

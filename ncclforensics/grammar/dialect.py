@@ -15,6 +15,7 @@ from ncclforensics.grammar.column_types import ColumnType
 from ncclforensics.grammar.grammar_file import load, place_of_rule
 from ncclforensics.grammar.meanings import ANSWERED
 from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature
+from ncclforensics.grammar.template import Template
 
 MIN_ANCHOR = 5  # characters; a shorter literal stands in too many other lines
 MIN_START = 3  # characters; a shorter literal start does not select a pattern
@@ -298,6 +299,12 @@ class Dialect:
             if suffix := pattern.suffixes.get(prefix.frame):
                 return Candidate(number, shape, pattern, prefix.frame, 1 << bit, **suffix)
         return Candidate(number, shape, pattern, "", 0, pattern.regex, pattern.columns, [""], pattern.anchor)
+
+    @cached_property
+    def template(self) -> Template:
+        """The first pattern, cut where its lines differ."""
+        shape = self.candidates[0].shape
+        return load(shape.grammar).template(shape.frame, self.counter)
 
     @cached_property
     def by_start(self) -> list[Candidate]:

@@ -19,7 +19,8 @@ from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import COLUMN_TYPES, VOCABULARY, column_type_name
 from ncclforensics.grammar.meanings import Meaning, read_meanings
-from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature, Suffix, any_of
+from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature, any_of
+from ncclforensics.grammar.template import Template
 
 if TYPE_CHECKING:
     from lark import Lark
@@ -80,6 +81,20 @@ class Grammar:
             return Signature(any_of(patterns), anchors, any_of(unanchored))._asdict()
 
         return Signature(**_cached(self.path, f"signature of {', '.join(sorted(frames))}", compile_signature))
+
+    def template(self, rule: str, counter: str) -> Template:
+        """The first alternative of a rule, cut at this counter and at values without a column."""
+
+        def compile_template() -> tuple[Any, ...]:
+            from ncclforensics.grammar import compiler
+
+            return compiler.template(self.path, rule, counter)
+
+        shared, own, starts, stops, counter_stop, around = _cached(
+            self.path, f"template of {rule} by {counter}", compile_template
+        )
+        literals = {name: (before, after) for name, (before, after) in around.items()}
+        return Template(tuple(shared), tuple(own), tuple(starts), tuple(stops), counter_stop, literals)
 
     def part_regex(self, rule: str) -> str:
         """The regex of a part, without columns and anchors: to search for inside a line."""
@@ -195,11 +210,8 @@ def _shape(
     return Shape(frame, grammar, compiled, column_types, tuple(examples), needs, priority)
 
 
-def _pattern(
-    columns: Iterable[str], delimiters: Mapping[str, Iterable[str]], suffixes: Mapping[str, Suffix], **rest: Any
-) -> Pattern:
-    around = {name: tuple(parts) for name, parts in delimiters.items()}
-    return Pattern(columns=tuple(columns), delimiters=around, suffixes=suffixes, **rest)
+def _pattern(columns: Iterable[str], **rest: Any) -> Pattern:
+    return Pattern(columns=tuple(columns), **rest)
 
 
 def place_of_rule(shape: Shape) -> str:

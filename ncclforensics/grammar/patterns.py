@@ -30,7 +30,6 @@ class Pattern(NamedTuple):
     anchor: str  # a literal in every matching line; empty if there is none
     columns: tuple[str, ...]
     is_open: bool  # ends with a value that would still match if the line were cut inside it
-    delimiters: Mapping[str, tuple[str, ...]]  # column -> literal before it, regex of its value, literal after it
     suffixes: Mapping[str, Suffix]  # by the prefix rules it begins with, outermost first
 
     @property

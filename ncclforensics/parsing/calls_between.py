@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ncclforensics.data import names
-from ncclforensics.grammar.patterns import Pattern
+from ncclforensics.grammar.template import Template
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows
 
@@ -46,14 +46,14 @@ class CountedCalls:
     named_until: int = 0
 
 
-def count_calls(reader: InputReader, pattern: Pattern, counter: str, pointers: Sequence[str]) -> CountedCalls:
-    """Count the calls between the windows. `pattern`: that of a call; `pointers`: the communicators that windows show.
+def count_calls(reader: InputReader, template: Template, pointers: Sequence[str]) -> CountedCalls:
+    """Count the calls between the windows. `template`: that of a call; `pointers`: the communicators that windows show.
 
-    Nothing is counted where calls are made on other communicators, too, or where a call is torn: the column `counter`
-    then stands on another line.
+    Nothing is counted where calls are made on other communicators, too, or where a call is torn: the counter then
+    stands on another line.
     """
-    before, _, after = (part.encode() for part in pattern.delimiters[POINTER])
-    begin = pattern.delimiters[counter][0].encode()
+    before, after = (literal.encode() for literal in template.around[POINTER])
+    begin = template.starts[0].encode()
     texts = [before + pointer.encode() + after for pointer in pointers]
     calls = [0] * len(texts)
     position, named_until, has_others = reader.head_stop, 0, False

@@ -269,13 +269,12 @@ class Records:
 
         Where other lines between them name a communicator, these are read, and nothing is counted yet.
         """
-        pattern = self.dialect.candidates[0].pattern
 
         def count(number: int) -> CountedCalls:
             reader = self.inputs[number]
             is_countable = self._formats[number].keeps_lines and not reader.numbers.stretches
             return (
-                count_calls(reader, pattern, self.dialect.counter, [pointer for _, pointer in communicators[number]])
+                count_calls(reader, self.dialect.template, [pointer for _, pointer in communicators[number]])
                 if is_countable
                 else CountedCalls()
             )

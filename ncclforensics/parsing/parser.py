@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.grammar.patterns import FORM, Pattern
+from ncclforensics.grammar.dialect import MATCHED, Dialect, fields
+from ncclforensics.grammar.patterns import FORM
+from ncclforensics.grammar.template import Template
 from ncclforensics.inputs.lines import REPEATS
 from ncclforensics.parsing.candidates import contains_prefix
 from ncclforensics.parsing.concurrency import OrderedMap
@@ -58,19 +60,26 @@ class Parsed:
 def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
     """Parse the lines of the most frequent pattern, nearly all lines of a long log; return them and the other lines.
 
-    A training loop prints the same calls again and again, and only a counter in them grows. Every line is cut before
-    and after the counter, and the pattern is applied once to all lines with the same two ends: more than twice as fast
-    as applying it to every line.
+    A training loop prints the same calls again and again, and only a counter and the buffers in them differ. Every line
+    is cut at these, and the pattern is applied once to all lines whose other parts are the same: five times as fast as
+    applying it to every line.
     """
-    shape, pattern = dialect.candidates[0].shape, dialect.candidates[0].pattern
-    cut = _cut_at_counter(rows, pattern, dialect.counter)
-    first_lines, template = distinct_rows(cut, ["source", "left", "right"])
-    fields = first_lines["text"].str.extract_groups(pattern.regex).struct.unnest()
-    is_known = (fields[dialect.counter] == first_lines["counter"]).fill_null(False)
+    shape, pattern, parts = dialect.candidates[0].shape, dialect.candidates[0].pattern, dialect.template
+    cut = _cut_where_lines_differ(rows, parts, is_open=pattern.is_open)
+    shared = [f"shared_{place}" for place in range(len(parts.shared))]
+    first_lines, template = distinct_rows(cut, ["source", *shared])
+    matched = first_lines.select(
+        fields(pl.col(name).cast(pl.String), regex).alias(name)
+        for name, regex in zip(shared, parts.shared, strict=True)
+    )
+    is_known = matched.select(
+        pl.all_horizontal(pl.col(name).struct.field(MATCHED).is_not_null() for name in shared)
+    ).to_series()
     if not is_known.any():
         return Parsed({}, NO_TALLY, NO_HOSTS, _speakers(rows.clear())), rows
-    columns = [name for name in pattern.columns if name != dialect.counter]
-    typed = fields.select(
+    values = pl.concat([matched[name].struct.unnest().drop(MATCHED) for name in shared], how="horizontal")
+    columns = [name for name in pattern.columns if name in values.columns]
+    typed = values.select(
         pl.lit(pattern.form).cast(pl.Categorical).alias(FORM),
         *(shape.columns[name].cast(pl.col(name)).alias(name) for name in columns),
     )
@@ -95,18 +104,28 @@ def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.
     return Parsed({}, tally, speakers.select("source", "host"), speakers, EncodedRows(templates, lines)), rest
 
 
-def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
-    """The lines that may match, cut around the counter (columns `left`, `counter`, `right`)."""
-    before, counter, suffix = pattern.delimiters[column]
-    text, start, stop = pl.col("text"), pl.col("start"), pl.col("stop")
-    found = rows.with_row_index("row").with_columns(start=text.str.find(before, literal=True) + len(before))
-    is_candidate = start.is_not_null() & ~pl.col("cut") if pattern.is_open else start.is_not_null()
-    found = _filter(found, is_candidate)
-    data = text.cast(pl.Binary).bin  # `str.find` returns a position in bytes
-    found = found.with_columns(stop=text.str.find(suffix, literal=True))
-    number = data.slice(start, stop - start).cast(pl.String, strict=False)
-    found = found.with_columns(left=data.head(start), counter=number, right=data.slice(stop))
-    return _filter(found, pl.col("counter").str.contains(f"^(?:{counter})$"))
+def _cut_where_lines_differ(rows: pl.DataFrame, parts: Template, *, is_open: bool) -> pl.DataFrame:
+    """The lines that may match, in parts: columns `shared_0`, `shared_1` …, and `counter`."""
+    text = pl.col("text")
+    found = rows.with_row_index("row")
+    edges = []  # positions in bytes: where each own part begins, and where it ends
+    for place, (before, following) in enumerate(zip(parts.starts, parts.stops, strict=True)):
+        start, stop = f"start_{place}", f"stop_{place}"
+        end = text.str.find(following, literal=True) if following else text.str.len_bytes()
+        found = found.with_columns((text.str.find(before, literal=True) + len(before.encode())).alias(start))
+        found = _filter(found, pl.col(start).is_not_null()).with_columns(end.alias(stop))
+        edges += [pl.col(start), pl.col(stop)]
+    in_order = [before <= after for before, after in pairwise(edges)]
+    found = _filter(found, pl.all_horizontal(*in_order, ~pl.col("cut")) if is_open else pl.all_horizontal(in_order))
+    data = text.cast(pl.Binary).bin
+    bounds = [pl.lit(0), *edges]
+    pieces = [data.slice(start, stop - start) for start, stop in pairwise(bounds)]
+    shared = {f"shared_{place}": piece for place, piece in enumerate(pieces[::2])}
+    own = {f"own_{place}": piece.cast(pl.String, strict=False) for place, piece in enumerate(pieces[1::2])}
+    found = found.with_columns(**shared, **own)
+    is_own = [pl.col(name).str.contains(regex) for name, regex in zip(own, parts.own, strict=True)]
+    counter = pl.col("own_0").str.head(pl.col("own_0").str.find(parts.counter_stop, literal=True))
+    return _filter(found, pl.all_horizontal(is_own)).with_columns(counter=counter)
 
 
 def _filter(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
