@@ -85,10 +85,10 @@ class Grammar:
     def template(self, rule: str, counter: str) -> Template:
         """The first alternative of a rule, cut at this counter and at values without a column."""
 
-        def compile_template() -> tuple[Any, ...]:
+        def compile_template() -> list[Any]:
             from ncclforensics.grammar import compiler
 
-            return compiler.template(self.path, rule, counter)
+            return [*compiler.template(self.path, rule, counter)]
 
         shared, own, starts, stops, counter_stop, around = _cached(
             self.path, f"template of {rule} by {counter}", compile_template
