@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
@@ -13,7 +14,7 @@ from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
-from ncclforensics.parsing.launcher_prefixes import detect_prefixes, strip_prefixes
+from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
 
 LANGUAGE = nccl.dialect()
 LINES = [
@@ -68,6 +69,14 @@ def test_a_launcher_prefix_is_removed_from_every_line(front: str) -> None:
 )
 def test_text_that_resembles_a_launcher_prefix_stays(plain: list[str]) -> None:
     assert texts(plain) == plain
+
+
+def test_prefixes_are_looked_for_only_in_inputs_that_show_one() -> None:
+    logs = [["epoch 0 loss 0.0", "done"], ["[1,3]<stdout>:epoch 0"], LINES, [f"<algo-1> {line}" for line in LINES]]
+    rows = [lines.block("\n".join([*log, ""]).encode(), 1, source) for source, log in enumerate(logs)]
+
+    assert may_have_prefixes(pl.concat(rows), LANGUAGE) == [1, 3]
+    assert [bool(detect_prefixes(log, LANGUAGE)) for log in rows] == [False, True, False, True]
 
 
 def test_a_line_with_only_a_launcher_prefix_is_empty() -> None:

@@ -27,6 +27,7 @@ from ncclforensics.parsing.next_lines import (
 
 DEPTH = 6  # things in front of a line
 MAX_LINES = 200  # of one input that are read in other ways
+MANY = 10_000  # lines that are read in other ways at once
 SEAM = 40  # characters on each side of the end of a line, for words that a break tore apart
 MAX_TEXTS = 100_000  # that these make
 
@@ -41,8 +42,9 @@ def altered_lines(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dial
     lines = lines.filter(pl.int_range(pl.len()).over("source") < MAX_LINES)
     if lines.is_empty():
         return lines.select(*PLACE, text=pl.lit(""), parts=pl.lit(1))
-    candidates = _candidates(with_next_lines(lines, rows, rest))
-    candidates = candidates.filter(candidates["text"].str.contains_any(dialect.answered_anchors)).head(MAX_TEXTS)
+    states = pl.col("text").str.contains_any(dialect.answered_anchors)
+    parts = with_next_lines(lines, rows, rest).iter_slices(MANY)  # a line makes up to 60 texts, which few anchors have
+    candidates = pl.concat([_candidates(part).filter(states) for part in parts]).head(MAX_TEXTS)
     candidates = candidates.with_row_index("number", offset=1)
     texts = candidates.select("source", "text", line=pl.col("number").cast(pl.Int32), damaged=False, cut=False)
     extended = dialect.including_formats_in(texts["text"])

@@ -172,8 +172,9 @@ def _find_prefixes(
     """Note the prefixes of inputs in their formats; return the samples without them, of those inputs that have any."""
     stripped: dict[int, pl.DataFrame] = {}
     tagged: list[pl.DataFrame] = []  # samples in which a tag was learned, with that tag
-    by_source = texts.partition_by("source", as_dict=True)
-    for number in may_have_prefixes(texts, dialect):
+    candidates = may_have_prefixes(texts, dialect)
+    by_source = texts.filter(pl.col("source").is_in(candidates)).partition_by("source", as_dict=True)
+    for number in candidates:
         own = by_source[number,]
         if prefixes := detect_prefixes(own, dialect):
             outer = list(takewhile(lambda prefix: prefix.form != LEARNED, prefixes))

@@ -10,7 +10,7 @@ import polars as pl
 
 from ncclforensics.grammar.dialect import REST, Dialect
 from ncclforensics.grammar.patterns import Pattern
-from ncclforensics.parsing.learned_tags import learn_tag, own_time
+from ncclforensics.parsing.learned_tags import learn_tag, may_show_tag, own_time
 
 DEPTH = 4  # prefixes in front of one another
 SAMPLED = 200  # lines of each part by which prefixes are detected
@@ -77,9 +77,11 @@ def _parts(sample: pl.DataFrame, dialect: Dialect) -> list[pl.DataFrame]:
 
 
 def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
-    """The inputs (columns `source`, `text`) whose lines may have prefixes: not those whose NCCL lines all have none.
+    """The inputs (columns `source`, `text`) whose lines may have prefixes.
 
-    A time that NCCL prints in front of some lines itself, by default of warnings, is none.
+    Not those whose NCCL lines all have none, and not those of which no line begins like a prefix or has, inside of it,
+    a beginning by which a tag is learned. A time that NCCL prints in front of some lines itself, by default of
+    warnings, is no prefix.
     """
     nccl_lines = samples.filter(pl.col("text").str.contains(dialect.prefix_marker, literal=True))
     is_at_start = nccl_lines["text"].str.contains(f"^(?:{dialect.prefix_regex})")
@@ -88,7 +90,8 @@ def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     buried = buried.filter(~pl.col("text").str.contains(f"^{own_time()}(?:{dialect.prefix_regex})"))
     at_start = nccl_lines["source"].filter(is_at_start)
     without_launcher_prefix = set(at_start.unique()) - set(buried["source"].unique())
-    return sorted(set(samples["source"].unique()) - without_launcher_prefix)
+    is_hit = pl.any_horizontal(*dialect.has_each_prefix, may_show_tag(pl.col("text")))
+    return sorted(set(samples.filter(is_hit)["source"].unique()) - without_launcher_prefix)
 
 
 def _has_no_prefix(texts: pl.Series, dialect: Dialect) -> bool:

@@ -63,6 +63,11 @@ def learn_tag(texts: pl.Series, known: Iterable[Pattern] = ()) -> Pattern | None
     return Pattern(LEARNED, regex, "", columns, is_open=False, suffixes={})
 
 
+def may_show_tag(text: pl.Expr) -> pl.Expr:
+    """Whether a line has a certain beginning somewhere: a tag is learned from no others."""
+    return text.str.contains(_part("_certain_start"))
+
+
 def have_tag(texts: pl.Series, tag: Pattern) -> bool:
     """Whether nearly all lines of another input have this prefix, too."""
     filled = texts.filter(texts.str.strip_chars(" ") != "")
