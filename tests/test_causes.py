@@ -82,7 +82,7 @@ def test_all_views_state_one_cause() -> None:
     assert stated in text_report.text(report)
     assert stated in text_screen.screen(report, width=120)
     assert "**Cause**: The link of ens1np0 went down on node-b" in markdown.markdown(report)
-    assert "Cause:</strong> The link of ens1np0 went down on node-b" in postmortem.html(report, COVER).decode()
+    assert "<dt>Cause</dt><dd>The link of ens1np0 went down on node-b" in postmortem.html(report, COVER).decode()
     assert stated in card.svg(report, COVER).decode()
     first = build_incident(report, Citer(report)).nodes[0].sections[0]
     assert (first.title, first.lines) == ("Cause", ["The link of ens1np0 went down on node-b."])

@@ -8,6 +8,7 @@ import sys
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,9 +18,12 @@ import pytest
 
 from ncclforensics import analyze, cli, views
 from ncclforensics.report.build import Report
+from ncclforensics.report.timeline import timeline_of
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.views import card, charts, markdown, postmortem
 from ncclforensics.views.author_note import Cover
-from ncclforensics.views.headline import headline, summary
+from ncclforensics.views.headline import headline, story
 from ncclforensics.views.json_report import as_object
 from ncclforensics.views.rank_map import HostRanks, Part, RankMap
 from tests.browser import CHROMIUM, Browser
@@ -139,18 +143,44 @@ def test_the_page_is_accessible_to_screen_readers(name: str) -> None:
     assert all(each.get("aria-label") for each in outline.named("figure"))
 
 
-def test_the_summary_names_the_culprit_in_three_sentences() -> None:
-    said = summary(of("one-rank-stops-before-an-allreduce"))
+def test_the_story_says_what_failed_where_who_waited_and_what_to_do_first() -> None:
+    told = dict(story(of("one-rank-stops-before-an-allreduce")))
 
-    assert said[0] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1,179,648 x bfloat16, sum) of ranks 8-11."
-    assert said[2] == "The verdict is lagging-ranks (likely): 15 ranks waited, 1 more finding."
+    assert (
+        told["What"] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1,179,648 x bfloat16, sum) of ranks 8-11."
+    )
+    assert told["Where"] == "rank 11 on gpu-node-01"
+    assert told["Waiting"] == "15 of 16 ranks: ranks 0-10, 12-15"
+    assert told["Do first"] == "on gpu-node-01: py-spy dump --native --pid 23904"
+    assert list(told) == ["What", "Why", "Where", "State", "Waiting", "Do first"]
+
+
+def test_the_timeline_shows_calls_last_calls_and_the_first_silence(tmp_path: Path) -> None:
+    generate(Plan(nodes=2, gpus_per_node=2, tp=2, fault=Fault(FaultKind.LAGGING, (1,), "world")), tmp_path)
+    for file in tmp_path.iterdir():
+        lines = file.read_text().splitlines()
+        seconds = [number * (1 if file.stem.endswith("1") else 2) for number in range(len(lines))]
+        times = [f"[2026-03-02 11:{second // 60:02}:{second % 60:02}.000000]" for second in seconds]
+        file.write_text("".join(f"{time} {line}\n" for time, line in zip(times, lines, strict=True)))
+    report = analyze([str(tmp_path)], everything=True)
+
+    events = timeline_of(report.run, 0)
+    assert events.calls["rank_id"].n_unique() == 4
+    assert events.first_silence == events.ends.filter(rank_id=1)["time"].item()
+    assert "first rank silent" in page(report)
+
+
+def test_the_page_says_when_it_was_made() -> None:
+    made = postmortem.html(of("one-rank-stops-before-an-allreduce"), replace(COVER, made="2026-03-02 11:04 UTC"))
+
+    assert "run on 2026-03-02 11:04 UTC with this command" in made.decode()
 
 
 def test_a_healthy_benchmark_has_no_headline_on_a_hang() -> None:
     report = of("a-healthy-benchmark")
 
     assert headline(report) == "the program reports that it came to its end, and nothing failed, 2 ranks on 1 host"
-    assert "hang" not in summary(report)[0]
+    assert "hang" not in story(report)[0][1]
     assert "Dashed: the range that such a machine is expected to reach" in reported("a-healthy-benchmark")
 
 
@@ -218,7 +248,7 @@ def test_a_sure_cause_stands_beside_the_verdict_that_followed_from_it() -> None:
     report = of("a-cable-goes-bad-under-a-job")
     title = "the link of node-b mlx5_0 port 1 went down (to leaf-1 port 2)"
 
-    assert f"Cause:</strong> T{title[1:]}." in page(report)
+    assert f"<dt>Cause</dt><dd>T{title[1:]}." in page(report)
     assert "**Cause**: The link of node-b mlx5_0 port 1 went down" in markdown.markdown(report)
     assert f"Cause: {title}" in card.svg(report, COVER).decode()
 
@@ -275,10 +305,15 @@ def test_a_browser_opens_the_page_without_requests_or_errors(tmp_path: Path, hos
         browser.open(tmp_path / "large.html")
         pages = b64decode(browser.call("Page.printToPDF")["data"])
         assert len(re.findall(rb"/Type /Page\b", pages)) < 10
-        grow = "for (let n = 64; n < 1250; n++) map.append(map.children[n % 64].cloneNode())"
-        browser.value(f"const map = document.querySelector('.map'); {grow}")
-        assert browser.value("map.children.length") == 1250
-        assert browser.value("map.clientHeight") < 600
+        grow = "for (let n = 32; n < 1250; n++) line.append(line.children[n % 32].cloneNode())"
+        browser.value(f"const line = document.querySelector('.map div'); {grow}")
+        assert browser.value("line.children.length") == 1250
+        assert browser.value("line.clientHeight") < 600
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        shown = "getComputedStyle(document.querySelector('details{}'), '::details-content').contentVisibility"
+        assert browser.value(shown.format(":not(.bulk)")) == "visible"
+        assert browser.value(shown.format(".bulk")) == "hidden"
+        browser.call("Emulation.setEmulatedMedia", media="")
         for width in (1280, 400):
             browser.call(
                 "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False

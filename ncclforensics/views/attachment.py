@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ncclforensics.data.installation import install_command
@@ -26,7 +27,7 @@ def attachment(report: Report, path: Path, command: str, *, title: str | None = 
     UsageError if the suffix is unknown or a library of the extra `report` is not installed.
     """
     check_suffix(path)
-    cover = Cover(title or headline(report), note, command)
+    cover = Cover(title or headline(report), note, command, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
     if path.suffix == ".json":
         from ncclforensics.views import json_report
 

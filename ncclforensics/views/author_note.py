@@ -1,4 +1,4 @@
-"""The cover of a report: title, author's note and command."""
+"""The cover of a report: title, author's note, command and time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The title, the author's note, and the command that made the report."""
+    """The title, the author's note, the command that made the report, and when it did."""
 
     title: str
     note: str  # Markdown; empty if there is none
     command: str
+    made: str = ""  # empty: not shown

@@ -6,7 +6,6 @@ Colours are CSS variables of the page, so that charts are readable on light and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 from math import atan2, degrees
 from typing import Any, Literal
 
@@ -14,7 +13,6 @@ import altair as alt
 import polars as pl
 import vl_convert
 
-from ncclforensics.analyses.job.calls.shown_calls import LAST
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import bytes_text, printable, short_ranks
 from ncclforensics.report.build import Report, Row
@@ -66,8 +64,8 @@ def waiting(report: Report, answer: Answer) -> str:
         {
             "x": x,
             "y": y,
-            "label": _cut(short_ranks(report.numbers(list(node)), LONGEST) or f"{len(node)} ranks"),
-            "what": _cut(nodes[node]),
+            "label": cut(short_ranks(report.numbers(list(node)), LONGEST) or f"{len(node)} ranks"),
+            "what": cut(nodes[node]),
             "role": CULPRIT if set(node) & set(answer.culprits) else WAITS,
         }
         for node, (x, y) in places.items()
@@ -151,46 +149,10 @@ def _arrow(start: tuple[float, float], end: tuple[float, float]) -> Row:
     return {"x": x, "y": y, "x2": x2, "y2": y2, "at_x": x + head * (x2 - x), "at_y": y + head * (y2 - y), "turn": turn}
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Shorten a label."""
     text = printable(text)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-
-
-def times(report: Report, answer: Answer) -> str:
-    """Draw the times of last calls and failures of each rank, by the clock of its host."""
-    events = report.run["timeline"].filter(pl.col("job") == answer.job)
-    ranks = report.run["rank"].select("rank_id", "rank")
-    shown = events.join(ranks, on="rank_id").filter(pl.col("rank").is_not_null())
-    if shown["time"].n_unique() < 2:
-        return ""
-    role = pl.when(pl.col("rank_id").is_in(answer.culprits)).then(pl.lit(CULPRIT)).otherwise(pl.lit("others"))
-    shown = shown.with_columns(
-        role=role, kind=pl.when(pl.col("what") == LAST).then(pl.lit(LAST)).otherwise(pl.lit("failure"))
-    ).unique(["rank", "time", "kind"], maintain_order=True)
-    is_short = shown.select(pl.col("time").max() - pl.col("time").min() < timedelta(seconds=5)).item()
-    form = "%H:%M:%S.%L" if is_short else "%H:%M:%S"
-    return svg(
-        alt.Chart(shown.select("rank", "time", "role", "kind"))
-        .mark_point(filled=True, size=60, opacity=1)
-        .encode(
-            x=alt.X("time:T", title="time, by each host's own clock", axis=alt.Axis(format=form, labelOverlap=True)),
-            y=alt.Y(
-                "rank:Q",
-                title="rank",
-                scale=alt.Scale(reverse=True, zero=False, padding=12),
-                axis=alt.Axis(tickMinStep=1),
-            ),
-            shape=alt.Shape(
-                "kind:N", title=None, scale=alt.Scale(domain=[LAST, "failure"], range=["circle", "triangle"])
-            ),
-            color=alt.Color(
-                "role:N",
-                title=None,
-                scale=alt.Scale(domain=[CULPRIT, "others"], range=["var(--red)", "var(--blue)"]),
-            ),
-        )
-        .properties(width=WIDTH, height=max(120, min(420, 14 * shown["rank"].n_unique())))
-    )
 
 
 def connections(report: Report, job: int) -> tuple[str, str]:

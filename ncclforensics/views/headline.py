@@ -7,10 +7,11 @@ from datetime import datetime
 import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer
-from ncclforensics.data.names import certainty_text, sentence
+from ncclforensics.data.names import ranks_text, sentence, short_ranks, some_of
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.rules.finding import Severity
+from ncclforensics.views.text_times import hang_text
 
 ASSUMED_YEAR = 2000  # of clocks that print none
 MOST_HOSTS = 3  # named in a title
@@ -85,27 +86,47 @@ def cause(report: Report) -> Cause | None:
     return None if found is None or found.title == _title(report) else found
 
 
-def summary(report: Report) -> list[str]:
-    """Return three sentences: what happened, what it means, and how sure that is."""
+def story(report: Report) -> list[tuple[str, str]]:
+    """Return what failed, why, where, since when, who waited and what to do first: a label and a sentence each."""
     jobs = shown_verdicts(report)
     others = [finding for finding in report.findings if finding.job is None and finding.severity is not Severity.INFO]
-    besides = f"{len(others)} more finding{'s' * (len(others) != 1)}" if others else "nothing else was found"
-    if jobs:
-        answer, finding = jobs[0], report.finding_of(jobs[0])
-        title, detail = report.title_of(answer), finding.detail if finding else ""
-        waited = len(answer.victims)
-        waiting = f"{waited} rank{'s' * (waited != 1)} waited, " if waited else ""
-        more = f"this is the worst of {len(jobs)} jobs, " if len(jobs) > 1 else ""
-        sure = certainty_text(answer.verdict, answer.certainty)
-        last = f"The verdict is {answer.verdict}{sure}: {more}{waiting}{besides}"
-        steps = report.collect_next(answer)
-        means = detail or (others[0].title if others else f"To decide it: {steps[0]}" if steps else answer.reason)
-        return [sentence(title), sentence(means), sentence(last)]
-    if not others:
-        return [
-            "Nothing wrong was found in what was read.",
-            "There is no verdict on a job.",
-            "What these logs cannot show is listed below.",
-        ]
-    last = f"This is {others[0].certainty}, and {len(others) - 1} more like it are listed below"
-    return [sentence(others[0].title), sentence(others[0].detail), sentence(last)]
+    if not jobs:
+        first = next(iter(others), None)
+        what = first.title if first else "nothing wrong was found in what was read"
+        facts = [("What", what), ("Why", first.detail if first else ""), ("Do first", first.remedy if first else "")]
+        return [(label, sentence(text)) for label, text in facts if text]
+    answer, finding, began = jobs[0], report.finding_of(jobs[0]), cause(report)
+    detail = finding.detail if finding else ""
+    commands = [f"on {step.where}: {step.line}" for step in report.run_now(answer)]
+    steps = [*commands, *report.other_steps(answer)]
+    facts = [
+        ("What", sentence(report.title_of(answer))),
+        (
+            began.label(answer) if began else "Why",
+            sentence(began.title if began else detail) if began or detail else "",
+        ),
+        ("Where", _culprits(report, answer)),
+        ("State", hang_text(report, answer)),
+        ("Waiting", _waiting(report, answer)),
+        ("Do first", steps[0] if steps else ""),
+        ("Jobs", f"This is the worst of {len(jobs)} jobs." if len(jobs) > 1 else ""),
+    ]
+    return [(label, text) for label, text in facts if text]
+
+
+def _culprits(report: Report, answer: Answer) -> str:
+    """Name the ranks at fault and their hosts, and the ranks without a log."""
+    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(list(answer.culprits))).sort("rank")
+    hosts = ranks["host"].drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()
+    numbers = short_ranks(ranks["rank"].drop_nulls().to_list()) if ranks["rank"].drop_nulls().len() else ""
+    on_hosts = f"on {some_of(hosts, MOST_HOSTS)}" if hosts else ""
+    without_log = f"{ranks_text(answer.missing)} without a log" if answer.missing else ""
+    return ", ".join(filter(None, (f"{numbers} {on_hosts}".strip(), without_log)))
+
+
+def _waiting(report: Report, answer: Answer) -> str:
+    """Count the ranks that waited, and name them."""
+    total = report.run["rank"].filter(pl.col("job") == answer.job).height
+    numbers = report.numbers(answer.victims)
+    share = f"{len(answer.victims):,} of {total:,} ranks"
+    return "" if not answer.victims else f"{share}: {short_ranks(numbers)}" if numbers else share

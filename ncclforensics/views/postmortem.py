@@ -19,9 +19,9 @@ from ncclforensics.data.names import printable, ranks_text, sentence, short_rank
 from ncclforensics.report.build import Report
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.rules.finding import Finding
-from ncclforensics.views import charts, charts_slow, json_report, postmortem_parts
+from ncclforensics.views import charts, charts_slow, charts_timeline, json_report, postmortem_parts
 from ncclforensics.views.author_note import Cover
-from ncclforensics.views.headline import cause, shown_verdicts, summary
+from ncclforensics.views.headline import shown_verdicts, story
 from ncclforensics.views.text_benchmarks import expected
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_slow import sentences
@@ -43,7 +43,11 @@ def html(report: Report, cover: Cover) -> bytes:
         finalize=_visible_text,
     )
     environment.filters |= {"ranks": ranks_text, "short_ranks": short_ranks, "sentence": sentence}
-    environment.globals |= {"open_rows": postmortem_parts.OPEN_ROWS, "open_lines": postmortem_parts.OPEN_LINES}
+    environment.globals |= {
+        "open_rows": postmortem_parts.OPEN_ROWS,
+        "open_lines": postmortem_parts.OPEN_LINES,
+        "bulk_rows": postmortem_parts.BULK_ROWS,
+    }
     style = (TEMPLATES / "postmortem.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     page = environment.get_template("postmortem.html.j2").render(
@@ -70,8 +74,7 @@ def _content(report: Report) -> dict[str, Any]:
     return {
         **json_report.as_object(report),
         "tool_version": __version__,
-        "summary": summary(report),
-        "cause": cause(report),
+        "story": story(report),
         "coverage": coverage(report).plain,
         "worst": _worst(report),
         "jobs": [_job(report, row) for row in jobs[: postmortem_parts.MOST_JOBS]],
@@ -113,7 +116,7 @@ def _job(report: Report, answer: Answer) -> dict[str, Any]:
         **postmortem_parts.job_parts(report, answer),
         "stopped": hang_text(report, answer),
         "waiting": Markup(charts.waiting(report, answer)),
-        "times": Markup(charts.times(report, answer)),
+        "times": Markup(charts_timeline.timeline(report, answer)),
         "matrix": Markup(matrix),
         "unit": unit,
     }

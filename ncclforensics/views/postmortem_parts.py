@@ -26,6 +26,7 @@ MOST_JOBS = 4  # shown in full
 MOST_COUNTERS, MOST_PORTS = 64, 64
 DRAWING_WIDTH = 140  # characters
 OPEN_ROWS, OPEN_LINES = 12, 6  # longer tables and lists of evidence are folded
+BULK_ROWS = 200  # longer tables stay folded on paper
 SIDES = 2  # ranks per side in the comparison of calls
 
 

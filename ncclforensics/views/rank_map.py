@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +14,8 @@ from ncclforensics.report.build import Report
 
 MOST_ROWS = 16  # hosts that are shown as rows of ranks
 MOST_CELLS = 64  # ranks in such a row
+LINE, LONG_LINE = 32, 64  # cells in a line of a map of hosts
+MOST_SHORT_LINES = 16
 NO_LOG = "no log"
 
 
@@ -64,6 +67,14 @@ class RankMap:
     def is_folded(self) -> bool:
         """Whether the hosts are too many to show the ranks of each."""
         return len(self.hosts) > MOST_ROWS
+
+    @property
+    def lines(self) -> Iterator[tuple[str, str, list[HostRanks]]]:
+        """Yield the hosts of each line of cells, behind the names of its first and its last host."""
+        size = LINE if len(self.hosts) <= MOST_SHORT_LINES * LINE else LONG_LINE
+        for start in range(0, len(self.hosts), size):
+            hosts = self.hosts[start : start + size]
+            yield hosts[0].name, hosts[-1].name, hosts
 
     def text(self) -> str:
         """Say how many hosts have culprits, and how many only wait."""
