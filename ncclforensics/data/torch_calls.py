@@ -1,4 +1,4 @@
-"""Calls and data types as PyTorch names them, and the names of NCCL for them.
+"""Calls and data types as PyTorch and torchcomms name them, and the names of NCCL for them.
 
 Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (profiling titles),
 torch/distributed/flight_recorder/components/types.py (collectives that are compared), c10/core/ScalarType.h.
@@ -20,31 +20,37 @@ NCCL_NAMES = {
     "all_gather": "AllGather",
     "_all_gather_base": "AllGather",
     "all_gather_into_tensor_coalesced": "AllGather",
+    "all_gather_single": "AllGather",
+    "all_gather_v": "AllGather",
     "reduce_scatter": "ReduceScatter",
     "_reduce_scatter_base": "ReduceScatter",
     "reduce_scatter_tensor_coalesced": "ReduceScatter",
+    "reduce_scatter_single": "ReduceScatter",
+    "reduce_scatter_v": "ReduceScatter",
     "gather": "Gather",
+    "gather_single": "Gather",
     "scatter": "Scatter",
     "all_to_all": "AlltoAll",
     "all_to_all_single": "AlltoAll",
+    "all_to_all_v_single": "AlltoAll",
     "send": "Send",
     "recv": "Recv",
 }
 # All members pass the same number of elements.
 EQUAL_SIZED = (
     "all_reduce", "all_reduce_barrier", "barrier", "allreduce_coalesced", "broadcast", "reduce", "_all_gather_base",
-    "_reduce_scatter_base",
+    "_reduce_scatter_base", "all_gather_single", "reduce_scatter_single",
 )  # fmt: skip
 # No member can complete it before all have taken part; the root of others may complete before the rest.
 SYMMETRIC = (
     "all_reduce", "all_reduce_barrier", "barrier", "allreduce_coalesced", "all_gather", "_all_gather_base",
     "all_gather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
-    "all_to_all", "all_to_all_single",
+    "all_to_all", "all_to_all_single", "all_gather_single", "reduce_scatter_single",
 )  # fmt: skip
 # For each, NCCL makes one collective; others are several messages, or are coalesced.
 ONE_CALL = (
     "all_reduce", "all_reduce_barrier", "barrier", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop",
-    "_all_gather_base", "_reduce_scatter_base",
+    "_all_gather_base", "_reduce_scatter_base", "all_gather_single", "reduce_scatter_single",
 )  # fmt: skip
 # What closes a batch of calls, which were recorded before it without a state of their own.
 BATCHES = ("coalesced", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced")

@@ -68,7 +68,7 @@ QUESTIONS = (
         ("operation", "replay", "request", "work", "ras_state", "journal_call"),
         ("operation",),
         "job",
-        ("announced_call", "analyzer_entry", "analyzer_row", "ras_rank", "clog_call"),
+        ("announced_call", "analyzer_entry", "analyzer_row", "ras_rank", "dumped_call"),
     ),
     Question(
         "which ranks there are, and how they are connected",

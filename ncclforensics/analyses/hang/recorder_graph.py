@@ -10,6 +10,7 @@ what a GPU has done).
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -77,6 +78,11 @@ class Standing:
     unread: list[int] = field(default_factory=list)  # called it; where they stand is in entries that were not read
 
 
+def noun_of(dumps: Iterable[Row]) -> str:
+    """Return what to call these rows of `recorded_rank`."""
+    return "torchcomms log" if all(row["is_log"] for row in dumps) else "Flight Recorder dump"
+
+
 class Recordings:
     """What the dumps of one job show, by rank and process group."""
 
@@ -118,6 +124,11 @@ class Recordings:
             shown = [*numbers_below(max(rows) + 1)] if group == WORLD else sorted(rows)
             listed[group] = list(known) if known else shown
         return listed
+
+    @cached_property
+    def noun(self) -> str:
+        """What shows the calls of a rank."""
+        return noun_of(self.dumps.values())
 
     def is_listed(self, group: str) -> bool:
         """Whether a dump lists the members of a group; those of gloo do not."""

@@ -19,7 +19,7 @@ RECORDED_WAIT = {
 }
 
 
-@analysis(RECORDED_WAIT, of=("recorder_status", "recorder_call"))
+@analysis(RECORDED_WAIT, of=("recorder_status", "dumped_call"))
 def recorded_wait(
     recorded_position: pl.DataFrame, recorded_call: pl.DataFrame, recorded_rank: pl.DataFrame, rank: pl.DataFrame
 ) -> pl.DataFrame:

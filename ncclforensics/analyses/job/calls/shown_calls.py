@@ -54,6 +54,7 @@ def shown_call(
     wait: pl.DataFrame,
     verdict_evidence: pl.DataFrame,
     recorded_call: pl.DataFrame,
+    recorded_rank: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """The calls that a report shows: the last of each rank, calls that ranks wait in, evidence and their neighbours."""
@@ -83,13 +84,17 @@ def shown_call(
     is_neighbour = neighbours.select("pos", "rank_id", is_beside=pl.lit(True))
     marked = marked.join(is_neighbour, on=["pos", "rank_id"], how="left")
     marked = marked.with_columns(pl.col("is_last", "is_beside").fill_null(False)).sort("pos", "rank_id")
-    recorded = _recorded_last_calls(recorded_call, rank).join(marked.filter("is_last"), on="rank_id", how="anti")
+    recorded = _recorded_last_calls(recorded_call, recorded_rank, rank).join(
+        marked.filter("is_last"), on="rank_id", how="anti"
+    )
     return pl.concat([marked.select(recorded.columns), recorded], how="vertical_relaxed") if recorded.height else marked
 
 
-def _recorded_last_calls(recorded_call: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """The last call of each rank in its Flight Recorder dump, all of which stands on the first line."""
-    last = recorded_call.group_by("rank", maintain_order=True).last()
+def _recorded_last_calls(recorded_call: pl.DataFrame, recorded_rank: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """The last call of each rank in its Flight Recorder dump, all of which stands on the first line, or in its log."""
+    last = recorded_call.group_by("rank", maintain_order=True).last().join(
+        recorded_rank.select("source", "is_log"), on="source", how="left", maintain_order="left"
+    )  # fmt: skip
     known = (
         last.drop("source")
         .join(rank.select("job", "rank_id", "rank"), on="rank")
@@ -97,7 +102,9 @@ def _recorded_last_calls(recorded_call: pl.DataFrame, rank: pl.DataFrame) -> pl.
     )
     name = pl.col("name").replace_strict(NCCL_NAMES, default=pl.col("name")).cast(pl.Categorical)
     columns = {"name": name, "count": pl.col("elements"), "root": pl.col("peer"), "is_last": True, "is_beside": False}
-    rows = known.with_columns(**columns, line=pl.lit(1), key=pl.format("process group {}", "group"))
+    rows = known.with_columns(
+        **columns, line=pl.when("is_log").then("line").otherwise(1), key=pl.format("process group {}", "group")
+    )
     absent = {column: pl.lit(None) for column in SHOWN_CALL if column not in rows.columns}
     return rows.with_columns(**absent).select([pl.col(column).cast(dtype) for column, dtype in SHOWN_CALL.items()])
 

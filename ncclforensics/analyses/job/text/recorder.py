@@ -37,6 +37,7 @@ RECORDED_RANK = {
     "source": pl.Int32(),
     "rank": pl.Int32(),  # null: neither the content nor the name shows it
     "is_named": pl.Boolean(),  # the rank comes from the name of the file
+    "is_log": pl.Boolean(),  # it is a log of torchcomms, written before each call, and no dump
     "is_used": pl.Boolean(),  # false: its rank is not known, there is a later dump of it, it is old, or its head is cut
     "is_cut": pl.Boolean(),  # its last calls are lost: only its head counts
     "newest_ns": pl.Int64(),  # when its last recorded call was made; null: its entries were not read, or there are none
@@ -101,12 +102,12 @@ def _number_in_name(path: str) -> int | None:
     return int(digits) if 0 < len(digits) <= LONGEST_RANK else None
 
 
-@analysis(RECORDED_RANK, of=("recorder_dump", "recorder_call"))
+@analysis(RECORDED_RANK, of=("recorder_dump", "dumped_group", "dumped_call"))
 def recorded_rank(
     recorder_dump: pl.DataFrame,
-    recorder_group: pl.DataFrame,
+    dumped_group: pl.DataFrame,
     recorder_status: pl.DataFrame,
-    recorder_call: pl.DataFrame,
+    dumped_call: pl.DataFrame,
     recorded_attempt: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -115,13 +116,15 @@ def recorded_rank(
     A dump that is cut before its entries shows neither how far its rank came nor that it made no call.
     """
     have_status = set(recorder_status["source"])
-    groups = groups_by_source(recorder_group)
-    calls = recorder_call.group_by("source").agg(pl.col("created_ns").max(), entries=pl.len())
+    groups = groups_by_source(dumped_group)
+    calls = dumped_call.group_by("source").agg(pl.col("created_ns").max(), entries=pl.len())
     newest = {row["source"]: row for row in calls.to_dicts()}
-    own_ranks = _ranks_in_messages(recorder_call)
+    own_ranks, logs = _ranks_in_messages(dumped_call), set(dumped_group.drop_nulls("own_number")["source"])
+    for source_number, group, own in dumped_group.select("source", "group_name", "own_number").drop_nulls().iter_rows():
+        own_ranks[source_number][str(group)] = own
     attempts = {row["source"]: row for row in recorded_attempt.to_dicts()}
     places = {row["source"]: row for row in source.to_dicts()}
-    dumps = sorted({*recorder_dump["source"], *recorder_call["source"]})
+    dumps = sorted({*recorder_dump["source"], *dumped_group["source"], *dumped_call["source"]})
     possible = {number: _possible_ranks(groups[number], own_ranks.get(number, {})) for number in dumps}
     numbers = _numbers_in_names(
         {number: places[number]["path"] for number in dumps if places[number]["hint"] is None}, possible
@@ -137,7 +140,7 @@ def recorded_rank(
         known = newest.get(number, {"created_ns": None, "entries": 0})
         rows.append(
             {
-                "source": number, "rank": rank, "is_named": not is_alone and rank is not None,
+                "source": number, "rank": rank, "is_named": not is_alone and rank is not None, "is_log": number in logs,
                 "newest_ns": known["created_ns"], "entries": known["entries"], "is_used": False,
                 "is_cut": bool(places[number]["problem"]), **attempts[number],
             }
@@ -169,10 +172,10 @@ def _common_members(groups: tuple[str, ...]) -> frozenset[int] | None:
     return frozenset.intersection(*(frozenset(members_of(ranks)) for ranks in groups)) if groups else None
 
 
-def _ranks_in_messages(recorder_call: pl.DataFrame) -> dict[int, dict[str, int]]:
+def _ranks_in_messages(dumped_call: pl.DataFrame) -> dict[int, dict[str, int]]:
     """Source -> process group -> the dump's own rank in it, as its point-to-point calls name it first."""
     messages = (
-        recorder_call.filter(text_of("is_p2p") == "true")
+        dumped_call.filter(text_of("is_p2p") == "true")
         .select("source", group=text_of("group_name"), title=text_of("profiling_name"))
         .unique(["source", "group"], keep="last", maintain_order=True)
         .drop_nulls()
@@ -195,14 +198,12 @@ def _parse_title(title: str) -> tuple[str, str, int | None, int | None]:
     return library, name, *(numbers if arrow else [None, None])
 
 
-@analysis(RECORDED_CALL, of=("recorder_call",))
-def recorded_call(
-    recorder_call: pl.DataFrame, recorder_group: pl.DataFrame, recorded_rank: pl.DataFrame
-) -> pl.DataFrame:
+@analysis(RECORDED_CALL, of=("dumped_call",))
+def recorded_call(dumped_call: pl.DataFrame, dumped_group: pl.DataFrame, recorded_rank: pl.DataFrame) -> pl.DataFrame:
     """The last calls of every rank in its Flight Recorder dump, in the order in which they were made."""
-    groups = groups_by_source(recorder_group.join(recorded_rank.filter("is_used"), on="source", how="semi"))
+    groups = groups_by_source(dumped_group.join(recorded_rank.filter("is_used"), on="source", how="semi"))
     read = recorded_rank.filter(pl.col("is_used") & ~pl.col("is_cut")).select("source", "rank")
-    calls = recorder_call.join(read, on="source").sort("source", "line")
+    calls = dumped_call.join(read, on="source").sort("source", "line")
     titles = _mapped(calls, "profiling_name", _parse_title)
     sizes = _mapped(calls, "input_sizes", _elements)
     frames = _mapped(calls, "frames", _place)

@@ -37,19 +37,19 @@ RECORDED_ATTEMPT = {
 }
 
 
-@analysis(RECORDED_ATTEMPT, of=("recorder_dump", "recorder_call"))
+@analysis(RECORDED_ATTEMPT, of=("recorder_dump", "dumped_group", "dumped_call"))
 def recorded_attempt(
-    recorder_dump: pl.DataFrame, recorder_group: pl.DataFrame, recorder_call: pl.DataFrame, run_start: pl.DataFrame
+    recorder_dump: pl.DataFrame, dumped_group: pl.DataFrame, dumped_call: pl.DataFrame, run_start: pl.DataFrame
 ) -> pl.DataFrame:
     """One row per Flight Recorder dump: whether it is of the latest attempt among those that are here."""
-    groups = groups_by_source(recorder_group)
-    dumps = sorted({*recorder_dump["source"], *recorder_call["source"]})
-    newest = dict(recorder_call.group_by("source").agg(pl.col("created_ns").max()).drop_nulls().iter_rows())
+    groups = groups_by_source(dumped_group)
+    dumps = sorted({*recorder_dump["source"], *dumped_group["source"], *dumped_call["source"]})
+    newest = dict(dumped_call.group_by("source").agg(pl.col("created_ns").max()).drop_nulls().iter_rows())
     contested, older = _with_other_groups(groups, newest)
-    early = _before_run(recorder_call, run_start)
+    early = _before_run(dumped_call, run_start)
     older |= _of_fewer_ranks(groups, run_start) | early
     kept = {number: groups[number] for number in dumps if number not in older}
-    calls = _collectives(recorder_call.filter(~pl.col("source").is_in(list(older))), defaultdict(dict, kept))
+    calls = _collectives(dumped_call.filter(~pl.col("source").is_in(list(older))), defaultdict(dict, kept))
     older |= _long_before_others(calls, {number: time for number, time in newest.items() if number not in older})
     older |= _before_others(calls.filter(~pl.col("source").is_in(list(older))))
     rows = [
@@ -70,13 +70,13 @@ def _of_fewer_ranks(groups: Groups, run_start: pl.DataFrame) -> dict[int, int]:
     }
 
 
-def _before_run(recorder_call: pl.DataFrame, run_start: pl.DataFrame) -> dict[int, int]:
+def _before_run(dumped_call: pl.DataFrame, run_start: pl.DataFrame) -> dict[int, int]:
     """Dumps whose last call of NCCL was made before the logs' first communicator was created; by how much, at least."""
     begin = next(run_start.iter_rows(named=True), {})
-    if recorder_call.is_empty() or not (began := begin.get("utc") or begin.get("launcher_time") or begin.get("stamp")):
+    if dumped_call.is_empty() or not (began := begin.get("utc") or begin.get("launcher_time") or begin.get("stamp")):
         return {}
     zone = timedelta() if begin["utc"] else EASTERNMOST
-    last = recorder_call.filter(text_of("profiling_name").str.starts_with("nccl:")).group_by("source")
+    last = dumped_call.filter(text_of("profiling_name").str.starts_with("nccl:")).group_by("source")
     ages = last.agg(age=-elapsed(pl.from_epoch(pl.col("created_ns").max(), "ns"), began) - zone)
     return {
         number: int(age // timedelta(microseconds=1)) * 1000
@@ -107,9 +107,9 @@ def _with_other_groups(groups: Groups, newest: dict[int, int]) -> tuple[set[int]
     return contested, older
 
 
-def _collectives(recorder_call: pl.DataFrame, groups: Groups) -> pl.DataFrame:
+def _collectives(dumped_call: pl.DataFrame, groups: Groups) -> pl.DataFrame:
     """The collectives of groups that are the same on all ranks, with their times."""
-    rows = recorder_call.with_columns(group=own_names(recorder_call, groups)).filter(text_of("is_p2p") != "true")
+    rows = dumped_call.with_columns(group=own_names(dumped_call, groups)).filter(text_of("is_p2p") != "true")
     is_over = (text_of("state") == "completed") & (pl.col("completed_ns") >= pl.col("created_ns"))
     known = {(number, row["group"]) for number, configs in groups.items() for row in configs.values()}
     is_same = [

@@ -44,9 +44,9 @@ def size_of(ranks: str) -> int:
     return len(members_of(ranks))
 
 
-def groups_by_source(recorder_group: pl.DataFrame) -> Groups:
+def groups_by_source(dumped_group: pl.DataFrame) -> Groups:
     """Return the process groups of every dump. A group without a name belongs to no entry."""
-    rows = recorder_group.with_columns(pl.col("group_name", "group_desc", "ranks").cast(pl.String)).drop_nulls(
+    rows = dumped_group.with_columns(pl.col("group_name", "group_desc", "ranks").cast(pl.String)).drop_nulls(
         ["group_name", "ranks"]
     )
     lists = rows.select("group_name", "ranks").unique()
@@ -87,7 +87,7 @@ def groups_with_one_number(calls: pl.DataFrame) -> list[str]:
     """Return the groups that count collectives and messages together, so that the numbers of their ranks differ.
 
     All groups do before torch 2.4; until 2.5 a batch of messages takes the next number of the collectives. `calls`:
-    rows of `recorder_call`, with `group`.
+    rows of `dumped_call`, with `group`.
     """
     title = text_of("profiling_name").str.split(":").list.last()
     rows = calls.select(

@@ -33,20 +33,20 @@ RECORDED_POSITION = {
 }
 
 
-@analysis(RECORDED_POSITION, of=("recorder_status", "recorder_call"))
+@analysis(RECORDED_POSITION, of=("recorder_status", "dumped_group", "dumped_call"))
 def recorded_position(
     recorder_status: pl.DataFrame,
-    recorder_group: pl.DataFrame,
-    recorder_call: pl.DataFrame,
+    dumped_group: pl.DataFrame,
+    dumped_call: pl.DataFrame,
     recorded_call: pl.DataFrame,
     recorded_rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank and process group in the dumps: how many collectives the rank called and completed there."""
     used = recorded_rank.filter("is_used")
-    groups = groups_by_source(recorder_group.join(used, on="source", how="semi"))
-    recorder_call = recorder_call.join(used, on="source", how="semi", maintain_order="left")
-    calls = recorder_call.with_columns(group=own_names(recorder_call, groups))
-    ids = recorder_call.select("source", "pg_id", text_of("group_name")).drop_nulls().unique()
+    groups = groups_by_source(dumped_group.join(used, on="source", how="semi"))
+    dumped_call = dumped_call.join(used, on="source", how="semi", maintain_order="left")
+    calls = dumped_call.with_columns(group=own_names(dumped_call, groups))
+    ids = dumped_call.select("source", "pg_id", text_of("group_name")).drop_nulls().unique()
     group_of_id: dict[int, dict[int, str]] = defaultdict(dict)
     for number, pg_id, group in ids.iter_rows():
         group_of_id[number][pg_id] = group
@@ -79,6 +79,9 @@ def recorded_position(
                 continue
             enqueued = max(status["last_enqueued"] or 0, known["enqueued"] or 0 if known else 0)
             positions[group] = {"enqueued": enqueued, "line": status["line"], **_completed(known, status)}
+        for config in configs.values():
+            if config["own_number"] is not None:  # a log that is written before each call
+                positions.setdefault(config["group"], {**NO_CALLS, "line": config["line"]})
         for group, position in positions.items():
             if group in without_own_numbers:
                 continue
@@ -104,6 +107,7 @@ def _first_open_messages(recorded_call: pl.DataFrame) -> dict[tuple[int, str], i
 
 
 UNKNOWN: Row = {"enqueued": None, "completed": None, "is_overwritten": False}
+NO_CALLS: Row = {"enqueued": 0, "completed": 0, "is_overwritten": False}
 
 
 def _completed(known: Row | None, status: Row) -> Row:
@@ -140,7 +144,8 @@ def _positions_of_calls(calls: pl.DataFrame, recorded_call: pl.DataFrame) -> dic
     )
     collectives = recorded_call.filter(~pl.col("is_p2p")).sort("source", "line")
     first_open = collectives.group_by("source", "group").agg(
-        open=pl.col("sequence").filter("is_open").min(), is_overwritten=pl.col("is_open").first()
+        open=pl.col("sequence").filter("is_open").min(),
+        is_overwritten=pl.col("is_open").first() & (pl.col("sequence").first() > 1),
     )
     positions = last.join(first_open, on=["source", "group"], how="left", maintain_order="left").with_columns(
         completed=pl.when(pl.col("open").is_null()).then("enqueued").otherwise(pl.col("open") - 1),

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ncclforensics.analyses.hang.recorder_graph import Place, RecordedCall, Recordings
+from ncclforensics.analyses.hang.recorder_graph import Place, RecordedCall, Recordings, noun_of
 from ncclforensics.analyses.hang.recorder_roots import Roots
 from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.text.torch_text import minority_of
@@ -19,13 +19,13 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
-    COLLECT_DUMPS,
     SHOWN,
     cite,
     communicator_of,
     described,
     diagnose,
     place_text,
+    request,
     set_call,
     stand_text,
     with_dumps,
@@ -175,7 +175,7 @@ def _diagnose_roots(job: Job, recordings: Recordings, roots: Roots) -> Explanati
         job.cite(diagnosis, "culprit", [call.place if call else recordings.head(rank)])
     cite(job, diagnosis, "waiting", waiting)
     if recordings.without_dump:
-        diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(recordings.without_dump))]
+        diagnosis.collect = [request(recordings.noun, ranks_text(recordings.without_dump))]
     return diagnosis
 
 
@@ -322,14 +322,15 @@ def find_nothing_open(job: Job, recordings: Recordings) -> Explanation | None:
     if is_open or not are_equal or not positions:
         return None
     reason = (
-        f"in the dumps of {count_of(len(recordings.dumps), 'rank')} every call is over, and none made fewer than others"
+        f"in the {recordings.noun}s of {count_of(len(recordings.dumps), 'rank')} every call is over, and none made"
+        " fewer than others"
     )
     diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.DUMPS_OF_ANOTHER_MOMENT])
     if recordings.without_dump:
         absent = ranks_text(recordings.without_dump)
         diagnosis.verdict = Kind.UNDECIDABLE
-        diagnosis.remark(f"of {absent} no dump shows whether they wait for these")
-        diagnosis.collect = [COLLECT_DUMPS.format(ranks=absent)]
+        diagnosis.remark(f"of {absent} no {recordings.noun} shows whether they wait for these")
+        diagnosis.collect = [request(recordings.noun, absent)]
     elif recordings.may_lack_messages:
         diagnosis.verdict = Kind.UNDECIDABLE
         diagnosis.remark("gloo did not record its messages, in which a rank may wait")
@@ -357,8 +358,9 @@ def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
     else:
         reason += f"{age}, so that they are of an earlier attempt or by a clock that is off"
     diagnosis.remark(reason)
-    wanted = COLLECT_DUMPS.format(ranks=f"{ranks} of this attempt")
-    diagnosis.collect = [item for item in diagnosis.collect if item != COLLECT_DUMPS.format(ranks=ranks)] + [wanted]
+    noun = noun_of(job.old_dumps)
+    asked = [item for item in diagnosis.collect if item != request(noun, ranks)]
+    diagnosis.collect = [*asked, request(noun, f"{ranks} of this attempt")]
 
 
 def name_dumps(job: Job, diagnosis: Explanation) -> None:

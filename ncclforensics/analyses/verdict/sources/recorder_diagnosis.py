@@ -14,7 +14,10 @@ from ncclforensics.data.names import DATATYPES, count_of, ranks_text
 from ncclforensics.data.torch_calls import NCCL_NAMES
 
 SHOWN = 3  # ranks that are described, and cited
-COLLECT_DUMPS = "collect the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
+PLACES = {
+    "Flight Recorder dump": "comm_lib_trace_rank_N in ~/.cache/torch on their hosts",
+    "torchcomms log": "the file that ClogHook was given on their hosts",
+}
 
 
 def with_dumps(find: Callable[[Job, Recordings], Explanation | None]) -> Callable[[Job], Explanation | None]:
@@ -25,6 +28,11 @@ def with_dumps(find: Callable[[Job, Recordings], Explanation | None]) -> Callabl
         return None if job.recordings is None else find(job, job.recordings)
 
     return find_in_dumps
+
+
+def request(noun: str, ranks: str) -> str:
+    """Ask for the dumps of ranks, or for their logs."""
+    return f"collect the {noun}s of {ranks}: {PLACES[noun]}"
 
 
 def calls_at(recordings: Recordings, place: Standing) -> list[RecordedCall]:

@@ -13,13 +13,13 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
-    COLLECT_DUMPS,
     SHOWN,
     calls_at,
     cite,
     described,
     diagnose,
     place_text,
+    request,
     set_call,
     stand_text,
     with_dumps,
@@ -28,7 +28,7 @@ from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import LOOK_AT_HOST, stacks_of
 
-EITHER_WAY = "one of these may never have made the call, or wrote no dump and waits, too"
+EITHER_WAY = "one of these may never have made the call, or left none and waits, too"
 MOST_ABSENT = 0.25  # share of ranks without a dump; more of them are dumps that were not collected
 
 
@@ -51,7 +51,7 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
     stacks: list[str] = []
     if len(absent) > 1:
         diagnosis = diagnose(job, Kind.UNDECIDABLE, where, [])
-        diagnosis.remark(f"{ranks_text(absent)} left no Flight Recorder dump here: {EITHER_WAY}")
+        diagnosis.remark(f"{ranks_text(absent)} left no {recordings.noun} here: {EITHER_WAY}")
         diagnosis.suspects, diagnosis.basis = sorted(suspects), Basis.DUMPS
     elif _shown_by_log(job, place, absent):
         reason = f"{where}, and the log of {ranks_text(absent)} shows this call, too, but it left no dump"
@@ -60,12 +60,12 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
         stacks = [stacks_of(ranks_text(absent))]  # a process that is frozen writes no dump
     else:
         reason = (
-            f"left no Flight Recorder dump here, while {where}: a rank that never made this call looks like that, and"
-            " so does one that only wrote no dump"
+            f"left no {recordings.noun} here, while {where}: a rank that never made this call looks like that, and"
+            " so does one that only left none"
         )
         diagnosis = diagnose(job, Kind.LAGGING, reason, sorted(suspects))
         diagnosis.doubt(Doubt.DUMP_NOT_WRITTEN)
-    diagnosis.collect = stacks or [COLLECT_DUMPS.format(ranks=ranks_text(absent))]
+    diagnosis.collect = stacks or [request(recordings.noun, ranks_text(absent))]
     set_call(diagnosis, calls[0])
     cite(job, diagnosis, "waiting", calls)
     return diagnosis
@@ -144,10 +144,11 @@ def find_common_call(job: Job, recordings: Recordings) -> Explanation | None:
     if recordings.outdated:
         ranks = ranks_text(recordings.outdated)
         reason = (
-            f"others completed collectives with {ranks} that the dumps of {ranks} do not show: they were written before"
+            f"others completed collectives with {ranks} that the {recordings.noun}s of {ranks} do not show:"
+            " they were written before"
         )
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
-        diagnosis.collect = [COLLECT_DUMPS.format(ranks="all ranks, written at one time")]
+        diagnosis.collect = [request(recordings.noun, "all ranks, written at one time")]
         job.cite(diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.outdated)[:SHOWN]])
         return diagnosis
     place = max(places, key=lambda place: len(place.standing))
@@ -159,8 +160,10 @@ def find_common_call(job: Job, recordings: Recordings) -> Explanation | None:
         diagnosis.collect = [stacks_of(ranks_text(place.unread))]
     elif place.without_dump:
         ranks = ranks_text(place.without_dump)
-        diagnosis = diagnose(job, Kind.UNDECIDABLE, f"{reason}; of {ranks} no dump shows whether they called it", [])
-        diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks)]
+        diagnosis = diagnose(
+            job, Kind.UNDECIDABLE, f"{reason}; of {ranks} no {recordings.noun} shows whether they called it", []
+        )
+        diagnosis.collect = [request(recordings.noun, ranks)]
     else:
         is_listed = recordings.is_listed(place.group)
         complete = "no member is missing" if is_listed else "no dump is missing, though none lists the members"
