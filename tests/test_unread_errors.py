@@ -153,19 +153,91 @@ ANSWERED = {
         "rank 3 timed out at work 1",
     ),
 }
-# Text -> a part of the title of the note that quotes it.
-QUOTED = {
-    "level": (
-        "some words\n2026-03-02 11:04:57.123 ERROR [41887:41887] no such configuration\nwhich cannot be read\n",
-        "states an error: 2026-03-02 11:04:57.123 ERROR [41887:41887] no such configuration",
+# Text -> severity, and parts of the title, the detail and the remedy of the only finding.
+STATED = {
+    "library": (
+        "/opt/mpi/bin/mpirun: error while loading shared libraries: libpmix.so.2: cannot open shared object file\n",
+        "warning",
+        "a library or module could not be loaded: /opt/mpi/bin/mpirun: error while loading shared libraries: libpmix",
+        "",
+        "LD_LIBRARY_PATH",
     ),
-    "words": ("Parser function exited with Error\n", "states an error: Parser function exited with Error"),
-    "stack": (STACK, "process 41887 on 10.0.4.13: the stack of a C++ exception stands here"),
+    "logfmt, repeated": (
+        (
+            'time="2026-03-02T11:04:57Z" level=error msg="connect to the store: dial tcp :2379: connection refused"\n'
+            'time="2026-03-02T11:05:07Z" level=error msg="connect to the store: dial tcp :2379: connection refused"\n'
+        ),
+        "warning",
+        "nothing listened at its address: connect to the store: dial tcp :2379: connection refused",
+        "printed 2 times from 2026-03-02T11:04:57 to 2026-03-02T11:05:07",
+        "ss -ltnp",
+    ),
+    "json": (
+        '{"level":"error","ts":"2026-03-02T11:04:57Z","msg":"open /data/x: permission denied","n":7}\n',
+        "warning",
+        "access was refused: open /data/x: permission denied",
+        "",
+        "ls -l",
+    ),
+    "glog, cause before its consequence": (
+        (
+            "E0302 11:04:57.588061       1 factory.go:68] Failed to initialize NVML: Unknown Error.\n"
+            "E0302 11:04:57.588076       1 main.go:12] cannot serve the devices\n"
+        ),
+        "warning",
+        "a GPU or its driver could not be used: Failed to initialize NVML: Unknown Error.",
+        "after it stands: cannot serve the devices",
+        "nvidia-smi",
+    ),
+    "end behind its cause": (
+        (
+            "[INFO] serving\n[ERROR] shutting down the scheduler\n"
+            "thread 'main' panicked at src/server.rs:41:7:\n[ERROR] exiting\n"
+        ),
+        "warning",
+        "a process crashed or was killed: thread 'main' panicked at src/server.rs:41:7:",
+        "",
+        "core file",
+    ),
+    "tag of a launcher": (
+        "(Actor pid=41887, ip=10.0.4.13) ERROR: the volume holds no such configuration\n",
+        "warning",
+        "process 41887 on 10.0.4.13: a program reports an error: the volume holds no such configuration",
+        "",
+        "read the cited lines",
+    ),
+    "warning before the failure": (
+        (
+            "2026-03-02 11:04:57 WARNING ibv_post_send: Cannot allocate memory\n"
+            "2026-03-02 11:04:58 FATAL the pull of request 7 failed\n"
+        ),
+        "warning",
+        "a program reports an error: the pull of request 7 failed",
+        "a warning before it: WARNING ibv_post_send: Cannot allocate memory",
+        "",
+    ),
+    "tried again": (
+        "ERROR: connection refused, retrying in 5 s\n",
+        "info",
+        "a connection was refused",
+        "tried again",
+        "",
+    ),
+    "words alone": (
+        "Parser function exited with Error\n",
+        "info",
+        "an error: Parser function exited with Error",
+        "",
+        "",
+    ),
+    "program that went on": ("ERROR: the cache is gone\n" + "step\n" * 150, "info", "the cache is gone", "went on", ""),
+    "stack": (STACK, "info", "process 41887 on 10.0.4.13: the stack of a C++ exception stands here", "", ""),
 }
 SILENT = {
     "counts": "found 0 errors\nerrors: 0\nthis is not an error, but may impair performance\n",
     "warning": "2026-03-02 11:04:57 WARNING could not read the cache, which failed to load\n",
     "program": 'raise RuntimeError("failed")\nif error:\n',
+    "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }
 
 
@@ -183,14 +255,18 @@ def test_the_first_finding_answers_the_cause(text: str, rule: str, severity: str
     assert first.evidence
 
 
-@pytest.mark.parametrize(("text", "words"), QUOTED.values(), ids=QUOTED)
-def test_an_error_of_no_known_form_is_quoted(text: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "severity", "title", "detail", "remedy"), STATED.values(), ids=STATED)
+def test_a_failure_that_an_unknown_program_states_is_answered(
+    text: str, severity: str, title: str, detail: str, remedy: str, tmp_path: Path
+) -> None:
     report = read(tmp_path, text)
 
-    (note,) = (finding for finding in report.findings if finding.category is not Category.INCOMPLETE_EVIDENCE)
-    assert (note.rule, str(note.severity)) == ("unread-error-line", "info")
-    assert words in note.title
-    assert note.title[:40] in screen(report, width=400)
+    (found,) = (finding for finding in report.findings if finding.category is not Category.INCOMPLETE_EVIDENCE)
+    assert (found.rule, str(found.severity)) == ("stated-by-program", severity)
+    assert title in found.title
+    assert detail in found.detail
+    assert remedy in found.remedy
+    assert found.title[:40] in screen(report, width=400)
 
 
 @pytest.mark.parametrize("text", SILENT.values(), ids=SILENT)
@@ -198,10 +274,22 @@ def test_words_of_errors_that_state_none_are_not_quoted(text: str, tmp_path: Pat
     assert [finding.rule for finding in read(tmp_path, text).findings] == ["read-nothing-of-nccl"]
 
 
-def test_an_error_of_no_known_form_is_not_quoted_beside_a_finding(tmp_path: Path) -> None:
-    report = read(tmp_path, "Parser function exited with Error\n" + PEER)
+def test_a_failure_of_an_unknown_program_is_left_out_behind_what_explains_it(tmp_path: Path) -> None:
+    behind = read(tmp_path, PEER + "[ERROR] the scheduler is gone\n")
+    before = read(tmp_path, "[ERROR] the scheduler is gone\n" + PEER)
 
-    assert "unread-error-line" not in [finding.rule for finding in report.findings]
+    assert [finding.rule for finding in behind.findings[:1]] == ["stated-failure"]
+    assert "stated-by-program" not in [finding.rule for finding in behind.findings]
+    assert [finding.rule for finding in before.findings[:2]] == ["stated-by-program", "stated-failure"]
+
+
+def test_an_exit_code_is_explained_by_what_was_printed_before_it(tmp_path: Path) -> None:
+    denied = "gpu-a012: me@gpu-a012: Permission denied (publickey,password).\n"
+    report = read(tmp_path, f"{denied}pdsh@gpu-a011: gpu-a012: ssh exited with exit code 255\n")
+
+    (found,) = (finding for finding in report.findings if finding.rule == "app-process-died")
+    assert "printed before it: gpu-a012: me@gpu-a012: Permission denied" in found.detail
+    assert "ssh -v" in found.remedy
 
 
 def test_a_short_time_out_is_said(tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct
 
 PLACE = ["source", "line"]
 DEPTH = 4  # most lines written into one physical line
-MOST_LAST, LONGEST_LAST = 50, 2_000  # lines of one source that the last shapes are tried on, and bytes of such a line
+MOST_LAST, LONGEST_LAST = (
+    50,
+    2_000,
+)  # lines at either end of a source that the last shapes are tried on, and their bytes
 
 LEVELS = ("] INFO ", " WARN ")
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
@@ -189,12 +192,14 @@ def _texts_before_lines(unknown: pl.DataFrame, read: pl.DataFrame, dialect: Dial
 
 
 def _match_last(rows: pl.DataFrame, dialect: Dialect) -> Matched:
-    """Match the first lines of each source that nothing else reads with the last shapes."""
+    """Match the first and the last lines of each source that nothing else reads with the last shapes."""
     regex = "|".join(f"(?:{pattern.regex})" for shape in dialect.last_shapes for pattern in shape.patterns)
     is_short = pl.col("text").str.len_bytes() <= LONGEST_LAST
     tried = rows.filter(is_short & ~pl.col("damaged") & ~pl.col("cut"))
     tried = tried.filter(pl.col("text").str.contains(regex)) if regex and tried.height else tried.clear()
-    return match(tried.filter(pl.int_range(pl.len()).over("source") < MOST_LAST), dialect.of_last_shapes)
+    nth = pl.int_range(pl.len()).over("source")
+    is_at_either_end = (nth < MOST_LAST) | (nth >= pl.len().over("source") - MOST_LAST)
+    return match(tried.filter(is_at_either_end), dialect.of_last_shapes)
 
 
 def _without_blanks_at_end(rows: pl.DataFrame) -> pl.DataFrame:

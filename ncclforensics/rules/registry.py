@@ -35,7 +35,7 @@ class Rule:
     hang: bool  # `hang` runs it: it explains a hang, and needs only both ends of each file
     fallback: bool = False  # a finding of it holds only where no other rule cites one of its lines
     verdict: str = ""  # the verdict on a job that its findings state
-    last: bool = False  # a finding of it holds only where nothing but notes was found
+    last: bool = False  # a finding of it holds only where nothing but notes and what follows from others was found
     imported: RuleFunction | None = None  # the function, if its module was imported when this was registered
 
     @property
@@ -84,7 +84,7 @@ def rule(
     `hang`: the command `hang` runs the rule, too; other rules run only in `check`, which reads every line.
     `fallback`: its findings are dropped where another rule explains one of the lines that they are about.
     `verdict`: the verdict on a job that its findings state.
-    `last`: its findings are dropped where anything but notes was found.
+    `last`: its findings are dropped where a cause was found, or what a fallback rule answers before their lines.
     """
 
     def register(function: RuleFunction) -> RuleFunction:
@@ -155,8 +155,11 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
         unasked = [rule for rule in all_rules() if rule not in chosen and rule.of and not rule.fallback]
         others = findings + [finding for rule in unasked for finding in findings_of(rule)]
         findings += _unexplained(_uncited(fallbacks, others), others)
-    if all(finding.severity is Severity.INFO for finding in findings):
-        findings += _far_from([finding for rule in chosen if rule.last for finding in findings_of(rule)], findings)
+    strong = [finding for finding in findings if finding.severity is not Severity.INFO]
+    unexplained = {rule.name for rule in chosen if rule.fallback}
+    if all(finding.role is Role.CONSEQUENCE or finding.rule in unexplained for finding in strong):
+        last = [finding for rule in chosen if rule.last for finding in findings_of(rule)]
+        findings += _before(_far_from(last, findings), strong)
     return sorted(findings, key=_order)
 
 
@@ -211,13 +214,38 @@ def _rest_of(rule: Rule) -> Finding:
 
 def _far_from(last: list[Finding], notes: list[Finding]) -> list[Finding]:
     """Return the findings whose first line no note stands beside: what stands around a line belongs to it."""
-    cited = [line for note in notes if note.category is not Category.INCOMPLETE_EVIDENCE for line in note.evidence]
+    cited = [
+        line
+        for note in notes
+        if note.severity is Severity.INFO and note.category is not Category.INCOMPLETE_EVIDENCE
+        for line in note.evidence
+    ]
     return [
         finding
         for finding in last
         for first in finding.evidence[:1]
         if not any(line.source == first.source and abs(line.line - first.line) <= BESIDE for line in cited)
     ]
+
+
+def _before(last: list[Finding], others: list[Finding]) -> list[Finding]:
+    """Return the findings whose first line stands before the lines that others cite; notes only where none do."""
+    return [
+        finding
+        for finding in last
+        for first in finding.evidence[:1]
+        if not (others and finding.severity is Severity.INFO)
+        and not any(
+            line.source == first.source and _nth(line.line) <= _nth(first.line)
+            for other in others
+            for line in other.evidence
+        )
+    ]
+
+
+def _nth(line: int) -> tuple[bool, int]:
+    """Order the lines of a source: those of its tail, counted from its end, come behind those of its head."""
+    return line < 0, line
 
 
 def _uncited(fallbacks: list[Finding], others: list[Finding]) -> list[Finding]:

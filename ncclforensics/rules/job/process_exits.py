@@ -16,6 +16,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     NOT_STARTED,
     SIGNAL,
 )
+from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
 from ncclforensics.data.processes import ABORT, BUS_ERROR, HANG_UP, INTERRUPT, KILL, SIGNALS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -25,11 +26,13 @@ from ncclforensics.rules.shared.ended_processes import (
     first_exits,
     is_kernel_log_alone,
     kernel_log_finding,
+    statements_before,
     unsettled_exits,
 )
 
 QUEUE_OF_ENGINE = "shm_broadcast.py"  # of vLLM, between its core and its workers
 NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in lower case
+NOT_SHOWN = "no line that is known shows why"
 MAX_MESSAGE = 160  # characters of a message in a title
 
 
@@ -95,7 +98,9 @@ def app_exception(
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
-def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def app_process_died(
+    process_exit: pl.DataFrame, program_failure: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A process was killed, crashed or exited with an error, and was the first to end.
 
     Means: the others lost their connections to it, or wait for it; launchers then end them with SIGTERM, which is no
@@ -125,9 +130,15 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             )
         elif how == EXIT:
             event = rows["message"][0] or f"ended with exit code {code}"
-            detail = f"the first process to end, reported by {reporters}; no line that is known shows why"
+            stated = statements_before(rows, program_failure)
+            why = f"printed before it: {_shorten(stated['statement'][0])}" if stated.height else NOT_SHOWN
+            detail = f"the first process to end, reported by {reporters}; {why}"
             finding = exit_finding(rows, rank, f"{{processes}}: {event}", detail, "likely")
             finding.severity = Severity.WARNING
+            if stated.height:
+                topic = TOPICS.get(stated["topic"][0] or "", OTHER_TOPIC)
+                finding.remedy = topic.remedy
+                finding.evidence.append(Line(stated["source"][0], stated["line"][0]))
             yield finding
         else:
             by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is not shown"

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.program_ends import add_program_end
 from ncclforensics.analyses.verdict import vocabulary
 from ncclforensics.data.names import count_of, some_of
-from ncclforensics.frames.columns import OWNER, SOURCE_BITS
+from ncclforensics.frames.columns import OWNER
 from ncclforensics.grammar.grammar_file import grammar_of
 from ncclforensics.grammar.meanings import Kind
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import UNNAMED, error_finding
+from ncclforensics.rules.shared.survival import not_survived
 
 ROLE_OF_KIND = {Kind.FAILURE: Role.CAUSE, Kind.CONDITION: Role.CONTEXT, Kind.CONSEQUENCE: Role.CONSEQUENCE}
 PLACE = ["source", "line"]
@@ -51,7 +51,7 @@ def stated_failure(
     if rows.is_empty():
         return
     rows = _fatal(rows, failure_event, rank)
-    rows = _not_survived(rows, communicator_progress, milestone, program_end)
+    rows = not_survived(rows, communicator_progress, milestone, program_end)
     rows = _lasting(rows, speaker)
     numbers = rank.group_by(OWNER).agg(number=pl.when(pl.len() == 1).then(pl.col("rank").first()))
     rows = rows.join(numbers, on=OWNER, how="left", maintain_order="left").with_columns(
@@ -83,25 +83,6 @@ def _fatal(rows: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame) 
         .join(failure_event.filter(~pl.col("at_exit")), on=PLACE, how="anti")
     )
     return rows.join(harmless, on=PLACE, how="anti", maintain_order="left")
-
-
-def _not_survived(
-    rows: pl.DataFrame, progress: pl.DataFrame, milestone: pl.DataFrame, program_end: pl.DataFrame
-) -> pl.DataFrame:
-    """Leave out lines behind which their process or their file shows progress, and those behind an end."""
-    steps = milestone.select(*OWNER, last_pos="pos")
-    progress = pl.concat([progress, steps], how="diagonal_relaxed")
-    of_source = progress.group_by(source=(pl.col("last_pos") // (1 << SOURCE_BITS)).cast(pl.Int32))
-    of_owner = progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
-    is_survived = pl.col("pos") < pl.max_horizontal("last_pos", "last_pos_of_source")
-    is_at_end = pl.col("pos") > pl.min_horizontal("end_pos", "own_end_pos", "success_pos")
-    return (
-        rows.join(of_source.agg(last_pos_of_source=pl.col("last_pos").max()), on="source", how="left")
-        .join(of_owner, on=OWNER, how="left", maintain_order="left")
-        .pipe(add_program_end, program_end)
-        .filter((is_survived | is_at_end).fill_null(value=False).not_())
-        .sort("pos")
-    )
 
 
 def _lasting(rows: pl.DataFrame, speaker: pl.DataFrame) -> pl.DataFrame:

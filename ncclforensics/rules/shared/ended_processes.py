@@ -11,6 +11,7 @@ from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, evidence_lines, printed_process, processes_text, titled
 
+LAST_LINES = 20  # before the report of an end
 LONGEST_LIST = 80  # characters of a list of tasks in a title
 
 
@@ -30,6 +31,15 @@ def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str
         return process_exit.clear()
     rows = process_exit.filter((pl.col("how") == kind) & pl.col("is_first") & ~pl.col("is_final"))
     return rows.sort("source", "line")
+
+
+def statements_before(exits: pl.DataFrame, program_failure: pl.DataFrame) -> pl.DataFrame:
+    """Return the failures that programs state in the last lines before any of these ends, the first one first."""
+    is_strong = (pl.col("has_level") | pl.col("topic").is_not_null()) & ~pl.col("is_warning") & ~pl.col("is_of_end")
+    distance = pl.col("end_line") - pl.col("line")
+    ends = exits.select("source", end_line="line").unique()
+    near = program_failure.filter(is_strong).join(ends, on="source").filter(distance.is_between(1, LAST_LINES))
+    return near.sort("pos")
 
 
 def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:

@@ -1,0 +1,71 @@
+"""What programs that no grammar knows state to have failed: the message, what it is about, and when it was printed."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.data.failure_topics import OF_WARNINGS, TOPICS
+from ncclforensics.frames.columns import ORIGIN, text_of
+from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.grammar_file import load
+
+PROGRAM_FAILURE = {
+    **ORIGIN,
+    "host": pl.Categorical(),  # of the host, the process and the rank that a launcher's tag names; null without one
+    "pid": pl.Int32(),
+    "rank": pl.Int32(),
+    "statement": pl.String(),  # without the time, the level and other parts that a logger puts in front
+    "alike": pl.String(),  # the statement without its digits: equal for repetitions
+    "topic": pl.String(),  # a key of TOPICS; null where the words are about none of them
+    "moment": pl.String(),  # as printed in front; null without one
+    "has_level": pl.Boolean(),  # a logger prints the level of an error; else the words say it
+    "is_warning": pl.Boolean(),  # a logger prints a lower level
+    "is_of_end": pl.Boolean(),  # tells only that something ends because of what was stated before
+    "is_repeated_attempt": pl.Boolean(),  # the program tries again
+    "lines_behind": pl.Int64(),  # in its file
+}
+DIGITS = list("0123456789")
+GRAMMAR = "unread"
+
+
+@analysis(PROGRAM_FAILURE, of=("unread_error",))
+def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
+    """One row per line that states a failure by the level of a logger or by its words, and that no grammar knows.
+
+    Warnings are among them where their words are about what fails jobs.
+    """
+    part = load(GRAMMAR).part_regex
+    form, line = text_of("form"), pl.col("line")
+    printed = pl.coalesce(text_of("stated_by_level"), text_of("stated_by_words"), text_of("stated_mildly"))
+    head = pl.col("printed").str.extract(f"^((?:{part('_head')})?)").fill_null("")
+    behind = pl.col("printed").str.replace(f"^(?:{part('_head')})", "")
+    is_field = pl.col("head").str.ends_with('"')
+    statement = pl.when(is_field).then(behind.str.replace(part("_tail"), "")).otherwise(behind)
+    said = pl.col("statement")
+    topic = pl.coalesce(pl.when(said.str.contains(part(f"_about_{name}"))).then(pl.lit(name)) for name in TOPICS)
+    lines_behind = pl.when(line < 0).then(-line - 1).otherwise(pl.col("lines") - line)
+    return (
+        unread_error.filter(form.is_in(["level", "words", "mild"]))
+        .join(source.select("source", "lines"), on="source", how="left", maintain_order="left")
+        .with_columns(printed=printed.str.strip_chars())
+        .with_columns(head=head)
+        .with_columns(statement=statement.str.strip_chars())
+        .with_columns(topic=topic, is_warning=form == "mild")
+        .filter((said != "") & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False)))
+        .select(
+            *ORIGIN,
+            host=pl.col("launcher_node").cast(pl.Categorical()),
+            pid=pl.col("launcher_pid").cast(pl.Int32()),
+            rank=pl.col("launcher_rank").cast(pl.Int32()),
+            statement=said,
+            alike=said.str.replace_many(dict.fromkeys(DIGITS, "")),
+            topic="topic",
+            moment=pl.col("head").str.extract(f"({part('_when')})"),
+            has_level=form == "level",
+            is_warning="is_warning",
+            is_of_end=said.str.contains(part("_of_the_end")),
+            is_repeated_attempt=said.str.contains(part("_repeated_attempt")),
+            lines_behind=lines_behind,
+        )
+        .sort("pos")
+    )

@@ -1,0 +1,132 @@
+"""What the words of a failure are about, for statements of programs that no grammar knows: what failed, what to do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Topic(NamedTuple):
+    """A kind of words: its category in the contract, what happened, and what to look at next."""
+
+    category: str
+    text: str
+    remedy: str
+
+
+# By the name of the part of grammars/unread.lark that holds its words, without `_about_`. The first that holds counts.
+TOPICS = {
+    "library": Topic(
+        "environment",
+        "a library or module could not be loaded",
+        "on the host and in the container that printed it, look for the file that is named (ldd of the program, "
+        "ldconfig -p), and compare LD_LIBRARY_PATH and PYTHONPATH with a process where it works; launchers do not pass "
+        "these on by themselves (mpirun -x)",
+    ),
+    "command": Topic(
+        "environment",
+        "a program could not be started",
+        "on the host and in the container that printed it, look whether the program is there and in PATH of a shell "
+        "that is not interactive (ssh HOST which PROGRAM), and built for this processor",
+    ),
+    "name": Topic(
+        "bootstrap",
+        "the name of a host could not be looked up",
+        "on the host that printed it, run getent hosts NAME; correct the name, /etc/hosts, or the DNS of the cluster",
+    ),
+    "rights": Topic(
+        "environment",
+        "access was refused",
+        "as the user of the job and from the same host, try what is named: ssh -v HOST, ls -l of the path, id; for "
+        "credentials of a scheduler compare the clocks of the hosts and their keys",
+    ),
+    "space": Topic(
+        "environment",
+        "a file system took no more data",
+        "run df -h and df -i on the path that is named, on the host that printed it, and look at the quota of the user",
+    ),
+    "storage": Topic(
+        "environment",
+        "a file system failed",
+        "on the host that printed it, run ls and df on the path, and read dmesg -T for errors of the disk or of the "
+        "network file system at that time",
+    ),
+    "rdma": Topic(
+        "ib-error",
+        "an operation on an RDMA device failed",
+        "on the host that printed it, look at ibv_devinfo (is the device there, is its port active), at ulimit -l and "
+        "at dmesg -T; too little memory there often is a limit of locked memory, or of queue pairs or work requests",
+    ),
+    "memory": Topic(
+        "oom",
+        "memory ran out",
+        "find out which memory: nvidia-smi for that of the GPU; free -h, the limit of the cgroup and dmesg -T (OOM "
+        "killer) for that of the host; df -h /dev/shm; ulimit -l for locked memory",
+    ),
+    "gpu": Topic(
+        "cuda-error",
+        "a GPU or its driver could not be used",
+        "run nvidia-smi on that host and in the container; if it works on the host alone, the container was not "
+        "started with the runtime of NVIDIA, or has another driver library; if it fails, read dmesg -T for Xid",
+    ),
+    "port": Topic(
+        "environment",
+        "a port was in use already",
+        "on the host that printed it, run ss -ltnp for the port: end what an earlier run left there, or take another",
+    ),
+    "refusal": Topic(
+        "peer-lost",
+        "a connection was refused: nothing listened at its address",
+        "on the host of the address that is named, look whether the program that should listen runs (ss -ltnp), and "
+        "what it printed last; an address without a host means that its name was empty",
+    ),
+    "route": Topic(
+        "peer-lost",
+        "a host could not be reached",
+        "from the host that printed it, run ip route get ADDRESS and ping; look at its interfaces and the firewall",
+    ),
+    "closing": Topic(
+        "peer-lost",
+        "the other end of a connection closed it",
+        "it mostly follows from the end of the process at the other end: look there for the first error",
+    ),
+    "waiting": Topic(
+        "timeout",
+        "something did not come in time",
+        "look at what was waited for: whether the host and port that are named can be reached from the host that "
+        "printed it, and what the program there did at that time",
+    ),
+    "file": Topic(
+        "environment",
+        "a file was not there",
+        "on the host and in the container that printed it, run ls -l on the path that is named: whether it is mounted "
+        "there, and was written before it was read",
+    ),
+    "crash": Topic(
+        "application-error",
+        "a process crashed or was killed",
+        "look at the lines of that process before it, at its core file, and at dmesg -T of its host (segfault, OOM "
+        "killer, Xid) at that time",
+    ),
+    "version": Topic(
+        "version-mismatch",
+        "versions do not fit",
+        "compare the versions that are named on all hosts and containers of the job",
+    ),
+    "exit": Topic(
+        "application-error",
+        "a process ended with an error",
+        "read what that process printed last, and dmesg -T of its host at that time",
+    ),
+    "call": Topic(
+        "peer-lost",
+        "a call to another process failed",
+        "read the log of the process that was called, at that time: the first error stands there",
+    ),
+}
+OTHER_TOPIC = Topic(
+    "application-error",
+    "a program reports an error",
+    "read the cited lines and those around them as they stand, the first in time before all others",
+)
+# Topics of warnings that are quoted: others stand in logs of jobs that work, too, as of libraries that are optional.
+OF_WARNINGS = ("space", "storage", "rdma", "memory", "refusal", "route", "closing", "waiting", "call")

@@ -1,0 +1,115 @@
+"""Failures that programs state which no grammar knows, where nothing else in the report explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
+from ncclforensics.data.names import count_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, error_finding
+from ncclforensics.rules.shared.survival import not_survived
+
+MAX_STATEMENT = 240  # characters of a statement in a title
+MAX_OTHER = 100  # of another one in a detail
+MOST_FUNCTIONS = 2  # of a stack
+NEAR_END = 100  # lines of a file behind a statement; behind more, the program seems to have gone on
+FOLLOWING = ("closing", "exit", "call")  # topics of failures that follow from another one, which stands elsewhere
+
+
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("unread_error",), hang=True, last=True)
+def stated_by_program(
+    program_failure: pl.DataFrame,
+    unread_error: pl.DataFrame,
+    communicator_progress: pl.DataFrame,
+    milestone: pl.DataFrame,
+    program_end: pl.DataFrame,
+    rank: pl.DataFrame,
+    verdict: pl.DataFrame,
+) -> Iterator[Finding]:
+    """A program that this tool does not know states a failure, and nothing that was found explains it.
+
+    Means: the title quotes the first such statement, without its time and level, behind what its words are about; the
+    others of the file may follow from it. That it was printed is certain, and no more. Of the stack of a C++
+    exception, the functions alone are known.
+    Not when: the words stand in a sentence about something else; the program went on or tried again (info); the job
+    ended well; another finding explains the failure, which leaves this out.
+    Do: read the cited lines and those around them as they stand, the first in time before all others.
+    Sources: the levels of Python's logging, of glog, logfmt and syslog; errno(3); c10/util/Backtrace.cpp.
+    """
+    if (verdict["verdict"] == "no-hang").any():
+        return
+    lasting = not_survived(program_failure, communicator_progress, milestone, program_end)
+    if not lasting.is_empty():
+        yield _statement(lasting, rank)
+        return
+    stack = unread_error.filter(text_of("form") == "stack").sort("pos")
+    if program_failure.is_empty() and not stack.is_empty():
+        yield _stack(stack, rank)
+
+
+def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
+    """Return the finding on the first statement that names a failure by itself, and what stands beside it."""
+    is_strong = pl.col("has_level") | pl.col("topic").is_not_null()
+    is_heading = pl.col("statement").str.ends_with(":")
+    ordered = rows.sort("is_of_end", "is_repeated_attempt", is_heading, ~is_strong, "is_warning", "pos")
+    first = ordered.row(0, named=True)
+    alike = rows.filter(alike=first["alike"])
+    others = rows.filter(pl.col("alike") != first["alike"]).sort("is_of_end", "pos")
+    topic = TOPICS.get(first["topic"] or "", OTHER_TOPIC)
+    statement = _cut(first["statement"], MAX_STATEMENT)
+    went_on = first["lines_behind"] > NEAR_END or first["is_repeated_attempt"]
+    is_stated = (first["has_level"] or first["topic"]) and not first["is_warning"]
+    is_failure = is_stated and not went_on and not first["is_of_end"]
+    finding = error_finding(alike, rank, f"{{processes}}: {topic.text}: {statement}", "", "certain")
+    finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
+    finding.detail = "; ".join(_details(alike, others, went_on=went_on))
+    finding.category, finding.remedy = Category(topic.category), topic.remedy
+    finding.severity = Severity.WARNING if is_failure else Severity.INFO
+    finding.role = Role.CONTEXT if not is_failure else Role.CONSEQUENCE if first["topic"] in FOLLOWING else Role.CAUSE
+    own = Line(first["source"], first["line"])
+    beside = pl.concat([alike.head(2), others]).select("source", "line").rows()
+    finding.evidence = list(dict.fromkeys([own, *(Line(*place) for place in beside)]))[:SHOWN]
+    return finding
+
+
+def _details(alike: pl.DataFrame, others: pl.DataFrame, *, went_on: bool) -> Iterator[str]:
+    """Yield when and how often it was printed, and which other statement comes next."""
+    moments = alike["moment"].drop_nulls()
+    times = f"printed {count_of(alike.height, 'time')}" if alike.height > 1 else ""
+    if len(moments) and times and moments[0] != moments[-1]:
+        times = f"{times} from {moments[0]} to {moments[-1]}"
+    elif len(moments):
+        times = f"{times or 'printed'} at {moments[0]}"
+    yield from filter(None, [times])
+    if went_on:
+        yield "the program went on or tried again after it: whether it mattered is not known"
+    others = others.filter(~pl.col("is_of_end"))
+    before = others.filter(pl.col("is_warning") & (pl.col("pos") < alike["pos"][0]))
+    behind = others.filter(pl.col("pos") > alike["pos"][0])
+    for rows, which in ((before, "a warning before it"), (behind, "after it stands")):
+        if not rows.is_empty():
+            yield f"{which}: {_cut(rows['statement'][0], MAX_OTHER)}"
+    yield "no grammar knows the program: this rests on its words"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def _stack(stack: pl.DataFrame, rank: pl.DataFrame) -> Finding:
+    """Return the finding on the stack of an exception whose text is not shown."""
+    functions = stack["stack_function"].cast(pl.String).unique(maintain_order=True)[:MOST_FUNCTIONS]
+    rows = stack.with_columns(host="launcher_node", pid="launcher_pid", rank="launcher_rank")
+    title = (
+        f"{{processes}}: the stack of a C++ exception stands here, and not what it says: it came through {functions[0]}"
+    )
+    detail = f"called from {', '.join(functions[1:])}" if len(functions) > 1 else ""
+    finding = error_finding(rows, rank, title, detail, "certain")
+    finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
+    finding.severity, finding.role = Severity.INFO, Role.CONTEXT
+    return finding
