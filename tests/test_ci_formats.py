@@ -53,11 +53,13 @@ def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> Non
     assert document.get("tests") == str(len(all_rules()) + len(undecided) + (slow is not None))
     skipped = [case for case in document.iter("testcase") if case.find("skipped") is not None]
     is_open = slow is not None and slow.verdict is SlowKind.UNDECIDABLE
-    assert len(skipped) == len(undecided) + len(idle) + is_open
+    errors = document.findall(".//error[@type='undecidable']")
+    assert len(skipped) + len(errors) == len(undecided) + len(idle) + is_open
+    assert not report.verdicts or len(errors) == len(undecided)
 
 
 @pytest.mark.parametrize(
-    ("absent", "outcome", "results"), [(None, "failure", ["slow-rank"]), (0, "skipped", [])], ids=["slow", "undecided"]
+    ("absent", "outcome", "results"), [(None, "failure", ["slow-rank"]), (0, "error", [])], ids=["slow", "undecided"]
 )
 def test_what_makes_a_job_slow_is_a_test_case_that_passes_only_if_it_was_judged(
     tmp_path: Path, absent: int | None, outcome: str, results: list[str]
@@ -77,7 +79,7 @@ def test_what_makes_a_job_slow_is_a_test_case_that_passes_only_if_it_was_judged(
     assert int(document.get("tests") or 0) == len(list(document.iter("testcase")))
     assert [result["ruleId"] for result in run["results"] if "ruleIndex" not in result] == results
     notes = run["invocations"][0]["toolExecutionNotifications"]
-    assert [note["level"] for note in notes] == ["warning"] * (outcome == "skipped")
+    assert [note["level"] for note in notes] == ["warning"] * (outcome == "error")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_what_makes_a_job_slow_is_a_test_case_that_passes_only_if_it_was_judged(
         ("loss 2.1\n", "nic-firmware-differs", True),
     ],
 )
-def test_a_rule_without_data_and_a_verdict_without_a_job_are_skipped(
+def test_a_rule_without_data_and_a_verdict_without_a_job_are_no_pass(
     text: str, rule: str, is_skipped: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "input.txt").write_text(text)
@@ -97,8 +99,11 @@ def test_a_rule_without_data_and_a_verdict_without_a_job_are_skipped(
 
     JUNIT.validate(document)
     skipped = {case.get("name") for case in document.iter("testcase") if case.find("skipped") is not None}
+    open_cases = {case.get("name") for case in document.iterfind(".//error[@type='undecidable']/..")}
     assert (rule in skipped) == is_skipped
-    assert "verdict on a job" in skipped
+    assert ("verdict on a job" in skipped) == (text == PORT)
+    assert open_cases == (set() if text == PORT else {"verdict on a job"})
+    assert document.get("errors") == str(len(open_cases))
 
 
 def test_fail_on_decides_which_testcases_fail() -> None:

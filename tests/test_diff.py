@@ -26,6 +26,7 @@ from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.views import json_difference, text_difference
 from tests.incidents import ROOT
+from tests.json_schemas import violations
 
 FIXTURES = ROOT / "fixtures"
 PAIRS = sorted(path.parent for path in FIXTURES.glob("pairs/*/case.json"))
@@ -73,7 +74,9 @@ def test_the_exit_code_shows_whether_a_difference_matters(
         code = cli.main(["diff", case["good"], case["bad"], "--format", "json", "-q", "-o", str(output)])
 
     assert code == case["exit_code"]
-    assert orjson.loads(output.read_bytes())["differs"] == {0: False, 1: True, 3: None}[code]
+    written = orjson.loads(output.read_bytes())
+    assert written["differs"] == {0: False, 1: True, 3: None}[code]
+    assert violations("difference.schema.json", written) == []
 
 
 @every_pair

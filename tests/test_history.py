@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -24,6 +25,7 @@ from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
 from ncclforensics.views import json_history, text_history
 from tests.incidents import INCIDENTS
+from tests.json_schemas import violations
 
 HOSTS = ["gpu-a000", "gpu-a001", "gpu-a002", "gpu-a003"]
 FAMILY_A = [2, 14, 28, 31, 32]  # seeds whose jobs run on the hosts gpu-a000, gpu-a001, …
@@ -70,7 +72,9 @@ def record(
 def overview(file: Path, records: Iterable[Record]) -> Overview:
     for one_run in records:
         store.add(file, one_run)
-    return Overview(store.read(file))
+    answer = Overview(store.read(file))
+    assert violations("history.schema.json", json.loads(json_history.json(answer))) == []
+    return answer
 
 
 def counts(answer: Overview) -> dict[str, tuple[int, int, str | None]]:

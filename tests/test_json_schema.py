@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.incidents import ALL, ROOT, Incident, checked
+from tests.incidents import ALL, INCIDENTS, ROOT, Incident, answer, checked
+from tests.json_schemas import NAMES, schemas, validator, violations
 
-SCHEMA = json.loads((ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8"))
-
-
-def closed(schema: Any) -> Any:
-    """Return the schema with every object closed whose properties it lists."""
-    if isinstance(schema, list):
-        return [closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    inner = {key: closed(value) for key, value in schema.items()}
-    return inner | {"additionalProperties": False} if "properties" in inner and inner.get("type") == "object" else inner
+PAGE = (ROOT / "docs" / "report-json.md").read_text(encoding="utf-8")
 
 
-VALIDATOR = Draft202012Validator(closed(SCHEMA))
-
-
-def test_the_schema_itself_is_valid() -> None:
-    Draft202012Validator.check_schema(SCHEMA)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_schemas_themselves_are_valid(name: str) -> None:
+    Draft202012Validator.check_schema(schemas()[name])
 
 
 @pytest.mark.parametrize("incident", ALL[::12], ids=lambda incident: incident.name)
 def test_reports_agree_with_the_schema(incident: Incident) -> None:
     report = checked(incident).json
 
-    assert [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(report)] == []
+    assert violations("report.schema.json", report) == []
+
+
+RECIPES = re.findall(r"^ +ncclforensics hang logs/ --format json \| jq (?:-r )?'(.+)'$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not on this machine")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_documented_recipes_of_jq_give_an_answer(recipe: str) -> None:
+    names = ("three-ranks-time-out-and-one-is-silent", "one-rank-stops-before-an-allreduce")
+    reports = "\n".join(json.dumps(answer(Incident(INCIDENTS / name)).json) for name in names)
+
+    run = subprocess.run(["jq", "-r", recipe], input=reports, capture_output=True, text=True, check=False)
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.strip()
+
+
+def test_the_page_on_json_shows_recipes() -> None:
+    assert len(RECIPES) >= 3
 
 
 @pytest.mark.parametrize(
@@ -45,4 +56,4 @@ def test_reports_agree_with_the_schema(incident: Incident) -> None:
 def test_a_report_of_another_form_is_refused(broken: dict[str, Any]) -> None:
     report = checked(ALL[0]).json
 
-    assert not VALIDATOR.is_valid(report | broken)
+    assert not validator("report.schema.json").is_valid(report | broken)

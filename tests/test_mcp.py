@@ -73,7 +73,7 @@ def test_a_client_over_stdio_gets_the_verdict() -> None:
             return {tool.name for tool in tools}, answer_of(result)
 
     names, answer = anyio.run(session)
-    assert names == {"verdict", "slow", "findings", "lines", "calls", "diff", "explain"}
+    assert names == {"folder", "verdict", "slow", "findings", "lines", "calls", "diff", "explain"}
     assert (answer["hang"]["verdict"], answer["hang"]["culprits"]) == ("lagging-ranks", [11])
 
 
@@ -182,6 +182,18 @@ def test_a_file_that_grew_is_read_again(tmp_path: Path) -> None:
 
     before, after = asked(twice, tmp_path)
     assert after > before
+
+
+def test_one_path_needs_no_list_and_a_folder_is_listed(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "rank0.log").write_text("loss 2.1\n")
+    (tmp_path / "elsewhere").symlink_to("/")
+
+    assert ask("folder", tmp_path) == {"folders": ["job"], "files": [], "left_out": 0}
+    assert ask("folder", tmp_path, path="job")["files"] == [{"name": "rank0.log", "bytes": 9}]
+    assert ask("verdict", tmp_path, paths="job") == ask("verdict", tmp_path, paths=["job"])
+    assert "outside of the folders" in refusal(tmp_path, "folder", path="..")
+    assert "rank0.log is not a folder" in refusal(tmp_path, "folder", path="job/rank0.log")
 
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:

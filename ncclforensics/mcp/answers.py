@@ -16,6 +16,7 @@ from ncclforensics.rules.finding import Category, Severity
 from ncclforensics.views import json_difference, json_report
 
 Answer = dict[str, Any]
+MOST_ENTRIES = 200  # of a folder
 MOST_ITEMS = 32  # of any list in an answer
 MOST_NESTED = 8  # objects of a list inside an object of a list, such as the evidence of findings
 MOST_CHARACTERS = 500  # of any text
@@ -56,6 +57,16 @@ def verdict(report: Report) -> Answer:
         | {"files": len(entire["inputs"]), "jobs": len(report.verdicts), "configuration": entire["configuration"]}
     )
     return answer
+
+
+def folder(entries: list[tuple[str, int | None]]) -> Answer:
+    """Return the folders and the files of a folder, at most MOST_ENTRIES."""
+    shown = entries[:MOST_ENTRIES]
+    return {
+        "folders": [bounded(name) for name, size in shown if size is None],
+        "files": [{"name": bounded(name), "bytes": size} for name, size in shown if size is not None],
+        "left_out": len(entries) - len(shown),
+    }
 
 
 def slow(report: Report) -> Answer:

@@ -26,9 +26,9 @@ class Runs:
         self._folders = [folder.resolve() for folder in folders]
         self._reports: OrderedDict[Key, Report] = OrderedDict()
 
-    def report(self, paths: Iterable[str], *, everything: bool = False) -> Report:
-        """Return the report of `hang` on these paths, or with `everything` that of `check`."""
-        allowed = [file for path in paths for file in self.allowed(path)]
+    def report(self, paths: str | Iterable[str], *, everything: bool = False) -> Report:
+        """Return the report of `hang` on these paths or this one, or with `everything` that of `check`."""
+        allowed = [file for path in ([paths] if isinstance(paths, str) else paths) for file in self.allowed(path)]
         key = (everything, *self._state(allowed))
         if key in self._reports:
             self._reports.move_to_end(key)
@@ -44,6 +44,22 @@ class Runs:
         if others:
             raise UsageError(f"{path}: is several files; name one")
         return found
+
+    def entries(self, path: str) -> list[tuple[str, int | None]]:
+        """Return the names and sizes of the files in a folder, sorted; of the folders in it without a size.
+
+        Without a path, those of the first folder of this server.
+        """
+        folder = self._folders[0] / path  # an absolute path stays as it is
+        if not self._is_inside(folder):
+            raise UsageError(f"{path}: outside of the folders that this server reads: {self._folders_text()}")
+        if not folder.is_dir():
+            raise UsageError(f"{path} is not a folder; `verdict` reads files, too")
+        inside = sorted(entry for entry in folder.iterdir() if not self._leads_out(entry))
+        return [(entry.name, None) if entry.is_dir() else (entry.name, entry.stat().st_size) for entry in inside]
+
+    def _folders_text(self) -> str:
+        return ", ".join(map(str, self._folders))
 
     def allowed(self, path: str) -> list[str]:
         """Return the path if all that it names lies below the folders; otherwise the files that do.
@@ -63,8 +79,7 @@ class Runs:
             return [str(absolute)]
         inside = [str(file) for file in files if not self._leads_out(file) and file.is_file()]
         if not inside:
-            folders = ", ".join(str(folder) for folder in self._folders)
-            raise UsageError(f"{path}: outside of the folders that this server reads: {folders}")
+            raise UsageError(f"{path}: outside of the folders that this server reads: {self._folders_text()}")
         return inside
 
     def _is_inside(self, path: Path) -> bool:

@@ -22,14 +22,16 @@ from ncclforensics.views.json_report import dump_json
 NAME = "ncclforensics"
 SPEED = "verdict on the speed of the job"  # the name of its test case
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+UNDECIDED = "undecidable"  # the type of an error of JUnit
 LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
 def junit(report: Report, failing: Collection[str]) -> bytes:
     """Return a test case for each rule and one for what makes a job slow; what has a failing severity is a failure.
 
-    A part of the program that failed is a test case with an error. A verdict that the files do not decide, or of which
-    they show no job, is one that was skipped, and so is a rule for which they hold no data: none of these is a pass.
+    A part of the program that failed is a test case with an error of the type `defect`, and a run that the files do not
+    decide one of the type UNDECIDED. A rule for which they hold no data was skipped, and so was the verdict on a job
+    where they show none but machines that were judged: none of these is a pass.
     """
     findings_of = {
         rule.name: [finding for finding in report.findings if finding.rule == rule.name] for rule in report.rules
@@ -46,10 +48,13 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
     slow = slow_answer(report)
     is_slow = slow is not None and slow.is_actionable and Severity.WARNING in failing
     is_open = slow is not None and slow.verdict is SlowKind.UNDECIDABLE
+    has_data = any(rule.of and rule.name not in idle for rule in report.rules)
+    is_judged = report.is_about_slow or (not report.verdicts and has_data)
+    errors = len(report.defects) + len(undecided) * (not is_judged) + (is_open and report.is_about_slow)
     tests = len(findings_of) + len(report.defects) + len(undecided) + (slow is not None)
-    counts = {"tests": str(tests), "failures": str(len(failed) + is_slow), "errors": str(len(report.defects))}
+    counts = {"tests": str(tests), "failures": str(len(failed) + is_slow), "errors": str(errors)}
     suites = ET.Element("testsuites", {"name": NAME, **counts})
-    skipped = str(len(undecided) + len(idle) + is_open)
+    skipped = str(len(undecided) * is_judged + len(idle) + (is_open and not report.is_about_slow))
     suite = ET.SubElement(suites, "testsuite", {"name": NAME, "skipped": skipped, **counts})
     for rule in report.rules:
         case = ET.SubElement(suite, "testcase", {"classname": str(rule.category), "name": rule.name})
@@ -71,12 +76,12 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
         ET.SubElement(case, "error", {"message": printable(str(defect)), "type": "defect"})
     for name, reason in undecided.items():
         case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": name})
-        ET.SubElement(case, "skipped", {"message": printable(f"undecidable: {reason}")})
+        _leave_open(case, f"undecidable: {reason}", is_error=not is_judged)
     if slow is not None:
         case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": SPEED})
         stated = {"message": printable(_verdict_text(slow))}
         if is_open:
-            ET.SubElement(case, "skipped", stated)
+            _leave_open(case, stated["message"], is_error=report.is_about_slow)
         elif is_slow:
             ET.SubElement(case, "failure", {**stated, "type": str(Severity.WARNING)})
         else:
@@ -84,6 +89,15 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
     ET.indent(suites)
     data: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
     return data + b"\n"
+
+
+def _leave_open(case: ET.Element, reason: str, *, is_error: bool) -> None:
+    """Mark a test case that was not decided: as an error if it was asked for, or as skipped."""
+    message = {"message": printable(reason)}
+    if is_error:
+        ET.SubElement(case, "error", {**message, "type": UNDECIDED})
+    else:
+        ET.SubElement(case, "skipped", message)
 
 
 def _verdict_text(slow: SlowAnswer) -> str:
