@@ -33,6 +33,7 @@ _ESCAPES = (
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}]"
 
 _STRANGE = r"[^ -~]"
+_PLAIN_BYTES = bytes([10, *range(32, 127)])
 
 SCHEMA = {
     "source": pl.Int32(),
@@ -165,8 +166,10 @@ def texts(samples: Mapping[int, bytes]) -> pl.DataFrame:
     cleaned_samples = {
         number: data.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n" for number, data in samples.items()
     }
-    text = _decoded(b"".join(cleaned_samples.values())).alias("text")
-    if (needs := is_strange(text)).any():
+    data = b"".join(cleaned_samples.values())
+    text = _decoded(data).alias("text")
+    # to search the bytes for others than these takes a fifth of the time of searching the texts
+    if data.translate(None, _PLAIN_BYTES) and (needs := is_strange(text)).any():
         text = text.scatter(needs.arg_true(), _cleaned(text.filter(needs)))
     source = [number for number, data in cleaned_samples.items() for _ in range(data.count(b"\n"))]
     return pl.DataFrame([pl.Series("source", source, dtype=SCHEMA["source"]), text])

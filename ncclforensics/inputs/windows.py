@@ -19,6 +19,7 @@ from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source, is_system_erro
 UNPACKED = 10  # bytes of text expected for one byte of a compressed file
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
 BEGINNING, QUOTED = 200, 50  # bytes by which a JSON document is recognised; and of those what evidence quotes
+SAMPLED_WHOLE = 4  # samples of one end: a file up to this size is sampled whole
 SHORT = 1 / 64  # of a chunk: windows and files of fewer bytes are split together
 TIME = "launcher_time"
 # In text; where the beginning has none, it is searched for in so many bytes behind it, or in all that will be read.
@@ -77,6 +78,11 @@ class InputReader:
         is_small = self.source.text_size <= self.policy.small_file
         is_whole = self.policy.full or not self.source.has_windows or self.source.is_part or is_small
         return self.export is None and not is_whole
+
+    @property
+    def is_sampled_whole(self) -> bool:
+        """Whether its sample is all of it: to look for further formats in each short file by itself takes longer."""
+        return self.source.has_windows and self.source.text_size <= SAMPLED_WHOLE * self.policy.sample
 
     @property
     def is_windowed(self) -> bool:
@@ -142,7 +148,7 @@ class InputReader:
         return data
 
     def sample(self, is_trace: Callable[[bytes], bool] = lambda _: False) -> bytes:
-        """Read the whole lines within `policy.sample` bytes of both ends; nothing where they cannot be read.
+        """Read the whole lines within `policy.sample` bytes of both ends, or all; nothing where they cannot be read.
 
         `is_trace`: whether a file with this beginning has no lines, of which this beginning is all that is read here.
         Damage of an archive is found again, and reported, when the rest is read; an error of the system perhaps not.
@@ -150,13 +156,13 @@ class InputReader:
         size = self.policy.sample
         try:
             with self.source.open() as stream:
-                data = stream.read(size)
+                data = stream.read(SAMPLED_WHOLE * size if self.is_sampled_whole else size)
                 self.beginning = data[:BEGINNING]
                 if is_trace(self.beginning):
                     return data
                 self.export = exports.reader_of(data)
                 middle = b"" if MARK in data else self._beginning_of_log(stream)
-                if self.source.has_windows and self.source.text_size > 2 * size:
+                if self.source.has_windows and not self.is_sampled_whole:
                     stream.seek(-size, 2)
                     data = _without_cut_lines(data, b"\n" + middle + _without_first_line(stream.read()))
                 elif middle:
@@ -220,8 +226,7 @@ class InputReader:
     def _read_whole(self) -> Iterator[Lines]:
         try:
             with self.source.open() as stream:
-                is_sampled = self.source.has_windows and self.source.text_size <= 2 * self.policy.sample
-                if is_sampled and (stretch := self._stretch(stream, 0, self.source.text_size)):
+                if self.is_sampled_whole and (stretch := self._stretch(stream, 0, self.source.text_size)):
                     self.is_whole = True
                     yield stretch
                     return

@@ -33,7 +33,7 @@ HINTS = (
 
 def has_marks(texts: pl.Series) -> bool:
     """Whether a text on NCCL or on a failure holds what `without_marks` removes."""
-    return texts.filter(_is_marked(texts)).str.contains(_part("_failure_word")).any()
+    return _is_marked(texts.filter(texts.str.contains(_part("_failure_word")))).any()
 
 
 def without_marks(rows: pl.DataFrame) -> pl.DataFrame:

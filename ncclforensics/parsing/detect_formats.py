@@ -88,7 +88,7 @@ class InputFormat:
 
         The sample shows them in short files, and in long ones that are read in windows.
         """
-        if reader.source.size > 2 * reader.policy.sample and not reader.is_windowed:
+        if not reader.is_sampled_whole and not reader.is_windowed:
             self.dialect = self.dialect.including_formats_in(rows["text"])
         return self.dialect
 

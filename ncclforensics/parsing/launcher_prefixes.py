@@ -90,8 +90,9 @@ def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     buried = buried.filter(~pl.col("text").str.contains(f"^{own_time()}(?:{dialect.prefix_regex})"))
     at_start = nccl_lines["source"].filter(is_at_start)
     without_launcher_prefix = set(at_start.unique()) - set(buried["source"].unique())
+    others = samples.filter(~pl.col("source").is_in(list(without_launcher_prefix)))
     is_hit = pl.any_horizontal(*dialect.has_each_prefix, may_show_tag(pl.col("text")))
-    return sorted(set(samples.filter(is_hit)["source"].unique()) - without_launcher_prefix)
+    return sorted(others.filter(is_hit)["source"].unique())
 
 
 def _has_no_prefix(texts: pl.Series, dialect: Dialect) -> bool:
