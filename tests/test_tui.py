@@ -40,6 +40,7 @@ from ncclforensics.tui.connections import MatrixTable
 from ncclforensics.tui.content.calls import Calls
 from ncclforensics.tui.content.connections import Connections
 from ncclforensics.tui.content.evidence import Citer
+from ncclforensics.tui.content.incident import change_of_verdict
 from ncclforensics.tui.content.logs import LineFilter
 from ncclforensics.tui.content.merged import Merger, Order
 from ncclforensics.tui.content.ranks import RankRow, State, list_ranks
@@ -62,7 +63,7 @@ LAGGING = "one-rank-stops-before-an-allreduce"
 OTHER_ROOT = "another-broadcast-root"
 CYCLE = "communicators-in-opposite-order"
 SCREENS = Path(__file__).parent / "screens"
-SIZES = ((80, 24), (160, 48))
+SIZES = ((80, 24), (120, 40), (200, 60))
 SOON = 60  # seconds until something in the background must have happened
 Golden = Callable[[Path, str], None]
 Walk = Callable[[Forensics, Pilot[None]], Awaitable[None]]
@@ -700,6 +701,31 @@ def test_the_full_read_is_as_sure_as_the_quick_look(tmp_path: Path) -> None:
         assert text_of(app).count("(likely)") == 2
 
     walk(Forensics(Request((str(tmp_path),))), steps)
+
+
+def test_a_verdict_that_changes_while_reading_goes_on_says_what_it_was_and_why() -> None:
+    lagging, killed = of(LAGGING), of("a-rank-is-killed")
+
+    change = change_of_verdict(lagging, killed)
+
+    assert change.startswith(
+        "the verdict was lagging-ranks (likely), rank 11 on gpu-node-01 never called AllReduce #13"
+    )
+    assert "and is rank-died" in change
+    assert change_of_verdict(lagging, lagging) == ""
+
+
+def test_a_picture_of_the_screen_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "Culprits" in text_of(app))
+        await pilot.press("P")
+        await pilot.pause()
+
+    walk(LoadedApp(of(LAGGING)), steps)
+    (picture,) = tmp_path.glob("*.svg")
+    assert "LAGGING-RANKS" in picture.read_text(encoding="utf-8").replace("&#160;", " ")
 
 
 def opened(path: Path, steps: Walk, size: tuple[int, int] = (80, 24)) -> None:

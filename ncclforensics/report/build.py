@@ -26,7 +26,7 @@ from ncclforensics.rules.registry import Rule, run_rules, select_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
 Row = dict[str, Any]
-TAKEN = "that the job stands still is taken from you, for no line shows it"
+TAKEN = "that the job stands still is assumed, for no line shows it"
 
 
 @dataclass

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 STATUS_INTERVAL = 0.25  # seconds between two updates of the reading progress
 HISTORY_LENGTH = 200  # places to go back to
 LONGEST_NOTICE = 120  # characters of a message on what was copied
+NOTICE_OF_CHANGE = 30.0  # seconds for which a verdict that has changed is announced
 INTERRUPTED = 130  # exit code after ctrl+c
 DARK, LIGHT = "textual-dark", "textual-light"
 
@@ -80,6 +81,7 @@ class Forensics(App[None]):
         Binding("e", "export", "Export"),
         Binding("y", "copy", "Copy", tooltip="Copy the command, line or rank under the cursor"),
         Binding("Y", "copy_screen", "Copy screen", show=False, tooltip="Copy this screen as text"),
+        Binding("P", "picture", "Picture", show=False, tooltip="Save a picture of this screen as an .svg file"),
         Binding("less_than_sign,backspace,alt+left", "step_back", "Back", key_display="<"),
         Binding("greater_than_sign,alt+right", "step_forward", "Forward", key_display=">"),
         Binding("t", "theme", "Light/dark", show=False),
@@ -184,6 +186,10 @@ class Forensics(App[None]):
         Thread(target=run, daemon=True).start()
 
     def _set_content(self, content: RunContent) -> None:
+        from ncclforensics.tui.content.incident import change_of_verdict
+
+        if self.content is not None and (change := change_of_verdict(self.content.report, content.report)):
+            self.notify(change, title="all bytes are read", timeout=NOTICE_OF_CHANGE, markup=False)
         self.content = content
         self._stage = "" if content.is_whole else self._stage
         for page in self.opened_pages:  # hidden screens, too: they would keep outdated content in memory
@@ -307,6 +313,13 @@ class Forensics(App[None]):
         if self.page is not None:
             rows = self.page.shown_lines()
             self._copy("\n".join(rows), f"this screen, {len(rows)} lines")
+
+    def action_picture(self) -> None:
+        """Save what the screen shows as an SVG file in the working directory; in a browser nothing is written."""
+        if self.is_web:
+            self.show_error("pictures are saved in a terminal only; use the browser's own")
+            return
+        self.notify(f"wrote {Path(self.save_screenshot()).name}", markup=False)
 
     def _copy(self, text: str, subject: str) -> None:
         self.copy_to_clipboard(text)

@@ -57,6 +57,20 @@ LABELS = {"error": "ERROR", "warning": "WARNING", "info": "NOTE"}
 GROUPS = {Role.CONSEQUENCE: "consequences", Role.CONTEXT: "context"}
 
 
+def change_of_verdict(before: Report, now: Report) -> str:
+    """Say how the verdict changed when more was read, and why it is so now; empty if it is the same."""
+    first, then = (_verdict_text(report) for report in (before, now))
+    if first == then:
+        return ""
+    reason = next((now.finding_of(answer) for answer in now.verdicts), None)
+    return printable(f"the verdict was {first}, and is {then}: {reason.detail if reason else 'by all lines'}")
+
+
+def _verdict_text(report: Report) -> str:
+    texts = [f"{answer.verdict} ({answer.certainty}), {report.title_of(answer)}" for answer in report.verdicts[:1]]
+    return "".join(texts) or "that no line of NCCL was found"
+
+
 def build_incident(report: Report, citer: Citer) -> Incident:
     """Build the tree: verdicts first, then causes, then context; consequences are below the first verdict."""
     verdicts = report.verdicts
