@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import SIGNAL
+from ncclforensics.analyses.job.ends.failure_events import REMOTE_ERROR
 from ncclforensics.analyses.verdict.vocabulary import Detail
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import CRASHES
@@ -45,10 +46,13 @@ def boot_init_refused(
         finding.title += answer.reason
         if answer.detail in (Detail.FAULT_IN_INIT, Detail.UNNAMED_FAULT):  # the fault has its own finding
             failed = rank.filter(pl.col("rank_id").is_in(answer.culprits or answer.victims))
+            failed, others = _with_own_error(failed, failure_event)
             hosts = printed_hosts(failed["host"].cast(pl.String).drop_nulls().unique().sort())
             where = ranks_text(failed["rank"].drop_nulls().sort().to_list()) or ", ".join(hosts) or "a process"
             finding.title = f"init failed on {where}: {answer.fault}"
             warned = _returned_warnings(nccl_warning, failed)
+            if others:
+                finding.title += f"; {others} then lost the connection to another rank"
             quoted = [] if warned else _quoted_warnings(nccl_warning, finding)
             warned = warned or quoted
             cited = {(line.source, line.line) for line in finding.evidence}
@@ -67,6 +71,20 @@ def boot_init_refused(
         if answer.job in jobs_with_shared_gpu:
             finding.category = Category.DUPLICATE_GPU
         yield finding
+
+
+def _with_own_error(failed: pl.DataFrame, failure_event: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Return the ranks to which NCCL returned an error of their own, and name the others in words.
+
+    A remote error only tells that another process ended or that the network failed. If all got one, all are returned.
+    """
+    returned = failure_event.filter(pl.col("form") == "unwinding").join(failed, on="rank_id", how="semi")
+    own = failed.join(returned.filter(pl.col("result") != REMOTE_ERROR), on="rank_id", how="semi")
+    of_others = failed.join(own, on="rank_id", how="anti")
+    if own.is_empty() or of_others.join(returned, on="rank_id", how="anti").height:
+        return failed, ""
+    hosts = printed_hosts(of_others["host"].cast(pl.String).drop_nulls().unique().sort())
+    return own, ranks_text(of_others["rank"].drop_nulls().sort().to_list()) or ", ".join(hosts)
 
 
 def _returned_warnings(nccl_warning: pl.DataFrame, failed: pl.DataFrame) -> list[Line]:

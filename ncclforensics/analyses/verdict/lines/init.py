@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any
 
 from ncclforensics.analyses.hang.wait_graph import Edge
-from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK
+from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK, REMOTE_ERROR
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
@@ -138,7 +138,8 @@ def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     diagnosis.key = next((row.key for row in inside if row.rank_id == returned[0].rank_id), None)
     first_of_rank = {event.rank_id: event for event in reversed(returned) if event.rank_id is not None}
     diagnosis.victims = sorted(first_of_rank)
-    diagnosis.add_evidence("failure", [first_of_rank[rank_id].place for rank_id in sorted(first_of_rank)][:4])
+    own_first = sorted(first_of_rank.values(), key=lambda event: (event.result == REMOTE_ERROR, event.rank_id))
+    diagnosis.add_evidence("failure", [event.place for event in own_first[:4]])
     return diagnosis
 
 

@@ -17,6 +17,7 @@ from ncclforensics.data.variables import (
     COLLECT_UNCHANGED,
     COLLECT_UNCUT,
     STACK_OF_ANY_RANK,
+    STACKS_OF_HOST,
 )
 
 MAJORITY = 0.5
@@ -93,6 +94,10 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     elif (damage := _damaged_lines(job)) and not visible_ranks:
         diagnosis.claim = f"{damage}, and no whole line shows a call"
         diagnosis.collect = COLLECT_UNCUT
+    elif not job.memberships and job.has_layout:
+        diagnosis.claim = "init came to the connections between ranks, and no line shows that it completed"
+        diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
+        diagnosis.collect.insert(0, f"while it stands still, take the stacks on each host: `{STACKS_OF_HOST}`")
     elif not job.memberships:
         diagnosis.claim = "these logs show no communicator and no call"
     elif job.is_ended and not visible_ranks:

@@ -125,6 +125,20 @@ def _operation_name(operation: str) -> str:
     return OPERATION_NAMES.get(operation, operation.strip("_").title())
 
 
+def _timed_out_text(rows: list[Timeout]) -> str:
+    """Say which ranks timed out at which work: `rank 0 timed out at work 64 (AllReduce), rank 7 at work 96`."""
+    ranks_of: dict[int | None, set[int]] = defaultdict(set)
+    for row in rows:
+        ranks_of[row.sequence].add(row.rank)
+    operations = {row.sequence: f" ({_operation_name(row.operation)})" for row in rows if row.operation}
+    texts = [
+        ranks_text(sorted(ranks)) + ("" if sequence is None else f" at work {sequence}{operations.get(sequence, '')}")
+        for sequence, ranks in list(ranks_of.items())[:MOST_GROUPS]
+    ]
+    first, at, place = texts[0].partition(" at ")
+    return ", ".join([f"{first} timed out{at}{place}", *texts[1:]])
+
+
 def _work_text(operation: str, numel: int | None) -> str:
     return operation.strip("_") + (f" of {count_of(numel, 'element')}" if numel is not None else "")
 
@@ -145,15 +159,15 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     sequences = [row.sequence for row in rows if row.sequence is not None]
     reporting_ranks = {row.rank for row in rows}
     numbers = {*job.rank_id_of, *job.absent}
-    numbers |= set(numbers_below(max(reporting_ranks, default=0)))  # a rank number implies all lower ones
+    numbers |= set(numbers_below(max({*numbers, *reporting_ranks}, default=0)))  # a number implies all lower ones
     # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
     timed_out = {row.rank for row in job.timeouts if row.has_timed_out}
     silent = numbers - reporting_ranks - timed_out
     silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
     if not sequences or any(row.enqueued is None for row in rows):
         reason = "the logs do not show how far each rank had come"
-        if any(row.is_timeout for row in job.timeouts):
-            reason = f"watchdogs timed out, and {reason}"
+        if shown := [row for row in rows if row.is_timeout]:
+            reason = f"{_timed_out_text(shown)}, and {reason}"
         if silent_ranks:
             reason += f"; {silent_ranks} printed no time-out"
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
