@@ -208,8 +208,14 @@ def benchmark(
     )
     runs = runs.join_asof(reduced.sort("line"), on="line", by="source", strategy="forward", check_sortedness=False)
     runs = runs.sort("benchmark")
-    measured = measurement.partition_by("benchmark", as_dict=True)
-    rows = [_finished_row(row, measured.get((row["benchmark"],), measurement.clear())) for row in runs.to_dicts()]
+    for columns in (_busbw_shares(measurement), _sizes_per_count(measurement)):
+        runs = runs.join(columns, on="benchmark", how="left", maintain_order="left")
+    numbers = measurement["benchmark"]
+    starts, stops = (numbers.search_sorted(runs["benchmark"], side=side) for side in ("left", "right"))
+    rows = [
+        _finished_row(row, measurement.slice(start, stop - start))
+        for row, start, stop in zip(runs.iter_rows(named=True), starts, stops, strict=True)
+    ]
     return pl.DataFrame(rows, schema=BENCHMARK, orient="row").sort("source", "line")
 
 
@@ -222,7 +228,8 @@ def _finished_row(row: dict[str, Any], measured: pl.DataFrame) -> dict[str, Any]
     `measured`: the rows of `measurement` of this run.
     """
     family = row["named"] or row["concluded"] or row["typed"]
-    share, multiple = _busbw_share(measured), _size_per_count(measured)
+    share = (row["least"], row["most"]) if row["least"] is not None else None
+    multiple = int(row["multiple"]) if row["multiple"] is not None else None
     row["collective"] = family or _collective_of_table(measured, share, multiple)
     row["nranks"] = _nranks(row, share, multiple)
     row["tool"] = "rccl-tests" if row["is_amd"] else "nccl-tests"
@@ -235,27 +242,27 @@ def _finished_row(row: dict[str, Any], measured: pl.DataFrame) -> dict[str, Any]
     return {name: row[name] for name in BENCHMARK}
 
 
-def _busbw_share(measured: pl.DataFrame) -> tuple[float, float] | None:
-    """Return bounds of busbw / algbw that agree with the rounding of all rows; None if there are none."""
-    rounded = measured.filter((pl.col("busbw") >= 1) & pl.col("algbw").is_finite() & pl.col("busbw").is_finite())
-    if rounded.is_empty():
-        return None
+def _busbw_shares(measurement: pl.DataFrame) -> pl.DataFrame:
+    """Return bounds of busbw / algbw that agree with the rounding of all rows of a benchmark, if there are any."""
+    is_rounded = (pl.col("busbw") >= 1) & pl.col("algbw").is_finite() & pl.col("busbw").is_finite()
     low = (pl.col("busbw") - _rounding("busbw")) / (pl.col("algbw") + _rounding("algbw"))
     high = (pl.col("busbw") + _rounding("busbw")) / (pl.col("algbw") - _rounding("algbw"))
-    least, most = rounded.select(low.max().alias("low"), high.min().alias("high")).row(0)
-    return (least, most) if least <= most else None
+    bounds = measurement.filter(is_rounded).group_by("benchmark").agg(least=low.max(), most=high.min())
+    return bounds.filter(pl.col("least") <= pl.col("most"))
 
 
-def _size_per_count(measured: pl.DataFrame) -> int | None:
-    """Return how often the counted elements make up the size; None if rows differ.
+def _sizes_per_count(measurement: pl.DataFrame) -> pl.DataFrame:
+    """Return how often the counted elements of a benchmark make up the size, unless its rows differ (`multiple`).
 
     That is 1, or the number of ranks: all_gather, reduce_scatter, alltoall, gather and scatter count the elements for
     one rank, and give the size for all of them (nccl-tests, src/*.cu: GetCollByteCount).
     """
-    counted = measured.filter((pl.col("count") > 0) & (pl.col("size") > 0))
+    counted = measurement.filter((pl.col("count") > 0) & (pl.col("size") > 0))
     width = text_of("type").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
-    multiples = counted.select((pl.col("size") / (pl.col("count") * width)).unique()).to_series()
-    return int(multiples[0]) if len(multiples) == 1 and multiples[0] and multiples[0] == int(multiples[0]) else None
+    multiples = (pl.col("size") / (pl.col("count") * width)).alias("multiple")
+    found = counted.group_by("benchmark").agg(multiples.first(), differ=multiples.n_unique() > 1)
+    is_whole = (pl.col("multiple") > 0) & (pl.col("multiple") == pl.col("multiple").floor())
+    return found.filter(~pl.col("differ") & is_whole).drop("differ")
 
 
 def _rounding(name: str) -> pl.Expr:

@@ -36,7 +36,7 @@ from ncclforensics.data.names import bandwidth_text, bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import Row, called, rows_of
+from ncclforensics.rules.shared.benchmark_text import Row, best_of_tests, called, rows_of
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 
@@ -62,14 +62,15 @@ def bench_expected_table(
     Sources: busbw measured and accepted: stas00/ml-engineering, azurehpc-health-checks, AMD system validation guides;
     shares: field guides; nccl#412, nccl#766.
     """
+    best, best_of_huge = (best_of_tests(measurement, size) for size in (LARGE, LARGE_OVER_NETWORK))
     for row in benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1)).to_dicts():
         machine = _known_machine(row, expected_machine)
         if _is_rack(row):
-            yield from _below_rack(row, measurement)
+            yield from _below_rack(row, best_of_huge.get(row["benchmark"]))
         elif _ranks_per_host(row) and len(row["hosts"]) == 1 and machine:
-            yield from _below_machine(row, machine, measurement)
+            yield from _below_machine(row, machine, best.get(row["benchmark"]))
         elif _ranks_per_host(row) and len(row["hosts"]) > 1:
-            yield from _below_nics(row, _ranks_per_host(row), machine, measurement, host_network, transport)
+            yield from _below_nics(row, machine, best_of_huge.get(row["benchmark"]), host_network, transport)
 
 
 def _ranks_per_host(row: Row) -> int:
@@ -116,9 +117,10 @@ def bench_not_judged(
     is_candidate = (
         pl.col("collective").is_in(AS_ON_A_RING) & pl.col("is_complete") & (pl.col("wrong").fill_null(0) == 0)
     )
+    best_of, best_of_huge = (best_of_tests(measurement, size) for size in (LARGE, LARGE_OVER_NETWORK))
     for row in benchmark.filter(is_alone & is_candidate).to_dicts():
         hosts = len(row["hosts"] or [])
-        best = _best(row, measurement, LARGE_OVER_NETWORK if hosts > 1 else LARGE)
+        best = (best_of_huge if hosts > 1 else best_of).get(row["benchmark"])
         networks = _networks(row, host_network)
         is_known = (
             networks.height > 0 or _is_rack(row) if hosts > 1 else _known_machine(row, expected_machine) is not None
@@ -137,13 +139,6 @@ def bench_not_judged(
         )
 
 
-def _best(row: Row, measurement: pl.DataFrame, size: int) -> Row | None:
-    """Return the measurement with the highest busbw at this size or above; None if there is none."""
-    rows = rows_of(measurement, row).filter((pl.col("size") >= size) & pl.col("busbw").is_finite())
-    best = rows.sort("busbw", descending=True).head(1).to_dicts()
-    return best[0] if best else None
-
-
 def _networks(row: Row, host_network: pl.DataFrame) -> pl.DataFrame:
     """The adapters of the hosts of a test; of ports without a log only as many as GPUs, or at least FEWEST_NICS."""
     hosts = [short_name(host) for host in row["hosts"] or []]
@@ -157,8 +152,7 @@ def _factor(row: Row) -> str:
     return f"2 ({n} - 1) / {n}" if row["collective"] in DOUBLED else f"({n} - 1) / {n}"
 
 
-def _below_machine(row: Row, machine: Machine, measurement: pl.DataFrame) -> Iterator[Finding]:
-    best = _best(row, measurement, LARGE)
+def _below_machine(row: Row, machine: Machine, best: Row | None) -> Iterator[Finding]:
     low, high = machine.ring
     if best is None or best["busbw"] >= WATCH * low:
         return
@@ -187,9 +181,8 @@ def _below_machine(row: Row, machine: Machine, measurement: pl.DataFrame) -> Ite
     )
 
 
-def _below_rack(row: Row, measurement: pl.DataFrame) -> Iterator[Finding]:
+def _below_rack(row: Row, best: Row | None) -> Iterator[Finding]:
     """A note: that the hosts are one domain shows only in what nvidia-smi prints of them."""
-    best = _best(row, measurement, LARGE_OVER_NETWORK)
     rack = RACKS[row["gpus"][0]]
     if best is None or best["busbw"] >= WATCH * rack.reduced[0]:
         return
@@ -208,16 +201,16 @@ def _below_rack(row: Row, measurement: pl.DataFrame) -> Iterator[Finding]:
 
 def _below_nics(
     row: Row,
-    ranks_per_host: int,
     machine: Machine | None,
-    measurement: pl.DataFrame,
+    best: Row | None,
     host_network: pl.DataFrame,
     transport: pl.DataFrame,
 ) -> Iterator[Finding]:
-    best = _best(row, measurement, LARGE_OVER_NETWORK)
+    if best is None or host_network.is_empty():
+        return
     is_of_run = pl.col("host").is_in(row["hosts"])
     nics = _networks(row, host_network)
-    if best is None or nics["rate"].n_unique() != 1 or (nics["nics"] > ranks_per_host).any():
+    if nics["rate"].n_unique() != 1 or (nics["nics"] > _ranks_per_host(row)).any():
         return
     rate = float(nics["rate"][0])
     count = f" ({nics['nics'][0]})" if nics["nics"][0] else ""
@@ -264,16 +257,16 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
     figures = measurement.filter(
         (pl.col("occurrence") == 1) & (pl.col("size") >= DIP_FROM // 2) & pl.col("busbw").is_finite()
     ).sort("benchmark", "half", "type", "redop", "root", "size")
-    kinds = figures.partition_by("benchmark", "half", "type", "redop", "root", maintain_order=True)
+    curve = ("benchmark", "half", "type", "redop", "root")
+    falls = (pl.col("busbw") < DIP * pl.col("busbw").shift()).any()  # thousands of tests may have no such curve
+    kinds = figures.filter(falls.over(curve)).partition_by(curve, maintain_order=True)
     dips = pl.concat([figures.clear().with_columns(neighbours=0.0), *map(_dips, kinds)])
     halves = figures.group_by("benchmark", "size").agg(all=pl.col("half").n_unique())
-    both = dips.join(halves, on=["benchmark", "size"]).filter(
+    both = dips.join(halves, on=["benchmark", "size"], maintain_order="left").filter(
         pl.col("half").n_unique().over("benchmark", "size") == pl.col("all")
     )
-    for row in benchmark.to_dicts():
+    for row in benchmark.filter(pl.col("benchmark").is_in(both["benchmark"].unique().implode())).to_dicts():
         of_run = rows_of(both, row).sort("size")
-        if of_run.is_empty():
-            continue
         worst = of_run.sort(pl.col("busbw") / pl.col("neighbours")).row(0, named=True)
         sizes = of_run["size"].unique(maintain_order=True).to_list()
         yield Finding(
@@ -316,7 +309,10 @@ def bench_drop_above_a_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) 
     Sources: nccl#1453; nccl-tests, doc/PERFORMANCE.md.
     """
     figures = measurement.filter((pl.col("occurrence") == 1) & pl.col("busbw").is_finite())
-    for row in benchmark.filter((pl.col("nranks") > 1).fill_null(value=True)).to_dicts():
+    at_largest = pl.col("busbw").filter(pl.col("size") == pl.col("size").max()).max()
+    ends = figures.group_by("benchmark").agg(falls=at_largest < DROP * pl.col("busbw").max())
+    is_candidate = pl.col("benchmark").is_in(ends.filter("falls")["benchmark"].implode())
+    for row in benchmark.filter(is_candidate & (pl.col("nranks") > 1).fill_null(value=True)).to_dicts():
         best_of_size = rows_of(figures, row).group_by("size").agg(
             pl.col("busbw").max(), pl.col("source", "line").first()
         )  # fmt: skip
@@ -360,12 +356,14 @@ def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
     if not {IN_PLACE, OUT_OF_PLACE} <= set(sides.columns):
         return
     slower = pl.min_horizontal(IN_PLACE, OUT_OF_PLACE) / pl.max_horizontal(IN_PLACE, OUT_OF_PLACE)
-    for row in benchmark.filter(pl.col("collective").is_in([*AS_ON_A_RING, "broadcast", "reduce"])).to_dicts():
-        of_run = sides.filter(pl.col("benchmark") == row["benchmark"]).drop_nulls([IN_PLACE, OUT_OF_PLACE])
-        is_below, is_above = pl.col(IN_PLACE) < pl.col(OUT_OF_PLACE), pl.col(IN_PLACE) > pl.col(OUT_OF_PLACE)
-        is_consistent = of_run.select(is_below.all() | is_above.all()).item()
-        if of_run.height < 2 or not is_consistent or of_run.select(slower.max()).item() >= PLACE:
-            continue
+    sides = sides.drop_nulls([IN_PLACE, OUT_OF_PLACE]).sort("benchmark", maintain_order=True)
+    is_below, is_above = pl.col(IN_PLACE) < pl.col(OUT_OF_PLACE), pl.col(IN_PLACE) > pl.col(OUT_OF_PLACE)
+    differs = (is_below.all() | is_above.all()) & (slower.max() < PLACE) & (pl.len() > 1)
+    differing = sides.group_by("benchmark").agg(differs=differs).filter("differs")["benchmark"]
+    is_candidate = pl.col("benchmark").is_in(differing.implode())
+    is_judged = pl.col("collective").is_in([*AS_ON_A_RING, "broadcast", "reduce"])
+    for row in benchmark.filter(is_candidate & is_judged).to_dicts():
+        of_run = rows_of(sides, row)
         last = of_run.sort("size").row(-1, named=True)
         less, more = sorted([(last[IN_PLACE], IN_PLACE), (last[OUT_OF_PLACE], OUT_OF_PLACE)])
         yield Finding(

@@ -11,7 +11,7 @@ from ncclforensics.data.names import bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import between_gpus, rows_of
+from ncclforensics.rules.shared.benchmark_text import best_of_tests, between_gpus
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 
@@ -34,6 +34,8 @@ def bench_impossible(
     Sources: nccl-tests, doc/PERFORMANCE.md; the least traffic that a collective needs; NVLink and NIC rates one way;
     data sheets of PCIe cards (slot, NVLink bridges); AMD MI300X platform (one link of 64 GB/s to each other GPU).
     """
+    best_of = best_of_tests(measurement, LARGE)
+    known = host_network.filter(pl.col("by") != "provider")  # of one there may be a faster kind
     for row in benchmark.filter((pl.col("nranks") > 1) & (pl.col("communicators") == 1)).to_dicts():
         hosts, gpus = row["hosts"] or [], row["gpus"] or []
         if len(gpus) != 1 or not hosts or row["nranks"] % len(hosts) or row["listed_devices"] != row["nranks"]:
@@ -42,7 +44,7 @@ def bench_impossible(
         if link is None:
             continue
         is_of_run = pl.col("host").is_in([short_name(host) for host in hosts])
-        networks = host_network.filter(is_of_run & (pl.col("by") != "provider"))  # of one there may be a faster kind
+        networks = known.filter(is_of_run) if known.height else known
         is_even = networks.height == len(hosts) and networks["rate"].n_unique() == 1
         domains = domains_of(gpus[0], row["nranks"], len(hosts))
         if row["nranks"] % domains:
@@ -53,11 +55,10 @@ def bench_impossible(
             row["collective"] or "", row["nranks"], domains, link[0], is_reduced=link[1],
             network=cards.gpus * cards.slot if cards else network,
         )  # fmt: skip
-        rows = rows_of(measurement, row).filter((pl.col("size") >= LARGE) & pl.col("busbw").is_finite())
-        best = rows.sort("busbw", descending=True).head(1).to_dicts()
-        if limit is None or not best or best[0]["busbw"] <= LIMIT_MARGIN * limit:
+        best = best_of.get(row["benchmark"])
+        if limit is None or best is None or best["busbw"] <= LIMIT_MARGIN * limit:
             continue
-        figure = best[0]["busbw"]
+        figure = best["busbw"]
         carried = f"the links of a {gpus[0]} carry {link[0]:.0f} GB/s one way"
         if cards:
             carried += f" where bridges connect {cards.gpus} of them, its slot {cards.slot:.3g}"
@@ -65,13 +66,13 @@ def bench_impossible(
             carried += f", the adapters of a host {float(networks['rate'][0]):.0f}"
         reduced = " where the switch reduces" if link[1] and row["collective"] in DOUBLED else ""
         yield Finding(
-            f"{row['collective']} reports {figure:,.0f} GB/s at {bytes_text(best[0]['size'])}, more than the "
+            f"{row['collective']} reports {figure:,.0f} GB/s at {bytes_text(best['size'])}, more than the "
             f"{limit:,.0f} GB/s that {row['nranks']} ranks can reach",
             f"{carried}, so that at most {limit:,.0f} GB/s of busbw are possible{reduced}; this is "
             f"{figure / limit:.1f} times as much",
             "likely",
             hosts=hosts,
-            evidence=[Line(best[0]["source"], best[0]["line"], "best")],
+            evidence=[Line(best["source"], best["line"], "best")],
         )
     yield from _impossible_pairs(between_gpus(gpu_pair, pair_device))
 

@@ -11,7 +11,7 @@ from ncclforensics.data.names import bandwidth_text, bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import called, rows_of
+from ncclforensics.rules.shared.benchmark_text import best_of_tests, called
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 FAST_LINKS = 400.0  # GB/s of a GPU's links: H100, MI300X and later
@@ -33,6 +33,9 @@ def bench_slow_for_its_nics(
     unset NCCL_NET_GDR_LEVEL; check ACS and the IOMMU; measure each NIC with ib_write_bw.
     Sources: nccl-tests#319; NCCL documentation, NCCL_NET_GDR_LEVEL.
     """
+    if exported_variable.is_empty():
+        return
+    best_of = best_of_tests(measurement, LARGE_OVER_NETWORK)
     tests = benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1))
     for row in tests.filter(pl.col("listed_devices") == pl.col("nranks")).to_dicts():
         hosts, gpus = row["hosts"] or [], row["gpus"] or []
@@ -42,11 +45,10 @@ def bench_slow_for_its_nics(
         machine = machine_of(gpus[0], per_host)
         variables = exported_variable.filter(pl.col("source") == row["source"])
         named = variables.filter((pl.col("variable") == "NCCL_IB_HCA") & ~pl.col("value").str.starts_with("^"))
-        large = rows_of(measurement, row).filter((pl.col("size") >= LARGE_OVER_NETWORK) & pl.col("busbw").is_finite())
-        if machine is None or (machine.link or 0) < FAST_LINKS or named.is_empty() or large.is_empty():
+        best = best_of.get(row["benchmark"])
+        if machine is None or (machine.link or 0) < FAST_LINKS or named.is_empty() or best is None:
             continue
         nics = {name.partition(":")[0] for name in named["value"][-1].lstrip("=").split(",")}
-        best = large.sort("busbw").row(-1, named=True)
         share = best["busbw"] / len(nics)
         if len(nics) < per_host or share >= MODEST_NIC:
             continue

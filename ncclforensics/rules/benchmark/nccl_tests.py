@@ -47,10 +47,10 @@ def bench_wrong_results(
     that removes the errors shows the faulty path; then halve the hosts until one is left.
     Sources: nccl-tests, src/common.cu; nccl#831, nccl-tests#294.
     """
-    for row in benchmark.to_dicts():
-        bad = rows_of(measurement, row).filter(pl.col("wrong") > 0)
-        if bad.is_empty() and not row["failed_checks"]:
-            continue
+    wrong = measurement.filter(pl.col("wrong") > 0)
+    is_wrong = pl.col("benchmark").is_in(wrong["benchmark"].unique().implode())
+    for row in benchmark.filter(is_wrong | (pl.col("failed_checks") > 0)).to_dicts():
+        bad = rows_of(wrong, row)
         sizes = bad["size"].unique().sort().to_list()
         where = f" at {', '.join(map(bytes_text, sizes[:SHOWN]))}" + f" and {len(sizes) - SHOWN} more sizes" * (
             len(sizes) > SHOWN

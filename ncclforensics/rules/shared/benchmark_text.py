@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -19,8 +20,19 @@ def called(row: Row) -> str:
 
 
 def rows_of(measurement: pl.DataFrame, row: Row) -> pl.DataFrame:
-    """Return the measurements of one benchmark."""
-    return measurement.filter(pl.col("benchmark") == row["benchmark"])
+    """Return the measurements of one benchmark, of measurements in the order of benchmarks.
+
+    They are looked up, because one file may hold thousands of tests.
+    """
+    start, stop = (measurement["benchmark"].search_sorted(row["benchmark"], side=side) for side in ("left", "right"))
+    return measurement.slice(start, stop - start)
+
+
+def best_of_tests(measurement: pl.DataFrame, size: int) -> Mapping[int, Row]:
+    """Return the measurement of each benchmark with the highest busbw at this size or above."""
+    large = measurement.filter((pl.col("size") >= size) & pl.col("busbw").is_finite())
+    best = large.sort("busbw", descending=True, maintain_order=True).unique("benchmark", keep="first")
+    return {row["benchmark"]: row for row in best.iter_rows(named=True)}
 
 
 def between_gpus(gpu_pair: pl.DataFrame, pair_device: pl.DataFrame) -> pl.DataFrame:
