@@ -258,8 +258,13 @@ def _read_classes(text: str) -> dict[str, dict[str, str]]:
 
 def grammar_of(rule: str) -> str | None:
     """The name of the grammar that defines a rule; found in the texts, because compiling all grammars takes seconds."""
+    return _grammar_of(rule, folders.folders())
+
+
+@cache
+def _grammar_of(rule: str, grammar_folders: tuple[Path, ...]) -> str | None:
     begins = (f"\n{rule}:".encode(), f"\n{rule}.".encode())
-    return next((path.stem for path, text in _texts(folders.folders()) if any(b in text for b in begins)), None)
+    return next((path.stem for path, text in _texts(grammar_folders) if any(b in text for b in begins)), None)
 
 
 @cache

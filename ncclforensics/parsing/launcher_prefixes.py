@@ -91,6 +91,8 @@ def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     at_start = nccl_lines["source"].filter(is_at_start)
     without_launcher_prefix = set(at_start.unique()) - set(buried["source"].unique())
     others = samples.filter(~pl.col("source").is_in(list(without_launcher_prefix)))
+    if others.is_empty():  # to make the searches ready takes longer than one of a short text
+        return []
     is_hit = pl.any_horizontal(*dialect.has_each_prefix, may_show_tag(pl.col("text")))
     return sorted(others.filter(is_hit)["source"].unique())
 

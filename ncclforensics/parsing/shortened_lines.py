@@ -74,8 +74,9 @@ def read_shortened(frames: Mapping[str, list[pl.DataFrame]], dialect: Dialect) -
 
 def _is_of_any_text(shape: Shape) -> bool:
     """Whether every warning that no other shape matches is a line of a shape."""
-    is_warning = any(rule in pattern.suffixes for pattern in shape.patterns for rule in WARNINGS)
-    return shape.priority < 0 and is_warning and "message" in shape.columns
+    if shape.priority >= 0 or "message" not in shape.columns:
+        return False
+    return any(rule in pattern.suffixes for pattern in shape.patterns for rule in WARNINGS)
 
 
 def _with_values(rows: pl.DataFrame, alternative: _Alternative, values: Mapping[str, str]) -> pl.DataFrame:
