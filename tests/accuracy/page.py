@@ -16,6 +16,7 @@ from tests.small_worlds import Answer, Loss
 PLOT = "accuracy.svg"
 WIDTH, HEIGHT, MARGIN = 640, 320, 60
 COLOURS = {Outcome.RIGHT: "#2e8b57", Outcome.WEAKER: "#b0b0b0", Outcome.WRONG: "#c0392b"}
+HALF = 0.5  # of the logs are missing
 MOST_NAMED = 60  # trials in one list
 FAMILIES = {
     **dict.fromkeys(("collective-mismatch", "cross-communicator-deadlock"), "calls that differ"),
@@ -28,6 +29,10 @@ CAUSES = ("expected", "known to be false", "not labelled", "none, although one i
 OUTSIDE = {"application-error", "oom", "cuda-error", "link-error", "shm"}  # faults outside of NCCL
 HEAD = """\
 # How often it is right
+"""
+FIGURE = f"![Share of right, weaker and wrong answers over the share of logs that are missing]({PLOT})"
+METHOD = """\
+## What these figures are
 
 Written by `make scores`, which asks the program about jobs whose truth is known, as they are and after everything that
 people do to logs, and counts. Nothing here was chosen by hand, and the same version writes the same page.
@@ -67,7 +72,16 @@ class Measured:
 
 def page(shipped: Measured, beside: Measured | None, *drawn: str) -> str:
     """The page: what ships and what is simulated, drawn cases, then the logs beside the repository, where they are."""
-    parts = [HEAD, "## What ships, and simulated jobs", *_sections(shipped), *drawn, "## Logs beside the repository"]
+    parts = [
+        HEAD,
+        _lead(shipped),
+        FIGURE,
+        METHOD,
+        "## What ships, and simulated jobs",
+        *_sections(shipped),
+        *drawn,
+        "## Logs beside the repository",
+    ]
     if beside is None:
         parts.append("Skipped at the last run: there is no `../shared/corpus` beside the repository.")
     else:
@@ -80,13 +94,33 @@ def page(shipped: Measured, beside: Measured | None, *drawn: str) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
+def _lead(measured: Measured) -> str:
+    """The page in three sentences."""
+    plain = [result for result in measured.plain if result.judgement]
+    judged = [result for result in measured.everything if result.judgement]
+    wrong = [result for result in judged if result.outcome is Outcome.WRONG]
+    accusing = sum(bool(result.judgement and result.judgement.innocent) for result in wrong)
+    half = [result for result in measured.missing if result.judgement and result.trial.missing == HALF]
+    right, half_right, half_wrong = (
+        sum(result.outcome is outcome for result in results)
+        for results, outcome in ((plain, Outcome.RIGHT), (half, Outcome.RIGHT), (half, Outcome.WRONG))
+    )
+    return (
+        f"Of {len(plain)} logs as they are, whose truth is known, `hang` is right in {right / len(plain):.1%}. "
+        f"Of {len(judged):,} trials in all, in which logs were also cut, mixed or lost, {len(wrong)} gave a wrong "
+        f"answer, and {accusing} of these accused an innocent rank. Where evidence is missing, the answer becomes "
+        f"weaker rather than wrong: with half of the logs lost, {half_right} of {len(half)} are right and "
+        f"{half_wrong} wrong."
+    )
+
+
 def _sections(measured: Measured) -> Iterable[str]:
     yield _summary(measured)
     if measured.missing:
         yield "### When logs are missing"
         yield (
-            "Simulated jobs with a fault, 8 or 16 ranks; the missing logs are drawn, the culprits' among them.\n\n"
-            f"![Share of right, weaker and wrong answers over the share of logs that are missing]({PLOT})"
+            "Simulated jobs with a fault, 8 or 16 ranks; the missing logs are drawn, the culprits' among them. The "
+            "figure at the top shows those of the jobs that ship."
         )
         yield _verdicts(measured.missing, "missing", lambda result: f"{result.trial.missing:.1%}")
     plain = [*measured.plain, *measured.handled]
