@@ -103,7 +103,7 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
             self._progress.start()
             self._progress.add_task(self._label, total=total)
         if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=done)
+            self._progress.update(self._progress.task_ids[0], completed=min(done, total))  # compressed files hold more
             self._progress.update(self._progress.task_ids[0], description=f"{self._label} {current}".rstrip())
 
     def __exit__(self, *exception: object) -> None:

@@ -59,6 +59,7 @@ MOST_COMMANDS = 4
 MOST_OTHERS = 5
 MOST_LINES = 3
 CLAUSE_END = "; "
+MEANING = "\nmeaning and false alarms: ncclforensics explain "
 MOST_JOBS, FEWEST_JOBS = 20, 4  # listed below the worst one, before the others are only counted
 
 
@@ -84,20 +85,25 @@ def screen(
     tables = [section for section in sections if section.name]
     added = _behind_option(report, everything=everything)
 
-    def render(parts: list[RenderableType], names: list[str]) -> str:
-        footer = Text(f"\n-v: {', '.join([*added, *names])}", style="dim")
-        return render_text([*parts, footer], width=width, color=color).replace("\n\n\n", "\n\n")
+    def render(parts: list[RenderableType], names: list[str] | None) -> str:
+        is_below_meaning = isinstance(parts[-1], Text) and parts[-1].plain.startswith(MEANING)
+        options = f"-v: {', '.join([*added, *(names or [])])}"
+        footer = Text(options if is_below_meaning else f"\n{options}", style="dim")
+        shown_parts = parts if names is None else [*parts, footer]
+        return render_text(shown_parts, width=width, color=color).replace("\n\n\n", "\n\n")
 
     longest = [section.versions[0] for section in sections]
     room = height - MARGIN
     if _rows(uncut := render(list(chain.from_iterable(longest)), []), width) <= room:
         return uncut
-    all_names = [section.name for section in tables]
+    all_names = [section.name for section in tables] if everything else None  # `hang` lists no tables
     shown_parts = _fitting(sections, room, width, lambda parts: render(parts, all_names))
     left_out = [
         section.name for section, parts in zip(sections, shown_parts, strict=True) if section.name and not parts
     ]
-    return render(list(chain.from_iterable(shown_parts)), left_out)
+    chosen = list(chain.from_iterable(shown_parts))
+    with_footer = render(chosen, left_out)
+    return with_footer if everything or _rows(with_footer, width) <= room else render(chosen, None)
 
 
 def _fitting(
@@ -192,8 +198,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
     steps = _steps(report, jobs, advised) if jobs or not everything else []
     main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
-    explained_by = Text(f"\nmeaning and false alarms: ncclforensics explain {main.rule}" if main else "", style="dim")
-    meaning = _Section(3, [[explained_by], []] if main else [[]])
+    explained_by = Text(f"{MEANING}{main.rule}" if main else "", style="dim")
+    meaning = _Section(3 if everything else 5, [[explained_by], []] if main else [[]])
     if everything:
         rest = [finding for finding in others if finding is not cause]
         lists = [_listed(report, "FINDINGS", rest, most) for most in (None, MOST_OTHERS, 1)]

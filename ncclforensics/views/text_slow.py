@@ -33,17 +33,17 @@ def screen(report: Report, *, width: int, color: bool = False) -> str:
     if answer is not None:
         parts += verdict(answer)
         parts += _ranks(report, answer)
+        parts += _items("COLLECT", list(answer.collect))
         parts += _items("ALSO CONSIDERED", [_rival(rival) for rival in answer.considered])
         if there := found_there(report, answer):
             parts += [heading("ALSO FOUND THERE"), *one_liners(report, there)]
-        parts += _items("COLLECT", list(answer.collect))
     problems = [*map(str, report.defects_beside_inputs)]
     problems += [f"{path} {problem}" for path, problem in report.input_problems()]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > MOST_PROBLEMS else ""
         parts += [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)]
     if answer is not None:
-        parts += [Text(f"\nncclforensics explain {answer.verdict}: what that means, and what to do", style="dim")]
+        parts += [Text(f"\nmeaning and what to do: ncclforensics explain {answer.verdict}", style="dim")]
     return render_text(parts, width=width, color=color)
 
 
@@ -97,7 +97,7 @@ def _ranks(report: Report, answer: SlowAnswer) -> list[RenderableType]:
     named = times.filter(pl.col("rank").is_in(list(answer.ranks)))
     if named.is_empty():
         return []
-    table = table_with_header("rank", "host", *(f"{title} (s)" for title, _ in PARTS), "last in", figures=True)
+    table = table_with_header("rank", "host", *(title for title, _ in PARTS), "last in", figures=True)
     for row in named.head(MOST_RANKS).to_dicts():
         table.add_row(
             str(row["rank"]),
@@ -107,7 +107,7 @@ def _ranks(report: Report, answer: SlowAnswer) -> list[RenderableType]:
         )
     rest = times.filter(~pl.col("rank").is_in(list(answer.ranks)))
     table.add_row("others", "(median)", *(_seconds(rest[part].median()) for _, part in PARTS), "")
-    return [Text(""), indented(table)]
+    return [indented(Text("\nSeconds in a usual step:", "dim")), indented(table)]
 
 
 def _seconds(microseconds: object) -> str:
@@ -116,7 +116,7 @@ def _seconds(microseconds: object) -> str:
 
 def _rival(rival: tuple[str, str, str, tuple[str, ...]]) -> str:
     verdict, claim, certainty, _ = rival
-    return f"{verdict} ({certainty}): {claim}"
+    return f"{claim}: that alone would be {verdict} ({certainty})"
 
 
 def found_there(report: Report, answer: SlowAnswer) -> list[Finding]:
