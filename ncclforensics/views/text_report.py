@@ -41,7 +41,6 @@ from ncclforensics.views.text_layout import (
     table_with_header,
     table_without_header,
 )
-from ncclforensics.views.text_measured import measurements
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 
@@ -118,6 +117,8 @@ GAP = "read-subsystem-gap"
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
+    from ncclforensics.views.text_measured import measurements  # the answer on a hang does without
+
     parts: list[RenderableType] = [coverage(report)]
     for finding in report.findings:
         parts += [] if finding.is_elsewhere else _finding(report, finding)

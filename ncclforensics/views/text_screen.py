@@ -26,7 +26,6 @@ from ncclforensics.report.without_job import reason_without_job, steps_without_j
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.screen_evidence import evidence, legend
 from ncclforensics.views.screen_ranks import culprits_by_host, waiting
-from ncclforensics.views.text_benchmarks import reached
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import considered_table, unexplained_table
 from ncclforensics.views.text_coverage import coverage
@@ -39,7 +38,6 @@ from ncclforensics.views.text_layout import (
     render_text,
     wrapped_items,
 )
-from ncclforensics.views.text_measured import measured
 from ncclforensics.views.text_report import (
     ELSEWHERE,
     GAP,
@@ -229,6 +227,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
 
 def _reached(report: Report) -> list[RenderableType]:
     """Say what benchmarks without a finding reached, and what hosts of their kind reach."""
+    from ncclforensics.views.text_benchmarks import reached  # the screen of a hang does without
+
     rows = report.run["benchmark"].to_dicts()
     texts = [Text(f"{text}.", "bold") for row in rows[:MOST_LINES] if (text := reached(row))]
     return [Text(""), *texts] if texts else []
@@ -378,6 +378,8 @@ def _steps(report: Report, jobs: list[Answer], advised: Finding | None) -> list[
 
 def _tables(report: Report) -> list[_Section]:
     """Return what `check` prints below the findings: measurements, the run, and what these logs cannot show."""
+    from ncclforensics.views.text_measured import measured  # the screen of a hang does without
+
     sections = [
         _Section(8 if name == "benchmarks" else 9, versions, name) for name, versions in measured(report).items()
     ]
