@@ -19,6 +19,7 @@ from ncclforensics.inputs.sources import find
 from ncclforensics.report.build import build_report
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Layout, Plan, Truth, generate, truth_of
 from ncclforensics.views.json_report import as_object
+from tests.benchmarks.lifelike import BUFFERS, make_lifelike
 from tests.budget import examples
 
 KINDS = {
@@ -273,3 +274,13 @@ def test_counting_by_opcount_reads_a_fraction_of_long_logs(tmp_path: Path) -> No
     inputs = answer([str(tmp_path)])["inputs"]
 
     assert sum(i["bytes_read"] for i in inputs) < sum(i["bytes"] for i in inputs) / 3
+
+
+def test_buffers_that_differ_and_lines_of_an_application_change_no_verdict(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.LAGGING, (5,), "tp")
+    truth = generate(Plan(nodes=1, tp=4, bytes_per_rank=20_000, fault=fault), tmp_path)
+    make_lifelike(tmp_path)
+
+    found = answer([str(tmp_path)])["hang"]
+    assert (found["verdict"], found["culprits"]) == (truth.verdict, list(truth.culprits))
+    assert len({buffers for path in tmp_path.iterdir() for buffers in BUFFERS.findall(path.read_text())}) > 100

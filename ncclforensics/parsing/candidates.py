@@ -156,15 +156,16 @@ def _by_anchor(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator
     """Yield candidates with the texts that contain their anchor; all anchors are searched for in one pass."""
     places: dict[str, pl.Series] = {}
     if wanted := anchors(candidates):
-        rows = (
-            table.select(anchor=pl.col("_text").str.extract_many(wanted, overlapping=True))
-            .with_row_index("place")
+        found = [
+            part.select(anchor=pl.col("_text").str.extract_many(wanted, overlapping=True))
+            .with_row_index("place", offset=number * MANY)
             .explode("anchor")
             .drop_nulls()
             .with_columns(pl.col("anchor").cast(pl.Enum(wanted)))
-            .group_by("anchor")
-            .agg(pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift())))
-        )
+            for number, part in enumerate(table.iter_slices(MANY))
+        ]
+        first = pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift()))
+        rows = pl.concat(found).group_by("anchor").agg(first)
         places = dict(zip(rows["anchor"], rows["place"], strict=True))
     for candidate in candidates:
         if not candidate.anchor:  # free text: matches only after its own prefix

@@ -197,9 +197,12 @@ def ctr_need_delta(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     )
     if single.is_empty():
         return
-    worst = single.sort(pl.col("name") != LINK_DOWNED, -pl.col("value"), "source", "line")
-    lines = worst.unique(["source", "line"], keep="first", maintain_order=True).head(SHOWN)
-    totals = "; ".join(f"{port_name(row)}: {_total(row)}" for row in worst.head(SHOWN).to_dicts())
+    # Of a large fabric, all columns of all rows in this order would take most of the memory.
+    order = single.select("source", "line", "value", is_other=pl.col("name") != LINK_DOWNED).with_row_index("row")
+    order = order.sort("is_other", -pl.col("value"), "source", "line")
+    worst = single[order["row"].head(SHOWN)]
+    lines = single[order.unique(["source", "line"], keep="first", maintain_order=True)["row"].head(SHOWN)]
+    totals = "; ".join(f"{port_name(row)}: {_total(row)}" for row in worst.to_dicts())
     ports = single["key"].n_unique()
     yield Finding(
         f"{ports} {'port has' if ports == 1 else 'ports have'} counted errors, at an unknown time",
