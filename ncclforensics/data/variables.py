@@ -35,7 +35,9 @@ COLLECT_ANEW = [
 ]
 COLLECT_UNCUT = ["collect the log files themselves, not copied from a screen or a table that cuts long lines"]
 COLLECT_EVERY_LINE = ["set on every host, so that Ray drops no repeated lines: `export RAY_DEDUP_LOGS=0`"]
-STACK_OF_ANY_RANK = f"take the stacks of one host, whose ranks stand in this call or are past it: `{STACKS_OF_HOST}`"
+STACK_OF_ANY_RANK = (
+    f"take the stacks of one host, which show whether its ranks wait in a call or went on: `{STACKS_OF_HOST}`"
+)
 
 
 def stacks_of(ranks: str) -> str:

@@ -35,7 +35,7 @@ FAULTS = {
     Kind.RANK_DIED: "the end of a process",
     Kind.MISMATCH: "a call that differs",
     Kind.DEADLOCK: "calls in another order",
-    Kind.LAGGING: "a rank that stands elsewhere",
+    Kind.LAGGING: "a rank behind the others",
     Kind.UNMATCHED: "a message without its counterpart",
     Kind.RANK_MISSING: "a rank that never came",
     Kind.INIT_INCOMPLETE: "an init that is not completed",
