@@ -142,6 +142,30 @@ ANSWERED = {
         "warning",
         "a service of this host did not start",
     ),
+    "hosts-out-of-use": (
+        (
+            "REASON               USER      TIMESTAMP           NODELIST\n"
+            "Not responding       slurm     2026-03-02T11:04:57 gpu-a[012-013]\n"
+        ),
+        "stated-failure",
+        "warning",
+        "gpu-a[012-013]: Slurm took a host out of use: Not responding",
+    ),
+    "host-with-the-name-of-a-user": (
+        "=   PID 41887 RUNNING AT me@gpu-a012\n=   EXIT CODE: 134\n",
+        "app-process-died",
+        "error",
+        "process 41887 on gpu-a012 ended by SIGABRT",
+    ),
+    "container-of-paddle": (
+        (
+            "LAUNCH ERROR 2026-03-02 11:04:57,124 Container failed !!!\n"
+            "Container rank 3 status failed cmd ['python', '-u', 'train.py'] code 1 log log/workerlog.3\n"
+        ),
+        "app-process-died",
+        "warning",
+        "task 3 of Paddle's launcher: ended with exit code 1",
+    ),
     "limit-of-a-millisecond": (
         (
             "[rank3]:[E902 11:04:57.123456789 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation "

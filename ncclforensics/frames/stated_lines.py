@@ -28,7 +28,7 @@ STATED_LINE = {
 HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a line, the nearest to it first
 PIDS = ("pid", "launcher_pid")
 RANKS = ("global_rank", "launcher_rank")
-SUBJECTS = ("subject", "faulty", "bad_result", "unconnected", "unready")
+SUBJECTS = ("subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready")
 
 
 def stated_lines(run: Frames, frames: Iterable[str]) -> pl.DataFrame:
@@ -65,7 +65,7 @@ def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
         category=of_form({form: meaning.category for form, meaning in answered.items()}),
         meaning=of_form({form: meaning.text for form, meaning in answered.items()}),
         remedy=of_form({form: meaning.remedy for form, meaning in answered.items()}),
-        subject=_first(rows, SUBJECTS, pl.String()),
+        subject=_first(rows, SUBJECTS, pl.String()).str.strip_chars(),
     )
 
 

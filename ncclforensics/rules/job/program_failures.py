@@ -98,7 +98,8 @@ def _details(alike: pl.DataFrame, others: pl.DataFrame, *, went_on: bool) -> Ite
 
 
 def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[:most] + "…"
+    """Leave out the middle of a long text: errors that are passed on name their cause at the end."""
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
 
 
 def _stack(stack: pl.DataFrame, rank: pl.DataFrame) -> Finding:

@@ -107,6 +107,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
             cancelled_from.setdefault(row["source"], row["pos"])
     tasks = ranges_by_text(process_end["tasks"])
     left = {True: MOST_TASKS, False: MOST_TASKS}  # whether a line names many tasks -> how many more are taken
+    with_process = set(process_end.filter(form="hydra")["source"])
     previous: Row = {}
     has_exit_code: dict[int, bool] = {}
     aborted: set[tuple[int, int]] = set()  # source and task of processes that MPI ended
@@ -154,6 +155,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
             case "srun_task":
                 for child in islice(chain.from_iterable(tasks.get(row["tasks"], [])), MANY_TASKS):
                     yield ExitReport(NOT_STARTED, row, "srun", child=child, message=row["not_launched"])
+            case "paddle":
+                yield exit_report(row, "Paddle's launcher", code, child=row["rank"])
             case "mpi_abort":
                 yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
             case "mpich":
@@ -172,6 +175,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 ended = exit_report(row, "mpirun", code, node=previous["node"], pid=previous["pid"])
                 ended.follows = row["pos"] > cancelled_from.get(row["source"], row["pos"])
                 yield ended
+            case "hydra_code" if row["source"] not in with_process:
+                yield exit_report(row, "mpirun", code)
             case "pdsh" | "clush":
                 yield exit_report(row, row["form"], code, node=node)
             case "deepspeed":

@@ -43,6 +43,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     statement = pl.when(is_field).then(behind.str.replace(part("_tail"), "")).otherwise(behind)
     said = pl.col("statement")
     topic = pl.coalesce(pl.when(said.str.contains(part(f"_about_{name}"))).then(pl.lit(name)) for name in TOPICS)
+    is_mild = (form == "mild") | pl.col("printed").str.contains(part("_mild_first"))
     lines_behind = pl.when(line < 0).then(-line - 1).otherwise(pl.col("lines") - line)
     return (
         unread_error.filter(form.is_in(["level", "words", "mild"]))
@@ -50,7 +51,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         .with_columns(printed=printed.str.strip_chars())
         .with_columns(head=head)
         .with_columns(statement=statement.str.strip_chars())
-        .with_columns(topic=topic, is_warning=form == "mild")
+        .with_columns(topic=topic, is_warning=is_mild)
         .filter((said != "") & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False)))
         .select(
             *ORIGIN,
