@@ -17,6 +17,7 @@ WEIGHT = {
     # Possible explanations.
     "findings": 100,
     "environment": 95,  # variables are the commonest cause of the topics below (nccl#1454, nccl#846)
+    "exported-environment": 94,
     "shape": 90,  # with another number of ranks or nodes hardly anything else can be compared
     "network": 85,
     "nics": 80,

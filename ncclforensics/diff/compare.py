@@ -30,7 +30,8 @@ from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.report.build import Report
 
 SHOWN = 3  # values of a topic that only one run has
-VERDICT, ENVIRONMENT = "verdict", "environment"
+VERDICT = "verdict"
+ENVIRONMENTS = ("environment", "exported-environment")  # topics whose facts are variables
 
 
 def compare_reports(good: Report, bad: Report) -> Comparison:
@@ -129,7 +130,7 @@ def _ordered(differences: list[Difference], not_compared: list[NotCompared]) -> 
     candidates = [difference for difference in differences if difference.kind is Kind.DIFFERENCE]
     causes = [(_cause_name(difference), _consequences(difference)) for difference in candidates]
     variables = [
-        value.partition(":")[0] for topic in not_compared if topic.topic == ENVIRONMENT for value in topic.other_values
+        value.partition(":")[0] for topic in not_compared if topic.topic in ENVIRONMENTS for value in topic.other_values
     ]
     causes += [(f"{variable} (not compared)", FOLLOWS_VARIABLE.get(variable, ())) for variable in variables]
     for difference in differences:
@@ -146,6 +147,7 @@ def _ordered(differences: list[Difference], not_compared: list[NotCompared]) -> 
             bool(difference.follows),
             -difference.weight,
             -explained[_cause_name(difference)],
+            -len(_consequences(difference)),
             "world" not in difference.what,  # the largest communicator before its parts
             difference.what,
         ),
@@ -154,9 +156,9 @@ def _ordered(differences: list[Difference], not_compared: list[NotCompared]) -> 
 
 def _cause_name(difference: Difference) -> str:
     """Return the name under which other differences follow from this one: its variable, or its topic."""
-    return difference.what if difference.topic == ENVIRONMENT else difference.topic
+    return difference.what if difference.topic in ENVIRONMENTS else difference.topic
 
 
 def _consequences(difference: Difference) -> tuple[str, ...]:
     """List the topics whose differences may follow from this one."""
-    return (FOLLOWS_VARIABLE if difference.topic == ENVIRONMENT else FOLLOWS).get(_cause_name(difference), ())
+    return (FOLLOWS_VARIABLE if difference.topic in ENVIRONMENTS else FOLLOWS).get(_cause_name(difference), ())

@@ -66,6 +66,28 @@ def environment(setting: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     return add_rank(once, rank).select("rank", "host", "source", "line", what=variable, value=text_of("value"))
 
 
+@topic(
+    unit="file",
+    needs="the output of env, on a host of each run as its ranks see it (srun -N 1 env, kubectl exec POD -- env)",
+    is_absence_different=True,
+)
+def exported_environment(
+    exported_variable: pl.DataFrame, library_variable: pl.DataFrame, setting: pl.DataFrame
+) -> pl.DataFrame:
+    """A variable that NCCL does not echo, or that belongs to a library below it, is exported with another value."""
+    of_libraries = library_variable.select(
+        "source",
+        "line",
+        variable=text_of("library") + text_of("name"),
+        value=text_of("value").fill_null("").str.strip_chars("\"'"),
+    )
+    shown = pl.concat([exported_variable.select(of_libraries.columns), of_libraries]).filter(
+        pl.col("variable").is_in([*LOGGING_VARIABLES, *RUN_VARIABLES, *setting["variable"].drop_nulls()]).not_()
+    )
+    once = shown.unique(["source", "variable"], keep="last", maintain_order=True)
+    return once.select("source", "line", "value", what="variable")
+
+
 @topic(unit="job", needs=_INIT)
 def shape(communicator_placement: pl.DataFrame, member: pl.DataFrame, benchmark: pl.DataFrame) -> pl.DataFrame:
     """The number of ranks or nodes differs: other differences may follow from that alone."""

@@ -105,7 +105,9 @@ SECRET_COLUMNS = (
     ("setting", "variable", "given"),
     ("setting_refused", "variable", "given"),
     ("exported", "name", "value"),
+    ("exported", "name", "word_value"),
     ("exported", "name", "listed_value"),
+    ("library_variable", "name", "value"),
     ("libfabric_setting", "setting", "value"),
 )
 CODE_COLUMNS = (("traceback_frame", "file"),)

@@ -21,7 +21,7 @@ EXPORTED_VARIABLE = {
 @analysis(EXPORTED_VARIABLE, of=("exported", "launch_command"))
 def exported_variable(exported: pl.DataFrame, launch_command: pl.DataFrame) -> pl.DataFrame:
     """Every variable that a script or a command sets, without quotation marks around its value."""
-    value = pl.coalesce(text_of("value"), text_of("listed_value"), pl.lit(""))
+    value = pl.coalesce(text_of("word_value"), text_of("value"), text_of("listed_value"), pl.lit(""))
     scripts = exported.select(
         "source", "line", "launcher_rank", variable=text_of("name"), value=value, is_in_command=False
     )
