@@ -546,4 +546,4 @@ def test_empty_files_are_told_from_files_without_nccl(say: Callable[..., Said], 
     assert "UNDECIDABLE  these files are empty" in printed
     code, printed, _ = say("hang", str(tmp_path / "other.log"))
     assert code == 3
-    assert "UNDECIDABLE  no NCCL lines found in these files" in printed
+    assert "UNDECIDABLE  no NCCL lines found in these files, and no other format" in printed

@@ -284,3 +284,18 @@ def test_malformed_values_become_null(tmp_path: Path, value: str) -> None:
     report = reported(tmp_path, SYSFS, "\n".join(lines))
 
     assert nonzero(report) == COUNTED
+
+
+def test_samples_of_spiderpool_count_the_packets_of_an_rdma_device(tmp_path: Path) -> None:
+    sample = 'rdma_packet_seq_err_total{ifname="mlx5_0",net_dev_name="ens1f0np0",node_name="gpu-a012",port="1"}'
+    dumps = [f"# date: 2026-03-02 11:{minute}:57\n{sample} {value}\n" for minute, value in (("04", 4711), ("14", 9711))]
+    report = reported(tmp_path, *dumps)
+
+    assert nonzero(report) == {"packet_seq_err": 9711}
+    assert [finding.rule for finding in report.findings] == ["ctr-roce-loss"]
+
+
+def test_samples_of_an_exporter_with_other_labels_are_not_counted(tmp_path: Path) -> None:
+    report = reported(tmp_path, 'rdma_port_rcv_data_total{device="mlx5_0",port="1"} 4711\n')
+
+    assert as_object(report)["counters"] == []

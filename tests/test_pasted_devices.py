@@ -113,6 +113,21 @@ Max locked memory         unlimited            unlimited            bytes
         "    Fabric\n        State                             : In Progress\n        Status       : N/A\n",
         [("gpu-not-in-fabric", "warning", "not registered with the fabric of NVLink")],
     ),
+    "gpu-with-fewer-links-to-the-fabric": (
+        (
+            "\t\t<fabric>\n\t\t\t<state>Completed</state>\n\t\t\t<status>Success</status>\n\t\t\t<health>\n"
+            "\t\t\t\t<summary>Limited Capacity</summary>\n\t\t\t\t<bandwidth>Full</bandwidth>\n"
+        ),
+        [("gpu-fabric-unhealthy", "warning", "its connection to the fabric of NVLink is not healthy")],
+    ),
+    "gpu-with-all-links-to-the-fabric": (
+        (
+            "\t\t<fabric>\n\t\t\t<state>Completed</state>\n\t\t\t<status>Success</status>\n\t\t\t<health>\n"
+            "\t\t\t\t<summary>Healthy</summary>\n\t\t\t\t<bandwidth>Full</bandwidth>\n"
+            "\t\t\t\t<incorrect_configuration>None</incorrect_configuration>\n"
+        ),
+        [],
+    ),
     "gpu-in-the-fabric": (
         "    Fabric\n        State                             : Completed\n        Status       : Success\n",
         [],

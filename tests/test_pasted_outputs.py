@@ -199,6 +199,19 @@ GPU 00000000:1B:00.0
         ),
         [],
     ),
+    "dcgm-health-json": (
+        (
+            '{\n   "body" : {\n      "GPU" : {\n         "children" : {\n            "3" : {\n'
+            '               "children" : {"Errors" : {"children" : {"Memory system" : {'
+            '"overflow" : ["row remappings are", "pending"], "value" : "Failure"}}}}, "value" : "Failure"}}},\n'
+            '      "Overall Health" : {"value" : "Failure"}\n   },\n   "header" : ["Health Monitor Report"]\n}\n'
+        ),
+        [("dcgm-health-watch", "warning", "failed: GPU 3: Memory: row remappings are pending")],
+    ),
+    "dcgm-health-json-is-well": (
+        '{"body" : {"Overall Health" : {"value" : "Healthy"}}, "header" : ["Health Monitor Report"]}\n',
+        [],
+    ),
     "port-info-down": (
         "# Port info: Lid 12 port 7\nLinkState:.......................Down\nPhysLinkState:...................Polling\n",
         [],

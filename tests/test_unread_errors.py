@@ -349,3 +349,11 @@ def test_a_bus_error_alone_does_not_accuse_the_shared_memory_of_a_host(tmp_path:
 
     assert "/dev/shm" not in finding.title
     assert "damaged" in finding.detail
+
+
+def test_a_file_of_no_known_format_is_named_as_such_with_its_first_line(tmp_path: Path) -> None:
+    report = read(tmp_path, "the volume of the tank\nis 42 litres\n")
+
+    (finding,) = report.findings
+    assert finding.title == "no NCCL lines found in these files, and no other format that is known"
+    assert [report.cited(line.source, line.line)["text"] for line in finding.evidence] == ["the volume of the tank"]

@@ -217,6 +217,8 @@ def _of_samples(metric_value: pl.DataFrame, devices: Devices) -> Iterator[Row]:
         elif family == "node_network_" and name.endswith("_total") and row["device"] != "lo":
             port = _port_of(row["device"], row["source"], row["host"], devices)
             yield {**place, **port, **_counted(base, int(value))}
+        elif family == "rdma_" and row["device"] is not None:  # the counters of `rdma statistic`, and virtual ports
+            yield {**place, **_counted(base, int(value))}
         elif family == "DCGM_FI_":
             counted, link = _of_dcgm(base)
             if counted:
@@ -266,10 +268,10 @@ def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataF
     labels_of = _labels(metric["labels"])
     for row in rows_with_origin(metric, output_heading):
         labels = labels_of[str(row["labels"])]
-        instance = labels.get("hostname") or labels.get("host") or labels.get("node") or labels.get("instance")
+        instance = labels.get("hostname") or labels.get("host") or labels.get("node") or labels.get("node_name")
         number = next((labels[name] for name in GPU_LABELS if name in labels), None)
         is_numbered = number is not None and str(row["family"]) in GPU_FAMILIES
-        device = f"GPU{number}" if is_numbered else labels.get("device")
+        device = f"GPU{number}" if is_numbered else labels.get("ifname" if row["family"] == "rdma_" else "device")
         if device is None and "uuid" in labels:
             device = f"GPU-{labels['uuid'].removeprefix('GPU-')}"
         stamp = row["stamp_ms"]
@@ -280,7 +282,7 @@ def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataF
                 "moment": datetime.fromtimestamp(stamp / 1000, UTC).replace(tzinfo=None)
                 if stamp is not None and 0 <= stamp < 1 << 42
                 else row["moment"],
-                "host": _name(instance) or row["origin_host"],
+                "host": _name(instance or labels.get("instance")) or row["origin_host"],
                 "family": str(row["family"]),
                 "name": str(row["metric"]),
                 "device": device,

@@ -29,8 +29,10 @@ SMI_GPU = {
     "recovery": pl.String(),  # what the driver asks for, so that the GPU can be used again
     "fabric_state": pl.String(),  # of the registration with the fabric of NVLink
     "fabric_status": pl.String(),
+    "fabric_faults": pl.String(),  # what is not well of its connection to that fabric
     "line": pl.Int32(),
     "fabric_line": pl.Int32(),
+    "fabric_fault_line": pl.Int32(),
     "slowdown_line": pl.Int32(),
     "recovery_line": pl.Int32(),
     "link_line": pl.Int32(),
@@ -75,6 +77,12 @@ def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.D
     is_error = ((pl.col("form") == "uncorrectable") | is_of_two_bits) & (pl.col("section") == "volatile")
     is_unmapped = (pl.col("form") == "remapping") & (text_of("answer") == "Yes")
     is_slow = (pl.col("form") == "slowdown") & (text_of("activity") == "Active")
+    is_faulty = pl.col("form") == "fabric_fault"
+    condition = pl.coalesce(text_of("fabric_condition"), text_of("fabric_setting")).str.replace_all(
+        "_", " ", literal=True
+    )
+    fault = pl.coalesce(text_of("fabric_fault"), text_of("wrong_setting"))
+    fabric_fault = pl.format("{}: {}", condition.str.to_lowercase(), fault)
     by_gpu = fields.group_by("gpu").agg(
         utilization=first_of("utilization", "utilization").cast(pl.Float64),
         power=first_of("power", "power"),
@@ -86,6 +94,8 @@ def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.D
         fabric_state=text_of("fabric_state").filter(pl.col("form") == "fabric_state").first(),
         fabric_status=text_of("fabric_status").filter(pl.col("form") == "fabric_status").first(),
         fabric_line=first_of("fabric_state", "field_line"),
+        fabric_faults=fabric_fault.filter(is_faulty).str.join(", "),
+        fabric_fault_line=pl.col("field_line").filter(is_faulty).first(),
         slowdown=text_of("slowdown").filter(is_slow).last(),
         slowdown_line=pl.col("field_line").filter(is_slow).last(),
         recovery=text_of("recovery").filter(pl.col("form") == "recovery").last(),

@@ -81,7 +81,8 @@ def nvswitch_error(switch_error: pl.DataFrame) -> Iterator[Finding]:
         where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
         yield Finding(
             f"an NVSwitch reported a {gravity} error{where}",
-            f"SXid {first['sxid']} on switch {first['switch']} port {first['switch_port']}, {first['manager_time']}",
+            f"SXid {first['sxid']} on switch {first['switch']} port {first['switch_port']}"
+            + (f", {first['manager_time']}" if first["manager_time"] else ""),
             "certain",
             hosts=hosts,
             severity=severity,

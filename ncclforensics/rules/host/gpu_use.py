@@ -212,6 +212,31 @@ def gpu_not_in_fabric(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("smi_gpu",))
+def gpu_fabric_unhealthy(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
+    """A GPU's connection to the fabric of NVLink is not healthy, by nvidia-smi -q (GB200 and later).
+
+    Means: NVLinks of the GPU are missing, a path through the fabric is faulty or being replaced, or its configuration
+    is not the one of its partition. With *degraded* bandwidth programs go on at fewer NVLinks; over a faulty route
+    memory of other GPUs cannot be read, and calls of NCCL that use it stand still or fail.
+    Not when: the conditions are Healthy, Full, False or None; they are N/A, as on a host without NVSwitches.
+    Do: nvidia-smi nvlink -s on the host; its Fabric Manager or NMX controller, and dmesg -T | grep -i xid; drain the
+    host, and reset the GPU once the links are up.
+    Sources: nvml.h, nvmlGpuFabricInfo_v3_t, NVML_GPU_FABRIC_HEALTH_MASK; gpud, fabric-manager.
+    """
+    faulty = smi_gpu.filter(pl.col("fabric_faults") != "")
+    for (faults,), rows in faulty.group_by("fabric_faults", maintain_order=True):
+        names = [str(device) for device in rows["device"].drop_nulls()]
+        what = f"GPU {some_of(names, SHOWN)}" if names else "a GPU that the lines do not name"
+        yield Finding(
+            title=f"{what}: its connection to the fabric of NVLink is not healthy",
+            detail=f"nvidia-smi shows {faults}",
+            certainty="certain",
+            role=Role.CAUSE,
+            evidence=[Line(source, line) for source, line in rows.select("source", "fabric_fault_line").head(3).rows()],
+        )
+
+
 @rule(Category.CUDA_ERROR, Severity.WARNING, of=("smi_gpu",))
 def gpu_wants_recovery(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
     """The driver asks for a reset of a GPU, or a reboot, before it can be used as before (nvidia-smi -q).

@@ -14,6 +14,7 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 
 # Results of NCCL that alone show nothing.
 UNCLEAR_RESULTS = ["unhandled system error", "internal error"]
+MOST_CITED = 2
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("speaker",), hang=True)
@@ -73,7 +74,8 @@ def read_nothing_of_nccl(
 ) -> Iterator[Finding]:
     """The files contain no NCCL lines, and at most an error of PyTorch or the application.
 
-    Means: this says nothing about the run: NCCL printed nothing, wrote elsewhere, or these are other files. If the
+    Means: this says nothing about the run: NCCL printed nothing, wrote elsewhere, or these are other files. Where no
+    format is known, the cited lines are the first ones of the files: they show what was given. If the
     application reports an NCCL error, NCCL's first warning is missing; if PyTorch's watchdogs timed out, NCCL's earlier
     lines on networks and connections are missing.
     Not when: a report of RAS, a launcher or the Inspector describes the job; PyTorch's counters show the rank.
@@ -96,9 +98,10 @@ def read_nothing_of_nccl(
         detail, cited = "only NCCL's lines show networks, connections and warnings", timed_out
     elif source["recognised"].sum() == 0:
         title, detail = NO_NCCL_LINES if source["lines"].sum() else NO_LINES, "this says nothing about the run"
+        cited = source.filter(pl.col("lines") > 0).with_columns(line=1)  # how each begins
     else:
         return
     yield Finding(
         title, detail, "certain", severity=severity, role=Role.CONTEXT,
-        evidence=evidence_lines(cited.select("source", "line"))[:2], remedy=COLLECT_CALLS[0],
+        evidence=evidence_lines(cited.select("source", "line"))[:MOST_CITED], remedy=COLLECT_CALLS[0],
     )  # fmt: skip
