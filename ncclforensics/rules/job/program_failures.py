@@ -90,8 +90,8 @@ def _details(alike: pl.DataFrame, others: pl.DataFrame, *, went_on: bool) -> Ite
         yield "the program went on or tried again after it: whether it mattered is not known"
     others = others.filter(~pl.col("is_of_end"))
     before = others.filter(pl.col("is_warning") & (pl.col("pos") < alike["pos"][0]))
-    behind = others.filter(pl.col("pos") > alike["pos"][0])
-    for rows, which in ((before, "a warning before it"), (behind, "after it stands")):
+    after = others.filter(pl.col("pos") > alike["pos"][0])
+    for rows, which in ((before, "a warning before it"), (after, "after it stands")):
         if not rows.is_empty():
             yield f"{which}: {_cut(rows['statement'][0], MAX_OTHER)}"
     yield "no grammar knows the program: this rests on its words"

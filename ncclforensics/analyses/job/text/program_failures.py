@@ -38,11 +38,11 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     form, line = text_of("form"), pl.col("line")
     printed = pl.coalesce(text_of("stated_by_level"), text_of("stated_by_words"), text_of("stated_mildly"))
     head = pl.col("printed").str.extract(f"^((?:{part('_head')})?)").fill_null("")
-    behind = pl.col("printed").str.replace(f"^(?:{part('_head')})", "")
+    rest = pl.col("printed").str.replace(f"^(?:{part('_head')})", "")
     is_field = pl.col("head").str.ends_with('"')
-    statement = pl.when(is_field).then(behind.str.replace(part("_tail"), "")).otherwise(behind)
-    said = pl.col("statement")
-    topic = pl.coalesce(pl.when(said.str.contains(part(f"_about_{name}"))).then(pl.lit(name)) for name in TOPICS)
+    statement = pl.when(is_field).then(rest.str.replace(part("_tail"), "")).otherwise(rest)
+    words = pl.col("statement")
+    topic = pl.coalesce(pl.when(words.str.contains(part(f"_about_{name}"))).then(pl.lit(name)) for name in TOPICS)
     is_mild = (form == "mild") | pl.col("printed").str.contains(part("_mild_first"))
     lines_behind = pl.when(line < 0).then(-line - 1).otherwise(pl.col("lines") - line)
     return (
@@ -52,20 +52,20 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         .with_columns(head=head)
         .with_columns(statement=statement.str.strip_chars())
         .with_columns(topic=topic, is_warning=is_mild)
-        .filter((said != "") & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False)))
+        .filter((words != "") & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False)))
         .select(
             *ORIGIN,
             host=pl.col("launcher_node").cast(pl.Categorical()),
             pid=pl.col("launcher_pid").cast(pl.Int32()),
             rank=pl.col("launcher_rank").cast(pl.Int32()),
-            statement=said,
-            alike=said.str.replace_many(dict.fromkeys(DIGITS, "")),
+            statement=words,
+            alike=words.str.replace_many(dict.fromkeys(DIGITS, "")),
             topic="topic",
             moment=pl.col("head").str.extract(f"({part('_when')})"),
             has_level=form == "level",
             is_warning="is_warning",
-            is_of_end=said.str.contains(part("_of_the_end")),
-            is_repeated_attempt=said.str.contains(part("_repeated_attempt")),
+            is_of_end=words.str.contains(part("_of_the_end")),
+            is_repeated_attempt=words.str.contains(part("_repeated_attempt")),
             lines_behind=lines_behind,
         )
         .sort("pos")
