@@ -35,7 +35,7 @@ def sample(items: Iterable[Item], share: int) -> list[Item]:
 
 def share_of(cases: int) -> int:
     """One in how many cases of a test `make test` tries: similar cases rarely fail alone."""
-    return next((share for fewest, share in ((40, 6), (12, 4), (6, 3)) if cases >= fewest), 1)
+    return next((share for fewest, share in ((40, 10), (12, 6), (6, 4)) if cases >= fewest), 1)
 
 
 def drawn(items: list[Item], share: int) -> list[Item]:

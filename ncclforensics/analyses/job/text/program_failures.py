@@ -43,6 +43,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     statement = pl.when(is_field).then(rest.str.replace(part("_tail"), "")).otherwise(rest)
     words = pl.col("statement")
     topic = pl.coalesce(pl.when(words.str.contains(part(f"_about_{name}"))).then(pl.lit(name)) for name in TOPICS)
+    is_note = pl.col("printed").str.contains(part("_note_first")) & ~pl.col("printed").str.contains(part("_with_word"))
     is_mild = (form == "mild") | pl.col("printed").str.contains(part("_mild_first"))
     lines_behind = pl.when(line < 0).then(-line - 1).otherwise(pl.col("lines") - line)
     return (
@@ -52,7 +53,11 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         .with_columns(head=head)
         .with_columns(statement=statement.str.strip_chars())
         .with_columns(topic=topic, is_warning=is_mild)
-        .filter((words != "") & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False)))
+        .filter(
+            (words != "")
+            & ~is_note
+            & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False))
+        )
         .select(
             *ORIGIN,
             host=pl.col("launcher_node").cast(pl.Categorical()),
