@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 
@@ -35,7 +35,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     never_complete = [key for key, rows in job.members.items() if not any(row.is_complete for row in rows)]
     if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
         return None  # a rank never joined init: the launcher ended the other processes
-    awaited, waits_for_of = job.awaited_ranks, job.sets_awaited_by
+    awaited = job.awaited_ranks
     reporting = {event.rank_id for event in job.failure_events}
     finished = {row.rank_id for row in job.memberships if row.end is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
@@ -49,12 +49,19 @@ def find_lost_process(job: Job) -> Explanation | None:
     all_cut = {rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]}
     unplaced = {rank_id for rank_id, _, begins_together in job.unplaced if not begins_together}
     unplaced = set() if unplaced.issuperset(awaited) else unplaced
-    unknown = all_cut | unplaced
-    waited_for = [
-        rank_id
-        for rank_id in silent_ranks
-        if rank_id in awaited - unplaced and all(unknown.issuperset(ranks) for ranks in waits_for_of.get(rank_id, []))
-    ]
+    candidates = [rank_id for rank_id in silent_ranks if rank_id in awaited - unplaced]
+    waited_for = _waiting_for_none_but(job, candidates, all_cut | unplaced)
+    in_setup = job.unfinished_setups.keys() & set(waited_for)
+    if in_setup == set(waited_for) and not named_ranks:
+        # Logs whose last lines were lost end there, too: then these ranks are behind for no other reason.
+        others = [rank_id for rank_id in candidates if rank_id not in in_setup]
+        if others := _waiting_for_none_but(job, others, all_cut | unplaced | in_setup):
+            suspects = sorted({*waited_for, *others})
+            reason = (
+                f"other ranks lost a connection, and the log of {job.names(waited_for)} ends while NCCL sets up "
+                f"connections: either it died there, or its last lines were lost and {job.names(others)} died"
+            )
+            return one_of_these_died(job, suspects, reason, "context", map(job.last_line, suspects[:4]))
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
     )
@@ -91,6 +98,12 @@ def find_lost_process(job: Job) -> Explanation | None:
     of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
     diagnosis.add_evidence("failure", [event.place for event in of_culprits[:3] or connection_losses[:3]])
     return diagnosis
+
+
+def _waiting_for_none_but(job: Job, rank_ids: Iterable[int], unknown: set[int]) -> list[int]:
+    """Return those of these ranks that wait for no rank, or only for ranks of which the last calls are not known."""
+    awaited_by = job.sets_awaited_by
+    return [rank_id for rank_id in rank_ids if all(map(unknown.issuperset, awaited_by.get(rank_id, [])))]
 
 
 def _on_named_hosts(job: Job, connection_losses: list[FailureEvent]) -> set[int]:
@@ -130,7 +143,7 @@ def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: li
     return one_of_these_died(job, lost_ranks, reason, "failure", [event.place for event in connection_losses[:3]])
 
 
-def one_of_these_died(job: Job, rank_ids: list[int], reason: str, what: str, rows: list[Row]) -> Explanation:
+def one_of_these_died(job: Job, rank_ids: list[int], reason: str, what: str, rows: Iterable[Row]) -> Explanation:
     """Answer that a process ended, and that nothing shows which of these; cite the rows as `what`."""
     collect = [f"collect the exit codes of {job.names(rank_ids)}, and the end of their logs"]
     between = [Alternative(Kind.RANK_DIED, [rank_id], "it ended before the others") for rank_id in rank_ids]
