@@ -85,7 +85,7 @@ def ras(counts: list[int]) -> dict[str, str]:
         (
             inspector(7, (3,)),
             ("lagging-ranks", [2], "likely"),
-            "waited for no other rank; that the job stands still is taken",
+            "waited for no other rank; that the job stands still is assumed",
         ),
         (trace({0: 1, 2: 0}), ("lagging-ranks", [2], "likely"), "shows this call on rank 0, too, and not on rank 2"),
         (trace({0: 1, 2: 1}), ("undecidable", [], "likely"), "shows that rank 2 launched 2 collectives"),

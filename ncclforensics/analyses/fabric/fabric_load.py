@@ -190,7 +190,7 @@ def _uneven_leaves(links: pl.DataFrame) -> Iterator[dict[str, Any]]:
             name = rows["name"][0] if rows["direction"][0] == "up" else rows["peer_name"][0]
             uneven.append((name, low, high, pl.concat([ordered.tail(1), ordered.head(1)])))
     if uneven and 2 * len(uneven) >= leaves:
-        uneven.sort(key=lambda leaf: leaf[0])
+        uneven.sort(key=lambda leaf: leaf[1] - leaf[2])  # the most uneven first, whatever their names
         name, low, high, shown = uneven[0]
         yield {
             "kind": "uneven-load", "names": [leaf[0] for leaf in uneven], "others": [], "high": high, "low": low,
