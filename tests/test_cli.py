@@ -101,9 +101,7 @@ def test_an_empty_folder_is_2(say: Callable[..., Said], tmp_path: Path) -> None:
     assert say("hang", str(tmp_path)) == (2, "", "ncclforensics: the folder holds no file\n")
 
 
-def test_a_document_of_an_office_program_is_told_from_an_archive_of_logs(
-    say: Callable[..., Said], tmp_path: Path
-) -> None:
+def test_a_document_of_an_office_program_is_no_archive_of_logs(say: Callable[..., Said], tmp_path: Path) -> None:
     document = tmp_path / "incident.docx"
     with zipfile.ZipFile(document, "w") as archive:
         archive.writestr("[Content_Types].xml", "<Types/>")

@@ -144,15 +144,15 @@ def test_the_page_is_accessible_to_screen_readers(name: str) -> None:
 
 
 def test_the_story_says_what_failed_where_who_waited_and_what_to_do_first() -> None:
-    told = dict(story(of("one-rank-stops-before-an-allreduce")))
+    parts = dict(story(of("one-rank-stops-before-an-allreduce")))
 
     assert (
-        told["What"] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1,179,648 x bfloat16, sum) of ranks 8-11."
+        parts["What"] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1,179,648 x bfloat16, sum) of ranks 8-11."
     )
-    assert told["Where"] == "rank 11 on gpu-node-01"
-    assert told["Waiting"] == "15 of 16 ranks: ranks 0-10, 12-15"
-    assert told["Do first"] == "on gpu-node-01: py-spy dump --native --pid 23904"
-    assert list(told) == ["What", "Why", "Where", "State", "Waiting", "Do first"]
+    assert parts["Where"] == "rank 11 on gpu-node-01"
+    assert parts["Waiting"] == "15 of 16 ranks: ranks 0-10, 12-15"
+    assert parts["Do first"] == "on gpu-node-01: py-spy dump --native --pid 23904"
+    assert list(parts) == ["What", "Why", "Where", "State", "Waiting", "Do first"]
 
 
 def test_the_timeline_shows_calls_last_calls_and_the_first_silence(tmp_path: Path) -> None:

@@ -200,16 +200,9 @@ def gpu_not_in_fabric(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
     state, status = pl.col("fabric_state"), pl.col("fabric_status")
     failed = smi_gpu.filter((state != REGISTERED) | (status != REGISTERED_WELL))
     for (state_text, status_text), rows in failed.group_by("fabric_state", "fabric_status", maintain_order=True):
-        names = [str(device) for device in rows["device"].drop_nulls()]
-        what = f"GPU {some_of(names, SHOWN)}" if names else "a GPU that the lines do not name"
         why = f"its registration ended with “{status_text}”" if state_text == REGISTERED else f"state: {state_text}"
-        yield Finding(
-            title=f"{what}: not registered with the fabric of NVLink",
-            detail=f"{why}; NVLink does not connect it to other GPUs",
-            certainty="certain",
-            role=Role.CAUSE,
-            evidence=[Line(source, line) for source, line in rows.select("source", "fabric_line").head(3).rows()],
-        )
+        title, detail = "not registered with the fabric of NVLink", f"{why}; NVLink does not connect it to other GPUs"
+        yield _shown_of_gpus(rows, title, detail, "fabric_line")
 
 
 @rule(Category.LINK_ERROR, Severity.WARNING, of=("smi_gpu",))
@@ -226,15 +219,8 @@ def gpu_fabric_unhealthy(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
     """
     faulty = smi_gpu.filter(pl.col("fabric_faults") != "")
     for (faults,), rows in faulty.group_by("fabric_faults", maintain_order=True):
-        names = [str(device) for device in rows["device"].drop_nulls()]
-        what = f"GPU {some_of(names, SHOWN)}" if names else "a GPU that the lines do not name"
-        yield Finding(
-            title=f"{what}: its connection to the fabric of NVLink is not healthy",
-            detail=f"nvidia-smi shows {faults}",
-            certainty="certain",
-            role=Role.CAUSE,
-            evidence=[Line(source, line) for source, line in rows.select("source", "fabric_fault_line").head(3).rows()],
-        )
+        title = "its connection to the fabric of NVLink is not healthy"
+        yield _shown_of_gpus(rows, title, f"nvidia-smi shows {faults}", "fabric_fault_line")
 
 
 @rule(Category.CUDA_ERROR, Severity.WARNING, of=("smi_gpu",))
@@ -249,15 +235,21 @@ def gpu_wants_recovery(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
     """
     asked = smi_gpu.filter(pl.col("recovery") != "None")
     for (action,), rows in asked.group_by("recovery", maintain_order=True):
-        names = [str(device) for device in rows["device"].drop_nulls()]
-        what = f"GPU {some_of(names, SHOWN)}" if names else "a GPU that the lines do not name"
-        yield Finding(
-            title=f"{what}: the driver asks for: {action}",
-            detail="until then programs on it may fail, or use fewer NVLinks or less memory",
-            certainty="certain",
-            role=Role.CAUSE,
-            evidence=[Line(source, line) for source, line in rows.select("source", "recovery_line").head(3).rows()],
-        )
+        detail = "until then programs on it may fail, or use fewer NVLinks or less memory"
+        yield _shown_of_gpus(rows, f"the driver asks for: {action}", detail, "recovery_line")
+
+
+def _shown_of_gpus(rows: pl.DataFrame, title: str, detail: str, line: str) -> Finding:
+    """Return the finding on what nvidia-smi -q shows of these GPUs, in the lines of this column."""
+    names = [str(device) for device in rows["device"].drop_nulls()]
+    what = f"GPU {some_of(names, SHOWN)}" if names else "a GPU that the lines do not name"
+    return Finding(
+        title=f"{what}: {title}",
+        detail=detail,
+        certainty="certain",
+        role=Role.CAUSE,
+        evidence=[Line(source, number) for source, number in rows.select("source", line).head(3).rows()],
+    )
 
 
 @rule(Category.STRAGGLER, Severity.WARNING, of=("gpu_use",))

@@ -104,7 +104,6 @@ def _number_in_name(path: str) -> int | None:
 
 @analysis(RECORDED_RANK, of=("recorder_dump", "dumped_group", "dumped_call"))
 def recorded_rank(
-    recorder_dump: pl.DataFrame,
     dumped_group: pl.DataFrame,
     recorder_status: pl.DataFrame,
     dumped_call: pl.DataFrame,
@@ -124,7 +123,7 @@ def recorded_rank(
         own_ranks[source_number][str(group)] = own
     attempts = {row["source"]: row for row in recorded_attempt.to_dicts()}
     places = {row["source"]: row for row in source.to_dicts()}
-    dumps = sorted({*recorder_dump["source"], *dumped_group["source"], *dumped_call["source"]})
+    dumps = recorded_attempt["source"].to_list()
     possible = {number: _possible_ranks(groups[number], own_ranks.get(number, {})) for number in dumps}
     numbers = _numbers_in_names(
         {number: places[number]["path"] for number in dumps if places[number]["hint"] is None}, possible

@@ -15,26 +15,26 @@ from ncclforensics.frames.columns import text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 
 DUMPED_GROUP = {
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
-    "ranks": pl.String(),  # of the job, in the order of the group: `0-511, 520`
+    "group_name": pl.Categorical(),
+    "group_desc": pl.Categorical(),
+    "ranks": pl.Categorical(),  # of the job, in the order of the group: `0-511, 520`
     "own_number": pl.Int32(),  # of the rank that wrote it, in the group; null: the dump does not say it
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
 DUMPED_CALL = {
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    "group_name": pl.Categorical(),
+    "group_desc": pl.Categorical(),
     "pg_id": pl.Int64(),
-    "profiling_name": pl.String(),  # `nccl:all_reduce`, `nccl:send 0->3`
+    "profiling_name": pl.Categorical(),  # `nccl:all_reduce`, `nccl:send 0->3`
     "collective_seq": pl.Int64(),
     "p2p_seq": pl.Int64(),
-    "is_p2p": pl.String(),
-    "input_sizes": pl.String(),
-    "input_dtypes": pl.String(),
-    "state": pl.String(),  # scheduled, started, completed
-    "retired": pl.String(),
-    "frames": pl.String(),
+    "is_p2p": pl.Categorical(),
+    "input_sizes": pl.Categorical(),
+    "input_dtypes": pl.Categorical(),
+    "state": pl.Categorical(),  # scheduled, started, completed
+    "retired": pl.Categorical(),
+    "frames": pl.Categorical(),
     "created_ns": pl.Int64(),
     "completed_ns": pl.Int64(),
     "timeout_ms": pl.Int64(),
