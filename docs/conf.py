@@ -18,7 +18,7 @@ html_theme = "furo"
 html_title = "ncclforensics"
 html_show_sourcelink = False
 html_copy_source = False
-html_extra_path = ["report.schema.json", "difference.schema.json", "history.schema.json"]
+html_extra_path = ["report.schema.json", "difference.schema.json", "history.schema.json", "simulated.schema.json"]
 # Shown as text: Pygments does not know these languages, and a drawing would need a script from elsewhere.
 lexers |= dict.fromkeys(("lark", "jsonc", "mermaid"), TextLexer())
 highlight_language = "text"

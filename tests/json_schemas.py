@@ -11,7 +11,7 @@ from referencing import Registry, Resource
 
 from tests.incidents import ROOT
 
-NAMES = ("report.schema.json", "difference.schema.json", "history.schema.json")
+NAMES = ("report.schema.json", "difference.schema.json", "history.schema.json", "simulated.schema.json")
 
 
 def closed(schema: Any) -> Any:

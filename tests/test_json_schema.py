@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from typing import Any
 
+import jq
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -32,16 +31,14 @@ def test_reports_agree_with_the_schema(incident: Incident) -> None:
 RECIPES = re.findall(r"^ +ncclforensics hang logs/ --format json \| jq (?:-r )?'(.+)'$", PAGE, re.MULTILINE)
 
 
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not on this machine")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_documented_recipes_of_jq_give_an_answer(recipe: str) -> None:
     names = ("three-ranks-time-out-and-one-is-silent", "one-rank-stops-before-an-allreduce")
     reports = "\n".join(json.dumps(answer(Incident(INCIDENTS / name)).json) for name in names)
 
-    run = subprocess.run(["jq", "-r", recipe], input=reports, capture_output=True, text=True, check=False)
+    answers = jq.compile(recipe).input_text(reports).all()
 
-    assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.strip()
+    assert [answer for answer in answers if answer]
 
 
 def test_the_page_on_json_shows_recipes() -> None:

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 import pytest
 
@@ -61,7 +62,6 @@ def test_the_documented_queries_run_in_polars(query: str, tables: dict[str, pl.D
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_documented_queries_run_in_duckdb(query: str, tables: dict[str, pl.DataFrame], tmp_path: Path) -> None:
-    duckdb: Any = pytest.importorskip("duckdb", reason="DuckDB is not installed")
     with duckdb.connect() as connection:
         for name, table in tables.items():
             table.write_parquet(tmp_path / f"{name}.parquet")

@@ -13,6 +13,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.cli import main
 from ncclforensics.data.names import VERDICTS
+from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
 from ncclforensics.simulate.generate import (
     Fault,
     FaultKind,
@@ -25,8 +26,10 @@ from ncclforensics.simulate.generate import (
 from ncclforensics.simulate.handling import TAGS, Handling
 from ncclforensics.simulate.plan import OF_WORLD, RELEASES
 from ncclforensics.simulate.program import Job, step_calls
+from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
 from ncclforensics.views.json_report import as_object
 from tests.benchmarks.conventional import operation, parse
+from tests.json_schemas import violations
 
 FAULTS = [
     Fault(kind, (5,), "pp" if kind is FaultKind.RECV_NEVER_POSTED else "tp")
@@ -167,6 +170,18 @@ def test_what_is_true_of_a_job_is_printed_in_a_few_lines(tmp_path: Path, capsys:
     assert len(shown) < 12
 
 
+@pytest.mark.parametrize("fault", [*SlowFault, *FabricFault], ids=lambda fault: f"{type(fault).__name__}-{fault}")
+def test_what_is_true_of_slow_jobs_and_fabrics_agrees_with_its_schema(
+    fault: SlowFault | FabricFault, tmp_path: Path
+) -> None:
+    if isinstance(fault, SlowFault):
+        truth = generate_slow(SlowPlan(fault, gpus_per_node=2, tp=2), tmp_path)
+    else:
+        truth = simulated_fabric(24, 4, fault, seed=0).truth
+
+    assert violations("simulated.schema.json", truth) == []
+
+
 SMALL = ["--nodes", "2", "--gpus", "4", "--tp", "2", "--steps", "1"]
 OF_VERDICTS = {
     "no-hang": [],
@@ -189,6 +204,7 @@ def test_every_verdict_can_be_simulated(verdict: str, tmp_path: Path, capsys: py
     for folder in ("job", "again"):
         assert main(["simulate", "-o", str(tmp_path / folder), "--format", "json", *SMALL, *OF_VERDICTS[verdict]]) == 0
         truth = json.loads(capsys.readouterr().out)
+    assert violations("simulated.schema.json", truth) == []
     names = sorted(path.name for path in (tmp_path / "job").iterdir())
     assert filecmp.cmpfiles(tmp_path / "job", tmp_path / "again", names, shallow=False) == (names, [], [])
 
