@@ -36,7 +36,9 @@ from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.tui import content, terminal
 from ncclforensics.tui import log as log_page
 from ncclforensics.tui.app import Forensics, Request
+from ncclforensics.tui.call_table import CallTable
 from ncclforensics.tui.connections import MatrixTable
+from ncclforensics.tui.content.call_rows import CallRows, Stretch, stretches_of
 from ncclforensics.tui.content.calls import Calls
 from ncclforensics.tui.content.connections import Connections
 from ncclforensics.tui.content.evidence import Citer
@@ -50,7 +52,6 @@ from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Log
 from ncclforensics.tui.log_lines import LogLines
 from ncclforensics.tui.merged import MergedRows
-from ncclforensics.tui.operations import CallTable
 from ncclforensics.tui.prompts import Help
 from ncclforensics.tui.rank_table import RankTable
 from ncclforensics.tui.ranks import RankGrid, Ranks
@@ -61,6 +62,7 @@ from tests.incidents import INCIDENTS, ROOT
 
 LAGGING = "one-rank-stops-before-an-allreduce"
 OTHER_ROOT = "another-broadcast-root"
+TIMED = "one-rank-comes-late-to-every-step"
 CYCLE = "communicators-in-opposite-order"
 SCREENS = Path(__file__).parent / "screens"
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -216,13 +218,11 @@ def test_the_cursor_starts_on_the_culprit_which_leads_to_its_last_call() -> None
         assert rank_row is not None
         assert (rank_row.rank, rank_row.state.name) == (11, "CULPRIT")
         await pilot.press("o")
-        await until(
-            pilot, lambda: bool(app.screen.query(CallTable)) and app.screen.query_one(CallTable).cursor_row == 12
-        )
+        await until(pilot, lambda: bool(app.screen.query(CallTable)) and app.screen.query_one(CallTable).position == 12)
         sheet = app.screen.query_one(CallTable)
         assert sheet.columns[sheet.cursor_cell].title == "rank 11"
         await pilot.press("d")
-        assert sheet.cursor_row == 13
+        assert sheet.position == 13
         assert "no call here" in text_of(app)
 
     walk(LoadedApp(of(LAGGING)), steps)
@@ -282,7 +282,7 @@ def test_a_difference_is_marked_where_it_is() -> None:
         await pilot.pause()
         sheet = app.screen.query_one(CallTable)
         assert sheet.communicator is not None
-        assert sheet.cursor_row == sheet.communicator.differs_at
+        assert sheet.position == sheet.communicator.differs_at
         cell = sheet.cell
         assert cell is not None
         assert cell.differs
@@ -291,9 +291,115 @@ def test_a_difference_is_marked_where_it_is() -> None:
     walk(LoadedApp(of(OTHER_ROOT)), steps)
 
 
-def test_sends_without_collectives_are_shown_with_their_peers() -> None:
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_arguments_of_calls_are_in_view_in_logs(width: int) -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("7")
+        await until(pilot, is_ready(app))
+        row = text_of(app).splitlines()[21]
+        assert row.startswith(">60 … AllReduce: opCount c … count 1048576 datatype 9 op 0 root 0 … [nranks=4]")
+        await pilot.press("8")
+        await until(pilot, lambda: app.screen.query_one(MergedRows).rows > 0)
+        assert ">rank 11 … AllReduce: opCount c … count 1048576 datatype 9 op 0" in text_of(app)
+        await pilot.press("7", "z")
+        assert ">60 gpu-node-01:23904:23904 [3] NCCL INFO AllReduce: opCount c" in text_of(app)
+
+    walk(LoadedApp(of(LAGGING)), steps, (width, 24))
+
+
+def test_the_log_opens_at_the_first_line_that_shows_a_finding_if_no_rank_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("7")
+        await until(pilot, is_ready(app))
+        assert "NCCL WARN" in lines(app).line_text(lines(app).cursor_row)
+
+    name = "the-network-fails-for-all"
+    assert not of(name).verdicts[0].culprits
+    monkeypatch.chdir(INCIDENTS / name)
+    walk(LoadedApp(of(name)), steps)
+
+
+def test_screens_without_content_are_left_out_of_the_bar_and_say_so(tmp_path: Path) -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        assert text_of(app).splitlines()[0] == "[1 Incident] 6 Bench 7 Log 8 Merged"
+        for key in "23459":
+            await pilot.press(key)
+            await pilot.pause()
+            page = app.page
+            assert page is not None
+            shown = text_of(app).splitlines()
+            assert f"[{key} " in shown[0]
+            assert page.EMPTY.partition(";")[0] in " ".join(shown)
+            assert "─" not in "".join(shown)
+
+    write_fabric(simulated_fabric(24, 4, FabricFault.NONE, seed=0), FabricFault.NONE, tmp_path)
+    walk(LoadedApp(analyze(tmp_path, everything=True)), steps)
+
+
+def test_positions_before_the_first_difference_are_folded_until_they_are_opened() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("3")
+        await pilot.pause()
+        table = app.screen.query_one(CallTable)
+        assert table.position == 13
+        assert "0 to 7: 8 positions, all 4 ranks made the same calls" in text_of(app)
+        await pilot.press("g", "enter")
+        await pilot.pause()
+        assert app.page is not None
+        assert app.page.NAME == "operations"
+        assert (table.fold, table.position, table.rows) == (None, 0, 16)
+        assert "8 positions" not in text_of(app)
+        await pilot.press("f")
+        assert table.rows == 16
+        await pilot.press("f")
+        assert table.fold is not None
+        await pilot.press("colon")
+        await typed(app, pilot, "3")
+        assert (table.fold, table.position) == (None, 3)
+
+    walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_changes_and_what_stands_beside_them_are_never_folded() -> None:
+    rows = CallRows([Stretch(0, 99, 4, True), Stretch(100, 101, 4, False), Stretch(102, 199, 3, True)])
+
+    shown = [(fold.first, fold.last) if (fold := rows.fold(row)) else rows.position(row) for row in range(rows.count)]
+
+    assert shown == [(0, 94), *range(95, 107), (107, 194), *range(195, 200)]
+    assert [rows.row(position) for position in (0, 94, 95, 106, 107, 194, 195, 199)] == [0, 0, 1, 12, 13, 13, 14, 18]
+
+
+def test_positions_that_no_line_shows_are_told_from_equal_ones() -> None:
+    key, calls = ["a"] * 8, {"ordinal": [0, 1, 2, 7] * 2, "nth": [0, 1, 2, 7] * 2}
+
+    found = stretches_of(pl.DataFrame({"key": key, **calls}), pl.Series("signature", [1, 1, 1, 1, 1, 1, 2, 1]))
+
+    assert found == {
+        "a": [Stretch(0, 1, 2, True), Stretch(2, 2, 2, False), Stretch(3, 6, 0, True), Stretch(7, 7, 2, True)]
+    }
+
+
+def test_calls_have_a_time_axis_where_lines_have_times() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("3", "g")
+        await pilot.pause()
+        table = app.screen.query_one(CallTable)
+        assert table.communicator is not None
+        assert table.calls is not None
+        times = [table.calls.time(table.communicator, position) for position in range(table.communicator.length)]
+        assert None not in times
+        assert times == sorted(times)
+        assert text_of(app).splitlines()[2].startswith("position  time ")
+        assert f"{times[0]:%H:%M:%S} " in text_of(app)
+
+    walk(LoadedApp(of(TIMED)), steps)
+
+
+def test_sends_without_collectives_are_shown_with_their_peers() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("3", "f", "g")
         await pilot.pause()
         cell = app.screen.query_one(CallTable).cell
         assert cell is not None
@@ -394,6 +500,7 @@ def test_a_late_rank_of_4096_is_seen_and_found() -> None:
         await pilot.press("9")
         await pilot.pause()
         assert isinstance(app.page, Slow)
+        app.page.remove_class("empty")
         app.page.draw(SlowJob(answer, late, hosts, 2e5))
         await pilot.pause()
         grid = app.page.query_one(HeatMap)
@@ -598,6 +705,7 @@ def test_a_redacted_run_shows_pseudonyms_on_every_screen() -> None:
                 await until(pilot, is_ready(app))
             assert "gpu-node" not in text_of(app)
         await pilot.press("8")
+        await pilot.press("z")
         await until(pilot, lambda: "host-02:" in text_of(app))  # once the logs are merged
         assert "gpu-node" not in text_of(app)
 
@@ -798,7 +906,7 @@ def test_the_lines_of_all_ranks_are_merged_by_position_of_their_calls() -> None:
         await pilot.press("G", "enter")
         await until(pilot, is_ready(app))
         assert "nccl_rank11.log" in text_of(app)
-        assert "AllGather" in lines(app).line_text(lines(app).number)
+        assert "AllGather" in lines(app).line_text(lines(app).cursor_row)
 
     walk(LoadedApp(of(LAGGING)), steps)
 
@@ -874,7 +982,16 @@ def served() -> Iterator[str]:
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="there is no Chromium on this machine")
 def test_a_browser_shows_the_verdict(served: str) -> None:
     with browser.Browser() as tab:
+        size = {"width": 1600, "height": 800, "deviceScaleFactor": 1, "mobile": False}  # also where letters are wide
+        tab.call("Emulation.setDeviceMetricsOverride", **size)
         tab.call("Page.navigate", url=served)
+        focused, end = "", time.monotonic() + SOON
+        while focused != "xterm-helper-textarea" and time.monotonic() < end:
+            time.sleep(0.1)
+            focused = tab.value("document.activeElement.className")
+        tab.call("Input.dispatchKeyEvent", type="keyDown", text="2", key="2", code="Digit2", windowsVirtualKeyCode=50)
+        assert seen_in(tab, "[2 Ranks]")  # the key arrived without a click
+        tab.call("Input.dispatchKeyEvent", type="keyDown", text="1", key="1", code="Digit1", windowsVirtualKeyCode=49)
         assert seen_in(tab, "rank 11 on gpu-node-01 never called")
         assert {url.split("/")[2] for url in tab.requests()} == {urlsplit(served).netloc}
         assert "Content Security Policy" not in str(tab.complaints())  # WebGL complains of the machine

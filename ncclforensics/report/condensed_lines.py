@@ -9,7 +9,8 @@ DROPPED = ("NCCL INFO",)  # of these, those that say nothing themselves
 POINTERS = ("0x", "(nil)")
 OWN_COUNT = "opCount"  # NCCL's number of a call, which is no position in most versions
 ONLY_OF = {"root": WITH_ROOT, "op": REDUCTIONS}  # arguments that NCCL prints of all calls, though few have them
-SIDE_NOTES = ("[/", "[nranks=")  # in brackets: a source file, the size of the communicator
+SOURCE_FILES = ("[/",)  # in brackets
+SIDE_NOTES = (*SOURCE_FILES, "[nranks=")  # and the size of the communicator
 SEVERITIES = ("[E", "[W", "[I", "[F", "[C", "ERROR ", "WARNING ", "INFO ")
 LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefix of PyTorch and Python programs
 LEFT_OUT = "…"
@@ -37,20 +38,51 @@ def condensed(line: str, longest: int) -> str:
     line = line.strip()
     if len(line) <= longest:
         return line
-    line = _first_sentence(line)
-    words: list[str] = []
-    message = _from_message(line).split()
+    message = _from_message(_first_sentence(line)).split()
     others = [word for word, calls in ONLY_OF.items() if not any(f"{call}:" in message for call in calls)]
     unread = {OWN_COUNT, *others} if OWN_COUNT in message else set()
+    return _without_pointers(message, unread, SIDE_NOTES)
+
+
+def without_pointers(line: str) -> str:
+    """Return the message of a line without pointers, each gap marked by an ellipsis.
+
+    >>> without_pointers("a:1:1 [0] NCCL INFO Bcast: opCount 1 sendbuff 0x7f buff 0x8f count 4 [nranks=2]")
+    '… Bcast: opCount 1 … count 4 [nranks=2]'
+    """
+    return _without_pointers(_from_message(line).split(), set(), SOURCE_FILES)
+
+
+def _without_pointers(message: list[str], unread: set[str], side_notes: tuple[str, ...]) -> str:
+    """Join words without pointers and their names, the values of `unread` names, and notes in brackets."""
+    words: list[str] = []
     for word in message:
         if (words and words[-1] in unread) or (word.startswith(POINTERS) and words and _is_name(words[-1])):
             words[-1:] = [LEFT_OUT]  # the pointer and its name
         elif word.startswith(POINTERS):
             words.append(LEFT_OUT)
         else:
-            words.append(LEFT_OUT if word.startswith(SIDE_NOTES) and word.endswith("]") else word)
+            words.append(LEFT_OUT if word.startswith(side_notes) and word.endswith("]") else word)
     kept = [word for place, word in enumerate(words) if word != LEFT_OUT or words[place - 1 : place] != [LEFT_OUT]]
     return " ".join(kept)
+
+
+def time_in_prefix(line: str) -> str:
+    """Return the time of day in what stands before the message of a line, to the second; empty if there is none.
+
+    >>> time_in_prefix("[2026-03-02 11:04:57.034] a:1:1 [0] NCCL INFO Bcast: count 4")
+    '11:04:57'
+    >>> time_in_prefix("2026-03-02T11:04:57.034Z a:1:1 [0] NCCL INFO Bcast: count 4")
+    '11:04:57'
+    >>> time_in_prefix("a:1:1 [0] NCCL INFO Bcast: count 4 11:04:57")
+    ''
+    """
+    message = _from_message(line).removeprefix(LEFT_OUT)
+    for word in line.removesuffix(message).split():
+        clock = word.strip("[]()").rpartition("T")[2][: len("11:04:57")]
+        if clock[2:6:3] == "::" and clock.replace(":", "").isdecimal() and len(clock) == len("11:04:57"):
+            return clock
+    return ""
 
 
 def cut(text: str, longest: int) -> str:

@@ -12,6 +12,7 @@ from ncclforensics.analyses.verdict.sources.machines import Part
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.templated import of_template
 from ncclforensics.frames.time_range import as_time
+from ncclforensics.parsing.templates import CALL_TEMPLATE
 
 MOST_CONDITIONS = 8
 LABELS = {
@@ -61,15 +62,24 @@ def timeline_of(run: Frames, job: int) -> Timeline:
     return Timeline(_calls(run, job) if ends.height else ends.clear().drop("what"), ends, _conditions(run, job))
 
 
-def _calls(run: Frames, job: int) -> pl.DataFrame:
-    """Return the times of all calls of a job's ranks, by the clocks of their hosts, as far as lines have times."""
+def times_of_calls(run: Frames, pos: pl.Series) -> pl.Series:
+    """Return the times of calls by their `pos`, by the clocks of their hosts; null where lines have no times."""
     occurrence = run["call_occurrence"]
-    stamps = occurrence.select("pos", "launcher_time", stamp=of_template(occurrence, run["call_template"], "stamp"))
+    if occurrence.is_empty():
+        return pl.Series("time", [None] * pos.len(), pl.Datetime("us"))
+    places = occurrence["pos"].search_sorted(pos).clip(upper_bound=occurrence.height - 1)  # positions are in order
+    found = occurrence.select("pos", "launcher_time", CALL_TEMPLATE)[places]
+    stamps = of_template(found, run["call_template"], "stamp")
     times = [as_time(pl.col(name).cast(pl.String), YEAR) for name in ("stamp", "launcher_time")]
+    is_found = found["pos"] == pos
+    return found.with_columns(stamp=stamps).select(time=pl.when(is_found).then(pl.coalesce(times))).to_series()
+
+
+def _calls(run: Frames, job: int) -> pl.DataFrame:
+    """Return the times of all calls of a job's ranks, as far as lines have times."""
     ranks = run["rank"].filter(pl.col("job") == job)["rank_id"]
     calls = run["call"].filter(pl.col("rank_id").is_in(ranks.implode())).select("rank_id", "pos")
-    timed = stamps.select("pos", time=pl.coalesce(times)).drop_nulls("time")
-    return calls.join(timed, on="pos").select("rank_id", "time")
+    return calls.with_columns(times_of_calls(run, calls["pos"])).select("rank_id", "time").drop_nulls("time")
 
 
 def _conditions(run: Frames, job: int) -> list[Condition]:

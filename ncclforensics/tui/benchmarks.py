@@ -21,6 +21,7 @@ class Benchmarks(Page):
     """Benchmarks with the expected values, machines and counters."""
 
     NAME = "benchmarks"
+    EMPTY = "no benchmark, no machine description and no counters in these files"
     AUTO_FOCUS = "#measured"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "down", "Down", show=False, tooltip="Scroll down one page"),
@@ -34,8 +35,6 @@ class Benchmarks(Page):
     def draw(self, part: object) -> None:
         """Show the tables and plots of the command line."""
         measurements = cast("MeasurementsPart", part)
-        if not measurements.parts:
-            self.show_problem("no benchmark, no machine description and no counters in these files")
         self.query_one("#text", Static).update(Group(*measurements.parts))
 
     def action_down(self) -> None:

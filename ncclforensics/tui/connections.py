@@ -92,6 +92,7 @@ class Connections(Page):
     """The transports that NCCL chose between ranks and hosts; unusual ones are marked with !."""
 
     NAME = "connections"
+    EMPTY = "no connections in these logs; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,P2P,NET prints them"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view", "View", tooltip="Next view: rank to rank, host to host, rings, NICs of each rank"),
         Binding("n", "unusual", "Next unusual", tooltip="Go to the next unusual pair"),
@@ -117,10 +118,6 @@ class Connections(Page):
         if connections.nics:
             lines = [(f"{rank}: {nics}", is_unusual) for rank, nics, is_unusual in connections.nics]
             self._views.append(("NICs of each rank", None, lines))
-        if not self._views:
-            self.show_problem(
-                "no connections in these logs; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,P2P,NET prints them"
-            )
         self._view = min(self._view, max(0, len(self._views) - 1))
         self._fill()
 

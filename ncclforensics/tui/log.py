@@ -12,7 +12,8 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.tui.log_lines import PATTERN, WARNING, LogLines
+from ncclforensics.tui.coloured_line import WARNING
+from ncclforensics.tui.log_lines import FULL_LINES, PATTERN, LogLines
 from ncclforensics.tui.prompts import Ask, Choice
 from ncclforensics.tui.screen import Page, Position
 
@@ -45,6 +46,7 @@ class Log(Page):
         ),
         Binding("o", "files", "Files", tooltip="Open another file"),
         Binding("colon", "line", "Line", show=False, tooltip="Go to a line by its number"),
+        Binding("z", "full_lines", "Full lines", show=False, tooltip=FULL_LINES),
         Binding("F", "follow", "Follow", tooltip="Stay at the end of a growing file"),
         Binding("left_square_bracket", "file(-1)", "Previous file", show=False, tooltip="Open the previous file"),
         Binding("right_square_bracket", "file(1)", "Next file", show=False, tooltip="Open the next file"),
@@ -77,9 +79,9 @@ class Log(Page):
         self._lines.redact = pseudonyms.text if pseudonyms else None
         readable = [log for log in self._logs if not log.source.problem]
         if self._log is None and readable and self._requested_position is None:
-            culprit = self.line_of_culprit()
-            if culprit is not None:
-                self.go_to(culprit)
+            decisive = self.decisive_line()
+            if decisive is not None:
+                self.go_to(decisive)
             else:
                 self._open(next((log for log in readable if log.rank_text), readable[0]), 1)
 
@@ -99,7 +101,7 @@ class Log(Page):
         lines = self._lines
         if self._log is None or lines.file is None:
             return ""
-        return f"{self._log.name}:{lines.number}: {lines.line_text(lines.number)}"
+        return f"{self._log.name}:{lines.number}: {lines.line_text(lines.cursor_row)}"
 
     def on_unmount(self) -> None:
         """End background work."""
@@ -185,6 +187,7 @@ class Log(Page):
             text.append(f"  filter {self._filter}: {lines.rows:,} lines" if self._filter else "", "bold")
             text.append("  following" if self._follows else "", "bold")
             text.append(f"  {self._activity}" if self._activity else "", "italic")
+            text.append("  z: full lines" if not lines.shows_full_lines else "", "dim")
             text.append(f"\n{file.note}" if file.note else "", "bold")
         self.set_text("#title", text)
 
@@ -229,6 +232,11 @@ class Log(Page):
             self._lines.go(self._lines.file.lines)
         self._show_title()
 
+    def action_full_lines(self) -> None:
+        """Show full lines, or shorten those that are too wide."""
+        self._lines.switch_full_lines()
+        self._show_title()
+
     # Searching and filtering.
 
     def action_search(self) -> None:
@@ -236,7 +244,7 @@ class Log(Page):
 
         def take(typed: str | None) -> None:
             if typed:
-                self._lines.search_text = typed
+                self._lines.search(typed)
                 self._find(typed, 1)
 
         self.app.push_screen(Ask(f"Search which text (or {PATTERN}REGEX)?", self._lines.search_text), take)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from threading import Event
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -11,10 +11,10 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.tui.log_lines import PATTERN, WARNING
+from ncclforensics.tui.coloured_line import WARNING
+from ncclforensics.tui.log_lines import FULL_LINES, PATTERN, TextRows
 from ncclforensics.tui.prompts import Ask
 from ncclforensics.tui.screen import Page, Place, Position
-from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 WIDEST = 4096  # columns to which lines scroll
 
 
-class MergedRows(VirtualRows):
+class MergedRows(TextRows):
     """Lines of all files, each with its rank."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: pl.DataFrame | None = None
-        self.search_text = ""
-        self.redact: Callable[[str], str] | None = None  # replaces names by pseudonyms
         self._digits = 1
 
     @property
@@ -57,7 +55,9 @@ class MergedRows(VirtualRows):
 
     def line_text(self, row: int) -> str:
         """Return the text of a row, with pseudonyms if the run is redacted."""
-        text = str(self.lines["text"][row]) if self.lines is not None else ""
+        from ncclforensics.data.names import printable
+
+        text = printable(str(self.lines["text"][row])) if self.lines is not None else ""
         return self.redact(text) if self.redact else text
 
     def rank_text(self, row: int) -> str:
@@ -66,17 +66,8 @@ class MergedRows(VirtualRows):
         return f"rank {'?' if rank is None else rank:>{self._digits}}"
 
     def text(self, row: int) -> Text:
-        """Render a line behind its rank; the line is not interpreted as markup."""
-        from ncclforensics.data.names import printable
-
-        is_cursor = row == self.cursor_row
-        line = printable(self.line_text(row))
-        text = Text(no_wrap=True, end="")
-        text.append(f"{'>' if is_cursor else ' '}{self.rank_text(row)} ", CURSOR if is_cursor else "dim")
-        text.append(line, "bold yellow" if WARNING in line else "")
-        if self.search_text and not self.search_text.startswith(PATTERN):
-            text.highlight_words([self.search_text], "reverse")
-        return text
+        """Render a line behind its rank."""
+        return self.coloured_row(row, self.rank_text(row))
 
     def find_line(self, source: int, line: int) -> int | None:
         """Return the row of a line, if it is shown."""
@@ -90,7 +81,7 @@ class MergedRows(VirtualRows):
     def go(self, row: int, text: str = "") -> None:
         """Move the cursor to a row, and scroll sideways until a text on it is in view."""
         self.put(row, middle=True)
-        self.scroll_sideways_to(self.line_text(row).find(text) if text else -1, len(text))
+        self.scroll_to_text(text)
 
 
 class Merged(Page):
@@ -105,6 +96,7 @@ class Merged(Page):
         Binding("w", "warning(1)", "WARN", tooltip="Go to the next line with NCCL WARN"),
         Binding("W", "warning(-1)", "WARN back", show=False, tooltip="Go to the previous line with NCCL WARN"),
         Binding("f", "filter", "Filter", tooltip="Show only lines with rank:0-7 host:NAME level:warn, or a text"),
+        Binding("z", "full_lines", "Full lines", show=False, tooltip=FULL_LINES),
     ]
 
     def __init__(self) -> None:
@@ -151,7 +143,7 @@ class Merged(Page):
 
         self._log = log
         self._order = Order.TIME if log.has_times else Order.POSITION
-        self._wanted = self._wanted or self.line_of_culprit()
+        self._wanted = self._wanted or self.decisive_line()
         self._show("")
 
     def _show(self, typed: str) -> None:
@@ -205,6 +197,7 @@ class Merged(Page):
             text.append(f", {omitted:,} earlier ones left out" if omitted else "", "bold")
             text.append(f"  filter {self._filter}" if self._filter else "", "bold")
         text.append(f"  {self._activity} …" if self._activity else "", "italic")
+        text.append("  z: full lines" if rows.rows and not rows.shows_full_lines else "", "dim")
         text.append(f"\nby {self._order}" if self._order else "", "dim")
         self.set_text("#title", text)
 
@@ -241,6 +234,11 @@ class Merged(Page):
         self._order = Order.POSITION if self._order is Order.TIME else Order.TIME
         self._show(self._filter)
 
+    def action_full_lines(self) -> None:
+        """Show full lines, or shorten those that are too wide."""
+        self._rows.switch_full_lines()
+        self._show_title()
+
     def action_filter(self) -> None:
         """Ask for a filter and apply it."""
 
@@ -256,7 +254,7 @@ class Merged(Page):
 
         def take(typed: str | None) -> None:
             if typed:
-                self._rows.search_text = typed
+                self._rows.search(typed)
                 self._find(typed, 1)
 
         self.app.push_screen(Ask(f"Search which text (or {PATTERN}REGEX)?", self._rows.search_text), take)

@@ -1,4 +1,7 @@
-"""The operations screen: the calls of all ranks of a communicator side by side, aligned by position."""
+"""The calls screen: the calls of all ranks of a communicator side by side, aligned by position, with their times.
+
+Positions far from any change, at which all ranks made the same calls, are folded into one row.
+"""
 
 from __future__ import annotations
 
@@ -10,105 +13,24 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
+from ncclforensics.tui.call_table import CallTable, clock_text
 from ncclforensics.tui.prompts import Ask, Choice
 from ncclforensics.tui.screen import Page, Place, Position
-from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.content.calls import Calls, Cell, Column, Communicator
-
-NARROWEST, WIDEST = 26, 48  # characters of a column
-GUTTER = 10
-
-
-class CallTable(VirtualRows):
-    """A table with a row for each position in the sequence and a column for each group of ranks."""
-
-    HEAD = 1
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Calls | None = None
-        self.communicator: Communicator | None = None
-        self.columns: list[Column] = []
-
-    @property
-    def rows(self) -> int:
-        """Return the length of the sequence."""
-        return self.communicator.length if self.communicator else 0
-
-    @property
-    def fixed(self) -> int:
-        """Return the width of the position numbers."""
-        return GUTTER
-
-    @property
-    def _width(self) -> int:
-        room = (self.size.width - GUTTER) // max(1, len(self.columns))
-        return max(NARROWEST, min(WIDEST, room))
-
-    def fill(self, calls: Calls, communicator: Communicator, columns: list[Column]) -> None:
-        """Show the calls of a communicator in these columns."""
-        self.calls, self.communicator, self.columns = calls, communicator, columns
-        self.rows_changed(GUTTER + self._width * len(columns))
-
-    def cells(self, row: int) -> list[int]:
-        """Return the first character of each column."""
-        width = self._width  # which asks for the size of the screen
-        return [GUTTER + number * width for number in range(len(self.columns))]
-
-    def _row(self, row: int, columns: list[Column]) -> tuple[list[Cell], bool]:
-        if self.calls is None or self.communicator is None:
-            return [], False
-        return self.calls.row(self.communicator, row, columns)
-
-    @property
-    def cell(self) -> Cell | None:
-        """Return the cell under the cursor."""
-        columns = self.columns[self.cursor_cell : self.cursor_cell + 1]
-        cells = self._row(self.cursor_row, columns)[0] if self.rows else []
-        return cells[0] if cells else None
-
-    @property
-    def _columns_in_view(self) -> range:
-        first = int(self.scroll_offset.x) // self._width
-        return range(first, min(len(self.columns), first + self.size.width // self._width + 2))
-
-    def head(self, line: int) -> Text:
-        """Render the titles of the columns."""
-        text = Text("position  ", "bold", no_wrap=True, end="")
-        in_view = self._columns_in_view
-        text.append(" " * self._width * in_view.start)
-        for column in self.columns[in_view.start : in_view.stop]:
-            text.append(_fit(column.title, self._width), "bold underline")
-        return text
-
-    def text(self, row: int) -> Text:
-        """Render the calls at one position."""
-        in_view = self._columns_in_view
-        cells, has_difference = self._row(row, self.columns[in_view.start : in_view.stop])
-        text = Text(no_wrap=True, end="")
-        text.append(f"{'≠' if has_difference else ' '}{row:>8} ", "bold red" if has_difference else "dim")
-        text.append(" " * self._width * in_view.start)
-        for number, cell in zip(in_view, cells, strict=True):
-            is_cursor = (row, number) == (self.cursor_row, self.cursor_cell)
-            style = CURSOR if is_cursor else "bold red" if cell.differs else ""
-            text.append(_fit(cell.text or ("(no call)" if cell.differs else "·"), self._width), style)
-        return text
-
-
-def _fit(text: str, width: int) -> str:
-    return text[: width - 2].ljust(width) if len(text) <= width - 2 else f"{text[: width - 3]}… "
+    from ncclforensics.tui.content.calls import Calls, Communicator
 
 
 class Operations(Page):
     """The calls of all ranks, aligned by their position in the sequence of a communicator."""
 
     NAME = "operations"
+    EMPTY = "no calls in these logs; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL prints them"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "communicators", "Communicators", tooltip="Choose a communicator"),
         Binding("d", "difference", "Difference", tooltip="Go to the first different call"),
         Binding("l", "last", "Last call", tooltip="Go to the last call of the ranks under the cursor"),
+        Binding("f", "fold", "Fold", tooltip="Show all positions, or fold those without a change"),
         Binding("u", "ungroup", "Ungroup", tooltip="One column per rank, or per group of ranks with the same calls"),
         Binding("colon", "position", "Position", show=False, tooltip="Go to a position by its number"),
     ]
@@ -133,10 +55,8 @@ class Operations(Page):
         self._calls = cast("Calls", part)
         shown = self._table.communicator
         by_key = {communicator.key: communicator for communicator in self._calls.communicators}
-        if not by_key:
-            self.show_problem("no calls in these logs; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL prints them")
-        elif shown is not None and shown.key in by_key:
-            self._choose(by_key[shown.key], position=self._table.cursor_row)
+        if shown is not None and shown.key in by_key:
+            self._choose(by_key[shown.key], position=self._table.position)
         else:
             self._choose(self._calls.communicators[0])
 
@@ -152,7 +72,7 @@ class Operations(Page):
         first = communicator.differs_at if communicator.differs_at is not None else communicator.stops_at
         if position is None:
             position = first if first is not None else communicator.length - 1
-        self.call_after_refresh(self._table.put, position, self._table.cursor_cell, middle=True)
+        self.call_after_refresh(self._table.put_position, position, self._table.cursor_cell)
 
     def on_virtual_rows_moved(self) -> None:
         """Show the communicator, and the call under the cursor."""
@@ -163,14 +83,23 @@ class Operations(Page):
         column, cell = table.columns[min(table.cursor_cell, len(table.columns) - 1)], table.cell
         text = Text()
         text.append(f"{column.title} ", "bold")
-        text.append(f"at {table.cursor_row:,}: {cell.description if cell else ''}")
+        if table.fold:
+            text.append("at all these positions: enter shows them")
+        else:
+            text.append(f"at {table.position:,}: {cell.description if cell else ''}")
+        if cell and cell.time:
+            first = self._calls.time(communicator, table.position) or cell.time
+            lag = (cell.time - first).total_seconds()
+            text.append(f"  {clock_text(cell.time)}" + (f", {lag:,.3g} s after the first rank" if lag else ""), "dim")
         text.append(f"\n{cell.cited.location}" if cell and cell.cited else "", "cyan")
         self.set_text("#detail", text)
 
     def on_virtual_rows_opened(self) -> None:
-        """Open the log at the call under the cursor."""
-        cell = self._table.cell
-        if cell is not None and cell.cited is not None:
+        """Open the log at the call under the cursor, or the fold under it."""
+        table, cell = self._table, self._table.cell
+        if table.fold is not None:
+            table.open_fold()
+        elif cell is not None and cell.cited is not None:
             self.controller.go(Place("log", (cell.cited.source, cell.cited.line)))
 
     def go_to(self, position: Position) -> None:
@@ -200,7 +129,7 @@ class Operations(Page):
     def cursor_position(self) -> Position:
         """Return the key of the communicator and the position in its sequence."""
         communicator = self._table.communicator
-        return (communicator.key, self._table.cursor_row) if communicator else ()
+        return (communicator.key, self._table.position) if communicator else ()
 
     def clipboard_text(self) -> str:
         """Return the call under the cursor."""
@@ -248,7 +177,11 @@ class Operations(Page):
         if communicator is not None and table.columns:
             rank_ids = table.columns[table.cursor_cell].rank_ids
             last = max((communicator.last.get(rank_id, 0) for rank_id in rank_ids), default=0)
-            table.put(last, table.cursor_cell, middle=True)
+            table.put_position(last, table.cursor_cell)
+
+    def action_fold(self) -> None:
+        """Show all positions, or fold those far from a change."""
+        self._table.switch_folds()
 
     def action_ungroup(self) -> None:
         """Switch between a column per rank and a column per group of ranks."""
@@ -256,14 +189,14 @@ class Operations(Page):
         self._is_ungrouped = not self._is_ungrouped
         if communicator is not None:
             self._table.cursor_cell = 0
-            self._choose(communicator, self._table.cursor_row)
+            self._choose(communicator, self._table.position)
 
     def action_position(self) -> None:
         """Ask for a position and go to it."""
 
         def go(typed: str | None) -> None:
             if typed and typed.isdecimal() and len(typed) < 19:
-                self._table.put(int(typed), self._table.cursor_cell, middle=True)
+                self._table.put_position(int(typed), self._table.cursor_cell)
             elif typed:
                 self.controller.show_error(f"{typed}: not a position; type a number")
 

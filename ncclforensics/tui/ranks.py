@@ -152,6 +152,7 @@ class Ranks(Page):
     """Every rank with its state; marks distinguish culprits, waiting ranks and dead ranks."""
 
     NAME = "ranks"
+    EMPTY = "no rank of an NCCL job in these files"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view", "Table", tooltip="Show a table instead of the grid, or the grid instead of the table"),
         Binding("s", "sort(1)", "Sort", tooltip="Grid: group by host, state or last call. Table: sort by next column"),
@@ -192,8 +193,6 @@ class Ranks(Page):
         if culprit is not None and not self._is_placed:
             self._is_placed = True
             self.call_after_refresh(self.query_one(RankGrid).find_rank_row, culprit)
-        if not self._rank_rows:
-            self.show_problem("no rank of an NCCL job in these files")
 
     def _fill(self) -> None:
         from ncclforensics.tui.content.ranks import STYLES, SYMBOLS, State

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, cast
@@ -20,6 +20,7 @@ from ncclforensics.data.names import printable
 
 if TYPE_CHECKING:
     from ncclforensics.tui.content import RunContent
+    from ncclforensics.tui.content.incident import Incident
     from ncclforensics.tui.content.ranks import RankRow
 
 TITLES = {
@@ -66,16 +67,27 @@ class Controller(Protocol):
 
 
 class ScreenBar(Static):
-    """The titles of all screens with their keys; the current screen is in brackets."""
+    """The titles of the screens with their keys; the current screen is in brackets."""
 
     def __init__(self, current: str) -> None:
+        self._current = current
         self._ends: list[tuple[int, str]] = []
+        super().__init__(self._titles(set()), id="bar")
+
+    def leave_out(self, empty: Set[str]) -> None:
+        """Show only the current screen and those that are not empty."""
+        self.update(self._titles(empty))
+
+    def _titles(self, empty: Set[str]) -> Text:
         text = Text(no_wrap=True)
+        self._ends.clear()
         for number, (page, title) in enumerate(TITLES.items(), 1):
-            text.append(" " if number > 1 else "")
-            text.append(f"[{number} {title}]" if page == current else f"{number} {title}", "bold" * (page == current))
-            self._ends.append((len(text), page))
-        super().__init__(text, id="bar")
+            is_current = page == self._current
+            if is_current or page not in empty:
+                text.append(" " if self._ends else "")
+                text.append(f"[{number} {title}]" if is_current else f"{number} {title}", "bold" * is_current)
+                self._ends.append((len(text), page))
+        return text
 
     def on_click(self, event: Click) -> None:
         """Go to the screen under the mouse."""
@@ -110,6 +122,7 @@ class Page(Screen[None]):
     """One screen: `compose_body` creates its widgets, `draw` fills them, `go_to` moves the cursor."""
 
     NAME: ClassVar[str]
+    EMPTY: ClassVar[str] = ""  # what a screen without content says
     AUTO_FOCUS = "#focus"
 
     def __init__(self) -> None:
@@ -165,22 +178,32 @@ class Page(Screen[None]):
         from ncclforensics.tui.content import FailedPart
 
         part = content.parts[self.NAME]
-        self.show_problem("")
+        is_empty = self.NAME in content.empty
+        self.set_class(is_empty, "empty")
+        self.query_one(ScreenBar).leave_out(content.empty if content.is_whole else frozenset())
+        self.show_problem(self.EMPTY if is_empty else "")
         try:
             if isinstance(part, FailedPart):
                 self.show_problem(f"the content of this screen could not be built: {part.error}")
-            else:
+            elif not is_empty:
                 self.draw(part)
         except Exception as error:  # a defect of one screen must not end the others
             self.show_problem(printable(f"this screen could not be drawn: {type(error).__name__}: {error}"))
 
-    def line_of_culprit(self) -> tuple[int, int] | None:
-        """Return the source and the line of the last call of a culprit."""
+    def decisive_line(self) -> tuple[int, int] | None:
+        """Return the source and the line of the last call of a culprit, or of the first line that shows a finding."""
         from ncclforensics.tui.content import FailedPart
         from ncclforensics.tui.content.ranks import first_culprit_line
 
-        rank_rows = self.controller.content.parts["ranks"] if self.controller.content else []
-        return None if isinstance(rank_rows, FailedPart) else first_culprit_line(cast("list[RankRow]", rank_rows))
+        parts = self.controller.content.parts if self.controller.content else {}
+        rank_rows, incident = parts.get("ranks"), parts.get("incident")
+        if rank_rows is None or isinstance(rank_rows, FailedPart):
+            return None
+        culprit = first_culprit_line(cast("list[RankRow]", rank_rows))
+        if culprit is not None or isinstance(incident, FailedPart):
+            return culprit
+        lines = (line for node in cast("Incident", incident).nodes for line in node.evidence)
+        return next(((line.source, line.line) for line in lines), None)
 
     def request_position(self, position: Position) -> None:
         """Go to a position as soon as the content is drawn."""

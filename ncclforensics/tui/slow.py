@@ -146,6 +146,7 @@ class Slow(Page):
     """The verdict on a slow job, how long its steps take, and which ranks work longer than the others in them."""
 
     NAME = "slow"
+    EMPTY = "no profiler trace and no step line in these files"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view", "Each rank", tooltip="Show a row for each rank, or as many as fit on the screen"),
     ]
@@ -164,8 +165,6 @@ class Slow(Page):
     def draw(self, part: object) -> None:
         """Show the verdict and the cells; the cursor begins where a named rank, or the job, becomes slow."""
         self._job = job = cast("SlowJob", part)
-        if job.late.is_empty():
-            self.show_problem("no profiler trace and no step line in these files")
         self.query_one("#verdict", Static).update(Text(job.title))
         grid = self.query_one(HeatMap)
         grid.fill(job)

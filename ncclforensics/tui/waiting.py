@@ -22,6 +22,7 @@ class Waiting(Page):
     """Which ranks wait for which: below each entry are the ranks that wait for it."""
 
     NAME = "waiting"
+    EMPTY = "no waiting rank found in these logs"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "enter",
@@ -61,9 +62,7 @@ class Waiting(Page):
         for waiters in trees:
             _add(tree.root, waiters)
         tree.root.expand()
-        if not trees:
-            self.show_problem("no waiting rank found in these logs")
-        elif tree.root.children:
+        if tree.root.children:
             self.call_after_refresh(tree.move_cursor, tree.root.children[0])
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Waiters]) -> None:

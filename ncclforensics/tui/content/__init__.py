@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report
@@ -29,6 +30,7 @@ class RunContent:
     parts: dict[str, object] = field(default_factory=dict)
     pseudonyms: Pseudonyms | None = None  # of a redacted report, for lines that are read from files
     lock: Lock = field(default_factory=Lock)  # of the run: only one thread at a time may compute frames
+    empty: set[str] = field(default_factory=set)  # screens without anything to show
 
 
 BUILDERS: dict[str, Callable[[Report, Citer], object]] = {
@@ -43,6 +45,15 @@ BUILDERS: dict[str, Callable[[Report, Citer], object]] = {
     "slow": slow.build_slow_job,
 }
 
+IS_EMPTY: dict[str, Callable[[Any], bool]] = {
+    "ranks": lambda rank_rows: not rank_rows,
+    "operations": lambda of_run: not of_run.communicators,
+    "waiting": lambda trees: not trees,
+    "connections": lambda of_run: not (of_run.matrices or of_run.rings or of_run.nics),
+    "benchmarks": lambda measured: not measured.parts,
+    "slow": lambda job: job.late.is_empty() and job.answer is None,
+}
+
 
 def build_content(report: Report, *, is_whole: bool, pseudonyms: Pseudonyms | None = None) -> RunContent:
     """Build the content of every screen; a builder that raises costs only its own screen."""
@@ -50,7 +61,9 @@ def build_content(report: Report, *, is_whole: bool, pseudonyms: Pseudonyms | No
     content = RunContent(report, is_whole, pseudonyms=pseudonyms)
     for name, build_part in BUILDERS.items():
         try:
-            content.parts[name] = build_part(report, citer)
+            part = content.parts[name] = build_part(report, citer)
+            if name in IS_EMPTY and IS_EMPTY[name](part):
+                content.empty.add(name)
         except Exception as error:  # a defect of one screen must not cost all others
             content.parts[name] = FailedPart(printable(f"{type(error).__name__}: {error}"))
     return content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -21,6 +22,8 @@ from ncclforensics.data.names import (
 )
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report
+from ncclforensics.report.timeline import times_of_calls
+from ncclforensics.tui.content.call_rows import Stretch, stretches_of
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 
 Row = dict[str, Any]
@@ -28,6 +31,7 @@ _ROOT_PREPOSITIONS = {**dict.fromkeys(ROOTED, "root"), "Send": "to", "Recv": "fr
 BLOCK = 64  # positions fetched at once: a screen of them, for a communicator of 10,000 ranks makes 640,000 calls
 CACHED_BLOCKS = 8
 CACHED_COLUMNS = 64  # of a block
+EVERY = 1000  # of so many calls one is looked at to learn whether lines have times
 FIELDS = ("name", "count", "datatype", "op", "root")
 
 
@@ -53,6 +57,7 @@ class Communicator:
     differs_at: int | None  # the first position at which its members made different calls
     stops_at: int | None  # the position of the verdict's call
     last: dict[int, int]  # rank_id -> the position of its last call
+    stretches: list[Stretch]  # of its sequence, from position 0 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Cell:
     differs: bool  # from the call of most ranks
     cited: CitedLine | None
     description: str = "no call here"
+    time: datetime | None = None  # by the clock of the rank's host
 
 
 @dataclass(slots=True)
@@ -71,6 +77,7 @@ class _Block:
 
     calls: pl.DataFrame
     usual: dict[int, Row]  # by position: the call of most ranks, and `differs` where not all ranks made it
+    first_times: dict[int, datetime | None]  # by position: when the first rank made its call
     shown: dict[Column, dict[int, Row]] = field(default_factory=dict)  # the call to show of a column, by position
 
 
@@ -79,7 +86,9 @@ class Calls:
 
     def __init__(self, run: Frames, communicators: list[Communicator], citer: Citer) -> None:
         self.communicators = communicators
+        self._run = run
         self._call, self._call_line, self._member = run["call"], run["call_line"], run["member"]
+        self.has_times = not times_of_calls(run, self._call["pos"].gather_every(EVERY)).is_null().all()
         self._rank_of: dict[int, int | None] = dict(run["rank"].select("rank_id", "rank").iter_rows())
         self._citer = citer
         self._blocks: dict[tuple[str, int], _Block] = {}
@@ -92,6 +101,10 @@ class Calls:
         cells = [self._cell(block.shown[column].get(position), usual, len(column.rank_ids)) for column in columns]
         return cells, usual is not None and usual["differs"]
 
+    def time(self, communicator: Communicator, position: int) -> datetime | None:
+        """Return when the first rank made its call at a position, where lines have times."""
+        return self._block(communicator, position).first_times.get(position) if self.has_times else None
+
     def _cell(self, shown: Row | None, usual: Row | None, ranks: int) -> Cell:
         if shown is None or usual is None:
             return Cell("", usual is not None, None)
@@ -99,9 +112,9 @@ class Calls:
         if shown["signature"] == usual["signature"]:
             absent = ranks - shown["ranks"]
             text = short_text(shown) + (f" ({absent} without)" if absent else "")
-            return Cell(text, absent > 0, cited, description)
+            return Cell(text, absent > 0, cited, description, shown["time"])
         differing = [name for name in FIELDS if shown[name] != usual[name]]
-        return Cell(short_text(shown, differing), True, cited, description)
+        return Cell(short_text(shown, differing), True, cited, description, shown["time"])
 
     def _summarise(self, block: _Block, columns: list[Column]) -> None:
         """Choose the call to show of each column at each position of a block: one that differs from the usual first."""
@@ -118,7 +131,7 @@ class Calls:
         made = (
             block.calls.join(column_of, on="rank_id")
             .group_by("position", "column", "signature")
-            .agg(pl.col("call_line", "member", "key", "ordinal", "pos").first(), ranks=pl.len())
+            .agg(pl.col("call_line", "member", "key", "ordinal", "pos", "time").first(), ranks=pl.len())
             .join(usual_signature, on="position")
             .sort(pl.col("signature") == pl.col("usual"), "pos")
             .unique(["position", "column"], keep="first")
@@ -145,6 +158,9 @@ class Calls:
             (place >= first) & (place < first + BLOCK) & (pl.col("key") == communicator.key)
         ).select("rank_id", "key", "member", "call_line", "ordinal", "pos", position=place)
         calls = calls.with_columns(signature=self._call_line["signature"].gather(calls["call_line"]))
+        no_times = pl.lit(None, pl.Datetime("us")).alias("time")
+        calls = calls.with_columns(times_of_calls(self._run, calls["pos"]) if self.has_times else no_times)
+        times = dict(calls.group_by("position").agg(pl.col("time").min()).iter_rows())
         made = calls.group_by("position", "signature", maintain_order=True).agg(
             pl.col("call_line").first(), ranks=pl.len()
         )
@@ -155,7 +171,7 @@ class Calls:
             .with_columns(differs=(pl.col("signatures") > 1) | (pl.col("all_ranks") < len(communicator.numbers)))
         )
         usual = usual.hstack(self._call_line.select(*FIELDS, "signature")[usual["call_line"]])
-        return _Block(calls, {row["position"]: row for row in usual.to_dicts()})
+        return _Block(calls, {row["position"]: row for row in usual.to_dicts()}, times)
 
     def last_of(self, rank_id: int) -> Communicator | None:
         """Return the communicator of a rank's last call, if the logs show one."""
@@ -229,6 +245,7 @@ def build_calls(report: Report, citer: Citer) -> Calls:
     last_calls: dict[str, list[Row]] = defaultdict(list)
     for row in last_of_rank.to_dicts():
         last_calls[row["key"]].append(row)
+    stretches = stretches_of(call, run["call_line"]["signature"].gather(call["call_line"]))
     communicators = []
     for row in counted.to_dicts():
         key = row["key"]
@@ -251,6 +268,7 @@ def build_calls(report: Report, citer: Citer) -> Calls:
                     for last in last_calls[key]
                     if last[position_column] is not None
                 },
+                stretches=stretches.get(key, []),
             )
         )
     communicators.sort(
