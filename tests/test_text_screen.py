@@ -30,7 +30,7 @@ def squeezed(text: str) -> str:
 
 def steps_of(report: Report) -> list[str]:
     jobs = report.verdicts[:1]
-    return report.other_steps(jobs[0]) if jobs else steps_without_job(report.run)
+    return report.other_steps(jobs[0]) if jobs else steps_without_job(report.run, report.findings)
 
 
 OPENINGS = (

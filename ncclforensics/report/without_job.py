@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -24,6 +24,7 @@ from ncclforensics.data.variables import (
     READY,
 )
 from ncclforensics.frames.protocol import Frames
+from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.benchmark_text import called
 
 MOST_PATHS = 4  # in a command
@@ -87,9 +88,13 @@ def verdict_without_job(run: Frames) -> Kind:
     return Kind.NO_HANG if _end(run) else Kind.UNDECIDABLE
 
 
-def steps_without_job(run: Frames) -> list[str]:
-    """What to collect where there is nothing to judge; nothing where the program ended well."""
-    if _health(run):
+def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
+    """What to collect where there is nothing to judge.
+
+    Nothing where the program ended well, or where the first finding, worst first, says itself what to do.
+    """
+    found = next((f for f in findings if f.severity is not Severity.INFO and not f.is_elsewhere), None)
+    if _health(run) or (found is not None and found.remedy and found.role is not Role.CONSEQUENCE):
         return []
     if _has_only_benchmarks(run):
         paths = [reading.source.path for reading in run.inputs if run.kinds.get(reading.number)]

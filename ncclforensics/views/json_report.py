@@ -52,7 +52,7 @@ def _without_job(report: Report) -> dict[str, Any]:
         "verdict": verdict_without_job(report.run),
         **NO_LOG,
         "reason": reason_without_job(report.run),
-        "collect_next": steps_without_job(report.run),
+        "collect_next": steps_without_job(report.run, report.findings),
     }
 
 

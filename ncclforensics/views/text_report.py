@@ -80,7 +80,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
         parts.append(Text(f"\nand {len(jobs) - MOST_JOBS} more jobs: --format json shows all", style="dim"))
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold"))
-        parts += other_steps("WHAT TO DO", steps_without_job(report.run))
+        parts += other_steps("WHAT TO DO", steps_without_job(report.run, report.findings))
     for finding in others:
         if finding not in first and finding.severity is not Severity.INFO and not finding.is_elsewhere:
             parts += _finding(report, finding)

@@ -20,6 +20,7 @@ from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import certainty_text, count_of, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
+from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import reason_without_job, steps_without_job, verdict_without_job
@@ -173,8 +174,9 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
 
         sections.append(_Section(0, [slow_verdict(slow)]))
     sections += [_Section(0, [[wrapped_items(coverage(report), width)]])]
+    is_advised_below = not jobs and not everything and shown is not None and shown.role is not Role.CONSEQUENCE
     if shown is not None:
-        sections += _of_finding(report, shown, width)
+        sections += _of_finding(report, shown, width, is_advised_below=is_advised_below)
     others = [finding for finding in _others(report) if finding is not shown]
     sections += [_Section(0, [_reached(report)])] if everything and shown is None else []
     explained = report.cause_of(jobs[0]) if jobs and shown is None else None
@@ -194,6 +196,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         sections += [_Section(0, [[Text("\nno findings", style=STYLE["no-hang"])]])]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
+    advised = shown if is_advised_below else advised
     steps = _steps(report, jobs, advised) if jobs or not everything else []
     main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
     explained_by = Text(f"{MEANING}{main.rule}" if main else "", style="dim")
@@ -273,14 +276,15 @@ def _behind_option(report: Report, *, everything: bool) -> list[str]:
     return ["all lines of evidence", *(["ranks and their last calls"] if report.verdicts else []), *notes]
 
 
-def _of_finding(report: Report, finding: Finding, width: int) -> list[_Section]:
+def _of_finding(report: Report, finding: Finding, width: int, *, is_advised_below: bool) -> list[_Section]:
     severity = str(finding.severity)
     head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
     row = report.verdicts[0] if report.verdicts else None
     suspect = f"; suspect {ranks_text(row.suspects)}" if row and is_suspected(report, row) else ""
     parts: list[RenderableType] = [head.append(finding.title + suspect, "bold")]
     parts += [indented(Text(sentence(line))) for line in (finding.detail,) if line]
-    is_advice = finding.role is not Role.CONSEQUENCE or not report.verdicts  # else what to collect says it
+    # What to collect says it, too, below what follows from a failure.
+    is_advice = not is_advised_below and (finding.role is not Role.CONSEQUENCE or not report.verdicts)
     remedy: list[RenderableType] = [indented(Text(sentence(finding.remedy)))] if finding.remedy and is_advice else []
     return [_Section(0, [parts]), _Section(7, evidence(report, width, finding)), _Section(1, [remedy, []])]
 
@@ -365,14 +369,15 @@ def _other_jobs(report: Report, jobs: list[Answer], most: int) -> list[Renderabl
 
 def _steps(report: Report, jobs: list[Answer], advised: Finding | None) -> list[_Section]:
     """List the commands to run now, then what else would help; without any, what the rule of a finding advises."""
-    now, then = (report.run_now(jobs[0]), report.other_steps(jobs[0])) if jobs else ([], steps_without_job(report.run))
+    now = report.run_now(jobs[0]) if jobs else []
+    then = report.other_steps(jobs[0]) if jobs else steps_without_job(report.run, report.findings)
     if now:
         return [
             _Section(0, [run_now(now, MOST_COMMANDS)]),
             _Section(1, [other_steps("THEN", then[:most]) for most in (2, 1, 0)]),
         ]
     if not then and advised is not None and advised.remedy:
-        return [_Section(0, [[heading("WHAT TO DO"), indented(Text(sentence(advised.remedy)))]])]
+        then = [advised.remedy if split_step(advised.remedy)[1] else sentence(advised.remedy)]
     return [_Section(0, [other_steps("WHAT TO DO", then[:2])])]
 
 

@@ -100,7 +100,7 @@ def build_incident(report: Report, citer: Citer) -> Incident:
     if not verdicts:
         sections = [
             *_sections([("", reason_without_job(report.run))]),
-            Section("What to do", steps_without_job(report.run)),
+            Section("What to do", steps_without_job(report.run, report.findings)),
         ]
         nodes.append(
             Node("these logs do not show whether the job hangs", "UNDECIDABLE", "", sections, children=consequences)

@@ -199,6 +199,7 @@ def _is_next_line(earlier: Row, later: Row) -> bool:
     return bool(earlier["source"] == later["source"] and 0 < later["line"] - earlier["line"] <= NEAR)
 
 
+_ACTOR_ERRORS = ("ActorDied", "RayActor")  # of Ray 2.8 and later, and before
 ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 STACK = 30  # most lines of an error stack of MPICH
 TRACEBACK_LINES = 100
@@ -302,7 +303,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         elif row["form"] == "ray_worker":
             message = _worker_end_text(row)
             yield ExitReport(EXIT, row, "Ray", pid=row["pid"], node=row["address"], message=message)
-        elif row["exception"] == "ActorDied" and row["message"].startswith("The actor died unexpectedly"):
+        elif row["exception"] in _ACTOR_ERRORS and row["message"].startswith("The actor died unexpectedly"):
             below = [field for field in fields if field["source"] == row["source"]]
             below = [field for field in below if 0 < field["line"] - row["line"] <= ACTOR_FIELDS]
             pid = next((field["pid"] for field in below if field["pid"]), None)
