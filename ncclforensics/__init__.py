@@ -11,6 +11,7 @@ lagging-ranks
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,8 +44,8 @@ def analyze(
 
     `paths`: a file, a folder, a glob or a saved run, or several of them.
     `full`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
-    those on a hang. Of more than three million calls, those at both ends of each process are kept, and the others
-    counted, so that memory is bounded.
+    those on a hang; so it is where the inputs show no rank. Of more than three million calls, those at both ends of
+    each process are kept, and the others counted, so that memory is bounded.
     `select`, `ignore`: names of rules or categories, to run only these or to skip them. `rank_from`: a pattern that
     finds a rank in a path. `selection`: what the report shows; verdicts use all ranks. `since`, `until`: use only lines
     printed between these times; reads every byte. `since_look`: a saved run of the same logs from earlier, or what was
@@ -69,7 +70,8 @@ def analyze(
 
     settings = settings or Settings()
     chosen = settings if everything else Settings()
-    rules = select_rules(everything=everything, select=select or chosen.select, ignore=ignore or chosen.ignore)
+    choose = partial(select_rules, select=select or chosen.select, ignore=ignore or chosen.ignore)
+    rules = choose(everything=everything)
     time_range = TimeRange(parse_time(since, "--since"), parse_time(until, "--until")) if since or until else None
     earlier_look = read_earlier_look(since_look) if isinstance(since_look, str) else since_look
     given = [paths] if isinstance(paths, str | Path) else paths
@@ -93,7 +95,9 @@ def analyze(
 
     def judge() -> PrintedReport:
         run.read_until_decided()
-        report = build_report(run, selection, rules, earlier_look)
+        # Where no rank can hang, whatever is found answers more.
+        holds_no_rank = run["rank"].is_empty() and run["source"]["is_whole"].all()
+        report = build_report(run, selection, choose(everything=True) if holds_no_rank else rules, earlier_look)
         report.time_range = time_range
         return PrintedReport.of(report)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from ncclforensics import analyze
 from ncclforensics.cli import main
 from ncclforensics.cli.analysis import MOST_PROBLEMS
 from ncclforensics.views.json_report import as_object
+from ncclforensics.views.text_screen import screen
 from tests.incidents import INCIDENTS
 
 
@@ -90,3 +92,57 @@ def test_of_many_problems_of_one_input_the_first_are_printed(
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == MOST_PROBLEMS + 1
     assert errors[-1].endswith("has 92 more problems: --format json lists them")
+
+
+def _hang(folder: Path, text: str) -> tuple[str, dict[str, Any]]:
+    (folder / "output.txt").write_text(text)
+    report = analyze([str(folder / "output.txt")])
+    return screen(report, width=120), as_object(report)["hang"]
+
+
+def test_where_no_rank_is_shown_hang_tells_what_check_finds(tmp_path: Path) -> None:
+    """A failed test of a link says nothing of a hang, but why both ends would hang."""
+    text = (
+        " Completion with error at client\n Failed status-transport retry counter exceeded (12): wr_id 0 syndrom 0x81\n"
+    )
+
+    shown, found = _hang(tmp_path, text)
+
+    assert "ERROR  (certain)  a link test failed: transport retry counter exceeded" in shown
+    assert "Not known: whether a job hangs" in shown
+    assert (found["verdict"], found["collect_next"]) == ("undecidable", [])
+
+
+def test_a_finding_that_says_what_to_do_is_not_followed_by_a_request_for_logs(tmp_path: Path) -> None:
+    crash = "[2023-07-20 15:45:13,982] [ERROR] [launch.py:321:sigkill_handler] ['python3', 'main.py', '--local_rank=1']"
+
+    shown, _ = _hang(tmp_path, f"{crash} exits with return code = -7\n")
+    asked, _ = _hang(
+        tmp_path, "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
+    )
+
+    assert "WHAT TO DO\n  Start the container with --shm-size=1g" in shown
+    assert "NCCL_DEBUG" not in shown.partition("WHAT TO DO")[2]
+    assert asked.count("export NCCL_DEBUG=INFO") == 1
+
+
+def test_fabric_manager_without_switches_is_no_error(tmp_path: Path) -> None:
+    lines = (
+        "Sep 18 03:19:01 gpu-a nvidia-fabricmanager-start.sh[4756]: request to query NVSwitch device information from "
+        "NVSwitch driver failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\n"
+        "Sep 18 03:19:01 gpu-a systemd[1]: nvidia-fabricmanager.service: Control process exited, code=exited, "
+        "status=1/FAILURE\n"
+    )
+
+    shown, _ = _hang(tmp_path, lines)
+    failed, _ = _hang(tmp_path, "Job for nvidia-fabricmanager.service failed because the control process exited.\n")
+
+    assert "INFO  (certain)  Fabric Manager on gpu-a: it found no NVSwitch to manage" in shown
+    assert "ERROR  (certain)  Fabric Manager: it did not start" in failed
+
+
+def test_a_persons_words_above_a_stack_name_its_rank(tmp_path: Path) -> None:
+    stack = 'Thread 0x7FA6E7C01740 (idle): "MainThread"\n    wait (threading.py:302)\n    get (queue.py:170)\n'
+
+    for words in ("The stack for rank0:", "Rank 0's stack trace:", "py-spy dump of rank 0"):
+        assert "rank 0 stands in" in _hang(tmp_path, f"{words}\n{stack}")[0], words

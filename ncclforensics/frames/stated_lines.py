@@ -28,7 +28,7 @@ STATED_LINE = {
 HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a line, the nearest to it first
 PIDS = ("pid", "launcher_pid")
 RANKS = ("global_rank", "launcher_rank")
-SUBJECTS = ("subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready")
+SUBJECTS = ("subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service")
 
 
 def stated_lines(run: Frames, frames: Iterable[str]) -> pl.DataFrame:

@@ -85,17 +85,24 @@ def reason_without_job(run: Frames) -> str:
 
 def verdict_without_job(run: Frames) -> Kind:
     """Whether the program came to its end, by its own words, so that nothing hangs; else that is not known."""
-    return Kind.NO_HANG if _end(run) else Kind.UNDECIDABLE
+    return Kind.NO_HANG if ends_well(run) else Kind.UNDECIDABLE
+
+
+def ends_well(run: Frames) -> bool:
+    """Whether a program without lines of ranks says that it came to its end."""
+    return bool(_end(run))
 
 
 def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
-    """What to collect where there is nothing to judge.
+    """What to collect where there is nothing to judge; nothing where the program ended well.
 
-    Nothing where the program ended well, or where the first finding, worst first, says itself what to do.
+    Where the first finding, worst first, says itself what to do, no more is asked for than what shows the hosts.
     """
-    found = next((f for f in findings if f.severity is not Severity.INFO and not f.is_elsewhere), None)
-    if _health(run) or (found is not None and found.remedy and found.role is not Role.CONSEQUENCE):
+    if _health(run):
         return []
+    found = next((f for f in findings if f.severity is not Severity.INFO and not f.is_elsewhere), None)
+    if found is not None and found.remedy and found.role is not Role.CONSEQUENCE:
+        return COLLECT_STUCK_HOSTS if _kinds(run) else []
     if _has_only_benchmarks(run):
         paths = [reading.source.path for reading in run.inputs if run.kinds.get(reading.number)]
         command = shlex.join(["ncclforensics", "check", *(paths if len(paths) <= MOST_PATHS else [])])

@@ -23,7 +23,7 @@ from ncclforensics.report.causes import Cause
 from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown
-from ncclforensics.report.without_job import reason_without_job, steps_without_job, verdict_without_job
+from ncclforensics.report.without_job import ends_well, reason_without_job, steps_without_job, verdict_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.screen_evidence import evidence, legend
 from ncclforensics.views.screen_ranks import culprits_by_host, waiting
@@ -143,7 +143,9 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     if jobs and jobs[0].verdict not in ("undecidable", "no-hang"):
         return None
     findings = _others(report)
-    if not jobs and not everything:  # then also what is no fault, such as the end that a launcher was told
+    if (
+        not jobs and not everything and not ends_well(report.run)
+    ):  # then also what is no fault, such as the end that a launcher was told
         notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
         findings += [note for note in notes if note.evidence and note.title != reason_without_job(report.run)]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
@@ -190,7 +192,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         verdict_text = verdict_without_job(report.run).upper().replace("-", " ")
         unknown: list[RenderableType] = [Text(f"\n{verdict_text}  {reason}", style="bold")]
         if shown is not None:
-            unknown = [Text(""), indented(Text(f"Not known: whether a job hangs. {sentence(reason)}"))]
+            known = "No hang: " if ends_well(report.run) else "Not known: whether a job hangs. "
+            unknown = [Text(""), indented(Text(known + sentence(reason)))]
         sections += [_Section(0, [unknown])]
     elif shown is None and slow is None:
         sections += [_Section(0, [[Text("\nno findings", style=STYLE["no-hang"])]])]
@@ -376,8 +379,8 @@ def _steps(report: Report, jobs: list[Answer], advised: Finding | None) -> list[
             _Section(0, [run_now(now, MOST_COMMANDS)]),
             _Section(1, [other_steps("THEN", then[:most]) for most in (2, 1, 0)]),
         ]
-    if not then and advised is not None and advised.remedy:
-        then = [advised.remedy if split_step(advised.remedy)[1] else sentence(advised.remedy)]
+    if (not jobs or not then) and advised is not None and advised.remedy:
+        then = [advised.remedy if split_step(advised.remedy)[1] else sentence(advised.remedy), *then]
     return [_Section(0, [other_steps("WHAT TO DO", then[:2])])]
 
 

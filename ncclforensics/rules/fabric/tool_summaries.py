@@ -116,7 +116,7 @@ def _numbers(cells: str) -> list[int | None]:
 
 SERVICE = {
     "mismatch": ("its version differs from the driver's", Severity.ERROR),
-    "no_switch": ("it found no NVSwitch to manage", Severity.INFO),
+    "no_switch": ("it found no NVSwitch to manage; without NVSwitches it is not needed", Severity.INFO),
     "ended": ("it ended with an error", Severity.ERROR),
     "refused": ("it did not start", Severity.ERROR),
 }
