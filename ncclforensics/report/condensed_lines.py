@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from ncclforensics.data.names import REDUCTIONS, WITH_ROOT
 
 MARKERS = ("NCCL WARN", "NCCL ATTN", "NCCL INFO", "NVRM: Xid")  # behind them NCCL or the driver reports something
@@ -11,6 +13,7 @@ OWN_COUNT = "opCount"  # NCCL's number of a call, which is no position in most v
 ONLY_OF = {"root": WITH_ROOT, "op": REDUCTIONS}  # arguments that NCCL prints of all calls, though few have them
 SOURCE_FILES = ("[/",)  # in brackets
 SIDE_NOTES = (*SOURCE_FILES, "[nranks=")  # and the size of the communicator
+ORIGIN = ("journal", "time", "host", "pid", "rank", "comm", "commid")  # of a line of JSON
 SEVERITIES = ("[E", "[W", "[I", "[F", "[C", "ERROR ", "WARNING ", "INFO ")
 LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefix of PyTorch and Python programs
 LEFT_OUT = "…"
@@ -34,10 +37,14 @@ def condensed(line: str, longest: int) -> str:
     '… Error while creating a segment'
     >>> condensed("a:1:1 [0] NCCL INFO AllGather: opCount 1 sendbuff 0x7f count 4 datatype 9 op 0 root 0", 40)
     '… AllGather: … count 4 datatype 9 …'
+    >>> condensed('{"time":"11:04:57","host":"a","pid":7,"rank":0,"call":6,"name":"AllReduce","count":4}', 40)
+    '… call 6 name AllReduce count 4'
     """
     line = line.strip()
     if len(line) <= longest:
         return line
+    if fields := _fields(line):
+        return fields
     message = _from_message(_first_sentence(line)).split()
     others = [word for word, calls in ONLY_OF.items() if not any(f"{call}:" in message for call in calls)]
     unread = {OWN_COUNT, *others} if OWN_COUNT in message else set()
@@ -156,6 +163,18 @@ def _fitting(words: list[str], room: int) -> list[str]:
     while head and not _has_letters(head[-1]):
         head.pop()
     return head
+
+
+def _fields(line: str) -> str:
+    """Return the names and values of a line that is a JSON object, without those of its origin; empty for others."""
+    if not (line.startswith("{") and line.endswith("}")):
+        return ""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return ""
+    words = " ".join(f"{name} {value}" for name, value in fields.items() if name not in ORIGIN).split()
+    return " ".join([LEFT_OUT, *words])
 
 
 def _first_sentence(line: str) -> str:

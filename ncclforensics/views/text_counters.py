@@ -21,7 +21,8 @@ from ncclforensics.views.text_layout import STYLE, heading, indented, table_with
 MOST = 12  # rows shown without -v
 LEVELS = "▁▂▃▄▅▆▇█"
 DRAWN = 3  # with so many dumps, increases are drawn over time
-LONGEST = 16  # characters of a bar; and pairs of dumps in a line over time
+BAR = 8  # characters of the longest bar
+LONGEST = 16  # pairs of dumps in a line over time
 TRAFFIC = ("bytes", "packets")
 NOTIFICATIONS = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")  # of congestion, in packets
 FIGURES = (3, 4, 5)  # columns of numbers
@@ -175,7 +176,7 @@ def _bar(value: int, most: int) -> str:
     >>> _bar(10, 1000), _bar(1000, 1000)
     ('█████', '████████████████')
     """
-    return LEVELS[-1] * max(1, round(LONGEST * log10(max(value, 1)) / max(log10(max(most, 2)), 1e-9)))
+    return LEVELS[-1] * max(1, round(BAR * log10(max(value, 1)) / max(log10(max(most, 2)), 1e-9)))
 
 
 def _rates(steps: pl.DataFrame) -> list[float]:

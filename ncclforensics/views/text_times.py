@@ -28,7 +28,7 @@ HANGS = {
     Sign.LOOKS: "no rank made a call between the two looks",
 }
 FAILURES = {
-    "failure": "NCCL reported an error that ends a job",
+    "failure": "these lines report an error that ends a job",
     "lost-connection": "a rank lost its connection to another rank",
     "capture": "the launcher saw a process end",
 }
