@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import polars as pl
 import pytest
 
 from ncclforensics.errors import GrammarError
-from ncclforensics.extensions.examples import fields_by_pattern
 from ncclforensics.formats import all_formats
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.meanings import ANSWERED, Kind, Meaning, read_meanings
@@ -52,15 +52,28 @@ class Sample(NamedTuple):
         return [*filter(None, [self.head]), self.text]
 
 
-def samples(shape: Shape) -> Iterator[Sample]:
+def _samples(shape: Shape) -> Iterator[Sample]:
     meanings = grammar_file.load(shape.grammar).meanings[shape.frame]
-    for text in shape.examples:
-        found = fields_by_pattern(shape, text)
-        if found and meanings[found[0]].kind in ANSWERED:
-            yield Sample(shape, found[0], text, meanings[found[0]])
+    if not any(meaning.kind in ANSWERED for meaning in meanings.values()):
+        return
+    texts = pl.Series(shape.examples)
+    first_match = pl.coalesce(
+        pl.when(texts.str.contains(pattern.regex)).then(pl.lit(pattern.form)) for pattern in shape.patterns
+    )
+    for text, form in zip(texts, pl.select(first_match).to_series(), strict=True):
+        if form is not None and meanings[form].kind in ANSWERED:
+            yield Sample(shape, form, text, meanings[form])
 
 
-ANSWERABLE = [shape for shape in SHAPES if any(samples(shape))]
+_SAMPLES = {shape.frame: tuple(_samples(shape)) for shape in SHAPES}
+
+
+def samples(shape: Shape) -> tuple[Sample, ...]:
+    """Its examples that have to be answered, of which several modules make tests."""
+    return _SAMPLES[shape.frame]
+
+
+ANSWERABLE = [shape for shape in SHAPES if samples(shape)]
 
 
 def unanswered(sample: Sample, alone: Callable[..., Report]) -> str:
