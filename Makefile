@@ -25,7 +25,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # An editable install compiles nothing, and where Python may not keep what it compiles, every start would do it again.
-COMPILE := @$(BIN)/python -m compileall -q ncclforensics
+# Nor does it compile the grammars, as the wheel does: each process of the tests would.
+COMPILE := @$(BIN)/python -m compileall -q ncclforensics && $(BIN)/python -m ncclforensics.extensions.precompile
 
 # The modules with tests that a change needs at once; `-m "not slow"` leaves their expensive tests out.
 QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources launcher_prefixes explain_line templates \

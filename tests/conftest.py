@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let all workers begin without compiled grammars, so that an error in compiling them shows; not in a quick run."""
+    """Let all workers begin with an empty cache, so that nothing of an earlier run is used; not in a quick run."""
     if hasattr(config, "workerinput") or budget.IS_QUICK:
         return
     cache = tempfile.TemporaryDirectory(prefix="ncclforensics-cache-")

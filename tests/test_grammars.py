@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.lark import LarkStrategy
 
+from ncclforensics.data import user_cache
 from ncclforensics.errors import GrammarError
 from ncclforensics.extensions.examples import fields_by_pattern as by_pattern
 from ncclforensics.formats import all_formats, dialect
@@ -292,6 +293,12 @@ def shapes_of(name: str) -> tuple[Shape, ...]:
     return Grammar(name).shapes
 
 
+@pytest.fixture
+def _without_compiled_grammars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(user_cache, "SHIPPED", tmp_path / "nothing")
+
+
+@pytest.mark.usefixtures("_without_compiled_grammars")
 def test_cached_shapes_equal_compiled_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -301,6 +308,7 @@ def test_cached_shapes_equal_compiled_shapes(tmp_path: Path, monkeypatch: pytest
     assert derived == remembered == grammar_file.load("operation").shapes
 
 
+@pytest.mark.usefixtures("_without_compiled_grammars")
 def test_a_grammar_loads_without_a_writable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a-file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a-file"))
@@ -308,6 +316,7 @@ def test_a_grammar_loads_without_a_writable_cache(tmp_path: Path, monkeypatch: p
     assert shapes_of("operation") == grammar_file.load("operation").shapes
 
 
+@pytest.mark.usefixtures("_without_compiled_grammars")
 def test_a_grammar_loads_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -318,6 +327,7 @@ def test_a_grammar_loads_without_a_home_directory(monkeypatch: pytest.MonkeyPatc
     assert shapes_of("operation") == grammar_file.load("operation").shapes
 
 
+@pytest.mark.usefixtures("_without_compiled_grammars")
 def test_a_damaged_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     shapes_of("operation")
@@ -325,6 +335,17 @@ def test_a_damaged_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         file.write_bytes(file.read_bytes()[:100])
 
     assert shapes_of("operation") == grammar_file.load("operation").shapes
+
+
+def test_a_value_is_computed_where_what_was_shipped_is_of_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(user_cache, "SHIPPED", tmp_path)
+    (tmp_path / "topic-name.json").write_text('["the key", [1]]')
+
+    assert user_cache.kept("topic", "name", "the key", list) == [1]
+    assert user_cache.kept("topic", "name", "another key", lambda: [2]) == [2]
 
 
 def test_a_dialect_holds_the_shapes_of_a_grammar_once_however_many_formats_name_it() -> None:

@@ -19,8 +19,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def tried(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+def tried(command: list[str | Path], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | variables
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -131,11 +131,13 @@ def test_a_line_is_parsed_with_the_installed_grammars(installed: Path, tmp_path:
     assert int(shapes) > 10
 
 
-def test_the_installed_demo_finds_the_culprit(installed: Path, tmp_path: Path) -> None:
-    said = tried([installed / "ncclforensics", "demo"], tmp_path)
+def test_the_installed_demo_finds_the_culprit_and_compiles_no_grammar(installed: Path, tmp_path: Path) -> None:
+    said = tried([installed / "ncclforensics", "demo"], tmp_path, XDG_CACHE_HOME=str(tmp_path))
 
     assert said.returncode == 1, said.stderr
     assert re.search(r"rank \d+", said.stdout)
+    kept = {path.name.partition("-")[0] for path in (tmp_path / "ncclforensics").iterdir()}
+    assert kept == {"ncclforensics.analyses", "ncclforensics.rules"}  # by the times of the installed modules
 
 
 def test_the_installed_program_prints_its_version(installed: Path, tmp_path: Path) -> None:

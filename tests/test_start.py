@@ -21,6 +21,8 @@ from tests.source import PACKAGE
 HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
 ALL_DECLARATIONS = """
 import sys
+from ncclforensics.data import user_cache
+user_cache.SHIPPED /= "nothing"
 import ncclforensics.analyses
 from ncclforensics.frames.registry import analyses
 from ncclforensics.rules.registry import all_rules
@@ -43,12 +45,12 @@ print(*(name for name in sys.modules if name.startswith("ncclforensics.")), file
 """
 
 
-def run(code: str, *arguments: str | Path, cache: Path) -> tuple[list[str], list[str]]:
+def run(code: str, *arguments: str | Path, **variables: str) -> tuple[list[str], list[str]]:
     """The lines that a program prints, and the words that it prints to stderr."""
     ran = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         cwd=PACKAGE.parent,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=True,
@@ -56,25 +58,19 @@ def run(code: str, *arguments: str | Path, cache: Path) -> tuple[list[str], list
     return ran.stdout.splitlines(), ran.stderr.split()
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder that a first start has filled."""
-    folder = tmp_path_factory.mktemp("cache")
-    run(MODULES_OF, "hang", HUNG, cache=folder)
-    return folder
-
-
 def test_declarations_from_the_cache_are_those_of_the_modules(tmp_path: Path) -> None:
-    written, (modules, imported) = run(ALL_DECLARATIONS, cache=tmp_path)
-    read, (known, later) = run(ALL_DECLARATIONS, cache=tmp_path)
+    written, (modules, imported) = run(ALL_DECLARATIONS, XDG_CACHE_HOME=str(tmp_path))
+    read, (known, later) = run(ALL_DECLARATIONS, XDG_CACHE_HOME=str(tmp_path))
 
     assert read == written
     assert known == modules == imported
     assert int(later) < int(known) // 4  # those that the registries themselves need
 
 
-def test_a_start_imports_no_rule_and_no_analysis_whose_input_is_absent(cache: Path) -> None:
-    printed, modules = run(MODULES_OF, "hang", HUNG, cache=cache)
+def test_a_start_imports_no_rule_and_no_analysis_whose_input_is_absent() -> None:
+    analyze(str(HUNG))  # declarations are kept now, and grammars compiled
+
+    printed, modules = run(MODULES_OF, "hang", HUNG)
     topics = {".".join(name.split(".")[1:3]) for name in modules}
 
     assert any("LAGGING-RANKS" in line for line in printed)
@@ -99,12 +95,14 @@ def test_modules_are_imported_again_once_one_of_them_has_changed(
 
     def declared() -> list[str]:
         declarations._state_of_program.cache_clear()
+        declarations._digest_of_program.cache_clear()
         return declarations.declarations("acme.rules", describe)
 
     first, again = declared(), declared()
     (rules / "two.py").write_text("")
     after = declared()
     declarations._state_of_program.cache_clear()
+    declarations._digest_of_program.cache_clear()
 
     assert first == again == ["acme.rules.one"]
     assert after == ["acme.rules.one", "acme.rules.two"]

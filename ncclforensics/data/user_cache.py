@@ -1,11 +1,11 @@
-"""Results that take long to compute, kept as JSON in the user's cache folder."""
+"""Results that take long to compute: shipped with the program as JSON, or kept in the user's cache folder."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 LIFETIME = 90 * 24 * 3600  # seconds
+SHIPPED = Path(__file__).parents[1] / "compiled"  # what a wheel brings along (`extensions.precompile`)
 
 
 def digest(text: str) -> str:
@@ -22,20 +23,21 @@ def digest(text: str) -> str:
 
 
 def kept(topic: str, name: str, key: str, compute: Callable[[], Any]) -> Any:
-    """The JSON value that `compute` gives, from the user's cache where it was kept under this key.
+    """The JSON value that `compute` gives, as it was shipped or kept in the user's cache under this key.
 
     It is kept in a file of its own per topic and name, of which the topic has no `-`; files of the topic that were not
     written for LIFETIME are removed.
     """
+    file_name = f"{topic}-{name}.json"
+    for value in _written(SHIPPED / file_name, key):
+        return value
     try:
         folder = _folder(os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME"))
     except RuntimeError:  # the user has no home directory
         return compute()
-    file = folder / f"{topic}-{name}.json"
-    with suppress(OSError, ValueError, TypeError):  # also of what another version wrote
-        written_for, value = orjson.loads(file.read_bytes())
-        if written_for == key:
-            return value
+    file = folder / file_name
+    for value in _written(file, key):
+        return value
     value = orjson.loads(orjson.dumps(compute()))
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +51,14 @@ def kept(topic: str, name: str, key: str, compute: Callable[[], Any]) -> Any:
             if stale.stat().st_mtime < time.time() - LIFETIME:
                 stale.unlink(missing_ok=True)
     return value
+
+
+def _written(file: Path, key: str) -> Iterator[Any]:
+    """Yield the value that was written to a file under this key, if there is one."""
+    with suppress(OSError, ValueError, TypeError):  # also of what another version wrote
+        written_for, value = orjson.loads(file.read_bytes())
+        if written_for == key:
+            yield value
 
 
 @lru_cache(maxsize=1)

@@ -1,10 +1,12 @@
 """What the modules of a package declare, known without importing them: each is imported when it is needed.
 
-The first start after a change of the program imports all modules, and keeps their declarations in the user's cache.
+The first start after a change of the program imports all modules, and keeps their declarations in the user's cache; a
+wheel brings them along.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -27,13 +29,26 @@ def declarations(package: str, describe: Callable[[], list[Any]]) -> list[Any]:
             import_module(module.name)
         return describe()
 
-    return list(kept(package, digest(str(folder))[:16], _state_of_program(), import_all))
+    def of_these_texts() -> list[Any]:
+        return list(kept("declarations", package, _digest_of_program(), import_all))
+
+    return list(kept(package, digest(str(folder))[:16], _state_of_program(), of_these_texts))
 
 
 @cache
 def _state_of_program() -> str:
     """Changes with every module: a declaration may name what any other module defines."""
     return digest("\n".join(sorted(_modules(str(PROGRAM)))))
+
+
+@cache
+def _digest_of_program() -> str:
+    """A digest of the texts of all modules, wherever they are installed: to read them takes longer than their state."""
+    texts = hashlib.sha256()
+    for path in sorted(PROGRAM.rglob("*.py")):
+        text = path.read_bytes()
+        texts.update(f"{path.relative_to(PROGRAM).as_posix()} {len(text)}\n".encode() + text)
+    return texts.hexdigest()
 
 
 def _modules(folder: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from lark import Lark, Token, Tree
@@ -25,13 +26,14 @@ MAX_START_LENGTH = 16  # characters of a literal start that are kept
 MAX_STARTS = 24  # literal starts of one alternative; more are given up
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Definition:
     """A rule or terminal of a grammar, as Lark read it."""
 
     tree: Tree[Token]
     is_term: bool
     priority: int = 0
+    piece: _Piece | None = None  # of a terminal that was compiled
 
 
 def parser(path: Path, rules: Iterable[str]) -> Lark:
@@ -74,6 +76,11 @@ def compile_rules(path: Path, *rules: str) -> Iterator[tuple[str, int, tuple[Pat
         yield name, definition.priority, patterns, dict(compiler.terminals)
 
 
+def parts(path: Path) -> list[str]:
+    """The rules and terminals of a file that are parts of others, not those that it imports."""
+    return [name for name in _definitions(path) if name.startswith("_") and "__" not in name]
+
+
 def part_regex(path: Path, rule: str) -> str:
     """The regex of a rule or terminal, without columns and anchors: to search for inside a line."""
     return _AlternativeCompiler(_definitions(path), path, rule).part_regex(rule)
@@ -97,7 +104,13 @@ def template(path: Path, rule: str, counter: str) -> Template:
 
 
 def _definitions(path: Path) -> dict[str, _Definition]:
-    """The rules and terminals of a file and of what it imports, by name.
+    """The rules and terminals of a file and of what it imports, by name. Raises GrammarError."""
+    return _definitions_in(path.read_text(encoding="utf-8"), path, folders.import_folders(path))
+
+
+@lru_cache(maxsize=8)
+def _definitions_in(text: str, path: Path, import_folders: tuple[Path, ...]) -> dict[str, _Definition]:
+    """The same, of the text of a file; the last ones are kept, because a grammar of parts is asked for each of them.
 
     Lark documents no access to the trees of rules before they are compiled; `load_grammar` may change between versions.
     Raises GrammarError if the file is not a grammar, or if this version of Lark cannot be used.
@@ -105,9 +118,9 @@ def _definitions(path: Path) -> dict[str, _Definition]:
     try:
         from lark.load_grammar import FromPackageLoader, GrammarBuilder
 
-        grammar_folders = [str(folder) for folder in folders.import_folders(path)]
+        grammar_folders = [str(folder) for folder in import_folders]
         builder = GrammarBuilder(False, [*grammar_folders, FromPackageLoader("lark", ("grammars",))])
-        builder.load_grammar(path.read_text(encoding="utf-8"), str(path))
+        builder.load_grammar(text, str(path))
         grammar = builder.build()
         terminals = {str(name): _Definition(tree, is_term=True) for name, (tree, _) in grammar.term_defs}
         rules = {
@@ -269,7 +282,9 @@ class _AlternativeCompiler:
         is_column = (
             definition.is_term and inside is None and not name.startswith("_")
         )  # the same for imported terminals
-        piece = self._piece(definition.tree, name if definition.is_term else inside)
+        if definition.is_term:  # which is the same wherever it stands
+            definition.piece = definition.piece or self._piece(definition.tree, name)
+        piece = definition.piece or self._piece(definition.tree, inside)
         self._expanding.pop()
         if not definition.is_term:
             return replace(piece, literal=None, anchor="", shared_anchor=piece.anchor or piece.shared_anchor, column="")

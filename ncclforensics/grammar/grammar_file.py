@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,15 @@ class Grammar:
             return compiler.part_regex(self.path, rule)
 
         return str(_cached(self.path, f"{rule}-regex", compile_regex))
+
+    def compile_parts(self) -> None:
+        """Compile all parts as regexes and, where no column stands twice in one, as shapes."""
+        from ncclforensics.grammar import compiler
+
+        for rule in compiler.parts(self.path):
+            self.part_regex(rule)
+            with suppress(GrammarError):
+                self.part_shape(rule)
 
     @cached_property
     def pieces(self) -> dict[str, list[list[tuple[str, str]]]]:
