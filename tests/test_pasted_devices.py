@@ -28,7 +28,87 @@ LINK_TEST = """\
  65536      403504           0.00               42.31                0.080701
 """
 # Text -> rule, severity and a part of the title of each finding; none: it is healthy.
+PORT_INFO = """CA/RT PortInfo:
+# Port info: Lid 4 port 1
+LinkState:.......................{state}
+PhysLinkState:...................{physical}
+LinkWidthEnabled:................1X or 4X or 2X
+LinkWidthActive:.................{width}
+LinkSpeedActive:.................10.0 Gbps
+LinkSpeedExtActive:..............53.125 Gbps
+"""
+ROCM = (
+    '{{"card0": {{"GPU use (%)": "100", "XGMI Error count": "{errors}"}}, "card1": {{"GPU use (%)": "100"}}, '
+    '"system": {{"Driver version": "6.7.0"}}}}\n'
+)
+UCC = "[1772448297.628067] [gpu-a012:41887:0]   tl_ucp_ep.c:54  TL_UCP {level} {message}\n"
+SAMPLES = 'nvidia_smi_{name}{{uuid="c8f1d2aa"}} {first}\nnvidia_smi_{name}{{uuid="c8f1d2aa"}} {last}\n'
+TUNER_HEAD = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks"
+TUNER = TUNER_HEAD + "\nallreduce,0,65536,{name},ll,2,1,-1\n"
+NO_ACCESS = "Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P test failed."
 SHOWN = {
+    "efa-gave-up-reads": (
+        "rdma_read_wr_err :411\nretrans_timeout_events :0\ntx_bytes :71211\n",
+        [("ctr-need-delta", "info", "1 port has counted errors, at an unknown time")],
+    ),
+    "efa-gave-up-nothing": ("rdma_read_wr_err :0\nretrans_timeout_events :0\ntx_bytes :71211\n", []),
+    "a-link-of-one-lane": (
+        PORT_INFO.format(state="Active", physical="LinkUp", width="1X"),
+        [("ctr-rate-downshift", "warning", "the link of LID 4 port 1 runs at 1X HDR and supports 4X HDR")],
+    ),
+    "a-link-of-a-split-port": (PORT_INFO.format(state="Active", physical="LinkUp", width="2X"), []),
+    "a-port-that-was-switched-off": (
+        PORT_INFO.format(state="Down", physical="Disabled", width="4X"),
+        [("ctr-all-ports-down", "warning", "LID 4 port 1 is down (Disabled)")],
+    ),
+    "ucc-has-no-connection": (
+        UCC.format(level="ERROR", message="ucp returned connect error: Destination is unreachable"),
+        [("ucx-failed", "error", "process 41887 on gpu-a012: UCC failed: ucp returned connect error")],
+    ),
+    "ucc-takes-another-algorithm": (
+        UCC.format(level="ERROR", message="asymmetric src/dst memory types are not supported yet"),
+        [("ucx-failed", "info", "UCC failed: asymmetric src/dst memory types are not supported yet")],
+    ),
+    "ucc-debugs": (UCC.format(level="DEBUG", message="failed to find a team"), []),
+    "rocm-smi-counts-errors-of-links": (
+        ROCM.format(errors=2),
+        [("stated-failure", "warning", "the links between AMD GPUs (XGMI) counted errors")],
+    ),
+    "rocm-smi-counts-none": (ROCM.format(errors=0), []),
+    "clocks-were-lowered-and-are-not-now": (
+        SAMPLES.format(name="clocks_event_reasons_hw_thermal_slowdown", first=1, last=0),
+        [],
+    ),
+    "a-gpu-registers-with-the-fabric": (SAMPLES.format(name="fabric_state", first=2, last=3), []),
+    "a-gpu-does-not-register-with-the-fabric": (
+        SAMPLES.format(name="fabric_state", first=2, last=2),
+        [("gpu-metric-faults", "warning", "GPU-c8f1d2aa: not registered with the fabric of NVLink")],
+    ),
+    "a-tuner-does-not-know-an-algorithm": (
+        TUNER.format(name="Ring"),
+        [("stated-failure", "warning", "a row of a tuner's table has a name that the plugin does not know")],
+    ),
+    "a-tuner-knows-its-table": (TUNER.format(name="nvls_tree"), []),
+    "ps-shows-a-process-that-waits-in-the-kernel": (
+        "    PID STAT WCHAN                          COMMAND\n  41887 Dl   folio_wait_bit_common          python3\n",
+        [("stated-failure", "warning", "process 41887: ps found a process in state D")],
+    ),
+    "ps-shows-a-process-that-sleeps": (
+        "    PID STAT WCHAN                          COMMAND\n  41887 Sl   futex_wait_queue               python3\n",
+        [],
+    ),
+    "ps-shows-a-process-that-ended": (
+        "alice      41888   41801  0 10:01 ?        00:31:02 [python3] <defunct>\n",
+        [("stated-failure", "warning", "process 41888: ps found a process that ended")],
+    ),
+    "ethtool-picks-without-an-interface": (
+        "     rx_discards_phy: 1201\n     link_down_events_phy: 2\n",
+        [("ctr-need-delta", "info", "1 port has counted errors, at an unknown time")],
+    ),
+    "vllm-tests-access-between-gpus": (
+        f"WARNING 03-02 11:04:57 [custom_all_reduce.py:137] {NO_ACCESS}\n",
+        [("stated-failure", "warning", "vLLM or SGLang goes without its own all-reduce")],
+    ),
     "gpu-wants-a-reset": (
         (
             "Mar  2 11:04:57 gpu-a012 kernel: NVRM: GPU0 nvCheckOkFailedNoLog: Check failed: Reset required "

@@ -16,6 +16,7 @@ class GpuFault(StrEnum):
     UNMAPPED = "bad memory that could not be replaced by spare rows"
     PENDING = "bad memory that the next reset takes out of use"
     RESET = "a state that only a reset ends"
+    FABRIC = "not registered with the fabric of NVLink"
 
 
 XID = "DEV_XID_ERRORS"  # its value is the number of the last Xid, 0 without any
@@ -33,4 +34,29 @@ GPU_FAULTS = {
     "retired_pages_pending": GpuFault.PENDING,
     "reset_status_reset_required": GpuFault.RESET,
     "uncorrect": GpuFault.MEMORY,  # gpu_ecc_uncorrect_total
+    "gpu_recovery_action": GpuFault.RESET,  # 1 GPU reset, 2 reboot, 3 and 4 drain
+    "fabric_state": GpuFault.FABRIC,  # 1 not started, 2 in progress
 }
+WELL = {"fabric_state": 3.0}  # a value above zero that tells of no fault
+PASSING = (GpuFault.RESET, GpuFault.FABRIC)  # what the last sample decides
+EXPORTED_XID = "xid_errors_total"  # of nvidia_gpu_exporter: the Xid is a label
+
+# Why the hardware lowers the clocks: bits of DCGM's field (nvml.h, nvmlClocksEventReason), and names of exporters. That
+# a GPU is idle, and a limit that was set, are no fault.
+REASON_BITS = {  # the most telling first
+    64: "hw thermal slowdown",
+    128: "hw power brake slowdown",
+    32: "sw thermal slowdown",
+    8: "hw slowdown",
+}
+REASON_FIELDS = ("DEV_CLOCK_THROTTLE_REASONS", "DEV_CLOCKS_EVENT_REASONS")
+REASON_PREFIXES = ("clocks_event_reasons_", "clocks_throttle_reasons_")
+
+# Readings of rocm-smi, and what `gpu_use` calls them.
+AMD_READINGS = {
+    "GPU use (%)": "utilization",
+    "Average Graphics Package Power (W)": "power",
+    "Current Socket Graphics Package Power (W)": "power",
+    "Max Graphics Package Power (W)": "power_limit",
+}
+XGMI_ERRORS = "XGMI Error count"

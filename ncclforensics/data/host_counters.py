@@ -14,6 +14,32 @@ LOCAL_TOOLS = (
     "mstflint", "mlxfwmanager", "opainfo", "grep", "cat",
 )  # fmt: skip
 
+# Counters of Omni-Path as opainfo and opapmaquery print them, and the names of Linux. Data is in flits. A link replays
+# what a lane damaged before anybody notices: `Local Link Integ Err` counts that, and no error of the link.
+FLIT = 8  # bytes
+REPLAYS = "link_replays"
+OF_OMNI_PATH = {
+    "Xmit Data": "port_xmit_data",
+    "Rcv Data": "port_rcv_data",
+    "Xmit Pkts": "port_xmit_packets",
+    "Rcv Pkts": "port_rcv_packets",
+    "MC Xmt Pkts": "multicast_xmit_packets",
+    "MC Rcv Pkts": "multicast_rcv_packets",
+    "Link Downed": "link_downed",
+    "Link Error Recovery": "link_error_recovery",
+    "Rcv Errors": "port_rcv_errors",
+    "Exc. Buffer Overrun": "excessive_buffer_overrun_errors",
+    "Local Link Integ Err": REPLAYS,
+    "Rcv Rmt Phys Err": "port_rcv_remote_physical_errors",
+    "Rcv Sw Relay Err": "port_rcv_switch_relay_errors",
+    "Xmit Constraint": "port_xmit_constraint_errors",
+    "Rcv Constraint": "port_rcv_constraint_errors",
+    "Xmit Discards": "port_xmit_discards",
+    "Xmit Wait": "port_xmit_wait",
+    "Uncorrectable Errors": "unrecoverable_err",
+}
+OF_HFI1 = {"local_link_integrity_errors": REPLAYS}  # below `counters`
+
 # Names of node_exporter, without `_total`, and the names of Linux. Its data counters are in bytes already.
 EXPORTED = {
     "port_errors_received": "port_rcv_errors",
@@ -88,6 +114,9 @@ DEVICE_ERRORS = (
     "rdma_write_wr_err",
     "unresponsive_remote_events",
 )
+
+# Counters of an Ethernet port (ethtool -S) for what it lost: Linux, Documentation, mlx5 counters.
+PORT_ERRORS = ("link_down_events_phy", "rx_discards_phy", "rx_crc_errors_phy", "rx_symbol_err_phy")
 
 # Files among the counters that are settings: how long Linux caches what it read.
 NO_COUNTERS = ("lifespan",)

@@ -109,7 +109,7 @@ LINE_FORMATS = {
     "health": LineFormat(
         "health collected",
         "monitor_error check_result imex_state imex_fault firmware_fault firmware_state amd_errors.total "
-        "amd_errors.head",
+        "amd_errors.head amd_state",
         "topology",
         MACHINE_DUMP,
     ),
@@ -154,8 +154,8 @@ LINE_FORMATS = {
     # Ports and fabrics of Omni-Path.
     "opa": LineFormat(
         "opa collected",
-        "opa_port opa_degraded",
-        {"opa_port": "ib-state", "opa_degraded": "ib-fabric"},
+        "opa_port opa_counted.mask opa_degraded",
+        {"opa_counter": "ib-counters", "opa_port": "ib-state", "opa_degraded": "ib-fabric"},
         PORT,
         ID_COLUMNS=(("opa_port", "opa_guid"),),
     ),
@@ -198,7 +198,9 @@ LINE_FORMATS = {
     # Interfaces of a switch by SNMP.
     "snmp": LineFormat("snmp collected", "snmp_counter", "ib-counters", PORT, HOST_COLUMNS={"snmp": ("system_name",)}),
     # Counters of switches with SONiC.
-    "sonic": LineFormat("sonic collected", "pfc_head interface_head watchdog_queue", "ib-counters", PORT),
+    "sonic": LineFormat(
+        "sonic collected", "pfc_head pfc_pause.head interface_head watchdog_queue", "ib-counters", PORT
+    ),
     # Timers of training programs beside their steps, and reports of straggler detectors.
     "step_timers": LineFormat(
         "steptimers", "timer_head timer_list straggler_report comms_logged nvrx_report", "step-log", IS_SIDE_OUTPUT=True
@@ -210,8 +212,9 @@ LINE_FORMATS = {
     # Ports of RDMA devices: the files below /sys/class/infiniband, as grep prints them.
     "sysfs": LineFormat(
         "sysfs collected",
-        "port_counter_file port_file port_gid_file",
+        "port_counter_file port_file port_gid_file port_counter.efa counter_folder",
         {
+            "port_counter": "ib-counters",
             "device_file": "ib-state",
             "port_file": "ib-state",
             "port_gid_file": "ib-state",
@@ -219,6 +222,8 @@ LINE_FORMATS = {
         },
         PORT,
     ),
+    # The table by which NCCL's example of a tuner plugin chooses, as CSV.
+    "tuner": LineFormat("tunertable", "tuner_head tuner_row", "topology"),
     # What PyTorch's own analyser of Flight Recorder dumps prints.
     "torchfrtrace": LineFormat("torchfrtrace", "analyzer_entry analyzer_note analyzer_row", "flight-recorder"),
 }

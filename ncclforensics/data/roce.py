@@ -5,6 +5,8 @@ Each threshold has its source. FG: field guides on networks of GPU clusters.
 
 from __future__ import annotations
 
+from ncclforensics.data.host_counters import DEVICE_ERRORS
+
 # Counters of packet loss -> increase between two dumps from which on it is reported.
 # NCCL documentation, networking; nccl#394 (a hang with 91 thousand local_ack_timeout_err, 6 million out_of_sequence).
 # Between healthy hosts of a lossless network all of them are zero (FG).
@@ -24,7 +26,9 @@ PROOFS = ("local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err", "roc
 LOSSES_EVER = {"local_ack_timeout_err": 10_000, "packet_seq_err": 100_000}
 
 NOT_READY = {"rnr_nak_retry_err": 100, "out_of_buffer": 100, "rx_out_of_buffer": 1000}
+# Ends of transfers, by the requester and the responder; and what drivers count of transfers that they gave up.
 REFUSED = {
+    **dict.fromkeys(DEVICE_ERRORS, 1),
     "req_cqe_error": 1, "resp_cqe_error": 1, "req_remote_access_errors": 1, "resp_remote_access_errors": 1,
     "req_remote_invalid_request": 1, "resp_local_length_error": 1,
 }  # fmt: skip
@@ -78,4 +82,7 @@ COUNTER_TEXTS = {
     "resp_remote_access_errors": "memory accesses of peers refused",
     "req_remote_invalid_request": "requests that the peer rejected as invalid",
     "resp_local_length_error": "requests of the wrong length",
+    "rdma_read_wr_err": "reads that failed",
+    "rdma_write_wr_err": "writes that failed",
+    "unresponsive_remote_events": "connections whose peer did not answer",
 }

@@ -163,6 +163,7 @@ QUESTIONS = (
         (
             "pfc",
             "pfc_row",
+            "pfc_pause",
             "watchdog_queue",
             "interface_counter",
             "interface_speed",
@@ -206,6 +207,7 @@ QUESTIONS = (
             "manager_error",
             "imex_state",
             "amd_errors",
+            "amd_state",
             "monitor_error",
             "check_result",
             "firmware_state",

@@ -61,10 +61,16 @@ def dump_of(path: str) -> pl.Expr:
     return pl.when(is_sysfs & is_value).then(root).otherwise(path)
 
 
-@analysis(COUNTER, of=("fabric_counter", "host_counter", "interface_counter"))
-def counter(fabric_counter: pl.DataFrame, host_counter: pl.DataFrame, interface_counter: pl.DataFrame) -> pl.DataFrame:
+@analysis(COUNTER, of=("fabric_counter", "host_counter", "interface_counter", "omni_path_counter"))
+def counter(
+    fabric_counter: pl.DataFrame,
+    host_counter: pl.DataFrame,
+    interface_counter: pl.DataFrame,
+    omni_path_counter: pl.DataFrame,
+) -> pl.DataFrame:
     """One row per counter in a dump, zero or not, converted to the unit of Linux."""
-    return pl.concat([fabric_counter, host_counter, interface_counter]).sort("source", "line", maintain_order=True)
+    rows = pl.concat([fabric_counter, host_counter, interface_counter, omni_path_counter])
+    return rows.sort("source", "line", maintain_order=True)
 
 
 @analysis(PORT_STATE, of=("fabric_port", "host_port"))

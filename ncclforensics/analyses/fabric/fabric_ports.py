@@ -6,6 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.fabric.counters import PORT_STATE
 from ncclforensics.analyses.fabric.fabric_tools import add_known_nodes, guid_of, node_of
+from ncclforensics.analyses.fabric.port_infos import ports_asked_for
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.data.counters import LANES, SIGNALLED
 from ncclforensics.frames.columns import text_of, with_all_columns
@@ -46,6 +47,7 @@ def fabric_port(
     status_field: pl.DataFrame,
     check_state: pl.DataFrame,
     port_info: pl.DataFrame,
+    port_info_title: pl.DataFrame,
     port_info_field: pl.DataFrame,
     fabric_node: pl.DataFrame,
     output_heading: pl.DataFrame,
@@ -62,7 +64,7 @@ def fabric_port(
         add_origin(adapters, output_heading).with_columns(host="origin_host"),
         add_origin(statuses, output_heading).with_columns(host="origin_host"),
         add_origin(check_state, output_heading),
-        add_origin(_port_infos(port_info, port_info_field), output_heading),
+        add_origin(ports_asked_for(port_info, port_info_title, port_info_field), output_heading),
     ]
     rows = pl.concat([with_all_columns(_normalized(ports), PORT_STATE) for ports in outputs])
     return add_known_nodes(rows, fabric_node)
@@ -214,33 +216,6 @@ def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: 
     lid = pl.col("base_lid").cast(pl.Int32, strict=False)
     rate = pl.col("rate").map_elements(lambda text: (parse_value(text, "port_rate") or {}).get("rate"), pl.Float64)
     return rows.with_columns(lid=_valid_lid(lid), rate=rate).sort("source", "line")
-
-
-def _port_infos(port_info: pl.DataFrame, port_info_field: pl.DataFrame) -> pl.DataFrame:
-    """Ports that ibportstate or smpquery describes, one block each."""
-    # A port that is asked for by its way through the fabric has no LID in the head.
-    heads = port_info.select(*OUTPUT_KEY, "line", "launcher_time", "port", lid="info_lid", node=text_of("path"))
-    fields = add_heading_above(port_info_field, heads.select(*OUTPUT_KEY, "line")).with_columns(
-        info=text_of("info"), value=text_of("info_value")
-    )
-
-    def of(field: str) -> pl.Expr:
-        return pl.col("value").filter(pl.col("info") == field).first()
-
-    is_linked = pl.col("state") != "Down"
-    signalled = pl.coalesce(
-        pl.col(name).str.strip_suffix(" Gbps").replace_strict(SIGNALLED, default=None, return_dtype=pl.String)
-        for name in ("extended", "plain")
-    )
-    blocks = fields.group_by("source", line="head_line").agg(
-        state=of("LinkState"),
-        physical_state=of("PhysLinkState"),
-        width=of("LinkWidthActive"),
-        plain=of("LinkSpeedActive"),
-        extended=of("LinkSpeedExtActive"),
-    )
-    blocks = blocks.with_columns(speed=pl.when(is_linked).then(signalled), width=pl.when(is_linked).then("width"))
-    return heads.join(blocks, on=["source", "line"], how="left").with_columns(link_layer=pl.lit("InfiniBand"))
 
 
 def _valid_lid(lid: pl.Expr) -> pl.Expr:

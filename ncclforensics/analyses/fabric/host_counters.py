@@ -21,7 +21,8 @@ from ncclforensics.analyses.host.command_sessions import (
 from ncclforensics.analyses.host.damaged_dumps import PROBLEM
 from ncclforensics.analyses.host.numbers import LARGEST, parse_float, parse_integer
 from ncclforensics.data.counters import CANONICAL, MOST, WORD
-from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, unit
+from ncclforensics.data.gpu_metrics import EXPORTED_XID, XID
+from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, OF_HFI1, unit
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
@@ -48,15 +49,27 @@ MLXLINK_COUNTERS = {
 }
 GPU_FAMILIES = ("DCGM_FI_", "nvidia_smi_", "rocm_ras_", "gpu_ecc_")  # of metrics, one sample for each GPU
 GPU_LABELS = ("gpu", "card", "gpu_id")  # that hold its number on the host
+OMNI_PATH = "hfi1"  # how its devices are named
 Port = tuple[str | None, int | None]
 Devices = dict[tuple[str | None, int | None, str], Port]
 
 
 @analysis(
-    COUNTER, of=("port_counter_file", "rdma_statistic", "nic_counter", "mlxlink_field", "metric_value", "nvlink_port")
+    COUNTER,
+    of=(
+        "port_counter_file",
+        "port_counter",
+        "rdma_statistic",
+        "nic_counter",
+        "mlxlink_field",
+        "metric_value",
+        "nvlink_port",
+    ),
 )
 def host_counter(
     port_counter_file: pl.DataFrame,
+    port_counter: pl.DataFrame,
+    counter_folder: pl.DataFrame,
     rdma_statistic: pl.DataFrame,
     rdma_more: pl.DataFrame,
     nic_statistics: pl.DataFrame,
@@ -75,7 +88,8 @@ def host_counter(
         (host, source, netdev): (device, port) for host, source, netdev, device, port in netdev_device.iter_rows()
     }
     rows: list[Row] = [
-        *_of_files(rows_with_origin(port_counter_file, output_heading)),
+        *_of_files(rows_with_origin(port_counter_file.filter(pl.col("counter").is_not_null()), output_heading)),
+        *_of_folders(counter_folder, port_counter, output_heading),
         *_of_statistics(rdma_statistic, rdma_more, output_heading),
         *_of_ethernet(nic_statistics, nic_counter, output_heading, commands, devices),
         *_of_links(mlxlink_section, mlxlink_field, output_heading, commands),
@@ -100,10 +114,27 @@ def _of_files(files: list[Row]) -> Iterator[Row]:
         )  # before kernel 4.5 counters_ext
         if value is not None and name not in NO_COUNTERS:
             name = CANONICAL.get(name, name)
+            if str(row["device"]).startswith(OMNI_PATH):
+                name = OF_HFI1.get(name, name)
             yield {
                 **origin_of(row), "device": str(row["device"]), "port": row["port"],
                 **_counted(name, value, is_words=True),
             }  # fmt: skip
+
+
+def _of_folders(folders: pl.DataFrame, counters: pl.DataFrame, output_heading: pl.DataFrame) -> Iterator[Row]:
+    """Counters inside the folder of a port; without a line that names the folder, only where none is repeated."""
+    names = pl.coalesce(text_of("counter"), text_of("efa_counter"), text_of("plain_counter"))
+    named = counters.with_columns(counter=names, is_repeated=pl.struct("source", names.alias("name")).is_duplicated())
+    folder: Row = {}
+    for row in rows_with_origin(pl.concat([folders, named], how="diagonal_relaxed"), output_heading):
+        if row["device"] is not None:
+            folder = {"source": row["source"], "device": str(row["device"]), "port": row["port"]}
+        elif (folder.get("source") == row["source"] or not row["is_repeated"]) and row["counter"] not in NO_COUNTERS:
+            place = folder if folder.get("source") == row["source"] else {}
+            name = str(row["counter"])
+            counted = _counted(CANONICAL.get(name, name), row["count"], is_words=True)
+            yield {**place, **origin_of(row), **counted}
 
 
 def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, output_heading: pl.DataFrame) -> Iterator[Row]:
@@ -169,6 +200,7 @@ def _of_ethernet(
     """Counters of ethtool; if several blocks of a source have no known interface, these blocks are left out."""
     names = {place: _interface(commands, *place) for place in heads.select("source", "line").iter_rows()}
     nameless = Counter(source for (source, _), name in names.items() if name is None)
+    picked = Counter(counters.filter(pl.col("picked").is_not_null()).select("source", text_of("picked")).iter_rows())
     netdev: str | None = None
     headed = {source for source, _ in names}
     for row in rows_with_origin(pl.concat([heads, counters], how="diagonal"), output_heading):
@@ -179,7 +211,8 @@ def _of_ethernet(
         if source not in headed:  # picked out by grep: the command above them names the interface
             netdev = _interface(commands, source, row["line"])
         value = parse_integer(row["count"])
-        is_known = netdev is not None or nameless[source] == 1
+        is_single = nameless[source] == 1 if source in headed else picked[source, str(row["picked"])] == 1
+        is_known = netdev is not None or is_single
         if value is not None and is_known and row["form"] != "queue":
             port = _port_of(netdev, source, row["origin_host"], devices)
             yield {**origin_of(row), **port, **_counted(str(row["picked"] or row["counter"]), value)}
@@ -275,6 +308,9 @@ def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataF
         if device is None and "uuid" in labels:
             device = f"GPU-{labels['uuid'].removeprefix('GPU-')}"
         stamp = row["stamp_ms"]
+        name, value = str(row["metric"]), parse_float(row["sample"])
+        if name == EXPORTED_XID and value:
+            name, value = XID, parse_float(labels.get("xid"))
         rows.append(
             {
                 "source": row["source"],
@@ -284,10 +320,10 @@ def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataF
                 else row["moment"],
                 "host": _name(instance or labels.get("instance")) or row["origin_host"],
                 "family": str(row["family"]),
-                "name": str(row["metric"]),
+                "name": name,
                 "device": device,
                 "port": parse_integer(labels.get("port")),
-                "value": parse_float(row["sample"]),
+                "value": value,
             }
         )
     return frame_from_rows(rows, METRIC_VALUE)

@@ -238,7 +238,7 @@ def _sampled(metric_value: pl.DataFrame) -> Iterator[Row]:
 
 def _of_omni_path(omni_path_port: pl.DataFrame) -> Iterator[Row]:
     """Ports of Omni-Path: of the lanes that a link goes on with, the lesser number counts."""
-    for row in omni_path_port.to_dicts():
+    for row in omni_path_port.drop_nulls("state").to_dicts():
         lanes = min((row[name] for name in ("lanes", "sending", "receiving") if row[name] is not None), default=None)
         rated = {"width": f"{lanes}X", "rate_Gbps": lanes * row["lane_Gbps"]} if lanes and row["lane_Gbps"] else {}
         place = {name: row[name] for name in ("source", "line", "host", "moment", "device", "port", "lid")}

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.gpu_metrics import AMD_READINGS, REASON_BITS, REASON_FIELDS, REASON_PREFIXES
 from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -44,7 +45,7 @@ SLOWDOWN_NAMES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown
 MONITOR_NAMES = {"utilization": "sm", "power": "pwr", "memory": "fb", "clock": "pclk"}
 
 
-@analysis(GPU_USE, of=("use_gpu", "use_columns", "use_names", "use_query", "smi_gpu"))
+@analysis(GPU_USE, of=("use_gpu", "use_columns", "use_names", "use_query", "smi_gpu", "metric_value", "amd_state"))
 def gpu_use(
     use_gpu: pl.DataFrame,
     use_state: pl.DataFrame,
@@ -57,9 +58,11 @@ def gpu_use(
     use_readings: pl.DataFrame,
     use_values: pl.DataFrame,
     smi_gpu: pl.DataFrame,
+    metric_value: pl.DataFrame,
+    amd_state: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per GPU and moment."""
+    """One row per GPU and moment; of the samples of exporters, one per GPU whose clocks are lowered at the last."""
     queried = smi_gpu.with_columns(gpu="device").to_dicts()
     rows = [
         *_table(use_gpu, use_state, use_process),
@@ -67,6 +70,8 @@ def gpu_use(
         *_processes(use_columns, use_process_row),
         *_csv(use_names, use_query, use_readings, use_values),
         *queried,
+        *_lowered_by_samples(metric_value),
+        *_read_by_rocm(amd_state),
     ]
     found = frame_of_rows(rows, {**GPU_USE, "launcher_node": pl.String()}).sort("source", "line")
     headings = output_heading.filter(pl.col("heading_host").is_not_null()).select("source", "line", "heading_host")
@@ -171,6 +176,45 @@ def _csv(
             "is_pending": any(values.get(name, "").strip() == "Yes" for name in PENDING_NAMES),
             "slowdown": slow[0].replace("_", " ") if slow else None,
         }  # fmt: skip
+
+
+def _lowered_by_samples(metric_value: pl.DataFrame) -> Iterator[Row]:
+    """The GPUs whose clocks the hardware lowers, by the last sample of each reason."""
+    ordered = metric_value.sort("moment", "source", "line")
+    last = ordered.unique(["source", "host", "device", "name"], keep="last", maintain_order=True)
+    for row in last.filter(
+        (pl.col("value") > 0) & pl.col("value").is_finite() & pl.col("device").is_not_null()
+    ).to_dicts():
+        if reason := _reason(row["name"], row["value"]):
+            place = {"source": row["source"], "line": row["line"], "launcher_node": row["host"]}
+            yield {**place, "gpu": row["device"].removeprefix("GPU").removeprefix("-"), "slowdown": reason}
+
+
+def _read_by_rocm(amd_state: pl.DataFrame) -> Iterator[Row]:
+    """The GPUs of rocm-smi: a line for each reading; one that comes again is of another moment."""
+    shown: dict[tuple[Any, ...], Row] = {}
+    for row in amd_state.filter(text_of("form") == "reading").sort("source", "line").to_dicts():
+        owner, column = (row["source"], row["launcher_node"], row["gpu"]), AMD_READINGS[str(row["reading"])]
+        if column in shown.get(owner, {}):
+            yield shown.pop(owner)
+        place = {name: row[name] for name in ("source", "line", "launcher_node")}
+        shown.setdefault(owner, {**place, "gpu": None if row["gpu"] is None else str(row["gpu"])})
+        shown[owner][column] = _number(str(row["amount"]))
+    yield from shown.values()
+
+
+def _reason(name: str, value: float) -> str | None:
+    """Return why the hardware lowers the clocks, by a sample, or None of any other metric or reason.
+
+    >>> _reason("DEV_CLOCKS_EVENT_REASONS", 72.0), _reason("DEV_CLOCKS_EVENT_REASONS", 4.0)
+    ('hw thermal slowdown', None)
+    >>> _reason("clocks_event_reasons_hw_thermal_slowdown", 1.0), _reason("clocks_event_reasons_gpu_idle", 1.0)
+    ('hw thermal slowdown', None)
+    """
+    if name in REASON_FIELDS:
+        return next((reason for bit, reason in REASON_BITS.items() if int(value) & bit), None)
+    reasons = (name.removeprefix(prefix) for prefix in REASON_PREFIXES if name.startswith(prefix))
+    return next((reason.replace("_", " ") for reason in reasons if reason in SLOWDOWN_NAMES), None)
 
 
 def _number(text: str | None) -> float | None:

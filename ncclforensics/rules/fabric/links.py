@@ -15,7 +15,7 @@ from ncclforensics.data.counters import (
     PEERS_LEAST,
     REMOTE_LIMIT,
 )
-from ncclforensics.data.host_counters import DEVICE_ERRORS
+from ncclforensics.data.host_counters import DEVICE_ERRORS, PORT_ERRORS
 from ncclforensics.data.roce import LOSSES
 from ncclforensics.data.verbs import RETRY_EXCEEDED
 from ncclforensics.frames.columns import short_host
@@ -193,7 +193,9 @@ def ctr_need_delta(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     Sources: NCCL documentation, networking (counters that increase while a test runs); nebius/soperator#481.
     """
     single = counter_increase.filter(
-        (pl.col("dumps") == 1) & pl.col("name").is_in([*LINK_LIMITS, *DEVICE_ERRORS]) & (pl.col("value") > 0)
+        (pl.col("dumps") == 1)
+        & pl.col("name").is_in([*LINK_LIMITS, *DEVICE_ERRORS, *PORT_ERRORS])
+        & (pl.col("value") > 0)
     )
     if single.is_empty():
         return

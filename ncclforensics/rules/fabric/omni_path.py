@@ -26,7 +26,7 @@ def opa_link_degraded(omni_path_port: pl.DataFrame, opa_degraded: pl.DataFrame) 
     lane comes back only when the link is trained again (opaportconfig bounce).
     Sources: cornelisnetworks/opa-ff, opainfo and opafabricinfo (IbPrint).
     """
-    is_narrow = pl.min_horizontal("sending", "receiving") < pl.col("lanes")
+    is_narrow = (pl.min_horizontal("sending", "receiving") < pl.col("lanes")).fill_null(value=False)
     narrow = omni_path_port.filter(is_narrow)
     for row in narrow.to_dicts():
         yield Finding(
@@ -37,7 +37,8 @@ def opa_link_degraded(omni_path_port: pl.DataFrame, opa_degraded: pl.DataFrame) 
             nics=nics_of([row]),
             evidence=[Line(row["source"], row["lanes_line"])],
         )
-    poor = omni_path_port.filter((pl.col("state") == "Active") & pl.col("quality").is_between(1, POOR) & ~is_narrow)
+    is_active = (pl.col("state") == "Active").fill_null(value=True)
+    poor = omni_path_port.filter(is_active & pl.col("quality").is_between(1, POOR) & ~is_narrow)
     if poor.height:
         yield Finding(
             f"the link of {port_names(poor)} is of poor quality",

@@ -99,7 +99,7 @@ def ctr_port_down_with_link(port_state: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.LINK_ERROR, Severity.WARNING, of=("port_state",))
 def ctr_all_ports_down(port_state: pl.DataFrame) -> Iterator[Finding]:
-    """Every port that a host's list shows is down.
+    """Every port that a host's list shows is down, or the one port that a tool was asked for.
 
     Means: over these ports nothing can be sent, so that NCCL finds no device there and falls back to sockets, or fails.
     Polling: no cable, or the other end does not answer; Disabled: switched off, at this end.
@@ -109,8 +109,10 @@ def ctr_all_ports_down(port_state: pl.DataFrame) -> Iterator[Finding]:
     enable, or ip link set INTERFACE up.
     Sources: InfiniBand specification, port states; rdma-core ibstat.
     """
-    of_hosts = port_state.filter(pl.col("device").is_not_null() & pl.col("state").is_not_null())
-    station = pl.coalesce("host", pl.col("source").cast(pl.String))
+    is_asked = pl.col("device").is_null() & pl.col("guid").is_null() & pl.col("lid").is_not_null()  # ibportstate
+    of_hosts = port_state.filter((pl.col("device").is_not_null() | is_asked) & pl.col("state").is_not_null())
+    asked = pl.when(is_asked).then(pl.format("LID {} port {}", "lid", "port"))
+    station = pl.coalesce(asked, "host", pl.col("source").cast(pl.String))
     for _, rows in of_hosts.with_columns(station=station).group_by("station", maintain_order=True):
         ports = rows.unique(SAME_PORT, keep="last", maintain_order=True)
         if not (ports["state"] == "down").all() or (ports["physical_state"] == "LinkUp").any():

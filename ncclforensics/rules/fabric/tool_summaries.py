@@ -42,8 +42,8 @@ def ibdiagnet_counts_errors(ibdiagnet_stage: pl.DataFrame) -> Iterator[Finding]:
             )
 
 
-@rule(Category.CONGESTION, Severity.INFO, of=("pfc_row",))
-def switch_pfc_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.CONGESTION, Severity.INFO, of=("pfc_row", "pfc_pause"))
+def switch_pfc_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame, pfc_pause: pl.DataFrame) -> Iterator[Finding]:
     """Ports of a switch sent or received PFC pause frames.
 
     Means: a port that receives them was told by its neighbour to wait; one that sends them could not pass on what it
@@ -76,6 +76,23 @@ def switch_pfc_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame) -> Iterator
             certainty="certain",
             role=Role.CONTEXT,
             evidence=evidence_lines(most),
+        )
+    paused = pfc_pause.with_columns(
+        text_of(name).str.replace_all(",", "", literal=True).cast(pl.Int64, strict=False)
+        for name in ("pauses", "paused_us")
+    ).filter(pl.col("paused_us") > 0)
+    for (_,), of_switch in paused.sort("paused_us", descending=True).group_by("source", maintain_order=True):
+        texts = [
+            f"{row['switch_port']} {row['paused_us'] / 1e6:,.1f} s in priority {row['priority']}"
+            for row in of_switch.head(SHOWN).to_dicts()
+        ]
+        yield Finding(
+            title=f"{count_of(of_switch['switch_port'].n_unique(), 'switch port')} paused by a neighbour; "
+            f"the longest: {', '.join(texts)}",
+            detail="totals since they were cleared, which do not show whether a port is paused now",
+            certainty="certain",
+            role=Role.CONTEXT,
+            evidence=evidence_lines(of_switch.head(SHOWN)),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.gpu_metrics import GPU_FAULTS, XID, GpuFault
+from ncclforensics.data.gpu_metrics import GPU_FAULTS, PASSING, WELL, XID, GpuFault
 from ncclforensics.data.kernel_faults import UNKNOWN_XID, XIDS, Origin
 from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import text_of
@@ -21,7 +21,7 @@ MOST_NAMED = 8
 
 @rule(Category.CUDA_ERROR, Severity.WARNING, of=("metric_value",))
 def gpu_metric_faults(metric_value: pl.DataFrame) -> Iterator[Finding]:
-    """An exporter of metrics shows a fault of a GPU: an Xid, errors of its memory, or that it wants a reset.
+    """An exporter of metrics shows a fault of a GPU: an Xid, errors of its memory, or a state that a reset ends.
 
     Means: of memory errors that were not corrected: the process that reads the memory is ended, and its peers wait
     for it. A value of DCGM_FI_DEV_XID_ERRORS is the number of the last Xid; when it came, the metric does not tell.
@@ -29,14 +29,19 @@ def gpu_metric_faults(metric_value: pl.DataFrame) -> Iterator[Finding]:
     Do: dmesg -T | grep -e NVRM -e amdgpu on the host, for the time; drain it, reset the GPU, and dcgmi diag -r 3.
     Sources: DCGM, dcgm_fields.h; NVIDIA, GPU memory error management; nvidia_gpu_exporter; omnistat.
     """
-    above = metric_value.filter(pl.col("value") > 0).sort("source", "line")
-    above = above.unique(["host", "device", "family", "name"], keep="last", maintain_order=True)
+    sample = ["host", "device", "family", "name"]
+    is_well = pl.col("value") == pl.col("name").replace_strict(WELL, default=None)
+    faulty = (pl.col("value") > 0) & ~is_well.fill_null(value=False)
+    is_last = pl.int_range(pl.len()).over(sample) == pl.len().over(sample) - 1
+    ordered = metric_value.sort("moment", "source", "line").with_columns(is_last=is_last)
+    above = ordered.filter(faulty).unique(sample, keep="last", maintain_order=True)
     base = pl.col("name").str.strip_suffix("_total")
     is_amd = (pl.col("family") == AMD_FAMILY) & pl.col("name").str.ends_with(UNCORRECTED)
     fault = pl.when(is_amd).then(pl.lit(GpuFault.MEMORY)).otherwise(
         base.replace_strict({name: str(kind) for name, kind in GPU_FAULTS.items()}, default=None)
     )  # fmt: skip
     faults = above.with_columns(fault=fault).drop_nulls("fault")
+    faults = faults.filter(pl.col("is_last") | ~pl.col("fault").is_in([str(kind) for kind in PASSING]))
     for (kind, _), rows in faults.group_by("fault", "host", maintain_order=True):
         severity = SEVERITIES.get(GpuFault(str(kind)), Severity.WARNING)
         yield _fault(rows, f"{_gpus(rows)}: {kind}", f"{_metrics(rows)}", severity)

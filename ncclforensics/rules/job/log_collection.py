@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import count_of
 from ncclforensics.data.variables import COLLECT_CALLS, NO_LINES, NO_NCCL_LINES
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -15,6 +16,7 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 # Results of NCCL that alone show nothing.
 UNCLEAR_RESULTS = ["unhandled system error", "internal error"]
 MOST_CITED = 2
+MOST_UNKNOWN = 4  # files of which the first line is cited
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("speaker",), hang=True)
@@ -105,3 +107,25 @@ def read_nothing_of_nccl(
         title, detail, "certain", severity=severity, role=Role.CONTEXT,
         evidence=evidence_lines(cited.select("source", "line"))[:MOST_CITED], remedy=COLLECT_CALLS[0],
     )  # fmt: skip
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("source",), hang=True)
+def read_unknown_formats(source: pl.DataFrame) -> Iterator[Finding]:
+    """Files beside those that were read hold no line of a known format.
+
+    Means: nothing in these files took part in the answer. The cited lines are their first ones: they show which files
+    these are, such as the output of the training program, or of a tool that no grammar knows.
+    Not when: every file holds a line of a known format, or none does; a file was read in part.
+    Do: look into these files yourself; for the output of a tool add a line shape, or report it as missing.
+    Sources: docs/adding-a-shape.md, docs/own-rules.md.
+    """
+    is_unknown = pl.col("is_whole") & (pl.col("recognised") == 0) & (pl.col("lines") > 0) & (pl.col("problem") == "")
+    unknown = source.filter(is_unknown)
+    if unknown.height and source["recognised"].sum():
+        yield Finding(
+            f"format not known: {count_of(unknown.height, 'file')} of {source.height} without a known line",
+            "each begins with the line that is cited",
+            "certain",
+            role=Role.CONTEXT,
+            evidence=evidence_lines(unknown.select("source", line=1))[:MOST_UNKNOWN],
+        )

@@ -21,6 +21,7 @@ UCX_ERRORS = ["ERROR", "FATAL"]
 OF_TRANSFERS = ("send", "completion")  # forms of lines on a transfer that a network device could not end
 # What UCX says of a connection that the other end closed, or that an earlier error made it give up.
 UCX_ECHOES = ["reset by remote peer", "Request canceled", "Unhandled error", "was not handled", "will not be handled"]
+UNSUPPORTED = "not supported"  # in what UCC says of an algorithm that it passes over
 LIMITED = "max locked memory"  # which has a rule of its own
 
 
@@ -126,17 +127,19 @@ def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("ucx",), hang=True)
 def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
-    """UCX reports an error of a network device, of a connection or of memory.
+    """UCX, or UCC above it, reports an error of a network device, of a connection or of memory.
 
-    Means: UCX carries MPI, NIXL, HPC-X's plugin of NCCL and others; the process that prints this lost a transfer or
+    Means: UCX carries MPI, NIXL, HPC-X's plugin of NCCL and others, UCC the collectives of MPI and of a back end of
+    PyTorch; the process that prints this lost a transfer or
     could not make a connection. `Endpoint timeout` and `Connection timed out` name an end that did not answer; `Remote
     access` and `Local protection` an address that one end does not know (any more); `Connection reset by remote peer`
     and `Request canceled` follow from an error of the other end.
-    Not when: the job ended well, or the program then runs over another transport of UCX.
+    Not when: the job ended well, or the program then runs over another transport of UCX. What UCC does not support is
+    a note: it then takes another algorithm, or MPI its own.
     Do: look at the named device and port on this host (ibstat, dmesg -T) and at the other end; UCX_NET_DEVICES and
-    UCX_TLS choose devices and transports, UCX_IB_GID_INDEX the GID; UCX_LOG_LEVEL=info tells more.
-    Sources: openucx/ucx: src/uct/ib/mlx5/ib_mlx5_log.c, src/uct/ib/ud/base/ud_iface.c, src/ucp/core/ucp_ep.c; ucx#6253,
-    ucx#9306, ucx#9970.
+    UCX_TLS choose devices and transports, UCX_IB_GID_INDEX the GID; UCX_LOG_LEVEL=info, UCC_LOG_LEVEL=info tell more.
+    Sources: openucx/ucc: src/components/tl/ucp, src/core/ucc_context.c; openucx/ucx: src/uct/ib/mlx5/ib_mlx5_log.c,
+    src/uct/ib/ud/base/ud_iface.c, src/ucp/core/ucp_ep.c; ucx#6253, ucx#9306, ucx#9970.
     """
     place = pl.format(" on {}:{}", text_of("device"), pl.col("port"))
     rows = _ucx_errors(ucx).with_columns(
@@ -148,13 +151,18 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> 
     rows = rows.filter(~text_of("text").str.contains(LIMITED, literal=True))
     if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
-    first = rows.sort(text_of("text").str.contains_any(UCX_ECHOES), "pos").row(0, named=True)
+    text = text_of("text")
+    order = (text.str.contains(UNSUPPORTED, literal=True), text.str.contains_any(UCX_ECHOES), "pos")
+    first = rows.sort(*order).row(0, named=True)
     same = rows.filter(text_of("text") == str(first["text"]))
     more = rows.height - same.height
     detail = f"{count_of(same.height, 'line')}" + f"; {count_of(more, 'other line')} of errors" * bool(more)
-    finding = error_finding(same, rank, f"{{processes}}: UCX failed: {first['text']}", detail, "certain")
+    library = "UCC" if first["form"] == "ucc" else "UCX"
+    finding = error_finding(same, rank, f"{{processes}}: {library} failed: {first['text']}", detail, "certain")
     if first["form"] in OF_TRANSFERS:
         finding.category = Category.IB_ERROR
+    if UNSUPPORTED in first["text"]:
+        finding.severity, finding.role = Severity.INFO, Role.CONTEXT
     yield finding
 
 

@@ -69,11 +69,13 @@ def _below_capability(port_state: pl.DataFrame) -> Iterator[Finding]:
         if own in reported or peer in reported:
             continue
         reported.add(own)
+        has_both = row["peer_port"] is not None
         yield Finding(
             f"the link of {port_name(row)}{link_target(row)} runs at {_speed(row)} and supports "
             f"{_speed(row, '_supported')}",
-            "both ends support more: the cable, a transceiver, or a port that was limited",
-            "certain",
+            ("both ends support more" if has_both else "this end supports more, and the other end is not shown")
+            + ": the cable, a transceiver, or a port that was limited",
+            "certain" if has_both else "likely",
             hosts=link_hosts(row),
             nics=nics_of([row]),
             evidence=[port_line(row)],
