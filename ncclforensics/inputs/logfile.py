@@ -247,17 +247,19 @@ def containing(text: str, *, is_pattern: bool) -> pl.Expr:
     return is_match
 
 
-def filtered(file: LogFile, candidates: pl.Series | None, texts: list[str], is_active: Callable[[], bool]) -> pl.Series:
-    """Return the candidate lines (negative: from the end; None: all lines) that contain all of these texts."""
+def filtered(
+    file: LogFile, candidates: pl.Series | None, of_text: pl.Expr | None, is_active: Callable[[], bool]
+) -> pl.Series:
+    """Return the candidate lines (negative: from the end; None: all lines) for whose text a condition holds."""
     while not file.is_complete and is_active():
         sleep(0.05)
     if candidates is not None:
         numbers = pl.when(candidates < 0).then(candidates + (file.lines + 1)).otherwise(candidates)
         candidates = pl.select(numbers.cast(pl.Int32)).to_series().unique().sort()
-        if not texts:
+        if of_text is None:
             return candidates
     is_match = pl.lit(True) if candidates is None else pl.col("line").is_in(candidates.implode())
-    for text in texts:
-        is_match &= pl.col("text").str.contains(text, literal=True)
+    if of_text is not None:
+        is_match &= of_text
     matching = [pl.Series([], dtype=pl.Int32), *file.matches(is_match, is_active=is_active)]
     return pl.concat(matching)

@@ -41,6 +41,7 @@ STATUS_INTERVAL = 0.25  # seconds between two updates of the reading progress
 HISTORY_LENGTH = 200  # places to go back to
 LONGEST_NOTICE = 120  # characters of a message on what was copied
 NOTICE_OF_CHANGE = 30.0  # seconds for which a verdict that has changed is announced
+FAILED = "reading failed"
 INTERRUPTED = 130  # exit code after ctrl+c
 DARK, LIGHT = "textual-dark", "textual-light"
 
@@ -82,8 +83,9 @@ class Forensics(App[None]):
         Binding("y", "copy", "Copy", tooltip="Copy the command, line or rank under the cursor"),
         Binding("Y", "copy_screen", "Copy screen", show=False, tooltip="Copy this screen as text"),
         Binding("P", "picture", "Picture", show=False, tooltip="Save a picture of this screen as an .svg file"),
-        Binding("less_than_sign,backspace,alt+left", "step_back", "Back", key_display="<"),
+        Binding("less_than_sign,backspace,alt+left,escape", "step_back", "Back", key_display="<"),
         Binding("greater_than_sign,alt+right", "step_forward", "Forward", key_display=">"),
+        Binding("R", "read_again", "Read again", show=False, tooltip="Read the files again, which may have grown"),
         Binding("t", "theme", "Light/dark", show=False),
         Binding("q", "quit", "Quit"),
         Binding(
@@ -122,32 +124,30 @@ class Forensics(App[None]):
         Thread(target=self._read_run, daemon=True).start()
 
     def _read_run(self) -> None:
-        """Analyze both ends of each file, then every byte with all rules. Runs in a thread."""
-        from ncclforensics import analyze
-
+        """Analyze both ends of each file, unless a verdict is shown, then every byte. Runs in a thread."""
         try:
-            request = self._request
-            report = analyze(
-                request.paths,
-                rank_from=request.rank_from,
-                settings=request.settings,
-                progress=self._update_progress,
-            )
-            self._call_in_app(self._set_content, self._build(report, is_whole=False))
-            if request.is_full_read_wanted:
+            if self.content is None:
+                self._call_in_app(self._set_content, self._analyze(is_whole=False))
+            if self._request.is_full_read_wanted:
                 self._stage = "reading every byte"
-                report = analyze(
-                    request.paths,
-                    everything=True,
-                    rank_from=request.rank_from,
-                    settings=request.settings,
-                    progress=self._update_progress,
-                )
-                self._call_in_app(self._set_content, self._build(report, is_whole=True))
+                self._call_in_app(self._set_content, self._analyze(is_whole=True))
         except _CancelledError:
             return
         except Exception as error:  # any failure is shown; the screens stay
             self._call_in_app(self._show_failure, error)
+
+    def _analyze(self, *, is_whole: bool) -> RunContent:
+        from ncclforensics import analyze
+
+        request = self._request
+        report = analyze(
+            request.paths,
+            everything=is_whole,
+            rank_from=request.rank_from,
+            settings=request.settings,
+            progress=self._update_progress,
+        )
+        return self._build(report, is_whole=is_whole)
 
     def _build(self, report: Report, *, is_whole: bool) -> RunContent:
         from ncclforensics.report.redacted_run import redact_report
@@ -199,7 +199,7 @@ class Forensics(App[None]):
         from ncclforensics.errors import ForensicsError
 
         message = str(error) if isinstance(error, ForensicsError | OSError) else f"{type(error).__name__}: {error}"
-        self._stage = f"reading failed: {printable(message)}"
+        self._stage = f"{FAILED}: {printable(message)}"
         for page in self._pages():
             page.show_problem(printable(message))
         self.show_error(message)
@@ -297,6 +297,14 @@ class Forensics(App[None]):
         self.push_screen(
             CommandPalette(providers=[Finder], placeholder="finding, rank, host, communicator, rule or file")
         )
+
+    def action_read_again(self) -> None:
+        """Read the files again; what is shown stays until that is done, and a verdict that changes is announced."""
+        if self._stage and not self._stage.startswith(FAILED):
+            self.notify("the files are being read")
+            return
+        self._stage = "reading again"
+        self._begin()
 
     def action_theme(self) -> None:
         """Switch between the light and the dark theme."""

@@ -42,7 +42,10 @@ class Log(Page):
         Binding("w", "warning(1)", "WARN", tooltip="Go to the next line with NCCL WARN"),
         Binding("W", "warning(-1)", "WARN back", show=False, tooltip="Go to the previous line with NCCL WARN"),
         Binding(
-            "f", "filter", "Filter", tooltip="Show only lines with rank:0-7 host:NAME level:warn family:init, or a text"
+            "f",
+            "filter",
+            "Filter",
+            tooltip="Show only lines with rank:0-7 host:NAME level:warn family:init, or with a text, or !without",
         ),
         Binding("o", "files", "Files", tooltip="Open another file"),
         Binding("colon", "line", "Line", show=False, tooltip="Go to a line by its number"),
@@ -290,7 +293,7 @@ class Log(Page):
 
     def action_filter(self) -> None:
         """Ask for a filter and apply it."""
-        question = "Show which lines: rank:0-7 host:NAME level:warn family:init, and a text? Empty: all"
+        question = "Show which lines: rank:0-7 host:NAME level:warn family:init, a text, !a text that lacks? Empty: all"
         self.app.push_screen(Ask(question, self._filter), self._apply_filter)
 
     def _apply_filter(self, typed: str | None) -> None:
@@ -310,9 +313,7 @@ class Log(Page):
                 report = content.report
                 line_filter = logs.parse_filter(typed, logs.families(report))
                 parsed = logs.parsed_lines(report, log.number, line_filter) if line_filter.needs_frames else None
-            texts = [f"NCCL {line_filter.level} "] if line_filter.level else []
-            texts += [line_filter.text] if line_filter.text else []
-            return filtered(file, parsed, texts, lambda: not stop.is_set())
+            return filtered(file, parsed, line_filter.of_text, lambda: not stop.is_set())
 
         def done(numbers: pl.Series) -> None:
             if not stop.is_set():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import time
 from threading import Event
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -69,6 +70,15 @@ class MergedRows(TextRows):
         """Render a line behind its rank."""
         return self.coloured_row(row, self.rank_text(row))
 
+    def first_at(self, wanted: time) -> int | None:
+        """Return the first row at or after a time of day, of the order that is shown."""
+        import polars as pl
+
+        if self.lines is None:
+            return None
+        rows = self.lines.select((pl.col("time").dt.time() >= wanted).arg_true()).to_series()
+        return int(rows[0]) if rows.len() else None
+
     def find_line(self, source: int, line: int) -> int | None:
         """Return the row of a line, if it is shown."""
         import polars as pl
@@ -95,7 +105,13 @@ class Merged(Page):
         Binding("N", "next(-1)", "Previous", show=False, tooltip="Go to the previous match"),
         Binding("w", "warning(1)", "WARN", tooltip="Go to the next line with NCCL WARN"),
         Binding("W", "warning(-1)", "WARN back", show=False, tooltip="Go to the previous line with NCCL WARN"),
-        Binding("f", "filter", "Filter", tooltip="Show only lines with rank:0-7 host:NAME level:warn, or a text"),
+        Binding(
+            "f",
+            "filter",
+            "Filter",
+            tooltip="Show only lines with rank:0-7 host:NAME level:warn, a text, or !without",
+        ),
+        Binding("colon", "time", "Time", show=False, tooltip="Go to the first line at a time of day, such as 11:04:57"),
         Binding("z", "full_lines", "Full lines", show=False, tooltip=FULL_LINES),
     ]
 
@@ -239,6 +255,25 @@ class Merged(Page):
         self._rows.switch_full_lines()
         self._show_title()
 
+    def action_time(self) -> None:
+        """Ask for a time of day and go to the first line at or after it."""
+
+        def go(typed: str | None) -> None:
+            if not typed:
+                return
+            try:
+                wanted = time.fromisoformat(typed)
+            except ValueError:
+                self.controller.show_error(f"{typed}: not a time of day; type one such as 11:04:57")
+                return
+            row = self._rows.first_at(wanted)
+            if row is None:
+                self.notify(f"no line at or after {typed}", markup=False)
+            else:
+                self._rows.go(row)
+
+        self.app.push_screen(Ask("Go to which time of day?"), go)
+
     def action_filter(self) -> None:
         """Ask for a filter and apply it."""
 
@@ -246,7 +281,7 @@ class Merged(Page):
             if typed is not None:
                 self._show(typed)
 
-        question = "Show which lines: rank:0-7 host:NAME level:warn, and a text? Empty: all"
+        question = "Show which lines: rank:0-7 host:NAME level:warn, a text, !a text that lacks? Empty: all"
         self.app.push_screen(Ask(question, self._filter), take)
 
     def action_search(self) -> None:

@@ -44,32 +44,44 @@ def list_logs(report: Report, citer: Citer) -> list[Log]:
 
 @dataclass(frozen=True, slots=True)
 class LineFilter:
-    """A filter on lines. The user types `rank:0-7 host:NAME level:warn family:init TEXT`."""
+    """A filter on lines. The user types `rank:0-7 host:NAME level:warn family:init TEXT !TEXT`."""
 
     ranks: frozenset[int] = frozenset()
     host: str = ""
     level: str = ""
     family: str = ""
     text: str = ""
+    without: tuple[str, ...] = ()  # texts that lines do not contain
 
     @property
     def needs_frames(self) -> bool:
         """Whether the filter needs parsed frames: the text of a line does not name its rank, host or family."""
         return bool(self.ranks or self.host or self.family)
 
+    @property
+    def of_text(self) -> pl.Expr | None:
+        """The condition on the text of a line, if there is one."""
+        column = pl.col("text")
+        wanted = filter(None, (f"NCCL {self.level} " if self.level else "", self.text))
+        conditions = [column.str.contains(text, literal=True) for text in wanted]
+        conditions += [~column.str.contains(text, literal=True) for text in self.without]
+        return pl.all_horizontal(conditions) if conditions else None
+
 
 def parse_filter(typed: str, families: list[str]) -> LineFilter:
     """Parse a filter. Raises UsageError for an unknown level or family, or a malformed list of ranks.
 
-    >>> parse_filter("rank:3 level:warn timed out", [])
-    LineFilter(ranks=frozenset({3}), host='', level='WARN', family='', text='timed out')
+    >>> parse_filter("rank:3 level:warn timed out !proxy", [])
+    LineFilter(ranks=frozenset({3}), host='', level='WARN', family='', text='timed out', without=('proxy',))
     """
     conditions: dict[str, str] = {}
-    words = []
+    words, without = [], []
     for word in typed.split():
         name, colon, value = word.partition(":")
         if colon and value and name in ("rank", "ranks", "host", "level", "family"):
             conditions[name.removesuffix("s")] = value
+        elif word.startswith("!") and word != "!":
+            without.append(word[1:])
         else:
             words.append(word)
     level = conditions.get("level", "").upper()
@@ -79,7 +91,7 @@ def parse_filter(typed: str, families: list[str]) -> LineFilter:
     if family and family not in families:
         raise UsageError(f"family:{family}: unknown family; the families are {', '.join(families)}")
     ranks = parse_ranks(conditions["rank"]) if "rank" in conditions else frozenset()
-    return LineFilter(ranks, conditions.get("host", ""), level, family, " ".join(words))
+    return LineFilter(ranks, conditions.get("host", ""), level, family, " ".join(words), tuple(without))
 
 
 def families(report: Report) -> list[str]:

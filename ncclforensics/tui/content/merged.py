@@ -149,7 +149,4 @@ def _condition(line_filter: LineFilter) -> pl.Expr:
         passes &= pl.col("rank").is_in(list(line_filter.ranks))
     if line_filter.host:
         passes &= pl.col("host") == line_filter.host
-    for text in (f"NCCL {line_filter.level} " if line_filter.level else "", line_filter.text):
-        if text:
-            passes &= pl.col("text").str.contains(text, literal=True)
-    return passes
+    return passes if line_filter.of_text is None else passes & line_filter.of_text
