@@ -146,3 +146,36 @@ def test_a_persons_words_above_a_stack_name_its_rank(tmp_path: Path) -> None:
 
     for words in ("The stack for rank0:", "Rank 0's stack trace:", "py-spy dump of rank 0"):
         assert "rank 0 stands in" in _hang(tmp_path, f"{words}\n{stack}")[0], words
+
+
+def test_what_a_fault_asks_for_comes_before_what_would_decide_a_verdict(tmp_path: Path) -> None:
+    full = (
+        "gpu-a:100:200 [3] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+        "gpu-a:100:200 [3] NCCL INFO include/shm.h:41 -> 2\n"
+    )
+    no_device = (
+        "gpu-a:100:200 [0] nccl_net_ofi_rdma_init:7978 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data\n"
+    )
+
+    ended, _ = _hang(tmp_path, full)
+    open_yet, _ = _hang(tmp_path, no_device)
+
+    assert "THEN\n  Start the container with --shm-size=1g" in ended
+    assert "NCCL_DEBUG" not in ended  # which call it stopped does not matter
+    advice = open_yet.partition("WHAT TO DO\n")[2]
+    assert advice.startswith("  Check that the container has the EFA or CXI device")
+    assert "export NCCL_DEBUG=INFO" in advice
+
+
+def test_a_name_that_cannot_be_looked_up_comes_before_the_exception_that_follows(tmp_path: Path) -> None:
+    text = (
+        "nslookup: can't resolve 'job-master-0': Name does not resolve\nwaiting for master\n\n"
+        "Traceback (most recent call last):\n"
+        '  File "/opt/lib/python3.12/site-packages/torch/distributed/launcher/api.py", line 268, in launch_agent\n'
+    )
+
+    shown, _ = _hang(tmp_path, text)
+
+    assert (
+        "WARNING  (certain)  the name of a host could not be looked up: nslookup: can't resolve 'job-master-0'" in shown
+    )

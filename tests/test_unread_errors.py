@@ -137,7 +137,7 @@ ANSWERED = {
         "task 3 of srun, gpu-a012 crashed with SIGBUS",
     ),
     "service": (
-        "Job for nvidia-fabricmanager.service failed because the control process exited with error code.\n",
+        "Job for openibd.service failed because the control process exited with error code.\n",
         "stated-failure",
         "warning",
         "a service of this host did not start",

@@ -9,7 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from ncclforensics.analyses.verdict.answer import Answer, answers
+from ncclforensics.analyses.verdict.vocabulary import Sign
 from ncclforensics.data.names import VERDICTS, ranks_text
+from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.time_range import TimeRange
@@ -187,11 +189,19 @@ class Report(RunView):
 
     def other_steps(self, answer: Answer) -> list[str]:
         """Return what else would help: logs and files to collect, and a second look."""
-        return [*answer.collect, *other_steps(self.run, answer)]
+        return [*self._collected(answer), *other_steps(self.run, answer)]
 
     def collect_next(self, answer: Answer) -> list[str]:
         """Return what to run now on the hosts of the culprits, and what to collect."""
-        return [*answer.collect, *map(str, self.run_now(answer)), *other_steps(self.run, answer)]
+        return [*self._collected(answer), *map(str, self.run_now(answer)), *other_steps(self.run, answer)]
+
+    def _collected(self, answer: Answer) -> list[str]:
+        """Return what the verdict asks for; not for the calls of a job of which a finding says what ended it."""
+        is_ended = answer.verdict == "undecidable" and Sign.FAILURE in answer.stall_evidence
+        errors = (f for f in self.findings if f.severity is Severity.ERROR and f.role is Role.CAUSE)
+        if is_ended and any(f.certainty != "possible" and not f.is_elsewhere for f in errors):
+            return [step for step in answer.collect if step not in COLLECT_CALLS]
+        return list(answer.collect)
 
 
 def build_report(

@@ -176,7 +176,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
 
         sections.append(_Section(0, [slow_verdict(slow)]))
     sections += [_Section(0, [[wrapped_items(coverage(report), width)]])]
-    is_advised_below = not jobs and not everything and shown is not None and shown.role is not Role.CONSEQUENCE
+    is_advised_below = not everything and shown is not None and shown.role is not Role.CONSEQUENCE
     if shown is not None:
         sections += _of_finding(report, shown, width, is_advised_below=is_advised_below)
     others = [finding for finding in _others(report) if finding is not shown]
@@ -200,7 +200,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
     advised = shown if is_advised_below else advised
-    steps = _steps(report, jobs, advised) if jobs or not everything else []
+    steps = _steps(report, jobs, advised, is_first=is_advised_below) if jobs or not everything else []
     main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
     explained_by = Text(f"{MEANING}{main.rule}" if main else "", style="dim")
     meaning = _Section(3 if everything else 5, [[explained_by], []] if main else [[]])
@@ -370,17 +370,20 @@ def _other_jobs(report: Report, jobs: list[Answer], most: int) -> list[Renderabl
     return [Text(""), *lines, *more, Text("")] if lines else []  # what follows is about the worst job again
 
 
-def _steps(report: Report, jobs: list[Answer], advised: Finding | None) -> list[_Section]:
-    """List the commands to run now, then what else would help; without any, what the rule of a finding advises."""
+def _steps(report: Report, jobs: list[Answer], advised: Finding | None, *, is_first: bool) -> list[_Section]:
+    """List the commands to run now, then what else would help; without any, what the rule of a finding advises.
+
+    `is_first`: what it advises comes before all that would help to decide a verdict.
+    """
     now = report.run_now(jobs[0]) if jobs else []
     then = report.other_steps(jobs[0]) if jobs else steps_without_job(report.run, report.findings)
+    if advised is not None and advised.remedy and (is_first or not (now or then)):
+        then = [advised.remedy if split_step(advised.remedy)[1] else sentence(advised.remedy), *then]
     if now:
         return [
             _Section(0, [run_now(now, MOST_COMMANDS)]),
-            _Section(1, [other_steps("THEN", then[:most]) for most in (2, 1, 0)]),
+            _Section(1, [other_steps("THEN", then[:most]) for most in ((2, 1) if is_first else (2, 1, 0))]),
         ]
-    if (not jobs or not then) and advised is not None and advised.remedy:
-        then = [advised.remedy if split_step(advised.remedy)[1] else sentence(advised.remedy), *then]
     return [_Section(0, [other_steps("WHAT TO DO", then[:2])])]
 
 
