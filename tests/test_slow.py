@@ -617,3 +617,16 @@ def test_metrics_of_the_hosts_at_fault_stand_beside_the_verdict(
     assert found in text
     assert ("ALSO FOUND THERE" in text) == bool(found)
     assert (" MHz" in text) == bool(cause)
+
+
+def test_the_verdict_on_a_slow_job_stays_on_a_small_terminal(tmp_path: Path) -> None:
+    report = replace(report_of(simulated(tmp_path, SlowFault.GROUP)), is_about_slow=True)
+
+    full, low = (screen(report, width=80, height=height) for height in (float("inf"), 24))
+
+    assert "Seconds in a usual step" in full
+    assert "-v:" not in full
+    assert len(low.splitlines()) <= 22 < len(full.splitlines())
+    assert "SLOW-GROUP" in low
+    assert "COLLECT" in low
+    assert low.splitlines()[-1].startswith("-v: ")

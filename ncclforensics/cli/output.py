@@ -64,12 +64,12 @@ def write_report(report: Report, printing: Printing, *, everything: bool = False
 
         color = is_colored(output, printing.no_color)
         width = text_report.width_of_terminal()
+        height = math.inf if output is not None or printing.verbose else text_screen.height_of_terminal()
         if report.is_about_slow:
             from ncclforensics.views import text_slow
 
-            return text_slow.screen(report, width=width, color=color).encode()
+            return text_slow.screen(report, width=width, height=height, color=color).encode()
         if not printing.verbose:
-            height = text_screen.height_of_terminal() if output is None else math.inf
             return text_screen.screen(report, width=width, height=height, color=color, everything=everything).encode()
         return text_report.text(
             report, width=width, color=color, verbose=printing.verbose, everything=everything

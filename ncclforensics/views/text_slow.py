@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
@@ -16,6 +18,8 @@ from ncclforensics.views.text_findings import one_liners
 from ncclforensics.views.text_layout import STYLE, heading, indented, render_text, table_with_header, wrapped_items
 
 MOST_PROBLEMS = 1
+MARGIN = 2  # lines for the prompt below the report
+ORDER = ("times of ranks", "collect", "what else was considered", "what was found there")  # as they are printed
 MOST_RANKS = 8  # of a table
 PARTS = (
     ("own time", "own_us"),
@@ -26,25 +30,36 @@ PARTS = (
 )
 
 
-def screen(report: Report, *, width: int, color: bool = False) -> str:
-    """Return the answer on a slow job as lines of text."""
+def screen(report: Report, *, width: int, height: float = math.inf, color: bool = False) -> str:
+    """Return the answer on a slow job as lines of text; where a terminal is too low, parts are left out and named."""
     answer = slow_answer(report)
-    parts: list[RenderableType] = [wrapped_items(coverage(report), width)]
+    head: list[RenderableType] = [wrapped_items(coverage(report), width)]
+    details: dict[str, list[RenderableType]] = {}  # by name; the last one is left out first, the first one never
     if answer is not None:
-        parts += verdict(answer)
-        parts += _ranks(report, answer)
-        parts += _items("COLLECT", list(answer.collect))
-        parts += _items("ALSO CONSIDERED", [_rival(rival) for rival in answer.considered])
+        head += verdict(answer)
+        details["collect"] = _items("COLLECT", list(answer.collect))
+        details["times of ranks"] = _ranks(report, answer)
         if there := found_there(report, answer):
-            parts += [heading("ALSO FOUND THERE"), *one_liners(report, there)]
+            details["what was found there"] = [heading("ALSO FOUND THERE"), *one_liners(report, there)]
+        details["what else was considered"] = _items("ALSO CONSIDERED", [_rival(rival) for rival in answer.considered])
     problems = [*map(str, report.defects_beside_inputs)]
     problems += [f"{path} {problem}" for path, problem in report.input_problems()]
+    end: list[RenderableType] = []
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > MOST_PROBLEMS else ""
-        parts += [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)]
+        end += [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)]
     if answer is not None:
-        parts += [Text(f"\nmeaning and what to do: ncclforensics explain {answer.verdict}", style="dim")]
-    return render_text(parts, width=width, color=color)
+        end += [Text(f"\nmeaning and what to do: ncclforensics explain {answer.verdict}", style="dim")]
+    shown = [name for name in details if details[name]]
+    left_out: list[str] = []
+    while True:
+        parts = [*head, *(part for name in ORDER if name in shown for part in details[name]), *end]
+        if left_out:
+            parts.append(Text(f"-v: {', '.join(left_out)}", style="dim"))
+        text = render_text(parts, width=width, color=color)
+        if text.count("\n") < height - MARGIN or len(shown) < 2:
+            return text
+        left_out.insert(0, shown.pop())
 
 
 def cost(answer: SlowAnswer) -> str:
