@@ -98,7 +98,7 @@ def test_a_path_that_is_not_there_is_2_and_one_sentence(say: Callable[..., Said]
 
 
 def test_an_empty_folder_is_2(say: Callable[..., Said], tmp_path: Path) -> None:
-    assert say("hang", str(tmp_path)) == (2, "", "ncclforensics: the folder holds no file\n")
+    assert say("hang", str(tmp_path)) == (2, "", f"ncclforensics: no file in {tmp_path}\n")
 
 
 def test_a_document_of_an_office_program_is_no_archive_of_logs(say: Callable[..., Said], tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_written_is_2_and_one_sentence(say: Callable[..., 
     code, out, err = say("hang", HEALTHY, "-o", str(tmp_path / "no" / "report.txt"))
 
     assert (code, out) == (2, "")
-    assert err == f"ncclforensics: {tmp_path}/no/report.txt No such file or directory\n"
+    assert err == f"ncclforensics: {tmp_path}/no/report.txt cannot be written: No such file or directory\n"
 
 
 def test_quiet_prints_nothing_on_stderr(say: Callable[..., Said]) -> None:
@@ -525,7 +525,7 @@ def test_a_path_that_cannot_be_written_is_named_before_anything_is_read(
 
     code, _, said = say(command, str(tmp_path / "no.log"), "-o", str(output))
 
-    assert (code, said) == (2, f"ncclforensics: {output} No such file or directory\n")
+    assert (code, said) == (2, f"ncclforensics: {output} cannot be written: No such file or directory\n")
 
 
 def test_help_has_a_short_option_and_tells_that_several_paths_are_taken(say: Callable[..., Said]) -> None:

@@ -110,7 +110,7 @@ def check_writable(output: Path) -> None:
         reason = errno.EACCES
     else:
         return
-    raise OSError(reason, os.strerror(reason), str(output))
+    raise OSError(reason, f"cannot be written: {os.strerror(reason)}", str(output))
 
 
 def tell_written(output: Path) -> None:

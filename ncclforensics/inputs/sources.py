@@ -344,7 +344,8 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
         raise UsageError(f"--rank-from {rank_from}: needs a group, such as {RANK_IN_NAME}")
     sources: list[Source] = []
     seen: set[str] = set()
-    for path in dict.fromkeys(paths):
+    named = list(dict.fromkeys(paths))
+    for path in named:
         if path == STDIN:
             sources += _files_in(spool(sys.stdin.buffer, STDIN))
             continue
@@ -367,7 +368,7 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
     readable = [source for source in sources if not source.problem]
     if not readable:
         problems = "; ".join(f"{source.path} {source.problem}" for source in sources[:3])
-        raise NoInputError(problems or "the folder holds no file")
+        raise NoInputError(problems or f"no file in {', '.join(map(path_text, named[:3]))}")
     return [replace(source, rank_hint=_hint(source.path, pattern)) for source in sources]
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import polars as pl
 
+from ncclforensics.data.names import count_of
 from ncclforensics.report.build import Report
 from ncclforensics.report.tables import Tables
 
@@ -26,7 +27,9 @@ class PrintedReport(Report):
 
     def __repr__(self) -> str:
         answers = "; ".join(f"{answer.verdict} ({answer.certainty})" for answer in self.verdicts) or "no job"
-        return f"<Report: {len(self.run.inputs)} inputs, {answers}, {len(self.findings)} findings>"
+        return (
+            f"<Report: {count_of(len(self.run.inputs), 'input')}, {answers}, {count_of(len(self.findings), 'finding')}>"
+        )
 
     def __str__(self) -> str:
         from ncclforensics.views.text_report import text  # a JSON report does without Rich
