@@ -18,7 +18,8 @@ from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.views import json_report
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import place_of
-from ncclforensics.views.text_screen import HEIGHT, height_of_terminal, screen
+from ncclforensics.views.text_report import HEIGHT, height_of_terminal
+from ncclforensics.views.text_screen import screen
 from tests.incidents import ALL, HANGS, INCIDENTS, Incident, answer, checked
 
 WIDTH = 80

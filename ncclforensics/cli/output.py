@@ -64,7 +64,7 @@ def write_report(report: Report, printing: Printing, *, everything: bool = False
 
         color = is_colored(output, printing.no_color)
         width = text_report.width_of_terminal()
-        height = math.inf if output is not None or printing.verbose else text_screen.height_of_terminal()
+        height = math.inf if output is not None or printing.verbose else text_report.height_of_terminal()
         if report.is_about_slow:
             from ncclforensics.views import text_slow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +52,7 @@ MOST_GROUPS = 6
 MOST_LINES = 6
 MOST_HOSTS = 6
 MIN_WIDTH, DEFAULT_WIDTH = 40, 100  # columns
+HEIGHT = 24  # lines of the smallest terminal that is in use
 
 
 def text(
@@ -336,6 +338,15 @@ def _configuration(report: Report) -> list[RenderableType]:
     return [
         Text.assemble((f"\n{name}  ", "dim"), printable(", ".join(paths))) for name, paths in named.items() if paths
     ]
+
+
+def height_of_terminal() -> float:
+    """Return the height of the terminal, at least HEIGHT; without one, or one that tells none, there is no limit."""
+    try:
+        lines = os.get_terminal_size().lines
+    except OSError:
+        lines = 0
+    return max(lines, HEIGHT) if lines else math.inf
 
 
 def width_of_terminal() -> int:

@@ -6,7 +6,6 @@ On a terminal it is shortened to one screen; elsewhere, as in a pipe or a file, 
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,7 +51,6 @@ from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question
 
 Row = dict[str, Any]
-HEIGHT = 24  # lines of the smallest terminal that is in use
 MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
 MOST_OTHERS = 5
@@ -123,15 +121,6 @@ def _fitting(
 def _rows(text: str, width: int) -> int:
     """Count the rows of a terminal that a text takes, with those of commands that are longer than a row."""
     return sum(max(Text.from_ansi(line).cell_len - 1, 0) // width + 1 for line in text.splitlines())
-
-
-def height_of_terminal() -> float:
-    """Return the height of the terminal, at least HEIGHT; without one, or one that tells none, there is no limit."""
-    try:
-        lines = os.get_terminal_size().lines
-    except OSError:
-        lines = 0
-    return max(lines, HEIGHT) if lines else math.inf
 
 
 def _main_finding(report: Report, *, everything: bool) -> Finding | None:
