@@ -72,7 +72,7 @@ SHOWN = {
     "ucc-debugs": (UCC.format(level="DEBUG", message="failed to find a team"), []),
     "rocm-smi-counts-errors-of-links": (
         ROCM.format(errors=2),
-        [("stated-failure", "warning", "the links between AMD GPUs (XGMI) counted errors")],
+        [("amd-gpu-conditions", "warning", "AMD GPU 0: links to other GPUs (XGMI) counted errors")],
     ),
     "rocm-smi-counts-none": (ROCM.format(errors=0), []),
     "clocks-were-lowered-and-are-not-now": (

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from shutil import which
 from time import monotonic, sleep, strftime
 from typing import TypeVar
 
@@ -45,6 +46,15 @@ HOST_COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ibstat.txt", ("ibstat",)),
     ("rdma-link.txt", ("rdma", "link")),
     ("rdma-statistic.txt", ("rdma", "statistic")),
+    ("processes.txt", ("ps", "-eo", "pid,stat,wchan:32,comm")),
+)
+# Tools of machines that are not of the usual kind: run where they are installed.
+OTHER_COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("dcgm-health.txt", ("dcgmi", "health", "-c")),
+    ("amd-smi.txt", ("amd-smi", "metric", "--ecc", "--xgmi-err", "--throttle")),
+    ("rocm-smi.txt", ("rocm-smi", "--showuse", "--showpower", "--showmaxpower", "--showrasinfo", "all")),
+    ("opainfo.txt", ("opainfo",)),
+    ("opainfo-stats.txt", ("opainfo", "-o", "stats")),
 )
 
 
@@ -151,7 +161,8 @@ def _host(collection: Collection) -> None:
         collection.missing["host/dmesg.txt"] = f"{problem}; run dmesg -T as root"
     else:
         collection.write("host/dmesg.txt", b"\n".join(kernel.splitlines()[-LAST_KERNEL_LINES:]) + b"\n")
-    for name, command in HOST_COMMANDS:
+    installed = [(name, command) for name, command in OTHER_COMMANDS if which(command[0])]
+    for name, command in (*HOST_COMMANDS, *installed):
         collection.run(f"host/{name}", command)
     counters, _ = collection.within(PROGRAM_LIMIT, _counters, b"")
     if counters:
@@ -163,7 +174,7 @@ def _host(collection: Collection) -> None:
 def _counters() -> bytes:
     """Return the counters of RDMA ports as `grep -r .` prints them."""
     lines = []
-    for path in sorted(COUNTERS.glob("*/ports/*/*counters/*")):
+    for path in sorted([*COUNTERS.glob("*/ports/*/*counters/*"), *COUNTERS.glob("*/hw_counters/*")]):
         try:
             lines.append(f"{path}:{path.read_text(errors='replace').strip()}\n")
         except OSError:

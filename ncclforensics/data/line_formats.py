@@ -30,7 +30,8 @@ class LineFormat:
     ) -> None:
         self.GRAMMARS = tuple(grammars.split())
         self.SIGNATURES = tuple(signatures.split())
-        self.KINDS = dict.fromkeys(self.SIGNATURES, kinds) if isinstance(kinds, str) else kinds
+        frames = [signature.partition(".")[0] for signature in self.SIGNATURES]
+        self.KINDS = dict.fromkeys(frames, kinds) if isinstance(kinds, str) else kinds
         vars(self).update(names if noun is None else {"NOUN": noun, **names})
 
 

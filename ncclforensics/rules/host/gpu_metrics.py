@@ -59,7 +59,7 @@ def _gpus(rows: pl.DataFrame) -> str:
 
 
 def _metrics(rows: pl.DataFrame) -> str:
-    return ", ".join(f"{name} {value:,.0f}" for name, value in rows.select("name", "value").head(3).iter_rows())
+    return "by " + ", ".join(f"{name} {value:,.0f}" for name, value in rows.select("name", "value").head(3).iter_rows())
 
 
 def _fault(rows: pl.DataFrame, title: str, detail: str, severity: Severity) -> Finding:
@@ -101,3 +101,33 @@ def amd_memory_errors(amd_errors: pl.DataFrame) -> Iterator[Finding]:
             role=Role.CAUSE,
             evidence=evidence_lines(of_gpu),
         )
+
+
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("amd_state",))
+def amd_gpu_conditions(amd_state: pl.DataFrame, amd_errors: pl.DataFrame) -> Iterator[Finding]:
+    """A tool of AMD shows errors of the links between GPUs (XGMI), or a GPU that is slowed down by heat.
+
+    Means: RCCL moves data between the GPUs of a host over XGMI: damaged packets are sent again, and more of them end
+    the driver's trust in the link. A hot GPU lowers its clocks, and all ranks wait for it in every step.
+    Not when: no errors were counted since the counter was last read; only the power limit (PPT) is active, as in every
+    busy GPU.
+    Do: dmesg -T | grep -e amdgpu -e xgmi for the time of errors, and reset the GPUs of that hive together; for heat
+    look at fans, air flow and power supplies (amd-smi metric --temperature --clock --throttle).
+    Sources: ROCm: amdsmi.h, amdsmi_xgmi_status_t; amd-smi metric --throttle; rocm_smi.py, showXgmiErr.
+    """
+    lines = pl.concat([amd_state, amd_errors], how="diagonal_relaxed").sort("source", "line")
+    rows = lines.with_columns(gpu=pl.col("gpu").forward_fill().over("source"), form=text_of("form"))
+    for form, title, category in (
+        ("xgmi", "links to other GPUs (XGMI) counted errors", Category.LINK_ERROR),
+        ("hot", "slowed down by heat or by its board", Category.STRAGGLER),
+    ):
+        for _, shown in rows.filter(form=form).group_by("source", maintain_order=True):
+            numbers = [str(number) for number in shown["gpu"].drop_nulls().unique(maintain_order=True)]
+            yield Finding(
+                title=f"AMD GPU {some_of(numbers, MOST_NAMED) or 'that no line names'}: {title}",
+                detail="by amd-smi or rocm-smi, when they were called",
+                certainty="certain",
+                category=category,
+                hosts=sorted(shown["launcher_node"].drop_nulls().cast(pl.String).unique()),
+                evidence=evidence_lines(shown.select("source", "line")),
+            )
