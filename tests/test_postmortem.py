@@ -313,6 +313,9 @@ def test_a_browser_opens_the_page_without_requests_or_errors(tmp_path: Path, hos
         shown = "getComputedStyle(document.querySelector('details{}'), '::details-content').contentVisibility"
         assert browser.value(shown.format(":not(.bulk)")) == "visible"
         assert browser.value(shown.format(".bulk")) == "hidden"
+        breaks = "[...document.querySelectorAll('{}')].map(part => getComputedStyle(part).{})"
+        assert {*browser.value(breaks.format("caption, thead", "breakAfter"))} == {"avoid"}
+        assert "avoid" in browser.value(breaks.format("table", "breakInside"))  # a short one stays in one piece
         browser.call("Emulation.setEmulatedMedia", media="")
         for width in (1280, 400):
             browser.call(
