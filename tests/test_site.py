@@ -162,11 +162,14 @@ def test_the_tutorial_shows_what_the_program_prints(
     monkeypatch.chdir(tmp_path)
     tutorial = DOCS / "tutorial.md"
     first, *parts = re.split(r"^(    ncclforensics .+\n)", tutorial.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    page = first
+    page, reports = first, ""
     for command, rest in zip(parts[::2], parts[1::2], strict=True):
         code = cli.main(split(command)[1:])
         printed = capsys.readouterr().out
         shown = partial(_shown, printed)
+        rule = command.split()[2] if command.split()[1] == "explain" else ""
+        assert not rule or f"explain {rule}" in reports  # which its own job names
+        reports += printed
         assert code in (0, 1), command
         page += command + re.sub(r"(?<=```text\n).*?(?=```)", shown, rest, flags=re.DOTALL)
 
