@@ -13,6 +13,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.views.json_report import as_object
+from ncclforensics.views.text_benchmarks import reached
 
 Row = dict[str, Any]
 Read = Callable[..., Report]
@@ -326,6 +327,16 @@ def test_a_finding_on_busbw_shows_the_expected_value_and_the_share(read: Read) -
     assert (finding.severity, finding.certainty) == ("warning", "likely")
     assert "180.0 GB/s at 8 GiB, 50%" in finding.title
     assert "2 (8 - 1) / 8" in finding.detail
+
+
+def test_sizes_that_are_too_small_are_not_held_against_what_hosts_reach(read: Read) -> None:
+    small, large = (
+        reached(read(*host_of_eight(406.3, size=size)).run["benchmark"].row(0, named=True))
+        for size in (32 << 20, 8 << 30)
+    )
+
+    assert small.endswith("from 256 MiB on, which was not measured")
+    assert "not measured" not in large
 
 
 def test_small_sizes_and_unknown_machines_have_no_finding_on_busbw(read: Read) -> None:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, HALVES, machine_of
+from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, HALVES, LARGE, machine_of
 from ncclforensics.data.names import bandwidth_text, bytes_text, known, printable
 from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report
@@ -107,8 +107,12 @@ def reached(row: Row) -> str:
     if row["max_busbw"] is None:
         return ""
     best = f"{called(row)} reaches {_figure(row['max_busbw'])} at {_size(row['max_size'])}"
-    levels = _expected_text(row)
-    return f"{best}; what such hosts reach is not known" if levels == "?" else f"{best}; such hosts reach {levels}"
+    levels = expected(row)
+    if not levels:
+        return f"{best}; what such hosts reach is not known"
+    if max(row["last_size"], row["max_size"]) < LARGE:
+        return f"{best}; such hosts reach {_expected_text(row)} from {_size(LARGE)} on, which was not measured"
+    return f"{best}; such hosts reach {_expected_text(row)}"
 
 
 def _expected_text(row: Row) -> str:
