@@ -45,6 +45,11 @@ UCC = "[1772448297.628067] [gpu-a012:41887:0]   tl_ucp_ep.c:54  TL_UCP {level} {
 SAMPLES = 'nvidia_smi_{name}{{uuid="c8f1d2aa"}} {first}\nnvidia_smi_{name}{{uuid="c8f1d2aa"}} {last}\n'
 TUNER_HEAD = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks"
 TUNER = TUNER_HEAD + "\nallreduce,0,65536,{name},ll,2,1,-1\n"
+PFC = """=== leaf-4 2026-03-02 {time} ===
+  Port Rx    PFC0    PFC1    PFC2         PFC3    PFC4    PFC5    PFC6    PFC7
+---------  ------  ------  ------  -----------  ------  ------  ------  ------
+Ethernet0       0       0       0  {frames}       0       0       0     N/A
+"""
 NO_ACCESS = "Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P test failed."
 SHOWN = {
     "efa-gave-up-reads": (
@@ -73,6 +78,23 @@ SHOWN = {
     "rocm-smi-counts-errors-of-links": (
         ROCM.format(errors=2),
         [("amd-gpu-conditions", "warning", "AMD GPU 0: links to other GPUs (XGMI) counted errors")],
+    ),
+    "amd-smi-counts-errors-on-one-line": (
+        '[{"gpu": 0, "ecc": {"total_uncorrectable_count": 0}}, {"gpu": 3, "ecc": {"total_uncorrectable_count": 3}}]\n',
+        [("amd-memory-errors", "warning", "AMD GPU 3: 3 memory errors that could not be corrected")],
+    ),
+    "amd-smi-lists-a-page-that-stays": (
+        "GPU: 3\n    RETIRED: No bad pages found.\n    UN_RES:\n        STATUS: UNRESERVABLE\n",
+        [("amd-memory-errors", "warning", "AMD GPU 3: 1 page of bad memory that cannot be taken out of use")],
+    ),
+    "amd-smi-lists-no-page": ("GPU: 3\n    RETIRED: No bad pages found.\n    PENDING: No bad pages found.\n", []),
+    "switch-ports-are-paused-by-the-host-behind": (
+        PFC.format(time="10:00:00", frames="1,200") + PFC.format(time="11:00:00", frames="3,400,444"),
+        [("switch-pfc-frames", "warning", "the most: leaf-4 Ethernet0 received 3,399,244 in priority 3")],
+    ),
+    "switch-ports-were-paused-on-another-day": (
+        PFC.format(time="10:00:00", frames="1,200") + PFC.format(time="11:00:00", frames="1,200"),
+        [],
     ),
     "rocm-smi-counts-none": (ROCM.format(errors=0), []),
     "clocks-were-lowered-and-are-not-now": (

@@ -60,3 +60,4 @@ AMD_READINGS = {
     "Max Graphics Package Power (W)": "power_limit",
 }
 XGMI_ERRORS = "XGMI Error count"
+AMD_WELL = ("AMDSMI_XGMI_STATUS_NO_ERRORS", "N/A")

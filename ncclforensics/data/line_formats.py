@@ -110,7 +110,7 @@ LINE_FORMATS = {
     "health": LineFormat(
         "health collected",
         "monitor_error check_result imex_state imex_fault firmware_fault firmware_state amd_errors.total "
-        "amd_errors.head amd_state",
+        "amd_errors.head amd_state amd_page.address amd_page.none",
         "topology",
         MACHINE_DUMP,
     ),

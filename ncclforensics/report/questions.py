@@ -208,6 +208,7 @@ QUESTIONS = (
             "imex_state",
             "amd_errors",
             "amd_state",
+            "amd_page",
             "monitor_error",
             "check_result",
             "firmware_state",

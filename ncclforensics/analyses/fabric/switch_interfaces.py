@@ -37,12 +37,14 @@ def _named(
     )
 
 
-@analysis(COUNTER, of=("snmp_counter", "interface_row"))
+@analysis(COUNTER, of=("snmp_counter", "interface_row", "pfc_row"))
 def interface_counter(
     snmp_counter: pl.DataFrame,
     snmp_name: pl.DataFrame,
     snmp_system: pl.DataFrame,
     interface_row: pl.DataFrame,
+    pfc_head: pl.DataFrame,
+    pfc_row: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per counter of an interface of a switch, zero or not."""
@@ -55,9 +57,23 @@ def interface_counter(
         )
         for column, name in OF_SONIC.items()
     ]  # fmt: skip
-    rows = pl.concat([with_all_columns(part, COUNTER) for part in (walked, *listed)]).drop_nulls("value")
+    pauses = _pause_frames(pfc_head, pfc_row, output_heading)
+    rows = pl.concat([with_all_columns(part, COUNTER) for part in (walked, *listed, pauses)]).drop_nulls("value")
     unit = pl.col("name").replace_strict(UNITS, default="packets")
     return rows.with_columns(unit=unit, is_saturated=pl.lit(value=False))
+
+
+def _pause_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame:
+    """Pause frames of each port and priority; the head above a row says whether they were received or sent."""
+    heads = pfc_head.select("source", "pos", direction=text_of("direction").str.to_lowercase()).sort("pos")
+    rows = pfc_row.sort("pos").join_asof(heads, on="pos", by="source", check_sortedness=False)
+    cells = text_of("frames").str.replace_all(",", "", literal=True).str.extract_all(r"\S+")
+    rows = add_origin(rows, output_heading).drop_nulls("direction").with_columns(cell=cells)
+    rows = rows.with_columns(priority=pl.int_ranges(pl.col("cell").list.len())).explode("cell", "priority")
+    return rows.select(
+        "source", "line", "moment", host="origin_host", device=text_of("switch_port"),
+        name=pl.format("{}_pfc_{}", "direction", "priority"), value=pl.col("cell").cast(pl.Int64, strict=False),
+    )  # fmt: skip
 
 
 @analysis(INTERFACE_SPEED, of=("snmp_counter",))

@@ -9,12 +9,16 @@ import polars as pl
 from ncclforensics.data.fabric import HOT, HOT_RATIO, HOT_SHARE
 from ncclforensics.data.interfaces import ERRORS_LEAST, LOSSES, RECEIVED, SENT
 from ncclforensics.data.names import count_of, some_of
+from ncclforensics.data.roce import PAUSES_LEAST
+from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 from ncclforensics.rules.shared.port_counters import counter_finding, counter_lines
 from ncclforensics.rules.shared.port_text import period_text
 
+DIRECTIONS = {"rx": "received", "tx": "sent"}
+OF_UNKNOWN_AGE = "totals since they were cleared, which do not show whether a port pauses now"
 FEWEST_PORTS = 4  # of a switch, for one of them to be busier than the others
 
 
@@ -60,6 +64,66 @@ def switch_interface_losses(counter_increase: pl.DataFrame) -> Iterator[Finding]
             nics=set(),
             evidence=counter_lines((errors if names else rows).to_dicts()),
         )
+
+
+@rule(Category.CONGESTION, Severity.INFO, of=("pfc_row", "pfc_pause"))
+def switch_pfc_frames(counter_increase: pl.DataFrame, pfc_pause: pl.DataFrame) -> Iterator[Finding]:
+    """Ports of a switch sent or received PFC pause frames, or were paused for some time.
+
+    Means: a port that receives them was told by its neighbour to wait; one that sends them could not pass on what it
+    got: congestion at, or behind, that port. Many that were received between two dumps are a warning: look at what is
+    behind that port.
+    Not when: all counters are zero, or stay the same between two dumps. Of one dump they are totals of unknown age;
+    whether it slows a job, only what they grow by during its run shows.
+    Do: clear them (sonic-clear pfccounters), run the job, and look again; compare priorities with the hosts'
+    (mlnx_qos).
+    Sources: SONiC command reference, show pfc counters; IEEE 802.1Qbb.
+    """
+    is_delta = pl.col("dumps") > 1
+    counters = counter_increase.filter(pl.col("name").str.contains("_pfc_", literal=True))
+    counters = counters.with_columns(
+        frames=pl.when(is_delta).then("increase").otherwise("value"),
+        direction=pl.col("name").str.head(2).replace(DIRECTIONS),
+        priority=pl.col("name").str.tail(1),
+    )
+    paused = counters.filter(pl.col("frames") > 0)
+    for (source, has_two), rows in paused.group_by("source", is_delta, maintain_order=True):
+        most = rows.sort("frames", descending=True).unique("direction", keep="first", maintain_order=True)
+        texts = [
+            f"{_interface(row)} {row['direction']} {row['frames']:,} in priority {row['priority']}"
+            for row in most.to_dicts()
+        ]
+        ports = counters.filter((pl.col("source") == source) & (is_delta == has_two))["key"].n_unique()
+        title = f"PFC pause frames at {rows['key'].n_unique()} of {count_of(ports, 'switch port')}; the most: "
+        title += ", ".join(texts)
+        if not has_two:
+            yield Finding(title, OF_UNKNOWN_AGE, "certain", role=Role.CONTEXT, evidence=evidence_lines(most))
+            continue
+        many = rows.filter((pl.col("direction") == DIRECTIONS["rx"]) & (pl.col("frames") >= PAUSES_LEAST))
+        yield counter_finding(
+            rows.select(counter_increase.columns),
+            title,
+            "they grew" + (period_text(most.row(0, named=True)) or " between two dumps"),
+            role=Role.CAUSE if many.height else Role.CONTEXT,
+            severity=Severity.WARNING if many.height else Severity.INFO,
+            nics=set(),
+            evidence=counter_lines(most.to_dicts()),
+        )
+    yield from _paused_for_long(pfc_pause)
+
+
+def _paused_for_long(pfc_pause: pl.DataFrame) -> Iterator[Finding]:
+    """The ports that were paused, by the table that adds up for how long."""
+    microseconds = text_of("paused_us").str.replace_all(",", "", literal=True).cast(pl.Int64, strict=False)
+    paused = pfc_pause.with_columns(paused_us=microseconds).filter(pl.col("paused_us") > 0)
+    for _, ports in paused.sort("paused_us", descending=True).group_by("source", maintain_order=True):
+        texts = [
+            f"{row['switch_port']} {row['paused_us'] / 1e6:,.1f} s in priority {row['priority']}"
+            for row in ports.head(SHOWN).to_dicts()
+        ]
+        title = f"{count_of(ports['switch_port'].n_unique(), 'switch port')} paused by a neighbour; the longest: "
+        title += ", ".join(texts)
+        yield Finding(title, OF_UNKNOWN_AGE, "certain", role=Role.CONTEXT, evidence=evidence_lines(ports.head(SHOWN)))
 
 
 @rule(Category.CONGESTION, Severity.INFO, of=("interface_speed",))

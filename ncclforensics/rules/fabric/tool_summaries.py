@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.host.numbers import parse_integer
 from ncclforensics.data.names import count_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -42,60 +41,6 @@ def ibdiagnet_counts_errors(ibdiagnet_stage: pl.DataFrame) -> Iterator[Finding]:
             )
 
 
-@rule(Category.CONGESTION, Severity.INFO, of=("pfc_row", "pfc_pause"))
-def switch_pfc_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame, pfc_pause: pl.DataFrame) -> Iterator[Finding]:
-    """Ports of a switch sent or received PFC pause frames.
-
-    Means: a port that receives them was told by its neighbour to wait; one that sends them could not pass on what it
-    got: congestion at, or behind, that port. The counters are totals of unknown age.
-    Not when: all counters are zero. Whether it slows a job, only what they grow by during its run shows.
-    Do: clear them (sonic-clear pfccounters), run the job, and look again; compare priorities with the hosts'
-    (mlnx_qos).
-    Sources: SONiC command reference, show pfc counters; IEEE 802.1Qbb.
-    """
-    heads = pfc_head.select("source", "pos", direction=text_of("direction")).sort("pos")
-    rows = pfc_row.sort("pos").join_asof(heads, on="pos", by="source", check_sortedness=False)
-    counted = rows.with_columns(
-        frames=pl.Series(
-            [max(((number or 0, priority) for priority, number in enumerate(_numbers(text))), default=(0, 0))
-             for text in rows["frames"].cast(pl.String)], dtype=pl.List(pl.Int64), strict=False
-        )
-    ).with_columns(most=pl.col("frames").list.first(), priority=pl.col("frames").list.last())  # fmt: skip
-    for (source,), of_switch in counted.filter(pl.col("most") > 0).group_by("source", maintain_order=True):
-        words = {"Rx": "received", "Tx": "sent"}
-        most = of_switch.sort("most", descending=True).unique("direction", keep="first", maintain_order=True)
-        texts = [
-            f"{row['switch_port']} {words[row['direction']]} {row['most']:,} in priority {row['priority']}"
-            for row in most.drop_nulls("direction").to_dicts()
-        ]
-        ports = of_switch["switch_port"].n_unique()
-        total = counted.filter(pl.col("source") == source)["switch_port"].n_unique()
-        yield Finding(
-            title=f"PFC pause frames at {ports} of {count_of(total, 'switch port')}; the most: {', '.join(texts)}",
-            detail="totals since they were cleared, which do not show whether a port pauses now",
-            certainty="certain",
-            role=Role.CONTEXT,
-            evidence=evidence_lines(most),
-        )
-    paused = pfc_pause.with_columns(
-        text_of(name).str.replace_all(",", "", literal=True).cast(pl.Int64, strict=False)
-        for name in ("pauses", "paused_us")
-    ).filter(pl.col("paused_us") > 0)
-    for (_,), of_switch in paused.sort("paused_us", descending=True).group_by("source", maintain_order=True):
-        texts = [
-            f"{row['switch_port']} {row['paused_us'] / 1e6:,.1f} s in priority {row['priority']}"
-            for row in of_switch.head(SHOWN).to_dicts()
-        ]
-        yield Finding(
-            title=f"{count_of(of_switch['switch_port'].n_unique(), 'switch port')} paused by a neighbour; "
-            f"the longest: {', '.join(texts)}",
-            detail="totals since they were cleared, which do not show whether a port is paused now",
-            certainty="certain",
-            role=Role.CONTEXT,
-            evidence=evidence_lines(of_switch.head(SHOWN)),
-        )
-
-
 @rule(Category.CONGESTION, Severity.WARNING, of=("watchdog_queue",))
 def switch_pfc_storm(watchdog_queue: pl.DataFrame) -> Iterator[Finding]:
     """The PFC watchdog of a switch found a queue that was paused for too long.
@@ -125,10 +70,6 @@ def switch_pfc_storm(watchdog_queue: pl.DataFrame) -> Iterator[Finding]:
             role=Role.CAUSE if is_stormed else Role.CONTEXT,
             evidence=evidence_lines(rows),
         )
-
-
-def _numbers(cells: str) -> list[int | None]:
-    return [parse_integer(cell.replace(",", "")) for cell in cells.split()]
 
 
 SERVICE = {

@@ -17,6 +17,10 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 SEVERITIES = {GpuFault.PENDING: Severity.INFO}
 AMD_FAMILY, UNCORRECTED = "rocm_ras_", "_uncorrectable_count"
 MOST_NAMED = 8
+BAD_PAGES = {
+    "PENDING": ("of bad memory that the next reset takes out of use", Severity.INFO),
+    "UNRESERVABLE": ("of bad memory that cannot be taken out of use", Severity.WARNING),
+}
 
 
 @rule(Category.CUDA_ERROR, Severity.WARNING, of=("metric_value",))
@@ -75,8 +79,8 @@ def _fault(rows: pl.DataFrame, title: str, detail: str, severity: Severity) -> F
     )
 
 
-@rule(Category.CUDA_ERROR, Severity.WARNING, of=("amd_errors",))
-def amd_memory_errors(amd_errors: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("amd_errors", "amd_page"))
+def amd_memory_errors(amd_errors: pl.DataFrame, amd_page: pl.DataFrame) -> Iterator[Finding]:
     """A tool of AMD counts errors of a GPU's memory that could not be corrected (amd-smi, rocm-smi).
 
     Means: since the driver was loaded, data was lost; the process that used it was ended, and the driver takes the
@@ -100,6 +104,25 @@ def amd_memory_errors(amd_errors: pl.DataFrame) -> Iterator[Finding]:
             certainty="certain",
             role=Role.CAUSE,
             evidence=evidence_lines(of_gpu),
+        )
+    yield from _bad_pages(amd_errors, amd_page)
+
+
+def _bad_pages(amd_errors: pl.DataFrame, amd_page: pl.DataFrame) -> Iterator[Finding]:
+    """Pages that are not yet out of use, and those that cannot be taken out; those that were are no fault."""
+    lines = pl.concat([amd_errors, amd_page], how="diagonal_relaxed").sort("source", "line")
+    rows = lines.with_columns(gpu=pl.col("gpu").forward_fill().over("source"), status=text_of("page_status"))
+    for (_, gpu, status), pages in rows.filter(pl.col("status").is_in(list(BAD_PAGES))).group_by(
+        "source", "gpu", "status", maintain_order=True
+    ):
+        words, severity = BAD_PAGES[str(status)]
+        yield Finding(
+            title=f"AMD GPU {'that no line names' if gpu is None else gpu}: {count_of(pages.height, 'page')} {words}",
+            detail="by amd-smi bad-pages",
+            certainty="certain",
+            severity=severity,
+            role=Role.CAUSE if severity is Severity.WARNING else Role.CONTEXT,
+            evidence=evidence_lines(pages.select("source", "line")),
         )
 
 

@@ -31,7 +31,10 @@ def port_name(row: Row, prefix: str = "") -> str:
     if switch and guid and VENDOR in switch:  # what switches without a name are called, all of them
         switch = f"{switch} {guid}"
     known = " ".join(filter(None, (host, device))) if host else switch or device
-    owner = known or (f"LID {lid}" if lid is not None else guid) or "unknown device"
+    owner = known or (f"LID {lid}" if lid is not None else guid)
+    if owner is None and port is None:
+        return "a port that no line names"
+    owner = owner or "unknown device"
     if port is None and device:  # an interface of a switch, or an adapter of which a tool prints no port
         return printable(owner)
     return printable(f"{owner} all ports" if port == ALL_PORTS else f"{owner} port {'?' if port is None else port}")
