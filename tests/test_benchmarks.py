@@ -14,6 +14,7 @@ from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.views.json_report import as_object
 from ncclforensics.views.text_benchmarks import reached
+from ncclforensics.views.text_screen import screen
 
 Row = dict[str, Any]
 Read = Callable[..., Report]
@@ -337,6 +338,18 @@ def test_sizes_that_are_too_small_are_not_held_against_what_hosts_reach(read: Re
 
     assert small.endswith("from 256 MiB on, which was not measured")
     assert "not measured" not in large
+
+
+def test_of_many_runs_of_one_test_the_largest_size_is_shown_first(read: Read) -> None:
+    sizes = [1 << bits for bits in range(12, 34)]
+    runs = [line for size in sizes for line in host_of_eight(320, size=size, gpu="NVIDIA H800")]
+
+    shown = screen(read(*runs), width=100, everything=True)
+
+    assert shown.count("all_reduce on 8 ranks reaches 320.0 GB/s at 8 GiB") == 1
+    assert "at 4 KiB" not in shown
+    assert " 4 KiB" not in shown.partition("BENCHMARKS")[2]
+    assert "and 10 more" in shown
 
 
 def test_small_sizes_and_unknown_machines_have_no_finding_on_busbw(read: Read) -> None:

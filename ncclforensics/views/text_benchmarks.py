@@ -37,7 +37,8 @@ def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> l
     rows = report.run["benchmark"].to_dicts()
     if not rows:
         return []
-    shown = rows if verbose else rows[:MOST]
+    kept = sorted(range(len(rows)), key=lambda place: -(rows[place]["last_size"] or 0))[: None if verbose else MOST]
+    shown = [rows[place] for place in sorted(kept)]  # those of the largest sizes, in the order of the files
     parts: list[RenderableType] = [heading("BENCHMARKS"), indented(_list(shown))]
     if len(shown) < len(rows):
         parts.append(indented(Text(f"and {len(rows) - len(shown)} more", style="dim")))
@@ -97,6 +98,15 @@ def _list(rows: list[Row]) -> Table:
             Text("" if row["is_complete"] else "cut off" if _has_head(row) else "a part", style="bold yellow"),
         )  # fmt: skip
     return table
+
+
+def decisive_runs(benchmark: pl.DataFrame) -> list[Row]:
+    """Return the run with the largest size of each test; those of small sizes alone only where no other was made."""
+    measured = benchmark.filter(pl.col("max_busbw").is_not_null())
+    largest = measured.filter(pl.col("last_size") == pl.col("last_size").max().over("collective", "nranks", "hosts"))
+    runs = largest.unique(["collective", "nranks", "hosts"], keep="first", maintain_order=True)
+    is_large = pl.col("last_size") >= LARGE
+    return (runs.filter(is_large) if runs.filter(is_large).height else runs).to_dicts()
 
 
 def reached(row: Row) -> str:

@@ -222,9 +222,9 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
 
 def _reached(report: Report) -> list[RenderableType]:
     """Say what benchmarks without a finding reached, and what hosts of their kind reach."""
-    from ncclforensics.views.text_benchmarks import reached  # the screen of a hang does without
+    from ncclforensics.views.text_benchmarks import decisive_runs, reached  # the screen of a hang does without
 
-    rows = report.run["benchmark"].to_dicts()
+    rows = decisive_runs(report.run["benchmark"])
     texts = [Text(f"{text}.", "bold") for row in rows[:MOST_LINES] if (text := reached(row))]
     return [Text(""), *texts] if texts else []
 
