@@ -155,7 +155,8 @@ def _is_judged(report: Report, findings: Sequence[Finding]) -> bool:
     from ncclforensics.rules.finding import Category
 
     is_incomplete = any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in findings)
-    return not is_incomplete and any(rule.of and has_rows(report.run, rule) for rule in report.rules)
+    judging = (rule for rule in report.rules if rule.of and rule.category is not Category.INCOMPLETE_EVIDENCE)
+    return not is_incomplete and any(has_rows(report.run, rule) for rule in judging)
 
 
 def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False, asks_for_hang: bool = False) -> Exit:

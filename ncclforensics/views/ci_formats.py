@@ -15,7 +15,7 @@ from ncclforensics.frames.protocol import has_rows
 from ncclforensics.report.build import Report
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.without_job import reason_without_job, verdict_without_job
-from ncclforensics.rules.finding import Finding, Severity
+from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import Rule
 from ncclforensics.views.json_report import dump_json
 
@@ -48,7 +48,8 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
     slow = slow_answer(report)
     is_slow = slow is not None and slow.is_actionable and Severity.WARNING in failing
     is_open = slow is not None and slow.verdict is SlowKind.UNDECIDABLE
-    has_data = any(rule.of and rule.name not in idle for rule in report.rules)
+    judging = [rule for rule in report.rules if rule.of and rule.category is not Category.INCOMPLETE_EVIDENCE]
+    has_data = any(rule.name not in idle for rule in judging)
     is_judged = report.is_about_slow or (not report.verdicts and has_data)
     errors = len(report.defects) + len(undecided) * (not is_judged) + (is_open and report.is_about_slow)
     tests = len(findings_of) + len(report.defects) + len(undecided) + (slow is not None)
