@@ -110,10 +110,30 @@ def test_no_rule_matches_the_example_of_a_later_rule() -> None:
                 assert is_apart or rival.priority < owner.priority, f"{rival.frame} has a line of {frame}: {text}"
 
 
-def test_every_line_that_matches_contains_the_anchor() -> None:
+def test_every_line_that_matches_contains_the_anchor_and_a_word() -> None:
     for shape in SHAPES:
         for example, pattern in product(shape.examples, shape.patterns):
-            assert pattern.anchor in example or not re.search(pattern.regex, example)
+            is_selected = pattern.anchor in example and any(word in example for word in pattern.words)
+            assert is_selected or not re.search(pattern.regex, example)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ('"rank " COUNT', ("rank ",)),
+        ('("failed" | "refused") ": " COUNT', ("failed", "refused")),
+        ('("failed" | COUNT) ": " COUNT', (": ",)),
+        ('("failed" | "refused")? COUNT', ("",)),
+        ('COUNT ("failed" | "refused")+', ("failed", "refused")),
+        ('KIND " " COUNT', ("START", "END")),
+    ],
+)
+def test_a_pattern_has_the_words_of_which_a_line_has_one(
+    rule: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shape,) = loaded(monkeypatch, tmp_path, f'spoken: {rule}\nCOUNT: INT\nKIND: "START" | "END"\n')
+
+    assert shape.patterns[0].words == words
 
 
 def test_every_pattern_compiles_and_fills_its_columns() -> None:

@@ -151,6 +151,7 @@ class _Piece:
     column: str = ""
     starts: tuple[str, ...] = ("",)  # literals; every matching text begins with one of them
     is_only_starts: bool = False  # matches exactly these literals
+    words: tuple[str, ...] = ("",)  # literals; one of them stands in every matching text
 
 
 class _AlternativeCompiler:
@@ -172,7 +173,7 @@ class _AlternativeCompiler:
         piece = self._piece(alternative, inside=None)
         anchor = piece.anchor or piece.shared_anchor
         columns, suffixes = tuple(self._columns), dict(self._suffixes([alternative]))
-        return Pattern(form, f"^{piece.regex}$", anchor, columns, piece.is_open, suffixes)
+        return Pattern(form, f"^{piece.regex}$", anchor, piece.words, columns, piece.is_open, suffixes)
 
     def _suffixes(self, nodes: list[object]) -> Iterator[tuple[str, Suffix]]:
         """The part rules that an alternative begins with, outermost first, each with what follows it."""
@@ -189,6 +190,7 @@ class _AlternativeCompiler:
                     "columns": compiler._columns,
                     "starts": list(piece.starts),
                     "anchor": piece.anchor or piece.shared_anchor,
+                    "words": list(piece.words),
                 },
             )
             if len(parts := self._definitions[name].tree.children) == 1:
@@ -245,30 +247,17 @@ class _AlternativeCompiler:
             case "expansions":
                 return _choice([self._piece(child, inside) for child in children])
             case "maybe":
-                inner = self._piece(children[0], inside)
-                starts = ("", *inner.starts)
-                return _Piece(
-                    f"(?:{inner.regex})?",
-                    is_open=inner.is_open,
-                    is_optional=True,
-                    starts=starts,
-                    is_only_starts=inner.is_only_starts,
-                )
+                return _optional(self._piece(children[0], inside), "?")
             case "expr":
                 return self._repeated(children, inside)
         raise GrammarError(f"{self._rule}: `{node.data}` cannot become a line pattern")
 
     def _repeated(self, children: list[object], inside: str | None) -> _Piece:
         inner, operator = self._piece(children[0], inside), str(children[1])
-        if len(children) == 2 and operator in ("?", "*", "+"):
-            starts = inner.starts if operator == "+" else ("", *inner.starts)
-            return _Piece(
-                f"(?:{inner.regex}){operator}",
-                is_open=inner.is_open,
-                is_optional=operator != "+",
-                starts=starts,
-                is_only_starts=inner.is_only_starts and operator == "?",
-            )
+        if len(children) == 2 and operator == "+":
+            return _Piece(f"(?:{inner.regex})+", is_open=inner.is_open, starts=inner.starts, words=inner.words)
+        if len(children) == 2 and operator in ("?", "*"):
+            return _optional(inner, operator)
         raise GrammarError(f"{self._rule}: repetition `{operator}` is not supported")
 
     def _symbol(self, symbol: object, inside: str | None) -> _Piece:
@@ -279,9 +268,7 @@ class _AlternativeCompiler:
             raise GrammarError(f"{self._rule}: `{name}` refers to itself, a line pattern cannot")
         definition = self._definitions[name]
         self._expanding.append(name)
-        is_column = (
-            definition.is_term and inside is None and not name.startswith("_")
-        )  # the same for imported terminals
+        is_column = definition.is_term and inside is None and not name.startswith("_")  # so are imported terminals
         if definition.is_term:  # which is the same wherever it stands
             definition.piece = definition.piece or self._piece(definition.tree, name)
         piece = definition.piece or self._piece(definition.tree, inside)
@@ -304,6 +291,7 @@ class _AlternativeCompiler:
             column=column,
             starts=piece.starts,
             is_only_starts=piece.is_only_starts,
+            words=piece.words,
         )
 
     def _literal(self, token: Token) -> _Piece:
@@ -317,13 +305,7 @@ class _AlternativeCompiler:
             return _Piece(f"(?:{body})" if "|" in body else body)
         if token.type == "STRING":
             text = str(ast.literal_eval(str(token)))
-            return _Piece(
-                _quoted(text),
-                text,
-                text,
-                starts=(text[:MAX_START_LENGTH],),
-                is_only_starts=len(text) <= MAX_START_LENGTH,
-            )
+            return _text(_quoted(text), text)
         raise GrammarError(f"{self._rule}: {token.type} cannot become a line pattern")
 
 
@@ -366,13 +348,16 @@ def _quoted(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\.+*?()|[]{}^$#&-~" else c for c in text)
 
 
+def _text(regex: str, text: str) -> _Piece:
+    start, is_only_start = text[:MAX_START_LENGTH], len(text) <= MAX_START_LENGTH
+    return _Piece(regex, text, text, starts=(start,), is_only_starts=is_only_start, words=(text,))
+
+
 def _sequence(pieces: list[_Piece]) -> _Piece:
     regex = "".join(piece.regex for piece in pieces)
     if all(piece.literal is not None for piece in pieces):
         text = "".join(piece.literal or "" for piece in pieces)
-        return _Piece(
-            regex, text, text, starts=(text[:MAX_START_LENGTH],), is_only_starts=len(text) <= MAX_START_LENGTH
-        )
+        return _text(regex, text)
     runs, run = [""], ""
     for piece in pieces:
         run = run + piece.literal if piece.literal is not None else ""
@@ -384,7 +369,19 @@ def _sequence(pieces: list[_Piece]) -> _Piece:
             break
     shared_anchor = max((piece.shared_anchor for piece in pieces), key=len)
     starts, is_only_starts = _starts(pieces)
-    return _Piece(regex, None, max(runs, key=len), shared_anchor, is_open, starts=starts, is_only_starts=is_only_starts)
+    anchor = max(runs, key=len)
+    words = max([(anchor,), *(piece.words for piece in pieces)], key=lambda words: min(map(len, words)))
+    return _Piece(regex, None, anchor, shared_anchor, is_open, False, "", starts, is_only_starts, words)
+
+
+def _optional(piece: _Piece, operator: str) -> _Piece:
+    return _Piece(
+        f"(?:{piece.regex}){operator}",
+        is_open=piece.is_open,
+        is_optional=True,
+        starts=("", *piece.starts),
+        is_only_starts=piece.is_only_starts and operator == "?",
+    )
 
 
 def _choice(pieces: list[_Piece]) -> _Piece:
@@ -396,4 +393,7 @@ def _choice(pieces: list[_Piece]) -> _Piece:
     if len(starts) > MAX_STARTS:
         starts, is_only_starts = ("",), False
     is_open = any(piece.is_open for piece in pieces)
-    return _Piece(f"(?:{regex})", is_open=is_open, starts=starts, is_only_starts=is_only_starts)
+    words = tuple(dict.fromkeys(word for piece in pieces for word in piece.words))
+    if "" in words or len(words) > MAX_STARTS:
+        words = ("",)
+    return _Piece(f"(?:{regex})", is_open=is_open, starts=starts, is_only_starts=is_only_starts, words=words)

@@ -38,6 +38,7 @@ class Candidate:
     columns: Sequence[str]
     starts: Sequence[str]
     anchor: str
+    words: Sequence[str]
 
     @property
     def has_literal_start(self) -> bool:
@@ -298,7 +299,9 @@ class Dialect:
         for bit, prefix in enumerate(self.prefixes):
             if suffix := pattern.suffixes.get(prefix.frame):
                 return Candidate(number, shape, pattern, prefix.frame, 1 << bit, **suffix)
-        return Candidate(number, shape, pattern, "", 0, pattern.regex, pattern.columns, [""], pattern.anchor)
+        return Candidate(
+            number, shape, pattern, "", 0, pattern.regex, pattern.columns, [""], pattern.anchor, pattern.words
+        )
 
     @cached_property
     def template(self) -> Template:

@@ -220,8 +220,8 @@ def _shape(
     return Shape(frame, grammar, compiled, column_types, tuple(examples), needs, priority)
 
 
-def _pattern(columns: Iterable[str], **rest: Any) -> Pattern:
-    return Pattern(columns=tuple(columns), **rest)
+def _pattern(columns: Iterable[str], words: Iterable[str], **rest: Any) -> Pattern:
+    return Pattern(columns=tuple(columns), words=tuple(words), **rest)
 
 
 def place_of_rule(shape: Shape) -> str:

@@ -20,6 +20,7 @@ class Suffix(TypedDict):
     columns: list[str]
     starts: list[str]  # literals; every matching text begins with one of them
     anchor: str  # a literal in every matching text; empty if there is none
+    words: list[str]  # literals; one of them stands in every matching text
 
 
 class Pattern(NamedTuple):
@@ -28,6 +29,7 @@ class Pattern(NamedTuple):
     form: str
     regex: str
     anchor: str  # a literal in every matching line; empty if there is none
+    words: tuple[str, ...]  # literals; one of them stands in every matching line
     columns: tuple[str, ...]
     is_open: bool  # ends with a value that would still match if the line were cut inside it
     suffixes: Mapping[str, Suffix]  # by the prefix rules it begins with, outermost first

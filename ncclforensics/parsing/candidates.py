@@ -12,7 +12,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import FIELDS, Candidate, Dialect, anchors
 
 KEY = 20  # characters of a body by which it is looked up
-FEW = 64  # texts; searching so few for a literal is faster than compiling a pattern
+FEW = 64  # texts; searching so few for literals is faster than compiling a pattern
 MANY = 50_000  # texts matched at once
 LAST = "\U0010ffff"
 AS_WRITTEN = pl.QueryOptFlags.none()
@@ -147,9 +147,15 @@ def _by_start(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[
             low, high = bisect_left(keys, start[:KEY]), bisect_left(keys, start[:KEY] + LAST)
             if low < high:
                 rows.append(in_order.slice(ends[low], ends[high] - ends[low]))
-        part = rows[0] if len(rows) == 1 else pl.concat(rows) if rows else in_order.clear()
-        if part.height > FEW or any(candidate.anchor in text for text in part["_text"]):
-            yield candidate, part
+        if rows and _have_words(rows, candidate):
+            yield candidate, rows[0] if len(rows) == 1 else pl.concat(rows)
+
+
+def _have_words(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
+    """Whether a text has a word that the candidate requires; of many texts, some may."""
+    if sum(part.height for part in parts) > FEW:
+        return True
+    return any(word in text for part in parts for text in part["_text"] for word in candidate.words)
 
 
 def _by_anchor(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
@@ -168,7 +174,11 @@ def _by_anchor(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator
         rows = pl.concat(found).group_by("anchor").agg(first)
         places = dict(zip(rows["anchor"], rows["place"], strict=True))
     for candidate in candidates:
-        if not candidate.anchor:  # free text: matches only after its own prefix
-            yield candidate, table.filter(pl.col("_kind") & candidate.prefix_bit > 0) if candidate.prefix_bit else table
-        elif candidate.anchor in places:
-            yield candidate, table[places[candidate.anchor]]
+        if candidate.anchor:
+            part = table[places[candidate.anchor]] if candidate.anchor in places else None
+        elif candidate.prefix_bit:  # free text: matches only after its own prefix
+            part = table.filter(pl.col("_kind") & candidate.prefix_bit > 0)
+        else:
+            part = table
+        if part is not None and _have_words([part], candidate):
+            yield candidate, part

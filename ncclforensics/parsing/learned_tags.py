@@ -60,7 +60,7 @@ def learn_tag(texts: pl.Series, known: Iterable[Pattern] = ()) -> Pattern | None
         name for name in (RANK, REST) if name == REST or any(f"<{RANK}>" in regex for regex in alternatives)
     )
     regex = f"^(?:{'|'.join(alternatives)})(?P<{REST}>.*)$"
-    return Pattern(LEARNED, regex, "", columns, is_open=False, suffixes={})
+    return Pattern(LEARNED, regex, "", ("",), columns, is_open=False, suffixes={})
 
 
 def may_show_tag(text: pl.Expr) -> pl.Expr:
