@@ -21,6 +21,7 @@ from ncclforensics.report.build import Report
 from ncclforensics.rules import registry as rules
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
 from tests import budget, incidents
+from tests.distributions import BUILD, tried
 from tests.real_logs import CORPUS
 
 # The time an example takes is the machine's affair; the same ones are drawn every time, so that a run can be repeated.
@@ -75,8 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
         if "shape" in params:
             item.add_marker(pytest.mark.xdist_group(params["shape"].grammar))
-        if "large" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("large"))
+        for fixture in {"large", "distributions"} & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.xdist_group(fixture))
 
 
 def _drawn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -157,6 +158,15 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Report:
     fault = Fault(FaultKind.LAGGING, (137, 400), "tp", None)
     generate(Plan(nodes=64, tp=8, layers=1, steps=1, channels=1, finish=Finish.KILLED, fault=fault), folder)
     return analyze([str(folder)])
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    done = tried([*BUILD, folder], incidents.ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
 @pytest.fixture(scope="session")

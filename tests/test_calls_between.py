@@ -103,7 +103,7 @@ def test_every_line_that_creates_or_ends_a_communicator_names_it_as_a_call_does(
     assert all(CALL.around[POINTER][0] in example for example in shape.examples)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("handling", [(), (Handling.KUBECTL,), (Handling.JSON_LINES,)])
 def test_only_the_logs_of_the_named_rank_and_two_others_are_read_whole(
     handling: tuple[Handling, ...], tmp_path: Path
@@ -316,7 +316,7 @@ def with_ends_kept(paths: list[str], monkeypatch: pytest.MonkeyPatch, calls: int
     return build_report(run, rules=select_rules(everything=True))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.OTHER_COUNT, FaultKind.RECV_NEVER_POSTED])
 @pytest.mark.parametrize("layout", Layout)
 def test_a_full_read_keeps_the_calls_at_both_ends_of_each_process(

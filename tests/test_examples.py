@@ -94,12 +94,11 @@ def run_step(step: dict[str, Any], folder: Path, environment: dict[str, str]) ->
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Path:
+def workplace(tmp_path: Path, distributions: Path) -> Path:
     """A checkout with the wheel where the workflow expects it."""
     wheel = tmp_path / WORKFLOW["env"]["WHEEL"]
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", wheel.parent]
-    subprocess.run([*build, ROOT], check=True)
-    assert wheel.exists(), "the file is named as `make wheel` names it"
+    wheel.parent.mkdir()
+    shutil.copy(distributions / wheel.name, wheel)  # the file is named as `make wheel` names it
     return tmp_path
 
 

@@ -43,7 +43,7 @@ def judged(folder: Path) -> PrintedReport:
     return analyze(folder, full=True, everything=True, select=categories)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("fault", list(FabricFault))
 def test_a_simulated_fault_of_a_fabric_is_named_and_nothing_else(fault: FabricFault, tmp_path: Path) -> None:
     fabric = simulated_fabric(24, 4, fault, seed=7)

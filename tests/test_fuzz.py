@@ -31,7 +31,7 @@ FEW = (
 )
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_broke_once_breaks_no_more(case: Path) -> None:
     ways = (case / "ways.txt").read_text(encoding="utf-8").split() if (case / "ways.txt").exists() else []
@@ -49,6 +49,7 @@ def test_hostile_inputs_of_every_kind_are_survived(target: str, tmp_path: Path) 
     check_all(tmp_path / "in", ["hang"])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("grammar", "place"),
     [("channel", 0), ("job", None), ("journal", None), ("launcher", 1), ("operation", 0)],

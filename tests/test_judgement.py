@@ -16,7 +16,7 @@ from ncclforensics.analyses.verdict.vocabulary import Certainty, Kind
 from ncclforensics.analyses.verdict.wording import CLAIMS
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
 from ncclforensics.views import json_report, text_report
-from tests.incidents import HANGS, Incident, Json, answer
+from tests.incidents import HANGS, Incident, Json, answer, checked
 from tests.source import MODULES
 
 LAGGING = "one-rank-stops-before-an-allreduce"
@@ -26,6 +26,7 @@ KERNEL_OF_ANOTHER_HOST = (
     f"Nov 21 03:14:16 {OTHER_HOST} kernel: Out of memory: Killed process 23904 (python) total-vm:123456kB, "
     "anon-rss:100000kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:300kB oom_score_adj:0\n"
 )
+every_hang = pytest.mark.parametrize("incident", HANGS, ids=lambda incident: incident.name)
 SAME = ("verdict", "certainty", "culprits", "operation", "explanations", "unexplained")
 
 
@@ -104,9 +105,9 @@ def test_the_rivals_of_a_verdict_are_told_with_what_contradicts_them() -> None:
     assert network["contradicted_by"][0]["path"] == "nccl_rank8.log"
 
 
-@pytest.mark.parametrize("one", HANGS[::9], ids=lambda one: one.name)
-def test_text_and_json_tell_the_same_rivals(one: Incident) -> None:
-    said = answer(one)
+@every_hang
+def test_text_and_json_tell_the_same_rivals(incident: Incident) -> None:
+    said = answer(incident)
     text = " ".join(text_report.text(said.report, width=2000, verbose=True).split())
 
     for job in said.jobs:
@@ -143,10 +144,9 @@ def test_a_failure_that_the_answer_does_not_bring_about_is_told_and_is_no_cause(
     assert "Cause (" not in text
 
 
-def test_what_follows_from_the_answer_is_not_called_unexplained() -> None:
-    for one in HANGS[::6]:
-        for job in answer(one).jobs:
-            assert job["unexplained"] == [], one.name
+@every_hang
+def test_what_follows_from_the_answer_is_not_called_unexplained(incident: Incident) -> None:
+    assert [job["unexplained"] for job in answer(incident).jobs if job["unexplained"]] == []
 
 
 # Evidence of others.
@@ -188,8 +188,7 @@ def test_other_names_of_hosts_processes_and_pointers_change_only_these(tmp_path:
         assert after[name] == before[name]
 
 
-def test_hang_and_check_are_equally_sure() -> None:
-    for one in HANGS[::12]:
-        asked = json_report.as_object(analyze([str(one.folder / name) for name in one.logs]))
-        checked = json_report.as_object(analyze([str(one.folder / name) for name in one.logs], everything=True))
-        assert checked["hang"]["certainty"] == asked["hang"]["certainty"], one.name
+@pytest.mark.one_in(30)
+@every_hang
+def test_hang_and_check_are_equally_sure(incident: Incident) -> None:
+    assert checked(incident).json["hang"]["certainty"] == incident.answer().json["hang"]["certainty"]

@@ -46,7 +46,7 @@ def judged(folder: Path) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("fault", "of", "at", "expected"),
     [
@@ -70,7 +70,7 @@ def test_a_kill_is_certain_at_the_time_of_the_run_alone(
     assert (found["verdict"], found["certainty"], found["culprits"]) == expected
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("line", "rule", "at", "certainty"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import filecmp
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -16,28 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.distributions import BUILD, tried
+
 ROOT = Path(__file__).parents[1]
-
-
-def tried(command: list[str | Path], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | variables
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
-BUILD: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
-
-
-# One process builds what they share.
-pytestmark = pytest.mark.xdist_group("packaging")
-
-
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution, and the wheel that is built from it."""
-    folder = tmp_path_factory.mktemp("dist")
-    done = tried([*BUILD, folder], ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def reversed_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pl.DataFrame, "unique", unique_reversed)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "case", CASES, ids=lambda folder: folder.parent.name if folder.name == "inputs" else folder.name
 )

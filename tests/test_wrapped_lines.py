@@ -146,7 +146,7 @@ STATUS = (
 )
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("width", [60, 100, 165, 200, 280, 400])
 @pytest.mark.parametrize(
     "form", ["│ {:<{}} │", "> {:.{}}", "    {:.{}}", "{:.{}}"], ids=["box", "quote", "indent", "plain"]
