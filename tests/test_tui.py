@@ -280,6 +280,21 @@ def test_the_table_of_ranks_sorts_and_filters() -> None:
     walk(LoadedApp(of(LAGGING)), steps)
 
 
+def test_the_table_of_ranks_shows_when_each_made_its_last_call() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("2", "v")
+        await pilot.pause()
+        table = app.screen.query_one(RankTable)
+        while table.columns[table.sorted_by].title != "last call at":
+            await pilot.press("s")
+        times = [row.last_time for row in table.rank_rows if row.last_time is not None]
+        assert len(times) == 6
+        assert times == sorted(times)
+        assert f"{times[0]:%H:%M:%S}." in text_of(app)
+
+    walk(LoadedApp(of(TIMED)), steps, (120, 24))
+
+
 def test_a_difference_is_marked_where_it_is() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("3")

@@ -18,6 +18,7 @@ from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 if TYPE_CHECKING:
     from ncclforensics.tui.content.ranks import RankRow
 
+OF_TIME = ("lag", "last call at")  # columns that are left out where lines have no times
 LONGEST_CELL = 28  # characters of a host or a state
 GAP = "  "
 
@@ -35,6 +36,14 @@ class Column:
 
 def _state(rank_row: RankRow) -> str:
     return str(rank_row.state).partition(":")[0]
+
+
+def _time_text(rank_row: RankRow) -> str:
+    return "" if rank_row.last_time is None else rank_row.last_time.time().isoformat("milliseconds")
+
+
+def _moment(rank_row: RankRow) -> str | None:
+    return None if rank_row.last_time is None else rank_row.last_time.isoformat()
 
 
 def _place_of_state(rank_row: RankRow) -> int:
@@ -60,6 +69,7 @@ COLUMNS = (
         "warnings", lambda row: str(row.warnings or ""), lambda row: row.warnings,
         is_figure=True, is_descending=True,
     ),
+    Column("last call at", _time_text, _moment),
     Column("last call", lambda row: row.last_call, lambda row: row.last_call),
 )  # fmt: skip
 
@@ -88,11 +98,9 @@ class RankTable(VirtualRows):
         return self.rank_rows[self.cursor_row] if self.cursor_row < self.rows else None
 
     def fill(self, rank_rows: list[RankRow]) -> None:
-        """Show these ranks; a column that is empty for all of them is left out."""
+        """Show these ranks; a column of times that is empty for all of them is left out."""
         current, title = self.rank_row, self.columns[self.sorted_by].title
-        self.columns = [
-            column for column in COLUMNS if column.title != "lag" or any(row.lag is not None for row in rank_rows)
-        ]
+        self.columns = [column for column in COLUMNS if column.title not in OF_TIME or any(map(column.text, rank_rows))]
         self.sorted_by = next((i for i, column in enumerate(self.columns) if column.title == title), 0)
         self._widths = [
             min(LONGEST_CELL, max([len(column.title) + 1, *(len(column.text(row)) for row in rank_rows)]))

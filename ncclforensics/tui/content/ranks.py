@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 import polars as pl
 
 from ncclforensics.analyses.hang.rank_stacks import stacks_in
+from ncclforensics.analyses.job.calls.shown_calls import LAST
 from ncclforensics.analyses.verdict.sources.stacks import place_text
 from ncclforensics.data.names import printable
 from ncclforensics.frames.protocol import Frames
@@ -55,6 +57,7 @@ class RankRow:
     missing_calls: int | None = None  # collectives fewer than the furthest rank of a communicator, where that is most
     lag: float | None = None  # seconds after the median of the ranks of a call; median over its calls
     warnings: int = 0  # lines with a warning that its process printed
+    last_time: datetime | None = None  # of its last call, by the clock of its host, where calls have times
 
     @property
     def key(self) -> tuple[int, int | None, int | None]:
@@ -87,6 +90,7 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
     begins = {row["rank_id"]: citer.cite(row["source"], row["line"]) for row in first.to_dicts()}
     stacks = {stack.rank_id: stack for stack in stacks_in(run["rank_stack"])}
     missing_calls, lags, warnings = _missing_calls(run), _lags(run), _warnings(run)
+    last_times = _last_times(run)
     rank_rows = []
     for row in run["rank"].sort("job", "rank", nulls_last=True).to_dicts():
         rank_id, call, stack = row["rank_id"], last.get(row["rank_id"]), stacks.get(row["rank_id"])
@@ -108,6 +112,7 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
                 citer.cite(*place) if place else begins.get(rank_id),
                 _exit_text(process_exits[rank_id]) if rank_id in process_exits else "",
                 missing_calls.get(rank_id), lags.get(rank_id), warnings.get((row["host"], row["pid"]), 0),
+                last_times.get(rank_id),
             )
         )  # fmt: skip
     absent = [
@@ -135,6 +140,12 @@ def _missing_calls(run: Frames) -> dict[int, int]:
 def _lags(run: Frames) -> dict[int, float]:
     """Rank id -> the median of its lags in seconds, where calls have times."""
     return dict(run["lag"].group_by("rank_id").agg(pl.col("lag").median()).iter_rows())
+
+
+def _last_times(run: Frames) -> dict[int, datetime]:
+    """Rank id -> the time of its last call."""
+    last = run["timeline"].filter(pl.col("what") == LAST)
+    return dict(last.select("rank_id", "time").iter_rows())
 
 
 def _warnings(run: Frames) -> dict[tuple[str, int], int]:
