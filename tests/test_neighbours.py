@@ -8,6 +8,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
+from tests.incidents import INCIDENTS
 
 BARRIER = "DeepEP timeout check failed: rank = {rank}, thread = {peer}, value = {value})"
 UCX = "[1772448297.628067] [gpu-a012:41887:0]      ib_mlx5_dv.c:452  UCX  {level}   creating a queue failed on mlx5_1"
@@ -158,3 +159,13 @@ def test_a_lost_peer_that_a_warning_names_is_not_called_unknown(tmp_path: Path) 
     unnamed = reported(ASYNC.format(warning=""), tmp_path).findings
 
     assert [finding.ranks for finding in unnamed if finding.rule == "remote-error-returned"] == [[4]]
+
+
+def test_a_listing_of_processes_names_the_rank(tmp_path: Path) -> None:
+    logs = INCIDENTS / "one-rank-stops-before-an-allreduce"
+    (tmp_path / "ps.txt").write_text("    PID STAT WCHAN            COMMAND\n  23904 Dl   folio_wait_bit   python3\n")
+    report = analyze([logs, tmp_path / "ps.txt"])
+
+    (found,) = [finding for finding in report.findings if finding.rule == "process-states"]
+    assert (found.ranks, found.title.partition(":")[0]) == ([11], "rank 11")
+    assert report.verdicts[0].verdict == "lagging-ranks"

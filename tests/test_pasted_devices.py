@@ -50,11 +50,24 @@ PFC = """=== leaf-4 2026-03-02 {time} ===
 ---------  ------  ------  ------  -----------  ------  ------  ------  ------
 Ethernet0       0       0       0  {frames}       0       0       0     N/A
 """
+HFI1 = """=== gpu-a012 2026-03-02 {time} ===
+/sys/class/infiniband/hfi1_0/hw_counters/DcTxReplay:{count}
+/sys/class/infiniband/hfi1_0/ports/1/hw_counters/RcTimeOut:{count}
+/sys/class/infiniband/hfi1_0/ports/1/hw_counters/SwLinkDown,32:0
+"""
 NO_ACCESS = "Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P test failed."
 SHOWN = {
     "efa-gave-up-reads": (
         "rdma_read_wr_err :411\nretrans_timeout_events :0\ntx_bytes :71211\n",
         [("ctr-need-delta", "info", "1 port has counted errors, at an unknown time")],
+    ),
+    "hfi1-got-no-answers": (
+        "".join(HFI1.format(time=time, count=count) for time, count in (("10:00:00", 0), ("11:00:00", 4000))),
+        [("ctr-roce-loss", "warning", "RDMA packets were lost at gpu-a012 hfi1_0 port 1")],
+    ),
+    "hfi1-got-answers": (
+        "".join(HFI1.format(time=time, count=0) for time in ("10:00:00", "11:00:00")),
+        [],
     ),
     "efa-gave-up-nothing": ("rdma_read_wr_err :0\nretrans_timeout_events :0\ntx_bytes :71211\n", []),
     "a-link-of-one-lane": (
@@ -113,7 +126,7 @@ SHOWN = {
     "a-tuner-knows-its-table": (TUNER.format(name="nvls_tree"), []),
     "ps-shows-a-process-that-waits-in-the-kernel": (
         "    PID STAT WCHAN                          COMMAND\n  41887 Dl   folio_wait_bit_common          python3\n",
-        [("stated-failure", "warning", "process 41887: ps found a process in state D")],
+        [("process-states", "warning", "process 41887: waits in the kernel, and cannot be interrupted (state D)")],
     ),
     "ps-shows-a-process-that-sleeps": (
         "    PID STAT WCHAN                          COMMAND\n  41887 Sl   futex_wait_queue               python3\n",
@@ -121,7 +134,7 @@ SHOWN = {
     ),
     "ps-shows-a-process-that-ended": (
         "alice      41888   41801  0 10:01 ?        00:31:02 [python3] <defunct>\n",
-        [("stated-failure", "warning", "process 41888: ps found a process that ended")],
+        [("process-states", "warning", "process 41888: ended, and its parent has not noticed")],
     ),
     "ethtool-picks-without-an-interface": (
         "     rx_discards_phy: 1201\n     link_down_events_phy: 2\n",

@@ -38,7 +38,14 @@ OF_OMNI_PATH = {
     "Xmit Wait": "port_xmit_wait",
     "Uncorrectable Errors": "unrecoverable_err",
 }
-OF_HFI1 = {"local_link_integrity_errors": REPLAYS}  # below `counters`
+# Below `counters` and `hw_counters` of hfi1 (Linux, drivers/infiniband/hw/hfi1/chip.c); others repeat `counters`.
+OF_HFI1 = {
+    "local_link_integrity_errors": REPLAYS,
+    "RcTimeOut": "local_ack_timeout_err",
+    "RcSeqNak": "packet_seq_err",
+    "RnrNak": "rnr_nak_retry_err",
+    "DcUnctblErr": "unrecoverable_err",
+}
 
 # Names of node_exporter, without `_total`, and the names of Linux. Its data counters are in bytes already.
 EXPORTED = {
