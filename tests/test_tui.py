@@ -1182,6 +1182,27 @@ def test_lazily_connected_ranks_are_joined_by_their_devices() -> None:
     assert pairs == {(rank, (rank + 1) % 8): "P2P/CUMEM" for rank in range(8)}
 
 
+def test_without_colours_nothing_is_dark_on_dark() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        for number in range(1, len(TITLES) + 1):
+            await pilot.press(str(number))
+            await pilot.pause()
+            styles = [part.style for strip in app.screen._compositor.render_strips() for part in strip]
+            colours = {colour.name for style in styles if style for colour in (style.color, style.bgcolor) if colour}
+            assert colours <= {"default"}
+
+    walk(LoadedApp(of(LAGGING)), steps)  # NO_COLOR is set
+
+
+def test_the_picture_in_the_readme_is_the_screen_as_it_is(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "Culprits" in text_of(app))
+        golden(SCREENS.parents[1] / "docs" / "tui.svg", app.export_screenshot(title="ncclforensics tui"))
+
+    monkeypatch.delenv("NO_COLOR")
+    walk(LoadedApp(of(LAGGING)), steps, (120, 36))
+
+
 def test_the_documents_show_the_screen_as_it_is(golden: Golden) -> None:
     """The screen itself is compared by `test_every_screen_is_as_recorded`, which runs before."""
     shown = (SCREENS / "80x24" / "incident.txt").read_text(encoding="utf-8")

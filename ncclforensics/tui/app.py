@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
@@ -99,7 +100,8 @@ class Forensics(App[None]):
     ]
 
     def __init__(self, request: Request) -> None:
-        super().__init__()
+        # Without colours Textual would turn those of its themes into greys, a dark red into black.
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self._request = request
         self.content: RunContent | None = None
         self.opened_pages: list[Page] = []  # screens that have been shown
