@@ -121,7 +121,13 @@ SHOWN = {
     ),
     "a-tuner-does-not-know-an-algorithm": (
         TUNER.format(name="Ring"),
-        [("stated-failure", "warning", "a row of a tuner's table has a name that the plugin does not know")],
+        [
+            (
+                "tuner-table-unused",
+                "warning",
+                "the table of a tuner plugin has rows with names that the plugin does not know",
+            )
+        ],
     ),
     "a-tuner-knows-its-table": (TUNER.format(name="nvls_tree"), []),
     "ps-shows-a-process-that-waits-in-the-kernel": (

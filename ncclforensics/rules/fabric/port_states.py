@@ -99,18 +99,19 @@ def ctr_port_down_with_link(port_state: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.LINK_ERROR, Severity.WARNING, of=("port_state",))
 def ctr_all_ports_down(port_state: pl.DataFrame) -> Iterator[Finding]:
-    """Every port that a host's list shows is down, or the one port that a tool was asked for.
+    """Every port that a host's list shows is down, or the port that a tool was asked for is switched off.
 
     Means: over these ports nothing can be sent, so that NCCL finds no device there and falls back to sockets, or fails.
     Polling: no cable, or the other end does not answer; Disabled: switched off, at this end.
-    Not when: some port of the list is active, then others may be unused; the list is of switches, or of a fabric; the
-    physical link is up, which is a finding of its own.
+    Not when: some port of the list is active, then others may be unused; the list is of switches, or of a fabric; a
+    port of a switch has no cable; the physical link is up, which is a finding of its own.
     Do: look at the cable and at the other end (iblinkinfo); mlxlink -d DEVICE; for Disabled ibportstate LID PORT
     enable, or ip link set INTERFACE up.
     Sources: InfiniBand specification, port states; rdma-core ibstat.
     """
     is_asked = pl.col("device").is_null() & pl.col("guid").is_null() & pl.col("lid").is_not_null()  # ibportstate
-    of_hosts = port_state.filter((pl.col("device").is_not_null() | is_asked) & pl.col("state").is_not_null())
+    is_off = is_asked & (pl.col("physical_state") == "Disabled")
+    of_hosts = port_state.filter((pl.col("device").is_not_null() | is_off) & pl.col("state").is_not_null())
     asked = pl.when(is_asked).then(pl.format("LID {} port {}", "lid", "port"))
     station = pl.coalesce(asked, "host", pl.col("source").cast(pl.String))
     for _, rows in of_hosts.with_columns(station=station).group_by("station", maintain_order=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import count_of
 from ncclforensics.data.tuning import OWN_PER_RANK, READ_BY_ALL, SLOWING
 from ncclforensics.data.variable_catalogue import variable
 from ncclforensics.frames.columns import OWNER, text_of
@@ -146,3 +147,30 @@ def env_value_refused(setting_refused: pl.DataFrame, rank: pl.DataFrame) -> Iter
         yield group_finding(
             rows, rank, f"NCCL rejected {row['variable']}{given} on {{processes}}", detail, "certain", role=Role.CONTEXT
         )
+
+
+TABLES = {
+    "absent": "NCCL's tuner plugin did not find its table of choices, and changes nothing",
+    "empty": "NCCL's tuner plugin found no row in its table of choices, and changes nothing",
+    "name": "the table of a tuner plugin has rows with names that the plugin does not know",
+    "short": "the table of a tuner plugin has rows with fewer than eight fields, which it leaves out",
+}
+
+
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("tuner_table", "tuner_fault"))
+def tuner_table_unused(tuner_table: pl.DataFrame, tuner_fault: pl.DataFrame) -> Iterator[Finding]:
+    """NCCL's example of a tuner plugin does not use its table of choices, or reads a row of it otherwise than meant.
+
+    Means: NCCL chooses algorithm and protocol as without the table. A name that the plugin does not know it takes for
+    ring, simple or all-reduce, without a word in the log.
+    Not when: every row was read, and the log says that the plugin loaded as many.
+    Do: set NCCL_TUNER_CONFIG_FILE to the path of the table on every host; write a row as collective, bytes from and to,
+    algorithm, protocol, channels, nodes, ranks, names in lower case as the plugin's README.md lists them.
+    Sources: NCCL, plugins/tuner/example/plugin.c and README.md.
+    """
+    lines = pl.concat([tuner_table, tuner_fault], how="diagonal_relaxed").sort("source", "line")
+    for form, title in TABLES.items():
+        rows = lines.filter(text_of("form") == form)
+        if rows.height:
+            detail = f"{count_of(rows.height, 'line')}; NCCL's own choice holds"
+            yield Finding(title, detail, "certain", evidence=evidence_lines(rows.select("source", "line")))
