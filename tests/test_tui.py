@@ -33,6 +33,7 @@ from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
 from ncclforensics.simulate.fabric_text import write_fabric
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Plan
+from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
 from ncclforensics.tui import content, terminal
 from ncclforensics.tui import log as log_page
 from ncclforensics.tui.app import Forensics, Request
@@ -42,6 +43,7 @@ from ncclforensics.tui.content.call_rows import CallRows, Stretch, stretches_of
 from ncclforensics.tui.content.calls import Calls
 from ncclforensics.tui.content.connections import Connections
 from ncclforensics.tui.content.evidence import Citer
+from ncclforensics.tui.content.incident import Incident as IncidentContent
 from ncclforensics.tui.content.incident import change_of_verdict
 from ncclforensics.tui.content.logs import LineFilter
 from ncclforensics.tui.content.merged import Merger, Order
@@ -534,6 +536,21 @@ def test_a_late_rank_of_4096_is_seen_and_found() -> None:
         assert "rank 2777 on gpu-347 works" in app.page.clipboard_text()
 
     walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_what_makes_a_job_slow_and_what_was_measured_stand_first(tmp_path: Path) -> None:
+    generate_slow(SlowPlan(SlowFault.RANK, gpus_per_node=4, tp=2, rank=1), tmp_path)
+    slow, *rest = cast(
+        "IncidentContent", content.build_content(analyze(tmp_path, everything=True), is_whole=True).parts["incident"]
+    ).nodes
+    benchmark = of("a-healthy-benchmark")
+    measured = cast("IncidentContent", content.build_content(benchmark, is_whole=True).parts["incident"]).nodes
+
+    assert (slow.label, slow.severity) == ("SLOW-RANK", "warning")
+    assert slow.evidence
+    assert rest[0].label == "UNDECIDABLE"
+    assert [node.label for node in measured] == ["NO-HANG", "MEASURED"]
+    assert "such hosts reach 360 to 482 GB/s" in measured[1].title
 
 
 def test_step_lines_show_since_when_steps_take_longer(tmp_path: Path) -> None:

@@ -8,16 +8,23 @@ from itertools import groupby
 
 import polars as pl
 
+from ncclforensics.analyses.slow.answer import SlowKind
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import known, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.chain import chain
 from ncclforensics.report.next_steps import Command
-from ncclforensics.report.without_job import reason_without_job, steps_without_job
-from ncclforensics.rules.finding import Finding, Role
+from ncclforensics.report.slow import slow_answer
+from ncclforensics.report.without_job import reason_without_job, steps_without_job, verdict_without_job
+from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.tui.content.evidence import CitedLine, Citer
+from ncclforensics.views.text_benchmarks import decisive_runs, reached
 from ncclforensics.views.text_considered import considered, unexplained
+from ncclforensics.views.text_slow import sentences
 
+MOST_BENCHMARKS = 3
+OPEN = "these logs do not show whether the job hangs"
+ENDED = "nothing hangs"
 MOST_CULPRITS = 8  # the ranks screen lists all of them
 
 
@@ -98,13 +105,16 @@ def build_incident(report: Report, citer: Citer) -> Incident:
         _verdict(report, citer, row, node, consequences if not index else []) for index, row in enumerate(verdicts)
     ]
     if not verdicts:
-        sections = [
-            *_sections([("", reason_without_job(report.run))]),
-            Section("What to do", steps_without_job(report.run, report.findings)),
-        ]
+        verdict = verdict_without_job(report.run)
+        steps = steps_without_job(report.run, report.findings)
+        sections = _sections([("", reason_without_job(report.run))])
+        sections += [Section("What to do", steps)] if steps else []
         nodes.append(
-            Node("these logs do not show whether the job hangs", "UNDECIDABLE", "", sections, children=consequences)
+            Node(OPEN if verdict == "undecidable" else ENDED, verdict.upper(), "", sections, children=consequences)
         )
+    measured = [*_slow(report, citer), *_measured(report, citer)]
+    is_decided = any(row.verdict != "undecidable" for row in verdicts)
+    nodes = [*nodes, *measured] if is_decided else [*measured, *nodes]
     nodes += by_role[Role.CAUSE]
     if context:
         nodes.append(Node(f"{GROUPS[Role.CONTEXT]} ({len(context)})", "", children=context))
@@ -157,6 +167,33 @@ def _verdict(
         finding,
         list(answer.culprits),
     )
+
+
+def _slow(report: Report, citer: Citer) -> list[Node]:
+    """Return what makes the job slow, or that nothing does, where the files show steps."""
+    answer = slow_answer(report)
+    if answer is None or answer.verdict is SlowKind.UNDECIDABLE:
+        return []
+    named = {"": sentences(answer), "What to do": answer.collect}
+    sections = [Section(title, [*map(printable, texts)]) for title, texts in named.items() if texts]
+    return [
+        Node(
+            printable(answer.claim), answer.verdict.upper(), answer.certainty,
+            [*sections, Section("", ["9 shows the steps"])], [citer.cite(*place) for place in answer.evidence],
+            severity="warning" if answer.is_actionable else "",
+        )
+    ]  # fmt: skip
+
+
+def _measured(report: Report, citer: Citer) -> list[Node]:
+    """Return what benchmarks reached, unless a finding says that something is wrong."""
+    if any(finding.severity is not Severity.INFO for finding in report.findings):
+        return []
+    rows = decisive_runs(report.run["benchmark"])[:MOST_BENCHMARKS]
+    note = [Section("", ["6 shows all sizes"])]
+    return [
+        Node(printable(reached(row)), "MEASURED", "", note, [citer.cite(row["source"], row["line"])]) for row in rows
+    ]
 
 
 def _configuration(report: Report) -> Node:
