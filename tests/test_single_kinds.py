@@ -179,3 +179,9 @@ def test_a_name_that_cannot_be_looked_up_comes_before_the_exception_that_follows
     assert (
         "WARNING  (certain)  the name of a host could not be looked up: nslookup: can't resolve 'job-master-0'" in shown
     )
+
+
+def test_a_gpu_whose_address_was_cut_out_still_failed(tmp_path: Path) -> None:
+    shown, _ = _hang(tmp_path, "kernel: NVRM: Xid (PCI:...): 79, pid=4711, name=python3, GPU has fallen off the bus.\n")
+
+    assert "Xid 79, it fell off the bus" in shown

@@ -357,3 +357,17 @@ def test_a_file_of_no_known_format_is_named_as_such_with_its_first_line(tmp_path
     (finding,) = report.findings
     assert finding.title == "no NCCL lines found in these files, and no other format that is known"
     assert [report.cited(line.source, line.line)["text"] for line in finding.evidence] == ["the volume of the tank"]
+
+
+def test_a_warning_that_only_follows_is_no_reason_of_a_failed_init(tmp_path: Path) -> None:
+    echo = (
+        "gpu-a:31965:31971 [0] src/proxy.cc:1190 NCCL WARN Socket recv failed while polling for opId=0x7d9e780c40c0\n"
+        "gpu-a:31965:31971 [0] NCCL INFO src/transport.cc:45 -> 3\n"
+        "gpu-a:31965:31971 [0] NCCL INFO src/init.cc:1585 -> 3\n"
+    )
+    cause = echo.replace(
+        "Socket recv failed while polling for opId=0x7d9e780c40c0", "Cuda failure 1 'invalid argument'"
+    )
+
+    assert read(tmp_path, echo).findings[0].detail.startswith("the cited warning follows from a failure")
+    assert "follows from" not in read(tmp_path, cause).findings[0].detail

@@ -78,3 +78,36 @@ def test_a_rank_that_left_before_others_timed_out_is_named(tmp_path: Path, time:
         log.write(LEFT.format(time=time))
     findings = _of(analyze([str(tmp_path)]), "torch-rank-left-early")
     assert [finding.ranks for finding in findings] == [[0]] * is_early
+
+
+def test_an_idle_group_of_the_rank_that_timed_out_is_no_second_time_out(tmp_path: Path) -> None:
+    signal = (
+        "[rank2]:[E813 12:25:30.949 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a dump "
+        "signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last "
+        "enqueued NCCL work: 136, last completed NCCL work: 136."
+    )
+    report = _report(tmp_path, _waiting(2, guid=1))
+    with (tmp_path / "job.log").open("a") as log:
+        log.write(signal + "\n")
+
+    (with_signal,) = analyze([str(tmp_path)]).verdicts
+
+    assert with_signal.reason == report.verdicts[0].reason
+    assert "different process groups" not in with_signal.reason
+
+
+def test_memory_that_ran_out_on_a_rank_decides_beside_lines_of_nccl_without_ranks(tmp_path: Path) -> None:
+    """NCCL's service threads name no rank; the exception of one, and the time-outs of others, do."""
+    closed = "".join(
+        f"gpu-a:{pid}:{pid + 9} [{device}] NCCL INFO [Service thread] Connection closed by localRank 2\n"
+        for pid, device in ((100, 0), (102, 2), (104, 4))
+    )
+    report = _report(tmp_path, _waiting(3), _waiting(5))
+    assert report.verdicts[0].verdict == "stuck-together"
+    text = (tmp_path / "job.log").read_text()
+    raised = "[rank2]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 336.00 MiB.\n"
+    (tmp_path / "job.log").write_text(raised + closed + text)
+
+    (verdict,) = (report := analyze([str(tmp_path)])).verdicts
+
+    assert (verdict.verdict, report.numbers(verdict.culprits)) == ("rank-died", [2])

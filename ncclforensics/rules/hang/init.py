@@ -21,6 +21,7 @@ AFTER_FAULT = (
     "Read the first warning of each of these ranks, and search for its sentence in NCCL's issues; where none is "
     "printed, run again with NCCL_DEBUG=WARN on all ranks."
 )
+ECHO = "after"  # the class of a line that follows from another failure, in warning.lark
 MOST_WARNINGS = 4  # that one finding cites
 UNEXPLAINED = {True: "a failure before it may be the reason", False: "these ranks print no warning before it"}
 
@@ -62,6 +63,8 @@ def boot_init_refused(
                 failure_event.filter(pl.col("form") != "unwinding").join(failed, on="rank_id", how="semi").height
             )
             finding.detail = "the cited warning gives the reason" if has_reason else UNEXPLAINED[has_failures > 0]
+            if warned and not quoted and _are_echoes(warned, failure_event):
+                finding.detail = "the cited warning follows from a failure that these logs do not show"
             if quoted:
                 finding.detail = "NCCL's last warning, which the application quotes, may be the reason"
             if answer.certainty == "possible":
@@ -98,6 +101,12 @@ def _returned_warnings(nccl_warning: pl.DataFrame, failed: pl.DataFrame) -> list
         returned = of_ranks.filter((pl.col("chain").list.len() > 0) & ~pl.col("went_on"))
     firsts = returned.unique(OWNER, keep="first", maintain_order=True).select("source", "line")
     return [Line(source, line, RETURNED) for source, line in firsts.head(MOST_WARNINGS).iter_rows()]
+
+
+def _are_echoes(warned: list[Line], failure_event: pl.DataFrame) -> bool:
+    """Whether these warnings only say that a call returned an error: what failed was printed elsewhere, if at all."""
+    echoes = set(failure_event.filter(kind=ECHO).select("source", "line").iter_rows())
+    return all((line.source, line.line) in echoes for line in warned)
 
 
 def _quoted_warnings(nccl_warning: pl.DataFrame, finding: Finding) -> list[Line]:

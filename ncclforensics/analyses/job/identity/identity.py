@@ -144,7 +144,7 @@ def rank(
         ras_members = ras_member if largest is None else ras_member.filter(pl.col("nranks") == largest)
         ras_ranks = ras_members.select("rank", "source", host="node", pid="process", cudadev="gpu")
         reported = [ras_ranks, work.select("rank", "source").unique("rank", keep="first")]
-        if not rank_rows and ras_ranks.is_empty():
+        if numbers <= {None} and ras_ranks.is_empty():  # NCCL's lines tell no numbers: PyTorch's text alone does
             reported.append(torch_rank)
         reported.append(recorded_rank.filter("is_used").select("rank", "source"))
         unseen = pl.concat(reported, how="diagonal_relaxed")

@@ -260,7 +260,8 @@ def _alike_without_group(job: Job, rows: list[Timeout], sequence: int) -> list[T
 def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanation:
     """Judge a group of which one rank reports: it waited, and nothing shows whether the others made the same call."""
     rank = ranks_text([rows[0].rank])
-    groups = {guid: own for guid, own in _groups(job) if guid}
+    timed_out = {guid: [row for row in own if row.sequence is not None] for guid, own in _groups(job) if guid}
+    groups = {guid: own for guid, own in timed_out.items() if own}
     if len(groups) > 1:
         works = ", ".join(
             f"{ranks_text(sorted(row.rank for row in own))} in work {own[0].sequence} of process group {guid}"
