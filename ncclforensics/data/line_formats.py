@@ -168,6 +168,8 @@ LINE_FORMATS = {
         {"link_head": "perftest", "link_row": "perftest", "link_failure": "perftest"},
         LINK_TEST,
     ),
+    # Processes of a host: ps with columns of choice.
+    "processes": LineFormat("processes collected", "process_table", "topology"),
     # Traces of NCCL's example profiler: what each call did on every channel, until the communicators ended.
     "profiler": LineFormat(
         "profiler",

@@ -67,7 +67,8 @@ def _pause_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame, output_heading:
     """Pause frames of each port and priority; the head above a row says whether they were received or sent."""
     heads = pfc_head.select("source", "pos", direction=text_of("direction").str.to_lowercase()).sort("pos")
     rows = pfc_row.sort("pos").join_asof(heads, on="pos", by="source", check_sortedness=False)
-    cells = text_of("frames").str.replace_all(",", "", literal=True).str.extract_all(r"\S+")
+    words = text_of("frames").str.replace_all(",", "", literal=True).str.split(" ")
+    cells = words.list.eval(pl.element().filter(pl.element() != ""))
     rows = add_origin(rows, output_heading).drop_nulls("direction").with_columns(cell=cells)
     rows = rows.with_columns(priority=pl.int_ranges(pl.col("cell").list.len())).explode("cell", "priority")
     return rows.select(

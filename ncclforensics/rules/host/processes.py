@@ -20,8 +20,10 @@ STATES = {
 }
 
 
-@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("process_listed",), hang=True)
-def process_states(process_listed: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("process_listed", "process_waiting"), hang=True)
+def process_states(
+    process_listed: pl.DataFrame, process_waiting: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A process waits in the kernel and cannot be interrupted, or ended while its parent has not noticed (ps).
 
     Means: state D: a driver, the network or a file system has to answer first; not even SIGKILL ends the process
@@ -32,7 +34,7 @@ def process_states(process_listed: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     Sources: ps(1), process state codes; Linux, fs/proc/array.c.
     """
     of_ranks = rank.filter(pl.col("pid").is_unique()).select("pid", "rank", rank_host=short_host("host"))
-    listed = process_listed.filter(text_of("form").fill_null("") != "head").sort("source", "line")
+    listed = pl.concat([process_listed, process_waiting], how="diagonal_relaxed").sort("source", "line")
     rows = listed.join(of_ranks, on="pid", how="left", maintain_order="left")
     host = short_host("launcher_node")
     is_other = (host != pl.col("rank_host")).fill_null(value=False)
