@@ -498,3 +498,13 @@ def test_a_cause_shows_how_sure_it_is_only_where_it_is_less_sure_than_the_verdic
 
     assert "RANK-DIED  (certain)" in shown
     assert "  Cause: " in shown
+
+
+def test_the_culprit_of_a_mismatch_is_shown_with_its_differing_call_not_with_a_later_one() -> None:
+    report = Incident(INCIDENTS / "another-broadcast-root").answer().report
+
+    table = screen(report, width=100).partition("CULPRIT\n")[2].partition("waiting:")[0]
+
+    assert "differing call" in table
+    assert "Broadcast #6 (65,536 x float16, root rank 4)" in table
+    assert "AllReduce #7" not in table

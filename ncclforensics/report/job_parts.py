@@ -137,13 +137,36 @@ class JobParts:
         last = self._frame("shown_call")
         if last.is_empty():
             return []
+        return self._selected(last.filter("is_last"))
+
+    @cached_property
+    def differing_calls(self) -> list[LastCall]:
+        """The calls of a mismatch that its culprits made in place of that of the others; empty unless all are known.
+
+        Their last calls may be later ones, which are no fault.
+        """
+        answer = self._answer
+        if answer.verdict != Kind.MISMATCH or answer.operation.ordinal is None:
+            return []
+        is_disputed = (pl.col("key").cast(pl.String) == answer.key) & (pl.col("ordinal") == answer.operation.ordinal)
+        is_culprit = pl.col("rank_id").is_in(list(answer.culprits))
+        calls = self._selected(self._frame("shown_call").filter(is_disputed & is_culprit))
+        return calls if {call.rank_id for call in calls} == {*answer.culprits} else []
+
+    @property
+    def calls_of_culprits(self) -> tuple[str, dict[int, LastCall]]:
+        """The call to show of each culprit, by rank id, and what it is."""
+        calls = self.differing_calls
+        return "differing call" if calls else "last call", {call.rank_id: call for call in calls or self.last_calls}
+
+    def _selected(self, calls: pl.DataFrame) -> list[LastCall]:
         ranks = self._frame("rank").select("rank_id", "rank", "host")
-        calls = last.filter("is_last").join(ranks, on="rank_id", how="left").sort("rank", nulls_last=True)
+        named = calls.join(ranks, on="rank_id", how="left").sort("rank", nulls_last=True)
         return [
             LastCall(
                 row["rank_id"], row["rank"], row["host"], row["key"], Operation.of(row), row["source"], row["line"]
             )
-            for row in calls.to_dicts()
+            for row in named.to_dicts()
             if self._is_shown(row["rank"], row["host"], row["key"])
         ]
 

@@ -126,7 +126,7 @@ def _job(report: Report, answer: Answer, title: str, most: int, *, is_worst: boo
         rows = [(word, inline(text), code(at)) for word, text, at in job["chain"]]
         yield _long_table("What began it, and what followed", ("", "what happened", "at"), rows, most)
     if job["culprits"]:
-        heads = ("rank", "host", "GPU", "pid", "last call", "at")
+        heads = ("rank", "host", "GPU", "pid", job["call_title"], "at")
         yield _long_table("Culprits", heads, _culprits(job["culprits"]), most)
     for where, lines in job["commands"].items():
         yield f"Run now on {inline(where)}:\n"

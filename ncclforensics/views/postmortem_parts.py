@@ -43,6 +43,7 @@ def job_parts(report: Report, answer: Answer) -> dict[str, Any]:
         "considered": considered(report, answer),
         "unexplained": unexplained(report, answer),
         "culprits": culprits(report, answer),
+        "call_title": report.job(answer.job).calls_of_culprits[0],
         "commands": by_place(report.run_now(answer)),
         "steps": [split_step(step) for step in report.other_steps(answer)],
         "map": rank_map(report, answer),
@@ -80,8 +81,8 @@ def _chain(report: Report, answer: Answer) -> list[tuple[str, str, str]]:
 
 
 def culprits(report: Report, answer: Answer) -> list[Row]:
-    """Return the ranks at fault with host, GPU, pid and last call; those without a log have none of these."""
-    last = {call.rank_id: call for call in report.job(answer.job).last_calls}
+    """Return the ranks at fault with host, GPU, pid and call; those without a log have none of these."""
+    _, last = report.job(answer.job).calls_of_culprits
     ranks = report.run["rank"].filter(pl.col("rank_id").is_in(answer.culprits)).sort("rank").to_dicts()
     seen = [
         {

@@ -188,8 +188,8 @@ def _job(report: Report, answer: Answer, verbose: bool, cause: Cause | None) -> 
 
 
 def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[RenderableType]:
-    """Show the culprits of a verdict with their last call, at most this many."""
-    last = {call.rank_id: call for call in report.job(answer.job).last_calls}
+    """Show the culprits of a verdict with their last or differing call, at most this many."""
+    call_title, last = report.job(answer.job).calls_of_culprits
     of_verdict = report.run["rank"].filter(pl.col("rank_id").is_in(answer.culprits)).sort("rank")
     ranks = [_as_printed(rank) for rank in of_verdict.to_dicts()]
     stacks = {stack.rank_id: stack for stack in stacks_in(report.run["rank_stack"])}
@@ -198,7 +198,7 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
     has_place = answer.missing or any({rank["rank_id"]} & {*last, *stacks} for rank in ranks[:most])
     has_numbers = answer.missing or any(rank["rank"] is not None for rank in ranks)
     headers = ["rank"] * bool(has_numbers) + ["GPU" if name == "cudadev" else name for name in known_columns]
-    headers += ["last call", "at"] * bool(has_place)
+    headers += [call_title, "at"] * bool(has_place)
     table = table_with_header(*headers)
     for rank in ranks[:most]:
         call, stack = last.get(rank["rank_id"]), stacks.get(rank["rank_id"])

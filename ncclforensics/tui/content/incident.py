@@ -210,15 +210,15 @@ def _command(command: Command) -> Node:
 
 
 def _culprits(report: Report, citer: Citer, answer: Answer) -> list[str]:
-    """Describe each culprit in a line: where it runs, and its last call."""
-    last = {call.rank_id: call for call in report.job(answer.job).last_calls}
+    """Describe each culprit in a line: where it runs, and its last or differing call."""
+    call_title, last = report.job(answer.job).calls_of_culprits
     ranks = report.run["rank"].filter(pl.col("rank_id").is_in(answer.culprits)).sort("rank").to_dicts()
     lines = []
     for rank in ranks[:MOST_CULPRITS]:
         call = last.get(rank["rank_id"])
         parts = ((" on ", rank["host"]), (", GPU ", rank["cudadev"]), (", pid ", rank["pid"]))
         where = f"rank {known(rank['rank'])}" + "".join(f"{text}{part}" for text, part in parts if part is not None)
-        call_text = f"last call {call.operation.text} on {report.groups.text(call.key)}" if call else "no call seen"
+        call_text = f"{call_title} {call.operation.text} on {report.groups.text(call.key)}" if call else "no call seen"
         location = f", {citer.cite(call.source, call.line).location}" if call else ""
         lines.append(printable(f"{where}: {call_text}{location}"))
     if len(ranks) > MOST_CULPRITS:
