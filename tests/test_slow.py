@@ -583,15 +583,21 @@ def test_a_hot_gpu_of_another_host_or_in_an_even_job_accuses_no_rank(tmp_path: P
     assert other not in (answer_of(slow).cause or "")
 
 
-def test_dcgm_shows_the_lower_clock_of_the_slow_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sample", "unit", "name"),
+    [
+        ('DCGM_FI_DEV_SM_CLOCK{{gpu="{gpu}",Hostname="{host}"}} {clock}', 1, "GPU 1"),
+        ('nvidia_smi_clocks_current_sm_clock_hz{{uuid="a{gpu}",instance="{host}:9835"}} {clock}', 10**6, "GPU a1"),
+    ],
+)
+def test_exporters_show_the_lower_clock_of_the_slow_rank(sample: str, unit: int, name: str, tmp_path: Path) -> None:
     folder = simulated(tmp_path, SlowFault.RANK)
     (host,) = answer_of(folder).hosts
-    samples = [
-        f'DCGM_FI_DEV_SM_CLOCK{{gpu="{gpu}",Hostname="{host}"}} {1200 if gpu == 1 else 1980}' for gpu in range(4)
-    ]
+    clocks = [1200 if gpu == 1 else 1980 for gpu in range(4)]
+    samples = [sample.format(gpu=gpu, host=host, clock=clock * unit) for gpu, clock in enumerate(clocks)]
     (folder / "metrics.txt").write_text("\n".join(samples) + "\n")
 
-    assert f"on {host} GPU 1 runs at 1200 MHz" in (answer_of(folder).cause or "")
+    assert f"on {host} {name} runs at 1200 MHz" in (answer_of(folder).cause or "")
 
 
 @pytest.mark.parametrize(

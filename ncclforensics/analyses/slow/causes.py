@@ -21,6 +21,7 @@ LOWER = 0.95  # of the clock of the other GPUs in use
 IN_USE = 50.0  # percent of the time in which a kernel runs: the clock of a GPU at rest says nothing
 FEWEST_GPUS = 3  # others with a clock
 DCGM_CLOCK = "SM_CLOCK"
+EXPORTED_CLOCK = "clocks_current_sm_clock_hz"  # of nvidia_gpu_exporter
 LATE_HOST = "its GPU waits longer for the next kernel, and its kernels take no longer: the host is late "
 
 
@@ -95,12 +96,14 @@ def _lowered(gpu_use: pl.DataFrame, host: str) -> list[tuple[str, tuple[int, int
 
 
 def _clocks(gpu_use: pl.DataFrame, metric_value: pl.DataFrame) -> pl.DataFrame:
-    """The median clock of each GPU in use, by nvidia-smi, and by DCGM, which does not show the use beside it."""
-    of_dcgm = metric_value.filter(text_of("name").str.ends_with(DCGM_CLOCK) & (pl.col("value") > 0))
+    """The median clock of each GPU in use, by nvidia-smi, and by exporters, which do not show the use beside it."""
+    is_hertz = text_of("name") == EXPORTED_CLOCK
+    of_exporters = metric_value.filter((text_of("name").str.ends_with(DCGM_CLOCK) | is_hertz) & (pl.col("value") > 0))
+    megahertz = pl.when(is_hertz).then(pl.col("value") / 1e6).otherwise("value")
     samples = pl.concat(
         [
             gpu_use.filter(pl.col("utilization") >= IN_USE).select("source", "line", text_of("host"), "gpu", "clock"),
-            of_dcgm.select("source", "line", text_of("host"), gpu=text_of("device"), clock="value"),
+            of_exporters.select("source", "line", text_of("host"), gpu=text_of("device"), clock=megahertz),
         ]
     ).drop_nulls(["host", "clock"])
     return samples.group_by("host", "gpu").agg(pl.col("clock").median(), pl.col("source", "line").first()).sort("clock")
@@ -116,7 +119,7 @@ def _lower_clocks(clocks: pl.DataFrame, host: str) -> list[tuple[str, tuple[int,
             lower.append({**row, "usual": usual})
     if not lower:
         return []
-    names = sorted(row["gpu"].removeprefix("GPU") for row in lower)
+    names = sorted(row["gpu"].removeprefix("GPU").removeprefix("-") for row in lower)
     run = f"GPUs {', '.join(names)} run" if len(names) > 1 else f"GPU {names[0]} runs"
     text = f"{run} at {lower[0]['clock']:.0f} MHz, the others at {lower[0]['usual']:.0f} MHz (median)"
     return [(text, (lower[0]["source"], lower[0]["line"]))]
