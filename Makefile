@@ -6,6 +6,7 @@
 #   make corpus        all real logs beside the repository, of which `make test` reads a sample
 #   make nightly       all tests, with many more examples of every property, on all incidents and real logs
 #   make scores        how often the answers are right, on jobs whose truth is known: docs/accuracy.md
+#   make benchmark     the cases of benchmark/, answered by this program and by grep: benchmark/RESULTS.md
 #   make bench         the command against awk, grep and a conventional parser
 #   make bench-volume  the same, a job with long logs against one with short logs, and 2 GB of all families
 #   make bench-curve   what grows with ranks: 512, 2,048 and 10,000 logs
@@ -33,7 +34,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings variables mutants coverage docs wheel sbom clean
+.PHONY: demo quick test corpus nightly scores benchmark bench bench-volume bench-curve bench-screens fuzz unknown-strings variables mutants coverage docs wheel sbom clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -63,6 +64,14 @@ nightly: $(VENV)/installed-dev
 
 scores: $(VENV)/installed-dev
 	$(BIN)/python -m tests.accuracy
+
+benchmark: SET := $(shell mktemp -d)
+benchmark: $(VENV)/installed-dev
+	$(BIN)/python -m benchmark.make_cases $(SET)/cases
+	$(BIN)/python -m benchmark.adapters.ncclforensics_cli $(SET)/cases $(SET)/ours.json
+	$(BIN)/python -m benchmark.adapters.grep_baseline $(SET)/cases $(SET)/grep.json
+	$(BIN)/python -m benchmark.score $(SET)/cases $(SET)/ours.json $(SET)/grep.json --page benchmark/RESULTS.md
+	rm -r $(SET)
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from benchmark.judge import Truth
+from benchmark.make_cases import drawn_plan, truth_of_plan
 from ncclforensics.rules.finding import Category
-from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate, truth_of
-from ncclforensics.simulate.plan import OF_WORLD, RELEASES
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import RELEASES, FaultKind, Plan
 from tests import real_logs
-from tests.accuracy.judge import Truth
 from tests.handlings import CALL, Logs, read_logs
 from tests.incidents import ALL, Incident
 
@@ -24,17 +25,6 @@ GLOO = "PyTorch over gloo"
 BY_HAND = "written by hand after the sources"
 CAPTURED = "other jobs of ours"
 PUBLIC = "public logs of others"
-# The communicators on which each fault is tried.
-FAMILIES = {
-    FaultKind.RECV_NEVER_POSTED: ("pp",),
-    FaultKind.SWAPPED_ORDER: ("tp", "dp"),
-    FaultKind.SKIPPED_CALL: ("tp", "dp"),
-    FaultKind.SPLIT_MISSING: ("tp",),
-    FaultKind.RANK_MISSING: ("world",),
-    FaultKind.OTHER_ROOT: ("tp",),
-    **dict.fromkeys(OF_WORLD, ("world",)),
-}
-ANY_FAMILY = ("tp", "dp", "world")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +78,8 @@ def simulated(versions: Iterable[str] = RELEASES, jobs: int = 2) -> list[Case]:
 def _simulated(version: str, kind: FaultKind | None, number: int) -> Case:
     fault_name = kind.value if kind else "none"
     name = f"{fault_name} {version} {number}"
-    draw = random.Random(name)
-    nodes, gpus = draw.choice([(2, 4), (2, 8)])
-    family = draw.choice(FAMILIES.get(kind, ANY_FAMILY)) if kind else "world"
-    at_fault = draw.randrange(nodes * gpus)
-    ranks = (at_fault & ~1, at_fault | 1) if kind is FaultKind.SHARED_GPU else (at_fault,)
-    fault = Fault(kind, ranks, family) if kind else None
-    plan = Plan(
-        nodes=nodes, gpus_per_node=gpus, tp=4, pp=2 if family == "pp" else 1, layers=draw.choice((1, 2)),
-        steps=draw.randrange(2, 6), version=version, seed=draw.randrange(1 << 16), fault=fault,
-        blocking=kind is FaultKind.SWAPPED_ORDER,
-        finish=draw.choice((Finish.KILLED, Finish.ABORTED)) if kind else Finish.CLEAN,
-    )  # fmt: skip
-    known = truth_of(plan)
-    # Where no majority decides, all that differ are culprits; that one which was at fault alone is right, too.
-    culprits = (frozenset(known.culprits), frozenset(known.at_fault))
-    truth = Truth(frozenset({known.verdict}), culprits, known.visibility)
+    plan = drawn_plan(version, kind, random.Random(name))
+    truth = truth_of_plan(plan)
     return Case(name, SIMULATED, fault_name, _two_numbers(version), truth, plan, asks_check=kind is None)
 
 

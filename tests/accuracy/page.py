@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from benchmark.intervals import wilson
+from benchmark.judge import Outcome
 from ncclforensics.data.names import CERTAINTIES
-from tests.accuracy.intervals import wilson
-from tests.accuracy.judge import Outcome
 from tests.accuracy.run import LOSING, Result
 from tests.handlings import KEPT
 from tests.small_worlds import Answer, Loss

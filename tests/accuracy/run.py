@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from benchmark.judge import Json, Judgement, Outcome, judge
 from ncclforensics import analyze
 from ncclforensics.views import json_report
 from tests.accuracy.cases import Case, logs_of
-from tests.accuracy.judge import Json, Judgement, Outcome, judge
 from tests.handlings import KEPT, LOST, Handling, without_share, write_logs
 from tests.selected_lines import SELECTED
 

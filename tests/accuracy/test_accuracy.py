@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmark.intervals import wilson
+from benchmark.judge import Outcome, Truth, judge
 from ncclforensics.simulate.plan import RELEASES
 from tests.accuracy.cases import Case, can_be_handled, simulated
-from tests.accuracy.intervals import wilson
-from tests.accuracy.judge import Outcome, Truth, judge
 from tests.accuracy.run import LOSING, Trial, run
 from tests.accuracy.slow_jobs import SIZES, rows
 from tests.budget import IS_FULL

@@ -1,4 +1,7 @@
-"""Whether a verdict is true, and whether it accuses an innocent rank."""
+"""Whether an answer is true, and whether it accuses an innocent rank or part.
+
+Needs nothing but Python: whoever copies this folder can score with it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ ALSO_TRUE = {
     "init-failed": {"init-incomplete", "rank-missing"},
 }
 OPEN = "undecidable"
+Named = int | str  # a rank of the job, or a host, a switch or an adapter of a fabric
 
 
 class Outcome(StrEnum):
@@ -31,12 +35,12 @@ class Truth:
     """What is true of a job: any of these verdicts, with any of these sets of culprits."""
 
     verdicts: frozenset[str]
-    culprits: tuple[frozenset[int], ...] = (frozenset(),)
+    culprits: tuple[frozenset[Named], ...] = (frozenset(),)
     is_visible: bool = True  # whether the lines can show it; if not, it is right to leave it open
 
     @property
-    def guilty(self) -> frozenset[int]:
-        """Every rank that may be called a culprit."""
+    def guilty(self) -> frozenset[Named]:
+        """All that may be called a culprit."""
         return frozenset().union(*self.culprits)
 
 
@@ -45,7 +49,7 @@ class Judgement:
     """An answer held against the truth."""
 
     outcome: Outcome
-    innocent: tuple[int, ...] = ()  # the innocent ranks that are called culprits, however sure
+    innocent: tuple[Named, ...] = ()  # the innocent that are called culprits, however sure
     answer: str = ""
     verdict: str = OPEN
     certainty: str = ""
@@ -56,8 +60,8 @@ def judge(hang: Json, truth: Truth) -> Judgement:
     """Hold a verdict, as the JSON report has it, against the truth."""
     verdict, certainty = hang["verdict"], hang["certainty"]
     named = frozenset(hang["culprits"])
-    innocent = tuple(sorted(named - truth.guilty))
-    answer = f"{verdict} {sorted(named)} ({certainty})"
+    innocent = tuple(sorted(named - truth.guilty, key=str))
+    answer = f"{verdict} {sorted(named, key=str)} ({certainty})"
     outcome = _outcome(verdict, named, certainty != "possible", bool(innocent), truth)
     is_true = verdict in _true(truth) and not innocent
     return Judgement(outcome, innocent, answer, verdict, certainty, is_true)
@@ -67,7 +71,7 @@ def _true(truth: Truth) -> frozenset[str]:
     return truth.verdicts.union(*(ALSO_TRUE.get(name, set()) for name in truth.verdicts))
 
 
-def _outcome(verdict: str, named: frozenset[int], is_sure: bool, names_innocent: bool, truth: Truth) -> Outcome:
+def _outcome(verdict: str, named: frozenset[Named], is_sure: bool, names_innocent: bool, truth: Truth) -> Outcome:
     true = _true(truth)
     if verdict in true and (named in truth.culprits or OPEN in truth.verdicts):
         return Outcome.WRONG if names_innocent and is_sure else Outcome.RIGHT

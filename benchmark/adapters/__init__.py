@@ -1,0 +1,1 @@
+"""How tools are asked: each module writes the answers of one."""
