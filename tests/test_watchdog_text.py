@@ -9,6 +9,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Finding
+from tests.incidents import INCIDENTS, Incident, answer
 
 TIMEOUT = (
     "[rank{rank}]:[E813 12:25:30.948355712 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operatio"
@@ -111,3 +112,10 @@ def test_memory_that_ran_out_on_a_rank_decides_beside_lines_of_nccl_without_rank
     (verdict,) = (report := analyze([str(tmp_path)])).verdicts
 
     assert (verdict.verdict, report.numbers(verdict.culprits)) == ("rank-died", [2])
+
+
+def test_the_only_rank_without_a_time_out_is_a_suspect_where_the_reason_names_it() -> None:
+    found = answer(Incident(INCIDENTS / "three-of-four-watchdogs-time-out")).json["hang"]
+
+    assert "rank 2 printed no time-out and may not have called it" in found["reason"]
+    assert (found["culprits"], found["suspects"]) == ([], [2])

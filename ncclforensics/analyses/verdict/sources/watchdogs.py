@@ -215,6 +215,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     if joined["operation"] and not diagnosis.call:
         diagnosis.call = {"name": _operation_name(joined["operation"])}
     if silent_ranks:
+        diagnosis.suspects = sorted(silent)
         diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out"]
     elif is_weak and not silent:
         diagnosis.collect = ["collect stderr of every rank"]
