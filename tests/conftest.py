@@ -112,7 +112,7 @@ def own_registries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(formats, "_ADDED", {})
     monkeypatch.setattr(loading, "_LOADED", {})
     yield
-    for cached in (formats.all_formats, formats._other_than_lines, formats.dialect, grammar_file.load):
+    for cached in (formats.all_formats, formats._other_than_lines, formats.dialect, formats._fills, grammar_file.load):
         cached.cache_clear()
 
 

@@ -129,7 +129,7 @@ _ADDED: dict[str, Format] = {}
 def add_format(name: str, module: Format) -> None:
     """Add a format that is no module of this package, such as one of a user's own folder."""
     _ADDED[name] = module
-    for cached in (all_formats, _other_than_lines, dialect, filled_by):
+    for cached in (all_formats, _other_than_lines, dialect, _fills):
         cached.cache_clear()
 
 
@@ -150,10 +150,19 @@ def nouns() -> list[Noun]:
     return list(dict.fromkeys(declared("NOUN")))
 
 
-@lru_cache(maxsize=1024)
 def filled_by(frame: str) -> tuple[str, ...]:
     """The frames whose rows are rows of this frame, too."""
-    return tuple(own for fills in declared("FILLS") for own, filled in fills.items() if filled == frame)
+    return _fills().get(frame, ())
+
+
+@lru_cache(maxsize=1)
+def _fills() -> dict[str, tuple[str, ...]]:
+    """Frame -> the frames whose rows are rows of it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for fills in declared("FILLS"):
+        for own, filled in fills.items():
+            found[filled] = (*found.get(filled, ()), own)
+    return found
 
 
 def document(beginning: bytes, path: str) -> Reader | None:
