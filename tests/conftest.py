@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Generator, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from ncclforensics.errors import Defect
 from ncclforensics.extensions import loading
 from ncclforensics.frames import registry as analyses
 from ncclforensics.grammar import folders, grammar_file
+from ncclforensics.parsing.concurrency import single_threaded
 from ncclforensics.report.build import Report
 from ncclforensics.rules import registry as rules
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
@@ -78,6 +79,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(params["shape"].grammar))
         for fixture in {"large", "distributions"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker(pytest.mark.xdist_group(fixture))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Run each test with Polars on one thread: its frames are small, and two workers share the cores already."""
+    test = pyfuncitem.obj
+    pyfuncitem.obj = lambda **arguments: single_threaded(partial(test, **arguments))
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = test
 
 
 def _drawn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
