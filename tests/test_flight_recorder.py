@@ -198,6 +198,27 @@ def no_gpu_is_seen_to_begin() -> list[Recorder]:
     return ranks
 
 
+def open_calls_alone_are_dumped() -> list[Recorder]:
+    """Rank 2 is in no call, so that its dump is empty; the others wait for it, one in a message."""
+    ranks = one_stops()
+    ranks[3].call(title="nccl:recv 3<-2", done=False)
+    for recorder in ranks:
+        recorder.entries = [entry for entry in recorder.entries if entry["state"] != "completed"]
+    return ranks
+
+
+def an_empty_dump_whose_head_tells_of_an_open_call() -> list[Recorder]:
+    """Rank 2 called what the others did, and its dump was cleared."""
+    ranks = recorders()
+    for recorder in ranks:
+        recorder.call(done=False)
+    ranks[3].call(title="nccl:recv 3<-2", done=False)
+    for recorder in ranks:
+        recorder.kept = len(recorder.entries) - 6  # open calls alone
+    ranks[2].document = lambda made=ranks[2].document: made() | {"entries": []}
+    return ranks
+
+
 def one_waits_for_a_message() -> list[Recorder]:
     """Rank 3 waits for a message of rank 2, which makes no call."""
     ranks = recorders()
@@ -433,6 +454,8 @@ def half_of_them_stop_over_gloo() -> list[Recorder]:
         (one_calls_another_operation, ("collective-mismatch", [0], "certain")),
         (one_uses_groups_in_another_order, ("cross-communicator-deadlock", [1], "likely")),
         (all_stand_together, ("stuck-together", [], "likely")),
+        (open_calls_alone_are_dumped, ("lagging-ranks", [2], "likely")),
+        (an_empty_dump_whose_head_tells_of_an_open_call, ("undecidable", [], "likely")),
         (one_waits_for_a_message, ("p2p-unmatched", [2], "likely")),
         (one_posted_a_receive_and_stops, ("undecidable", [], "likely")),
         (one_posted_a_receive_in_advance, ("lagging-ranks", [3], "likely")),

@@ -104,8 +104,11 @@ class Recordings:
         self.calls = call
         # Ranks whose oldest open call is not recorded, or not known.
         self.overwritten = {*position.filter("is_overwritten")["rank"], *unplaced}
-        # Ranks whose entries were read, are not empty, and show where they stand.
+        # Ranks whose entries were read and show where they stand; of dumps that list open calls alone, an empty one
+        # shows a rank that is in none (torch: ProcessGroupNCCL.cpp, dumpDebuggingInfo, onlyActive).
         self.read = set(call["rank"]) - self.overwritten
+        if not call.is_empty() and call["is_open"].all():
+            self.read |= {rank for rank in set(self.dumps) - set(call["rank"]) if self._has_completed_all(rank)}
         self.open_calls: dict[int, list[RecordedCall]] = defaultdict(list)
         for row in typed_rows(call.filter("is_open"), RecordedCall):
             self.open_calls[row.rank].append(row)
@@ -174,9 +177,13 @@ class Recordings:
         if rank in self.read:
             return self.blocking(rank) is None
         own = [rows[rank] for rows in self.positions.values() if rank in rows]
-        return not self._lacks_numbers(rank) and all(
-            not row["has_p2p"] and (row["completed"] or 0) >= (row["enqueued"] or 0) for row in own
-        )
+        return self._has_completed_all(rank) and not any(row["has_p2p"] for row in own)
+
+    def _has_completed_all(self, rank: int) -> bool:
+        """Whether a rank completed every collective that it called, by the head of its dump."""
+        own = [rows[rank] for rows in self.positions.values() if rank in rows]
+        completed = all((row["completed"] or 0) >= (row["enqueued"] or 0) for row in own)
+        return completed and not self._lacks_numbers(rank)
 
     def _lacks_numbers(self, rank: int) -> bool:
         """Whether a call of this rank may be open unseen: overwritten, or of a group that a cut dump does not name.
