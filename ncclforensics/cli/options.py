@@ -11,6 +11,15 @@ import typer
 from ncclforensics.cli.configuration import configured_paths
 
 
+def writable(output: Path | None) -> Path | None:
+    """Return a path that a file can be written to; raise OSError for another one, before anything is read."""
+    from ncclforensics.cli.output import check_writable
+
+    if output is not None:
+        check_writable(output)
+    return output
+
+
 def names_of_rules(incomplete: str) -> list[str]:
     """Complete the name of a rule or of a category."""
     from ncclforensics.rules.finding import Category
@@ -64,7 +73,8 @@ DiffFormatOption = Annotated[DiffFormat, typer.Option("--format", help="Output f
 HistoryFormatOption = Annotated[DiffFormat, typer.Option("--format", help="Output format of the history.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format of the report.")]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", callback=writable, help="Write to this file instead of stdout."),
 ]
 FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Lowest severity that gives exit code 1.")]
 Full = Annotated[
