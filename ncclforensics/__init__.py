@@ -98,7 +98,7 @@ def analyze(
         # Where no rank can hang, whatever is found answers more.
         holds_no_rank = run["rank"].is_empty() and run["source"]["is_whole"].all()
         report = build_report(run, selection, choose(everything=True) if holds_no_rank else rules, earlier_look)
-        report.time_range = time_range
+        report.time_range, report.is_about_hang = time_range, all(rule.hang for rule in rules)
         return PrintedReport.of(report)
 
     return limit_threads(run, judge)

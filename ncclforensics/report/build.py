@@ -42,6 +42,7 @@ class Report(RunView):
     hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256, after `hash_inputs`
     time_range: TimeRange | None = None  # of the lines that were used
     is_about_slow: bool = False  # the question was what makes a job slow, as of the command `slow`
+    is_about_hang: bool = False  # the question was why a job hangs, as of the command `hang`: then it stands still
 
     def hash_inputs(self) -> None:
         """Compute the SHA-256 of every input file."""
@@ -53,11 +54,6 @@ class Report(RunView):
                         self.hashes[reading.number] = hashlib.file_digest(stream, "sha256").hexdigest()
                 except OSError as error:
                     reading.problems.append(f"its SHA-256 is unknown: {error.strerror or error}")
-
-    @property
-    def is_about_hang(self) -> bool:
-        """Whether the question was why a job hangs, as of the command `hang`: then it stands still."""
-        return all(rule.hang for rule in self.rules)
 
     @cached_property
     def verdicts(self) -> list[Answer]:
@@ -237,7 +233,8 @@ def build_report(
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
     quotes = run.quote(cited)
     _quote_warnings(shown, quotes)
-    return Report(run, quotes, selection, shown, rules, looks, not_selected)
+    is_about_hang = all(rule.hang for rule in rules)
+    return Report(run, quotes, selection, shown, rules, looks, not_selected, is_about_hang=is_about_hang)
 
 
 def _with_relations(findings: list[Finding], run: Frames) -> list[Finding]:

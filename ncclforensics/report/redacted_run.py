@@ -172,6 +172,8 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
         {job: look._replace(text=pseudonyms.text(look.text)) for job, look in report.looks.items()},
         [redacted(finding) for finding in report.not_selected],
         report.hashes,
+        is_about_slow=report.is_about_slow,
+        is_about_hang=report.is_about_hang,
     )
 
 
