@@ -416,6 +416,14 @@ def test_check_tells_of_slow_jobs_and_hang_does_not(capsys: pytest.CaptureFixtur
     assert "slow" not in hung
 
 
+def test_hang_leads_traces_of_a_slow_job_to_slow(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = printed(capsys, "hang", JOBS / "late-since", "-q")
+
+    assert code == 3
+    assert "these files hold traces of profilers" in " ".join(out.split())
+    assert "ncclforensics slow" in out
+
+
 def test_kernels_that_are_slower_alike_are_the_cause(tmp_path: Path) -> None:
     slow = answer_of(simulated(tmp_path / "rank", SlowFault.RANK))
 

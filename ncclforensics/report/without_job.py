@@ -28,6 +28,7 @@ from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.benchmark_text import called
 
 MOST_PATHS = 4  # in a command
+ONLY_TRACES = "these files hold traces of profilers, which show how long steps take, not in which call a rank stands"
 MOST_BENCHMARKS = 3  # in a sentence
 
 
@@ -75,6 +76,8 @@ def reason_without_job(run: Frames) -> str:
         return NO_PROCESSES
     if _has_only_benchmarks(run):
         return f"these files hold the output of nccl-tests alone, which shows no calls: {_reached(run)}"
+    if _has_only_traces(run):
+        return ONLY_TRACES
     if kinds := _kinds(run):
         limits = "; ".join(kind.limit for kind in kinds)
         return f"these files hold {_names(run, kinds)}, and no NCCL log: {limits}"
@@ -104,13 +107,18 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
     if found is not None and found.remedy and found.role is not Role.CONSEQUENCE:
         return COLLECT_STUCK_HOSTS if _kinds(run) else []
     if _has_only_benchmarks(run):
-        paths = [reading.source.path for reading in run.inputs if run.kinds.get(reading.number)]
-        command = shlex.join(["ncclforensics", "check", *(paths if len(paths) <= MOST_PATHS else [])])
-        return [f"read what was measured: `{command}`", *COLLECT_CALLS]
+        return [f"read what was measured: `{_command(run, 'check')}`", *COLLECT_CALLS]
+    if _has_only_traces(run):
+        return [f"find out what makes the job slow: `{_command(run, 'slow')}`", *COLLECT_STUCK_HOSTS]
     if _kinds(run):
         return [*COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
     steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}
     return steps.get(reason_without_job(run), COLLECT_CALLS)
+
+
+def _command(run: Frames, name: str) -> str:
+    paths = [reading.source.path for reading in run.inputs if run.kinds.get(reading.number)]
+    return shlex.join(["ncclforensics", name, *(paths if len(paths) <= MOST_PATHS else [])])
 
 
 def _health(run: Frames) -> str:
@@ -148,6 +156,10 @@ def _reached_by(row: Mapping[str, Any]) -> str:
 
 def _has_only_benchmarks(run: Frames) -> bool:
     return set(run.kinds.values()) == {"nccl-tests"}
+
+
+def _has_only_traces(run: Frames) -> bool:
+    return set(run.kinds.values()) == {"profiler-trace"}
 
 
 def _kinds(run: Frames) -> list[_Kind]:
