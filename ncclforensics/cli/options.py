@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from ncclforensics.cli.configuration import configured_paths
+from ncclforensics.cli.output_file import check_writable
 
 
 def writable(output: Path | None) -> Path | None:
     """Return a path that a file can be written to; raise OSError for another one, before anything is read."""
-    from ncclforensics.cli.output import check_writable
-
     if output is not None:
         check_writable(output)
     return output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import sys
@@ -97,20 +96,6 @@ def refuse_to_overwrite(output: Path, reports: Iterable[Report]) -> None:
         file = reading.source.archive or reading.source.file
         if file.exists() and output.samefile(file):
             raise UsageError(f"{output} is an input; write the report to another file")
-
-
-def check_writable(output: Path) -> None:
-    """Raise OSError, before anything is read, if no file can be written there."""
-    place = output if output.exists() else output.parent
-    if output.is_dir():
-        reason = errno.EISDIR
-    elif not (output.exists() or place.is_dir()):
-        reason = errno.ENOENT
-    elif not os.access(place, os.W_OK):
-        reason = errno.EACCES
-    else:
-        return
-    raise OSError(reason, f"cannot be written: {os.strerror(reason)}", str(output))
 
 
 def tell_written(output: Path) -> None:

@@ -10,7 +10,8 @@ import typer
 
 from ncclforensics.cli.option_groups import Reading, Shown, with_options
 from ncclforensics.cli.options import FailOn, FailOnOption, Paths
-from ncclforensics.cli.output import Exit, check_writable, exit_code_of, tell_written, write_bytes
+from ncclforensics.cli.output import Exit, exit_code_of, tell_written, write_bytes
+from ncclforensics.cli.output_file import check_writable
 from ncclforensics.inputs.remote import without_secrets
 
 

@@ -11,7 +11,8 @@ from ncclforensics.cli.analysis import print_problems
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.option_groups import Reading, with_options
 from ncclforensics.cli.options import Paths
-from ncclforensics.cli.output import Exit, check_writable, refuse_to_overwrite, tell_written
+from ncclforensics.cli.output import Exit, refuse_to_overwrite, tell_written
+from ncclforensics.cli.output_file import check_writable
 
 
 @with_options
