@@ -75,8 +75,8 @@ def _outcome(verdict: str, named: frozenset[Named], is_sure: bool, names_innocen
     true = _true(truth)
     if verdict in true and (named in truth.culprits or OPEN in truth.verdicts):
         return Outcome.WRONG if names_innocent and is_sure else Outcome.RIGHT
-    if verdict == OPEN and not truth.is_visible:
-        return Outcome.RIGHT
+    if not truth.is_visible and (verdict == OPEN or (verdict in true and not names_innocent)):
+        return Outcome.RIGHT  # more than that cannot be known
     if not is_sure or (verdict == OPEN and not names_innocent):
         return Outcome.WEAKER
     return Outcome.WEAKER if verdict in true and not names_innocent else Outcome.WRONG

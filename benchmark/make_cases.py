@@ -98,7 +98,7 @@ def _fabric(fault: FabricFault, drawn: random.Random, folder: Path) -> tuple[Tru
     write_fabric(built, fault, folder)
     if fault is FabricFault.NONE:
         return Truth(frozenset({HEALTHY})), {"seed": seed}
-    parts: set[Named] = {str(built.truth[part]) for part in ("host", "switch") if part in built.truth}
+    parts: set[Named] = {str(built.truth[part]) for part in ("host", "switch", "other_switch") if part in built.truth}
     names = [node.name.split(" ")[0] for node in built.nodes.values()]
     if fault is FabricFault.LEAF_ABSENT:  # of which no map tells the name; its hosts show it
         parts.update(name for name in names if name.startswith(f"gpu-{built.truth['unit']:02d}-"))

@@ -179,7 +179,7 @@ def test_nothing_readable_at_all_is_an_error_that_names_the_path(tmp_path: Path)
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NoInputError, match="holds no file"):
+    with pytest.raises(NoInputError, match="no file in"):
         find([str(tmp_path)])
 
 

@@ -191,6 +191,7 @@ def _link_within_level(fabric: SimulatedFabric, draw: random.Random) -> None:
     leaf = _a_leaf(fabric, draw)
     other = draw.choice([guid for guid in fabric.leaves.values() if guid != leaf])
     ends = [(guid, fabric.ports_to(guid, fabric.spines)[-1]) for guid in (leaf, other)]
+    fabric.truth["other_switch"] = fabric.nodes[other].name  # at the other end
     for end in ends:
         fabric.cut(*end)
     fabric.connect(leaf, other, port=ends[0][1], peer_port=ends[1][1])

@@ -47,7 +47,7 @@ incidents stands [side by side](side-by-side.md).
 How an answer is judged, by the verdict of `hang` (of `check` where the job did not hang, for nobody asked):
 
 - **right**: a true verdict, and exactly the true culprits. Where the lines of that version cannot show the fault, to
-  leave it open.
+  leave it open, or a true verdict that names no innocent rank.
 - **weaker**: nothing false is claimed: not decided, fewer culprits, or a wrong one marked as no more than *possible*.
 - **wrong**: an innocent rank, or a false verdict, as *likely* or *certain*; or no answer.
 - **innocent named**: answers with an innocent rank among the culprits: as *possible*, and as *likely* or *certain*.

@@ -180,9 +180,9 @@ class Recordings:
         return self._has_completed_all(rank) and not any(row["has_p2p"] for row in own)
 
     def _has_completed_all(self, rank: int) -> bool:
-        """Whether a rank completed every collective that it called, by the head of its dump."""
+        """Whether a rank completed every call that it made, by the head of its dump."""
         own = [rows[rank] for rows in self.positions.values() if rank in rows]
-        completed = all((row["completed"] or 0) >= (row["enqueued"] or 0) for row in own)
+        completed = all((row["completed"] or 0) >= (row["enqueued"] or 0) and not row["has_open"] for row in own)
         return completed and not self._lacks_numbers(rank)
 
     def _lacks_numbers(self, rank: int) -> bool:

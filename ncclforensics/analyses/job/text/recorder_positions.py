@@ -27,6 +27,7 @@ RECORDED_POSITION = {
     "enqueued": pl.Int64(),  # number of the last collective that it called
     "completed": pl.Int64(),  # number of the last collective that it completed
     "is_overwritten": pl.Boolean(),  # a call that is still open was overwritten, so that it is not among the entries
+    "has_open": pl.Boolean(),  # the head counts more calls that were made than were completed, messages among them
     "has_p2p": pl.Boolean(),  # the group has point-to-point calls, so only the entries show the numbers
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -72,13 +73,15 @@ def recorded_position(
                 continue
             group = groups[number].get(name, {}).get("group", name)
             known = positions.get(group)
+            reported = max(status["last_completed"] or 0, 0)
+            has_open = (status["last_enqueued"] or 0) > reported
             if group in p2p_groups:  # the status counts messages, too
                 position = positions.setdefault(group, {**UNKNOWN, "line": status["line"]})
-                reported = max(status["last_completed"] or 0, 0)
                 position["is_overwritten"] = reported + 1 < first_message.get((number, group), 0)
-                continue
-            enqueued = max(status["last_enqueued"] or 0, known["enqueued"] or 0 if known else 0)
-            positions[group] = {"enqueued": enqueued, "line": status["line"], **_completed(known, status)}
+            else:
+                enqueued = max(status["last_enqueued"] or 0, known["enqueued"] or 0 if known else 0)
+                position = {"enqueued": enqueued, "line": status["line"], **_completed(known, status)}
+            positions[group] = {**position, "has_open": has_open}
         for config in configs.values():
             if config["own_number"] is not None:  # a log that is written before each call
                 positions.setdefault(config["group"], {**NO_CALLS, "line": config["line"]})
