@@ -13,7 +13,8 @@ from ncclforensics.grammar.column_types import COLUMN_TYPES
 from ncclforensics.grammar.meanings import Kind
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.report.build import Report
-from ncclforensics.views.text_screen import HEIGHT, screen
+from ncclforensics.views.text_report import HEIGHT
+from ncclforensics.views.text_screen import screen
 from tests.budget import IS_FULL
 from tests.test_meanings import ANSWERABLE, Sample, samples
 

@@ -174,7 +174,7 @@ def _bar(value: int, most: int) -> str:
     """Draw a bar whose length is logarithmic.
 
     >>> _bar(10, 1000), _bar(1000, 1000)
-    ('█████', '████████████████')
+    ('███', '████████')
     """
     return LEVELS[-1] * max(1, round(BAR * log10(max(value, 1)) / max(log10(max(most, 2)), 1e-9)))
 
