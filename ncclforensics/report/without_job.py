@@ -40,6 +40,11 @@ class _Kind(NamedTuple):
     limit: str  # what it cannot show
 
 
+PORTS = _Kind(
+    ("fabric_map", "port_state", "counter"),
+    "states or counters of ports",
+    "a port belongs to a host, not to a rank",
+)
 _KINDS = (
     _Kind(
         ("ended_operation",),
@@ -61,6 +66,7 @@ _KINDS = (
         "the kernel's log",
         "the kernel names GPUs, links and processes, not ranks",
     ),
+    PORTS,
 )
 
 
@@ -110,8 +116,9 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
         return [f"read what was measured: `{_command(run, 'check')}`", *COLLECT_CALLS]
     if _has_only_traces(run):
         return [f"find out what makes the job slow: `{_command(run, 'slow')}`", *COLLECT_STUCK_HOSTS]
-    if _kinds(run):
-        return [*COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
+    if kinds := _kinds(run):
+        read = [f"read what the ports show: `{_command(run, 'check')}`"] if PORTS in kinds else []
+        return [*read, *COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
     steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}
     return steps.get(reason_without_job(run), COLLECT_CALLS)
 
