@@ -120,3 +120,13 @@ def test_the_datasheet_counts_the_kinds() -> None:
     assert f"{len(FaultKind)} faults, 1 healthy" in text
     assert f"{len(SlowFault) - 1} faults, 1 healthy" in text
     assert f"{len(FabricFault) - 1} faults, 1 healthy" in text
+
+
+def test_the_readme_tells_the_figures_of_the_results() -> None:
+    (row,) = (line for line in (FOLDER / "RESULTS.md").read_text().splitlines() if line.startswith("| ncclforensics "))
+    _, _, cases, *_, right, wrong, _, _ = map(str.strip, row.split("|"))
+    share, low, _, high = right.replace("(", "").replace(")", "").split()
+    readme = " ".join((ROOT / "README.md").read_text().split())
+
+    assert f"Of the {cases} simulated jobs and fabrics" in readme
+    assert f"it answers {share} right (95% interval: {low} to {high}) and {wrong.split()[0]} wrong" in readme

@@ -95,6 +95,7 @@ QUESTIONS = (
         ("algorithm_choice",),
         ("tuning",),
         "job",
+        ("tuner_table", "tuner_fault"),
     ),
     Question(
         "which variables were set",
@@ -153,6 +154,8 @@ QUESTIONS = (
             "nic_driver",
             "host_limit_reached",
             "host_service",
+            "process_listed",
+            "process_waiting",
         ),
     ),
     Question(
