@@ -544,4 +544,5 @@ def test_empty_files_are_told_from_files_without_nccl(say: Callable[..., Said], 
     assert "UNDECIDABLE  these files are empty" in printed
     code, printed, _ = say("hang", str(tmp_path / "other.log"))
     assert code == 3
-    assert "UNDECIDABLE  no NCCL lines found in these files, and no other format" in printed
+    assert "format not known: 1 file without a known line" in printed
+    assert "other.log:1  step 1" in printed

@@ -295,7 +295,7 @@ def test_a_failure_that_an_unknown_program_states_is_answered(
 
 @pytest.mark.parametrize("text", SILENT.values(), ids=SILENT)
 def test_words_of_errors_that_state_none_are_not_quoted(text: str, tmp_path: Path) -> None:
-    assert [finding.rule for finding in read(tmp_path, text).findings] == ["read-nothing-of-nccl"]
+    assert [finding.rule for finding in read(tmp_path, text).findings] == ["read-unknown-formats"]
 
 
 def test_a_failure_of_an_unknown_program_is_left_out_behind_what_explains_it(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_a_file_of_no_known_format_is_named_as_such_with_its_first_line(tmp_path
     report = read(tmp_path, "the volume of the tank\nis 42 litres\n")
 
     (finding,) = report.findings
-    assert finding.title == "no NCCL lines found in these files, and no other format that is known"
+    assert finding.title == "format not known: 1 file without a known line"
     assert [report.cited(line.source, line.line)["text"] for line in finding.evidence] == ["the volume of the tank"]
 
 

@@ -1,6 +1,6 @@
 """Variables to set so that logs contain the missing lines (NCCL user guide, environment variables; src/debug.cc)."""
 
-NO_NCCL_LINES = "no NCCL lines found in these files, and no other format that is known"
+NO_NCCL_LINES = "these files hold no line of NCCL, nor one of another known format"
 NO_LINES = "these files are empty"
 NO_PROCESSES = "no line of NCCL here shows which rank printed it"
 ENDED_WELL = "the program reports that it came to its end, and no line shows a failure"

@@ -23,7 +23,7 @@ from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import ends_well, reason_without_job, steps_without_job, verdict_without_job
-from ncclforensics.rules.finding import Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.views.screen_evidence import evidence, legend
 from ncclforensics.views.screen_ranks import culprits_by_host, waiting
 from ncclforensics.views.text_chain import chain_text
@@ -136,6 +136,9 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
         not jobs and not everything and not ends_well(report.run)
     ):  # then also what is no fault, such as the end that a launcher was told
         notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
+        notes.sort(
+            key=lambda note: note.category is Category.INCOMPLETE_EVIDENCE
+        )  # what happened comes before what was given
         findings += [note for note in notes if note.evidence and note.title != reason_without_job(report.run)]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
     if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure

@@ -17,6 +17,7 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 UNCLEAR_RESULTS = ["unhandled system error", "internal error"]
 MOST_CITED = 2
 MOST_UNKNOWN = 4  # files of which the first line is cited
+IS_UNKNOWN = pl.col("is_whole") & (pl.col("recognised") == 0) & (pl.col("lines") > 0) & (pl.col("problem") == "")
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("speaker",), hang=True)
@@ -76,8 +77,7 @@ def read_nothing_of_nccl(
 ) -> Iterator[Finding]:
     """The files contain no NCCL lines, and at most an error of PyTorch or the application.
 
-    Means: this says nothing about the run: NCCL printed nothing, wrote elsewhere, or these are other files. Where no
-    format is known, the cited lines are the first ones of the files: they show what was given. If the
+    Means: this says nothing about the run: NCCL printed nothing, wrote elsewhere, or these are other files. If the
     application reports an NCCL error, NCCL's first warning is missing; if PyTorch's watchdogs timed out, NCCL's earlier
     lines on networks and connections are missing.
     Not when: a report of RAS, a launcher or the Inspector describes the job; PyTorch's counters show the rank.
@@ -98,7 +98,7 @@ def read_nothing_of_nccl(
     elif has_no_nccl_lines and not timed_out.is_empty() and not (verdict["culprits"].list.len() > 0).any():
         title = "PyTorch's watchdogs timed out, and these logs have no NCCL lines"
         detail, cited = "only NCCL's lines show networks, connections and warnings", timed_out
-    elif source["recognised"].sum() == 0:
+    elif source["recognised"].sum() == 0 and source.filter(IS_UNKNOWN).is_empty():
         title, detail = NO_NCCL_LINES if source["lines"].sum() else NO_LINES, "this says nothing about the run"
         cited = source.filter(pl.col("lines") > 0).with_columns(line=1)  # how each begins
     else:
@@ -111,19 +111,19 @@ def read_nothing_of_nccl(
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("source",), hang=True)
 def read_unknown_formats(source: pl.DataFrame) -> Iterator[Finding]:
-    """Files beside those that were read hold no line of a known format.
+    """Files hold no line of a known format.
 
     Means: nothing in these files took part in the answer. The cited lines are their first ones: they show which files
     these are, such as the output of the training program, or of a tool that no grammar knows.
-    Not when: every file holds a line of a known format, or none does; a file was read in part.
-    Do: look into these files yourself; for the output of a tool add a line shape, or report it as missing.
+    Not when: every file holds a line of a known format; a file was read in part.
+    Do: see that these are the files you meant; for the output of a tool add a line shape, or report it as missing.
     Sources: docs/adding-a-shape.md, docs/own-rules.md.
     """
-    is_unknown = pl.col("is_whole") & (pl.col("recognised") == 0) & (pl.col("lines") > 0) & (pl.col("problem") == "")
-    unknown = source.filter(is_unknown)
-    if unknown.height and source["recognised"].sum():
+    unknown = source.filter(IS_UNKNOWN)
+    if unknown.height:
+        of_all = f" of {source.height}" if source.height > unknown.height else ""
         yield Finding(
-            f"format not known: {count_of(unknown.height, 'file')} of {source.height} without a known line",
+            f"format not known: {count_of(unknown.height, 'file')}{of_all} without a known line",
             "each begins with the line that is cited",
             "certain",
             role=Role.CONTEXT,
