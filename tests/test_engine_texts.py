@@ -69,7 +69,7 @@ def test_ps_shows_a_process_that_cannot_be_interrupted(tmp_path: Path) -> None:
     rows = [
         row.format(state=state, command=command) for state, command in (("Ss", "nvidia-smi"), ("D", "[kworker/0:0]"))
     ]
-    assert {finding.rule for finding in reported("\n".join(rows), tmp_path).findings} <= {"read-nothing-of-nccl"}
+    assert {finding.rule for finding in reported("\n".join(rows), tmp_path).findings} <= {"read-unknown-formats"}
 
     (finding,) = reported(row.format(state="Dsl", command="nvidia-smi -q"), tmp_path).findings
 
@@ -86,7 +86,7 @@ def test_lines_beside_these_say_nothing(tmp_path: Path) -> None:
         "train.config.Again: the same settings as before",
     ]
 
-    assert {finding.rule for finding in reported("\n".join(lines), tmp_path).findings} <= {"read-nothing-of-nccl"}
+    assert {finding.rule for finding in reported("\n".join(lines), tmp_path).findings} <= {"read-unknown-formats"}
 
 
 def test_a_message_of_the_watchdog_that_is_cut_is_a_timeout(tmp_path: Path) -> None:

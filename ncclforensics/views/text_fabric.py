@@ -14,6 +14,7 @@ WIDEST = 48  # signs in a row of the drawing; of larger levels each sign stands 
 SWITCH, MARK = "■", "▲"
 MOST_NAMED = 4
 LEVELS = ("hosts", "leaf", "spine", "core")
+OF_ALL = ("single-links", "oversubscribed")  # kinds of deviations that concern a level as a whole
 
 
 def fabrics(report: Report) -> list[RenderableType]:
@@ -53,7 +54,7 @@ def _drawing(report: Report, shape: Row) -> Text:
     switches = report.run["fabric_switch"].filter(of_map & pl.col("level").is_not_null())
     links = report.run["fabric_link"].filter(of_map)
     levels = dict(switches.select("guid", "level").iter_rows())
-    deviations = report.run["fabric_deviation"].filter(of_map & (pl.col("kind") != "single-links"))
+    deviations = report.run["fabric_deviation"].filter(of_map & ~pl.col("kind").is_in(OF_ALL))
     marked = set(deviations["guid"].drop_nulls())
     hosts = set(deviations["hosts"].explode().drop_nulls())
     between = links.filter(pl.col("kind") == "uplink").with_columns(

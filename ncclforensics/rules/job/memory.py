@@ -92,7 +92,9 @@ def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFram
     Means: one rank's model, batch or cache did not fit; the other ranks wait for it, or lose their connection.
     Not when: the application caught the error and tried again with less; therefore an error without a rank counts only
     if processes ended, or its log ends soon after it and the job did not end well.
-    Do: compare memory over ranks at that step; smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+    Do: see with nvidia-smi whether another process holds memory of that GPU (the line tells capacity, what is free and
+    what this process has); else compare memory over ranks at that step; smaller batch,
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
     Sources: PyTorch, CUDA semantics (memory management).
     """
     rows = first_exits(process_exit, GPU_MEMORY)

@@ -116,7 +116,8 @@ def processes_text(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> st
     )
     if not ranks:
         return where.removeprefix("on ") or UNNAMED
-    ranks_of_job = rank["rank"].drop_nulls().unique().to_list()
-    if len(ranks_of_job) > 1 and set(ranks) == set(ranks_of_job):
+    ranks_of_job = set(rank["rank"].drop_nulls())
+    has_gap = ranks_of_job != set(range(len(ranks_of_job)))  # so there are more, whatever the logs hold
+    if len(ranks_of_job) > 1 and set(ranks) == ranks_of_job and not has_gap:
         return "all ranks"
     return f"{ranks_text(ranks)} {where}".strip()
