@@ -1,6 +1,6 @@
 """Whether an answer is true, and whether it accuses an innocent rank or part.
 
-Needs nothing but Python: whoever copies this folder can score with it.
+Needs nothing but Python: a copy of this folder can score answers.
 """
 
 from __future__ import annotations

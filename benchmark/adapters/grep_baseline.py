@@ -28,7 +28,7 @@ def answer(question: str, texts: Mapping[int, str]) -> Json:
 
 
 def _hang(texts: Mapping[int, str]) -> Json:
-    """The rank with fewest calls is behind; whoever prints a warning failed."""
+    """The rank with fewest calls is behind; a process that prints a warning failed."""
     warned = sorted(rank for rank, text in texts.items() if WARNING.search(text))
     if warned:
         return {"verdict": "rank-died", "culprits": warned, "certainty": "likely" if len(warned) == 1 else "possible"}

@@ -19,7 +19,7 @@ from benchmark.judge import OPEN, Json
 from benchmark.make_cases import FAULTY, HEALTHY
 
 COMMANDS = {"hang": "hang", "slow": "slow", "fabric": "check"}
-OF_HEALTHY = {"hang": "check"}  # nobody asks who is stuck where a job ended well
+OF_HEALTHY = {"hang": "check"}  # a job that ended well has no stuck rank to ask for
 PART = re.compile(r"(?:gpu|leaf|spine)-[\w-]+")  # the names of the parts of the fabrics of this set
 
 

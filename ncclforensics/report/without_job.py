@@ -27,6 +27,7 @@ from ncclforensics.frames.protocol import Frames
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.benchmark_text import called
 
+BENCHMARKS, TRACES = "nccl-tests", "profiler-trace"  # kinds of files
 MOST_PATHS = 4  # in a command
 ONLY_TRACES = "these files hold traces of profilers, which show how long steps take, not in which call a rank stands"
 MOST_BENCHMARKS = 3  # in a sentence
@@ -80,9 +81,9 @@ def reason_without_job(run: Frames) -> str:
         return NO_RANKS_OF_DUMPS
     if recognised:
         return NO_PROCESSES
-    if _has_only_benchmarks(run):
+    if _has_only(run, BENCHMARKS):
         return f"these files hold the output of nccl-tests alone, which shows no calls: {_reached(run)}"
-    if _has_only_traces(run):
+    if _has_only(run, TRACES):
         return ONLY_TRACES
     if kinds := _kinds(run):
         limits = "; ".join(kind.limit for kind in kinds)
@@ -112,9 +113,9 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
     found = next((f for f in findings if f.severity is not Severity.INFO and not f.is_elsewhere), None)
     if found is not None and found.remedy and found.role is not Role.CONSEQUENCE:
         return COLLECT_STUCK_HOSTS if _kinds(run) else []
-    if _has_only_benchmarks(run):
+    if _has_only(run, BENCHMARKS):
         return [f"read what was measured: `{_command(run, 'check')}`", *COLLECT_CALLS]
-    if _has_only_traces(run):
+    if _has_only(run, TRACES):
         return [f"find out what makes the job slow: `{_command(run, 'slow')}`", *COLLECT_STUCK_HOSTS]
     if kinds := _kinds(run):
         read = [f"read what the ports show: `{_command(run, 'check')}`"] if PORTS in kinds else []
@@ -140,7 +141,7 @@ def _end(run: Frames) -> str:
         return ""
     if run.has("program_success"):
         return ENDED_WELL
-    benchmarks = run["benchmark"] if _has_only_benchmarks(run) else run["benchmark"].clear()
+    benchmarks = run["benchmark"] if _has_only(run, BENCHMARKS) else run["benchmark"].clear()
     if benchmarks.is_empty() or not benchmarks.select((pl.col("is_complete") & ~pl.col("has_failed")).all()).item():
         return ""
     return f"the output of nccl-tests is complete: {_reached(run)}"
@@ -161,17 +162,13 @@ def _reached_by(row: Mapping[str, Any]) -> str:
     return "ran to its end" if row["is_complete"] else f"has no footer, and ends{last or ' before its first row'}"
 
 
-def _has_only_benchmarks(run: Frames) -> bool:
-    return set(run.kinds.values()) == {"nccl-tests"}
-
-
-def _has_only_traces(run: Frames) -> bool:
-    return set(run.kinds.values()) == {"profiler-trace"}
+def _has_only(run: Frames, kind: str) -> bool:
+    return set(run.kinds.values()) == {kind}
 
 
 def _kinds(run: Frames) -> list[_Kind]:
     """The kinds of evidence in inputs that hold nothing else."""
-    if {"nccl-log", "pytorch-log", "nccl-tests"} & set(run.kinds.values()):
+    if {"nccl-log", "pytorch-log", BENCHMARKS} & set(run.kinds.values()):
         return []
     return [kind for kind in _KINDS if any(run.has(frame) for frame in kind.frames)]
 

@@ -132,13 +132,10 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     if jobs and jobs[0].verdict not in ("undecidable", "no-hang"):
         return None
     findings = _others(report)
-    if (
-        not jobs and not everything and not ends_well(report.run)
-    ):  # then also what is no fault, such as the end that a launcher was told
+    if not jobs and not everything and not ends_well(report.run):
+        # Then also what is no fault, such as an end that a launcher asked for; what happened before what was given.
         notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
-        notes.sort(
-            key=lambda note: note.category is Category.INCOMPLETE_EVIDENCE
-        )  # what happened comes before what was given
+        notes.sort(key=lambda note: note.category is Category.INCOMPLETE_EVIDENCE)
         findings += [note for note in notes if note.evidence and note.title != reason_without_job(report.run)]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
     if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure

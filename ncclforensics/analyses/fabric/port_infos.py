@@ -30,7 +30,7 @@ def ports_asked_for(
     """Ports that ibportstate or smpquery describes, one block each.
 
     `width_supported` and `speed_supported` are what both ends are set to, where a link runs below it; of one lane
-    this end alone is enough, since nobody sets up a link for one.
+    this end alone is enough, since no link is set up for one.
     """
     # A port that is asked for by its way through the fabric has no LID in the head.
     heads = port_info.select(*OUTPUT_KEY, "line", "launcher_time", "port", head_lid="info_lid", node=text_of("path"))

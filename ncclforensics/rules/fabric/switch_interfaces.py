@@ -70,7 +70,7 @@ def switch_interface_losses(counter_increase: pl.DataFrame) -> Iterator[Finding]
 def switch_pfc_frames(counter_increase: pl.DataFrame, pfc_pause: pl.DataFrame) -> Iterator[Finding]:
     """Ports of a switch sent or received PFC pause frames, or were paused for some time.
 
-    Means: a port that receives them was told by its neighbour to wait; one that sends them could not pass on what it
+    Means: a port that receives them was asked by its neighbour to wait; one that sends them could not pass on what it
     got: congestion at, or behind, that port. Many that were received between two dumps are a warning: look at what is
     behind that port.
     Not when: all counters are zero, or stay the same between two dumps. Of one dump they are totals of unknown age;
