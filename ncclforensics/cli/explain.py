@@ -69,4 +69,4 @@ def _answer(line: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "line.log"
         log.write_text(f"{line}\n", encoding="utf-8", errors="replace")
-        return explain_text.of_line(explain_line(line, dialect().with_all_formats), analyze(log, everything=True))
+        return explain_text.of_line(explain_line(line, dialect()), analyze(log, everything=True))

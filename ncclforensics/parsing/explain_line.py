@@ -34,21 +34,31 @@ class LineExplanation:
 
 
 def explain_line(line: str, dialect: Dialect) -> LineExplanation:
-    """Match one line with all shapes of a dialect."""
+    """Match one line with the shapes of a dialect, and with those of all embedded formats if these may be meant."""
     rows = lines.cleaned(lines.block(line.encode("utf-8", "replace") + b"\n", 1))[:1]
     stripped = strip_prefixes(rows, dialect, detect_prefixes(rows, dialect))
     text = str(stripped["text"][0]) if stripped.height else ""
     labels = {name: stripped[name][0] for name in dialect.labels if name in stripped.columns}
-    for frame, tables in match(stripped, dialect).frames.items():
+    found = _match(stripped, dialect)
+    if found is None or found[0].priority < 0:  # a shape for lines of any text, behind those of all formats
+        found = _match(stripped, dialect.with_all_formats)
+    if found is not None:
+        return LineExplanation(text, labels, *found)
+    literal, at, shape, expected = _nearest(text, dialect.with_all_formats)
+    nearest = shape if literal >= MIN_LITERAL else None
+    return LineExplanation(text, labels, None, nearest=nearest, at=at, expected=expected)
+
+
+def _match(rows: pl.DataFrame, dialect: Dialect) -> tuple[Shape, str, dict[str, Any]] | None:
+    """The shape that a line matches, the form of it, and its fields."""
+    for frame, tables in match(rows, dialect).frames.items():
         (row,) = pl.concat(tables).to_dicts()
         shape = next(shape for shape in dialect.shapes if shape.frame == frame)
         fields = {name: row[name] for name in shape.columns if row.get(name) is not None}
         if fields.get("host") == NO_HOST:
             del fields["host"], fields["pid"]
-        return LineExplanation(text, labels, shape, row[FORM], fields)
-    literal, at, shape, expected = _nearest(text, dialect)
-    nearest = shape if literal >= MIN_LITERAL else None
-    return LineExplanation(text, labels, None, nearest=nearest, at=at, expected=expected)
+        return shape, row[FORM], fields
+    return None
 
 
 # Matching characters in literals, all matching characters, the shape, and what it expects next.
