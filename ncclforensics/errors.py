@@ -13,8 +13,7 @@ depends on it and is kept as a `Defect`; one that ends the program gives exit co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class ForensicsError(Exception):
@@ -66,8 +65,7 @@ def own_place(function: Callable[..., Any], error: BaseException) -> str:
     return f"{file}, line {lines[-1]}" if lines else place_of(function)
 
 
-@dataclass(frozen=True, slots=True)
-class Defect:
+class Defect(NamedTuple):
     """A part of the program that failed, and what the exception was."""
 
     part: str  # "the rule gdr-missing", "the analysis wait", "reading node0.log"

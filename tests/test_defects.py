@@ -44,7 +44,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, registered: dict[str, Any], name: st
     def fail(**frames: pl.DataFrame) -> None:
         raise KeyError(FAILURE)
 
-    monkeypatch.setitem(registered, name, replace(one, imported=fail))
+    monkeypatch.setitem(registered, name, one._replace(imported=fail))
 
 
 def test_a_rule_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_topic_that_fails_does_not_stop_the_comparison(monkeypatch: pytest.Mon
 
 def _always(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Let a rule run whatever the frames hold."""
-    monkeypatch.setitem(rules._RULES, name, replace(rules._RULES[name], of=()))
+    monkeypatch.setitem(rules._RULES, name, rules._RULES[name]._replace(of=()))
 
 
 def test_every_view_names_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 
@@ -85,7 +84,7 @@ def test_a_finding_gets_what_the_rule_left_out() -> None:
     def findings() -> Iterator[Finding]:
         yield Finding("title", "detail", "certain")
 
-    (finding,) = registry.run_rules(checked(ALL[0]).report.run, [replace(first, imported=findings, of=())])
+    (finding,) = registry.run_rules(checked(ALL[0]).report.run, [first._replace(imported=findings, of=())])
 
     assert (finding.rule, finding.category, finding.severity) == (first.name, first.category, first.severity)
     assert finding.remedy == first.section("Do")
@@ -101,7 +100,7 @@ def test_a_rule_with_too_many_findings_is_stopped_and_named(many: int, left: lis
             yield Finding(f"condition {number}", "detail", "certain")
 
     first = registry.all_rules()[0]
-    found = registry.run_rules(checked(ALL[0]).report.run, [replace(first, imported=findings, of=())])
+    found = registry.run_rules(checked(ALL[0]).report.run, [first._replace(imported=findings, of=())])
 
     others = [finding.title for finding in found if not finding.title.startswith("condition")]
     assert others == [f"{text} of the rule {first.name}" for text in left]

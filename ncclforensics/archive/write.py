@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,5 +97,5 @@ def _input(report: Report, number: int) -> dict[str, Any]:
         "is_binary": reading.is_binary,
         "is_document": reading.is_document,
         "last_time": reading.last_time,
-        **(asdict(reading.source.state) if reading.source.state else {}),
+        **(reading.source.state._asdict() if reading.source.state else {}),
     }

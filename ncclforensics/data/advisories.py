@@ -6,13 +6,12 @@ rules/job/known_defects.py. The source is NCCL's release notes unless another on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ncclforensics.data.versions import Version
 
 
-@dataclass(frozen=True, slots=True)
-class Advisory:
+class Advisory(NamedTuple):
     """A defect of the versions from `first` up to, not including, `fixed`."""
 
     slug: str

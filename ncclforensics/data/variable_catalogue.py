@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NamedTuple, TypedDict, cast
 
 CATALOGUE = Path(__file__).with_name("catalogue")
 READ = CATALOGUE / "read.json"
@@ -37,8 +36,7 @@ class _Generated(TypedDict):
     variables: dict[str, _Reading]
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(NamedTuple):
     """A variable of the environment."""
 
     name: str
@@ -93,8 +91,8 @@ def variable(name: str) -> Variable | None:
     )  # fmt: skip
     if reading is None:
         return found
-    return replace(
-        found, component=reading["component"], first=reading["first"], last=reading["last"], source=reading["source"],
+    return found._replace(
+        component=reading["component"], first=reading["first"], last=reading["last"], source=reading["source"],
         defaults=tuple((since, value) for since, value in reading["defaults"]),
     )  # fmt: skip
 

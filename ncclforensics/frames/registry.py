@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import polars as pl
 
@@ -31,16 +30,20 @@ RUN_FRAMES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredAnalysis:
+class RegisteredAnalysis(NamedTuple):
     """An analysis: where its function is, and the columns it promises."""
 
     name: str
     module: str
-    columns: Mapping[str, pl.DataType]
+    declared: Mapping[str, Any]  # column -> its data type, or what `_described` gave of it
     of: tuple[str, ...]  # if these frames are all empty, so is the result
     is_step: bool  # only a step towards other frames: a saved run does not hold it
     imported: Analysis | None = None  # the function, if its module was imported when this was registered
+
+    @property
+    def columns(self) -> dict[str, pl.DataType]:
+        """The columns it promises; of most analyses no start asks for them."""
+        return {name: _dtype(declared) for name, declared in self.declared.items()}
 
     @property
     def function(self) -> Analysis:
@@ -89,8 +92,7 @@ def declare_analyses(package: str) -> None:
         ]
 
     for name, module, columns, of, is_step in declarations(package, describe):
-        types = {column: _dtype(described) for column, described in columns.items()}
-        _ANALYSES.setdefault(name, RegisteredAnalysis(name, module, types, tuple(of), is_step))
+        _ANALYSES.setdefault(name, RegisteredAnalysis(name, module, columns, tuple(of), is_step))
 
 
 def _described(dtype: pl.DataType) -> Any:
@@ -103,8 +105,10 @@ def _described(dtype: pl.DataType) -> Any:
 
 
 def _dtype(described: Any) -> pl.DataType:
-    """The data type that `_described` gave."""
+    """The data type that was described, or given as it is."""
     match described:
+        case pl.DataType():
+            return described
         case ["List", inner]:
             return pl.List(_dtype(inner))
         case ["Struct", fields]:

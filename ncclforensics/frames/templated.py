@@ -7,7 +7,7 @@ OCCURRENCES and save decoding every line; `of_template` looks up columns of a li
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -22,8 +22,7 @@ TEMPLATES, OCCURRENCES = CALL_TEMPLATE, "call_occurrence"
 SLICE_ROWS = 1 << 19  # occurrences that an analysis processes at a time, to bound its memory
 
 
-@dataclass(frozen=True)
-class TemplatedFrame:
+class TemplatedFrame(NamedTuple):
     """A parsed frame whose rows differ mostly in one column, `counter`."""
 
     shape: Shape

@@ -25,7 +25,7 @@ FIELDS = "_fields"
 REST = "rest"  # the column that holds the line after a launcher prefix
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Candidate:
     """One alternative of a shape, as it is applied: to the text after the prefix of a line, or to the whole line."""
 
@@ -77,7 +77,7 @@ class Candidate:
         return typed
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class EmbeddedFormat:
     """A format whose lines may stand among NCCL's, and the frames whose lines prove that it is present.
 
@@ -134,7 +134,7 @@ class MessageInside(NamedTuple):
     is_quoted: bool = False  # what `start_regex` matches stands before the message and is no part of it
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Dialect:
     """The shapes to look for, in the order they are tried, and the prefixes of lines."""
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
+class FileState(NamedTuple):
     """Times of a file, in seconds since the epoch; all but `observed` are by the clock of the file server."""
 
     observed: float  # when these were asked for
@@ -31,5 +29,5 @@ def state_of(path: Path) -> FileState | None:
 
 def state_in(entry: Mapping[str, Any]) -> FileState | None:
     """Return the state of a file that a saved run was made of; None if its manifest does not say it."""
-    values = {field.name: entry[field.name] for field in fields(FileState)}
+    values = {name: entry[name] for name in FileState._fields}
     return None if None in values.values() else FileState(**values)

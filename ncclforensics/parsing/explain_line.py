@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -19,15 +19,14 @@ from ncclforensics.parsing.matching import NO_HOST, match
 MIN_LITERAL = 12  # literal characters that a line must share with a shape to be compared with it
 
 
-@dataclass(frozen=True, slots=True)
-class LineExplanation:
+class LineExplanation(NamedTuple):
     """The shape and fields of a line; if no shape matches (None), the nearest one and where the line differs."""
 
     text: str  # without launcher prefixes and escape sequences
     labels: dict[str, Any]  # columns of its launcher prefixes
     shape: Shape | None
     form: str = ""
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = {}
     nearest: Shape | None = None
     at: int = 0  # characters of `text` that match the nearest shape
     expected: str = ""  # what that shape expects after them

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -67,8 +67,7 @@ def _with_look(answer: Answer, look: Comparison) -> Answer:
     elif look.has_moved is False:
         doubts = tuple(doubt for doubt in doubts if doubt not in OF_RUNNING_JOB)
         shown_by = (*shown_by, Sign.LOOKS)
-    return replace(
-        answer,
+    return answer._replace(
         reason=f"{answer.reason}; {look.text}",
         doubts=doubts,
         certainty=answer.certainty if look.has_moved is None else certainty_of(doubts),

@@ -62,7 +62,7 @@ class RedactedRun:
         """What failed so far, with redacted messages."""
         text = self._pseudonyms.text
         return [
-            replace(defect, error=text(defect.error), own_place=text(defect.own_place)) for defect in self._run.defects
+            defect._replace(error=text(defect.error), own_place=text(defect.own_place)) for defect in self._run.defects
         ]
 
     @property

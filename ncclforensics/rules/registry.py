@@ -6,13 +6,12 @@ The function's name is the rule's slug. The docstring's headings are fixed: Mean
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from inspect import cleandoc
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError, is_own, own_place
 from ncclforensics.frames.declarations import declarations
@@ -23,8 +22,7 @@ from ncclforensics.rules.finding import Category, Finding, Known, Role, Severity
 RuleFunction = Callable[..., Iterator[Finding]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A registered rule."""
 
     name: str
@@ -109,7 +107,7 @@ def _declare_rules() -> None:
     """Register the rules in all modules of this package."""
 
     def describe() -> list[Any]:
-        return [[*(getattr(rule, name) for name in Rule.__slots__ if name != "imported")] for rule in _RULES.values()]
+        return [[*(getattr(rule, name) for name in Rule._fields if name != "imported")] for rule in _RULES.values()]
 
     for name, module, category, severity, of, *flags in declarations(__name__.rpartition(".")[0], describe):
         declared = Rule(name, module, Category(category), Severity(severity), tuple(of), *flags)

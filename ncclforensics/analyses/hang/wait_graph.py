@@ -6,7 +6,7 @@ to all these members: thousands of ranks may wait for thousands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -203,8 +203,7 @@ def _awaited(
 _INIT_COLUMNS = ["job", "key", "rank_id", "waits_for", "source", "line", "created_pos"]
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """A rank that waits in a call for the ranks that did not make it: a row of WAIT."""
 
     kind: str

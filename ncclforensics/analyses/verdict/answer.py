@@ -6,9 +6,9 @@ One frozen value, which rules and views render; the frame `job_diagnosis` holds 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import polars as pl
 
@@ -82,8 +82,7 @@ Row = dict[str, Any]
 IMPOSSIBLE = "impossible"  # cost of a rival that no doubt makes true
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceLine:
+class EvidenceLine(NamedTuple):
     """A line that proves an answer or contradicts a rival: a row of EVIDENCE_LINE."""
 
     what: str
@@ -92,8 +91,7 @@ class EvidenceLine:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Considered:
+class Considered(NamedTuple):
     """One explanation that was considered: a row of CONSIDERED."""
 
     fault: Kind
@@ -106,8 +104,7 @@ class Considered:
     is_answer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Unexplained:
+class Unexplained(NamedTuple):
     """A failure that an answer does not explain: a row of UNEXPLAINED."""
 
     rank_id: int
@@ -140,8 +137,7 @@ class Operation:
         return operation_text(asdict(self))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """What went wrong with one job; the columns of VERDICT say what each field means."""
 
     job: int
@@ -172,8 +168,14 @@ class Answer:
 
     def row(self) -> Row:
         """Return the answer as a row of JOB_DIAGNOSIS."""
-        row = asdict(self)
-        return {**row, **row["operation"], "doubts": [doubt.name for doubt in self.doubts]}
+        return {
+            **self._asdict(),
+            **asdict(self.operation),
+            "doubts": [doubt.name for doubt in self.doubts],
+            "evidence_lines": _rows(self.evidence_lines),
+            "considered": [{**rival._asdict(), "lines": _rows(rival.lines)} for rival in self.considered],
+            "unexplained": _rows(self.unexplained),
+        }
 
     @classmethod
     def of(cls, row: Row) -> Self:
@@ -187,7 +189,7 @@ class Answer:
         values["evidence_lines"] = _lines(values["evidence_lines"])
         values["considered"] = tuple(map(_considered, values["considered"]))
         values["unexplained"] = tuple(Unexplained(**failure) for failure in values["unexplained"])
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
+        return cls(**{name: values[name] for name in cls._fields})
 
 
 W = TypeVar("W", bound=StrEnum)
@@ -210,6 +212,10 @@ def _considered(row: Row) -> Considered:
     lists = {name: tuple(row[name] or ()) for name in ("culprits", "missing", "assumes")}
     fault, lines = _word(row["fault"], Kind.UNDECIDABLE), _lines(row["lines"] or ())
     return Considered(**{**row, **lists, "fault": fault, "lines": lines})
+
+
+def _rows(values: Iterable[EvidenceLine | Unexplained]) -> list[Row]:
+    return [value._asdict() for value in values]
 
 
 def _lines(rows: Iterable[Row]) -> tuple[EvidenceLine, ...]:

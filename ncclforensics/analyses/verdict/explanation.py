@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ncclforensics.analyses.verdict.answer import EvidenceLine
@@ -100,7 +100,7 @@ class Explanation:
         """Cite lines of another explanation as context, each line once."""
         cited = {(line.rank_id, line.source, line.line) for line in self.evidence_lines}
         new = (line for line in lines if (line.rank_id, line.source, line.line) not in cited)
-        self.evidence_lines += [replace(line, what="context") for line in new]
+        self.evidence_lines += [line._replace(what="context") for line in new]
 
 
 def undecided(
@@ -122,7 +122,7 @@ def undecided(
     if of is not None:
         answer.victims = sorted({*of.victims, *of.culprits})
         answer.evidence_lines = [
-            replace(line, what="context") if line.what == "culprit" else line for line in of.evidence_lines
+            line._replace(what="context") if line.what == "culprit" else line for line in of.evidence_lines
         ]
     answer.add_evidence("context", context)
     return answer

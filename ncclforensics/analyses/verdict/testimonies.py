@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -30,8 +30,7 @@ SOURCE_OF = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Testimony:
+class Testimony(NamedTuple):
     """What one source says; ranks by their numbers."""
 
     source: Source
@@ -78,7 +77,7 @@ def _by_dumps(job: Job) -> Testimony:
     if recordings is None:
         return Testimony(Source.DUMPS, made=made)
     waiting = [rank for rank in recordings.read - recordings.outdated if recordings.blocking(rank)]
-    return replace(_testimony(job, Source.DUMPS, roots, waiting), made=made)
+    return _testimony(job, Source.DUMPS, roots, waiting)._replace(made=made)
 
 
 def find_recorded_roots(job: Job) -> Explanation | None:
@@ -96,8 +95,7 @@ def _by_stacks(job: Job) -> Testimony:
     found = stacks.find_odd_stacks(job) or stacks.find_silent_outside(job)
     of_kind = {kind: [row.rank_id for row in job.stacks if row.kind == kind] for kind in (COLLECTIVE, GPU)}
     waiting = of_kind[COLLECTIVE] if not stacks.are_in_collectives(job) else list(job.rank_ids)
-    return replace(
-        _testimony(job, Source.STACKS, found, job.rank_numbers(waiting)),
+    return _testimony(job, Source.STACKS, found, job.rank_numbers(waiting))._replace(
         may_wait=frozenset(job.rank_numbers(of_kind[GPU])),
         is_of_stalled_job=stacks.is_standing_still(job) or stacks.has_stall_lines(job),
     )
@@ -110,8 +108,8 @@ def _by_reports(job: Job) -> Testimony:
     launched_all = is_on_calls or (found is None and ras_evidence.show_no_mismatch(job))
     testimony = _testimony(job, Source.REPORTS, found, job.rank_numbers(job.rank_ids) if launched_all else ())
     made = tuple(counts.find_made(job, Source.REPORTS))
-    return replace(
-        testimony, waiting=testimony.waiting - testimony.named, made=made, is_of_stalled_job=is_of_stalled_job
+    return testimony._replace(
+        waiting=testimony.waiting - testimony.named, made=made, is_of_stalled_job=is_of_stalled_job
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 
 import polars as pl
@@ -91,7 +90,7 @@ def _first_edges(waits: list[Edge], cycle: set[int]) -> dict[int, Edge]:
         if edge.waiter in cycle and edge.waiter not in first_edges:
             target = next((rank_id for rank_id in edge.waits_for if rank_id in cycle), None)
             if target is not None:
-                first_edges[edge.waiter] = replace(edge, waits_for=(target,))
+                first_edges[edge.waiter] = edge._replace(waits_for=(target,))
     return first_edges
 
 
@@ -265,8 +264,8 @@ def judge_messages_in_order(job: Job, diagnosis: Explanation) -> Explanation | N
         message = _matched_behind(job, edge, culprit)
         if message is None:
             continue
-        waits = replace(edge, waits_for=(culprit,))
-        crossing = replace(edge, waiter=culprit, waits_for=(edge.waiter,), pos=message["pos"])
+        waits = edge._replace(waits_for=(culprit,))
+        crossing = edge._replace(waiter=culprit, waits_for=(edge.waiter,), pos=message["pos"])
         has_left_out = left_own_order(job, waits, crossing)
         partner_has = left_own_order(job, crossing, waits)
         if has_left_out != partner_has:

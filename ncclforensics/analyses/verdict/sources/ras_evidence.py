@@ -7,7 +7,6 @@ A host launches calls ahead of its GPU: that it launched one fewer than others d
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import replace
 from itertools import pairwise
 
 from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, process_place
@@ -133,7 +132,7 @@ def _find_reported_errors(reports: Reports) -> Explanation | None:
         diagnosis.claim = f"ranks {diagnosis.claim}"
     elif not in_init:
         diagnosis.claim = f"{reports.job.names(diagnosis.culprits)} {diagnosis.claim}"
-    diagnosis.evidence_lines = [replace(cited, what="failure") for cited in diagnosis.evidence_lines]
+    diagnosis.evidence_lines = [cited._replace(what="failure") for cited in diagnosis.evidence_lines]
     return diagnosis
 
 
