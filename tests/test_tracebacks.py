@@ -18,6 +18,7 @@ Traceback (most recent call last):
   File "/usr/lib/python3.12/site-packages/torch/serialization.py", line 771, in load
     raise
 """
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"
 BEHIND = "shutting down\n\nworkers: 0\n\nbye\n"
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 SECOND_HAND = "RuntimeError: Engine core initialization failed. See root cause above.\n"
@@ -132,6 +133,30 @@ def test_the_advice_on_an_error_of_cuda_is_that_of_its_kind(error: str, advice: 
     remedy = found[f"CUDA error: {error}"].remedy
     assert advice in remedy
     assert "NCCL_P2P_DISABLE" not in remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/ckpt/model.pt'", "df -h"),
+        ("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. ", "OOM killer"),
+        ("ValueError: no batch is left", "read the traceback"),
+    ],
+)
+def test_the_advice_on_an_exception_is_about_what_the_system_refused(error: str, advice: str, tmp_path: Path) -> None:
+    found = findings_of(tmp_path, f"{TRACEBACK}{error}\n{BEHIND}")
+    (finding,) = [finding for title, finding in found.items() if "raised" in title]
+    assert advice in finding.remedy
+
+
+@pytest.mark.parametrize("error", ["KeyError: 'caption'", OUT_OF_MEMORY])
+def test_the_error_of_a_worker_comes_before_the_one_that_passes_it_on(error: str, tmp_path: Path) -> None:
+    name = error.partition(":")[0].rpartition(".")[2]
+    passed_on = f"{TRACEBACK}{name}: Caught {name} in DataLoader worker process 0.\nOriginal {TRACEBACK}"
+    found = findings_of(tmp_path, f"{passed_on}{error}\n{BEHIND}")
+    assert not any("Caught" in title for title in found)
+    assert any("worker process 0" in finding.detail for finding in found.values()) or "memory" in error
+    assert any(error in title or title == "out of GPU memory" for title in found)
 
 
 def test_an_uncaught_error_of_cuda_in_a_thread_of_c_is_read(tmp_path: Path) -> None:

@@ -101,6 +101,12 @@ TOPICS = {
         "on the host and in the container that printed it, run ls -l on the path that is named: whether it is mounted "
         "there, and was written before it was read",
     ),
+    "worker": Topic(
+        "application-error",
+        "a process that loads data was killed or ended",
+        "on the host that printed it, read dmesg -T (OOM killer) and df -h /dev/shm for that time; fewer workers that "
+        "each prepare less data in advance take less of both",
+    ),
     "crash": Topic(
         "application-error",
         "a process crashed or was killed",
@@ -130,3 +136,7 @@ OTHER_TOPIC = Topic(
 )
 # Topics of warnings that are quoted: others stand in logs of jobs that work, too, as of libraries that are optional.
 OF_WARNINGS = ("space", "storage", "rdma", "memory", "refusal", "route", "closing", "waiting", "call")
+# Topics of the message of an exception: what the system refused, which the line of the program does not explain.
+OF_EXCEPTIONS = (
+    "library", "name", "rights", "space", "storage", "memory", "port", "refusal", "route", "file", "worker",
+)  # fmt: skip

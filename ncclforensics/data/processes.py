@@ -99,7 +99,6 @@ SECOND_HAND_PARTS = (
     *("root cause above", "for root cause", "for the root cause"),
     *("custom call 'xla.gpu.all_", "custom call 'xla.gpu.reduce_scatter", "custom call 'xla.gpu.collective_"),
 )
-GLOO = "/gloo/"  # of a source file that stands in brackets in front of an error of PyTorch's transport for CPUs
 STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 
 # Names, as the kernel cuts them to 15 characters, of programs that are ranks or their workers in most jobs.

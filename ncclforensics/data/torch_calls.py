@@ -52,6 +52,9 @@ ONE_CALL = (
     "all_reduce", "all_reduce_barrier", "barrier", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop",
     "_all_gather_base", "_reduce_scatter_base", "all_gather_single", "reduce_scatter_single",
 )  # fmt: skip
+# The function in which a rank runs the backward pass, whose hooks reduce gradients (torch/autograd/graph.py).
+RUN_BACKWARD = "_engine_run_backward"
+BACKWARD_PASS = "the backward pass"
 # What closes a batch of calls, which were recorded before it without a state of their own.
 BATCHES = ("coalesced", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced")
 # Data type in Flight Recorder entries -> NCCL's number (data/names.py, DATATYPES).

@@ -134,6 +134,11 @@ class Report(RunView):
         """Return what explains the failure of a job, the cause that views show first."""
         return self._relations.causes(self.findings, answer)
 
+    def has_own_advice(self, finding: Finding) -> bool:
+        """Whether a finding advises on its case, and not only as its rule does on all."""
+        general = next((rule.section("Do") for rule in self.rules if rule.name == finding.rule), "")
+        return finding.remedy not in ("", general)
+
     def cause_of(self, answer: Answer) -> Cause | None:
         """Return what is likely or certain to have caused the failure of a job."""
         return next(iter(self.causes_of(answer)), None)

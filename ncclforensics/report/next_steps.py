@@ -126,7 +126,12 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
         steps.append("collect the exit code of the process that ended, and its stderr")
     elif answer.detail in (Detail.SAME_GPU, Detail.SAME_NUMBER, Detail.OTHER_SIZE):
         steps.append(PRINT_PLACEMENT)
-    elif answer.verdict in _OF_STANDING_RANKS and answer.culprits and not commands(run, answer):
+    elif (
+        answer.verdict in _OF_STANDING_RANKS
+        and answer.culprits
+        and not commands(run, answer)
+        and answer.basis != Basis.STACKS
+    ):
         steps.append(
             f"on the next run, while it stands still, take the stacks on the hosts of these ranks: `{STACKS_OF_HOST}`"
         )
@@ -136,6 +141,12 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
     if _is_open(answer) and may_grow(run, answer.job):
         steps.append(LOOK_AGAIN)
     return steps
+
+
+def _lacks_stacks(run: Frames, answer: Answer) -> bool:
+    """Whether ranks stand still, no stacks show where, and nothing can be run on them now."""
+    is_unseen = answer.verdict in _OF_STANDING_RANKS and answer.culprits and answer.basis != Basis.STACKS
+    return bool(is_unseen) and not commands(run, answer)
 
 
 def _is_open(answer: Answer) -> bool:
@@ -149,9 +160,9 @@ def _is_open(answer: Answer) -> bool:
 def _second_stack(run: Frames, answer: Answer) -> list[str]:
     """Read the code where the only culprit stands, and take its stack again, where the verdict rests on stacks."""
     pids = run["rank"].filter(pl.col("rank_id").is_in(answer.culprits))["pid"].drop_nulls()
-    if answer.basis != Basis.STACKS or len(pids) != 1:
+    if answer.basis != Basis.STACKS or len(answer.culprits) != 1:
         return []
-    if was_ended(run):
+    if was_ended(run) or pids.is_empty():
         return [READ_CODE]
     return [f"{READ_CODE}, and take its stack again to see whether it moved: `py-spy dump --native --pid {pids[0]}`"]
 

@@ -189,7 +189,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
     advised = shown if is_advised_below else advised
-    steps = _steps(report, jobs, advised, is_first=is_advised_below) if jobs or not everything else []
+    is_first = is_advised_below or (cause is not None and report.has_own_advice(cause))
+    steps = _steps(report, jobs, advised, is_first=is_first) if jobs or not everything else []
     main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
     explained_by = Text(f"{MEANING}{main.rule}" if main else "", style="dim")
     meaning = _Section(3 if everything else 5, [[explained_by], []] if main else [[]])

@@ -86,16 +86,17 @@ def rank_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
 def unranked_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """One row per process of which there is a stack, and of which no line shows which rank it is.
 
-    Folders with equal process ids are of several moments, and not of several hosts, if one of them has all ranks.
+    Folders with equal process ids are of several moments, and not of several hosts, if one of them has all ranks. Where
+    no process id is printed, as by faulthandler, the handle of the main thread tells processes apart.
     """
     index = RankIndex(rank.with_columns(pl.col("host").cast(pl.String)).to_dicts())
-    known = stack_process.filter(~pl.col("is_helper") & pl.col("kind").is_not_null() & pl.col("pid").is_not_null())
+    known = stack_process.filter(~pl.col("is_helper") & pl.col("kind").is_not_null())
     unranked = [process for process in known.to_dicts() if index.find(process) is None]
-    are_moments = len({process["pid"] for process in unranked}) >= rank.height
-    dumps_of: dict[tuple[str | None, int], list[Row]] = {}
+    are_moments = len({process["pid"] for process in unranked if process["pid"] is not None}) >= rank.height
+    dumps_of: dict[tuple[str | None, int | None, int | None], list[Row]] = {}
     for process in unranked:
-        host = None if are_moments else process["host"]
-        dumps_of.setdefault((host, process["pid"]), []).append(process)
+        host, pid = None if are_moments else process["host"], process["pid"]
+        dumps_of.setdefault((host, pid, process["first_dump"] if pid is None else None), []).append(process)
     return pl.DataFrame([_where(dumps) for dumps in dumps_of.values()], schema=UNRANKED_STACK)
 
 

@@ -16,7 +16,8 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     NOT_STARTED,
     SIGNAL,
 )
-from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
+from ncclforensics.analyses.job.text.program_failures import topic_of
+from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
 from ncclforensics.data.processes import ABORT, BUS_ERROR, HANG_UP, INTERRUPT, KILL, SIGNALS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -38,7 +39,21 @@ MAX_MESSAGE = 160  # characters of a message in a title
 
 def _shorten(message: str) -> str:
     """Shorten a message to one line of a report; a message of several lines is shown to go on."""
+    message = message.rstrip()
     return message if len(message) <= MAX_MESSAGE and not message.endswith(":") else message[:MAX_MESSAGE] + "…"
+
+
+def _is_on_all(exits: pl.DataFrame, rank: pl.DataFrame) -> bool:
+    """Whether these are the ends of all ranks, of several."""
+    return exits["rank"].drop_nulls().n_unique() == rank["rank"].drop_nulls().n_unique() > 1
+
+
+def _advised(finding: Finding, exits: pl.DataFrame) -> Finding:
+    """Return a finding on exceptions with the advice on what the system refused, if their message is about that."""
+    rows = exits.with_columns(topic=topic_of(pl.concat_str("name", "message", separator=": "), OF_EXCEPTIONS))
+    if topic := rows["topic"][0]:
+        finding.remedy = TOPICS[topic].remedy
+    return finding
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
@@ -62,15 +77,16 @@ def app_exception(
     Sources: PyTorch's excepthook ([rank3]:); torch.distributed.elastic, errors.
     """
     for (name,), rows in first_exits(process_exit, EXCEPTION).group_by("name", maintain_order=True):
-        is_on_all_ranks = rows["rank"].drop_nulls().n_unique() == rank["rank"].drop_nulls().n_unique() > 1
         detail = (
-            "every rank raised it" if is_on_all_ranks else "errors of other ranks that come after it follow from it"
+            "every rank raised it"
+            if _is_on_all(rows, rank)
+            else "errors of other ranks that come after it follow from it"
         )
         if rows["place"][0]:
             detail = f"in {rows['place'][0]}; {detail}"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         message = f": {_shorten(rows['message'][0])}" if rows["message"][0] else ""
-        yield exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty)
+        yield _advised(exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty), rows)
     unsettled = unsettled_exits(process_exit, verdict, EXCEPTION)
     for (name, message, is_near_end), rows in unsettled.group_by("name", "message", "is_near_end", maintain_order=True):
         where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
@@ -78,7 +94,8 @@ def app_exception(
             where += "the core of the engine waited there for its workers in vain; "
         title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
         if is_near_end:
-            yield exit_finding(rows, rank, title, f"{where}no line shows whether the process ended with it", "likely")
+            detail = f"{where}no line shows whether the process ended with it"
+            yield _advised(exit_finding(rows, rank, title, detail, "likely"), rows)
             continue
         detail = f"{where}the log goes on after it: the program may have caught it"
         finding = exit_finding(rows, rank, title, detail, "possible")
@@ -145,7 +162,8 @@ def app_process_died(
             is_unexplained = signal == ABORT and not any(rows["message"])
             verb = "was killed by" if signal == KILL else "ended by" if is_unexplained else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
-            detail = f"the first process to end, reported by {reporters}"
+            whose = "every rank did" if _is_on_all(rows, rank) else "the first process to end"
+            detail = f"{whose}, reported by {reporters}"
             if is_unexplained:
                 detail += "; its lines before show whether an assertion or a time-out of PyTorch's watchdog did it"
             yield exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")

@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.analyses.job.text.torch_text import CLOSED, CONNECT, RENDEZVOUS, TIMED_OUT
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.processes import GLOO, SECOND_HAND_MESSAGES, STORE
+from ncclforensics.data.processes import SECOND_HAND_MESSAGES, SECOND_HAND_PARTS, STORE
 from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -32,8 +32,10 @@ def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) 
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
     by_call = rows.drop_nulls("call").group_by("call").agg(pl.col("rank").drop_nulls().unique()).sort("call")
     calls = {call: ranks_text(numbers) for call, numbers in by_call.iter_rows()}
-    where = f" in {', '.join(calls)}" if calls else ""
-    if len(calls) > 1 and all(calls.values()):
+    if elsewhere := sorted(set(ranks).difference(*by_call["rank"])):
+        calls["a call that no line names"] = ranks_text(elsewhere)
+    where = f" in {', '.join(calls)}" if by_call.height else ""
+    if by_call.height and len(calls) > 1 and all(calls.values()):
         where = f": {'; '.join(f'{numbers} in {call}' for call, numbers in calls.items())}"
     yield Finding(
         title=f"{ranks_text(ranks) or 'ranks'} {what}{where}",
@@ -210,8 +212,13 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
         title, rows = "the store of the rendezvous could not be reached", store_error
     elif not (asked := store_error.filter(pl.col("store_reason").is_not_null())).is_empty():
         title, rows = _title_of_id(asked), asked
+    elif not (asked := store_error.drop_nulls("awaited_rank")).is_empty():
+        awaited = ranks_text(asked["awaited_rank"].unique().sort())
+        title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain in the store for the address of {awaited}", asked
     else:
-        title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for a key in the store", store_error
+        keys = store_error["program_key"].cast(pl.String).drop_nulls()
+        key = f"the key {keys[0]}" if keys.len() else "a key"
+        title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for {key} in the store", store_error
     detail = "the ranks that print this are victims of the process that did not come or did not answer"
     if rows["form"].is_in(["port_taken", "no_port"]).any():
         detail = "the process that prints this is to serve the store; all others wait for it"
@@ -374,7 +381,7 @@ def torch_watchdog_failed(watchdog_failure: pl.DataFrame, work: pl.DataFrame) ->
     """
     text = pl.coalesce(text_of("assertion"), text_of("error"))
     failed = watchdog_failure.with_columns(text=text).sort("source", "line")
-    is_passed_on = pl.col("text").str.contains_any([*SECOND_HAND_MESSAGES, GLOO, STORE])
+    is_passed_on = pl.col("text").str.contains_any([*SECOND_HAND_MESSAGES, *SECOND_HAND_PARTS, STORE])
     timed_out = work.filter("has_timed_out")
     is_of_timeout = pl.col("source").is_in(timed_out["source"].implode()) & pl.col("assertion").is_null()
     for (message,), rows in failed.filter(~is_passed_on & ~is_of_timeout).group_by("text", maintain_order=True):

@@ -16,7 +16,6 @@ from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     BUS_ERROR,
     CRASHES,
-    GLOO,
     KILL,
     OF_CONTROL_GROUP,
     OUT_OF_MEMORY,
@@ -45,9 +44,11 @@ RAISED = (EXCEPTION, GPU_MEMORY, GPU_ERROR)
 KERNEL = "the kernel"
 ROCM = "ROCm's runtime"
 BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
+TORCHRUN = "torchrun"
 CAPTURE = "capture"
 GAVE_UP, STALLED, TAKEN_DOWN = "gave-up", "stalled", "taken-down"  # as the journal of a capture says it
 OF_HOST, OF_CONTAINER = "host", "container"  # whose memory ran out
+PYTHON_ERROR = 1  # exit code of a Python program that an exception ends
 UNCAUGHT = "C++ exception"  # `what()` names no class
 STRENGTH = (HOST_MEMORY, NODE, NOT_STARTED, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the most specific first
 
@@ -244,7 +245,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
             entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
         if entry is not None:
-            yield exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], **entry)
+            yield exit_report(row, TORCHRUN, row["exit_code"], pid=row["pid"], **entry)
 
 
 def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], rank: int) -> Iterator[ExitReport]:
@@ -328,14 +329,16 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
     errors = exception.filter(pl.col("form").is_in(["error", "what"]) | is_raised).sort("pos")
     errors = errors.with_columns(raised=pl.coalesce(text_of("raised"), text_of("raised_class"), text_of("empty_queue")))
-    errors = errors.unique([*_DISTINCT, "exception", "raised", "message"], keep="first", maintain_order=True)
+    errors = errors.unique(
+        [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
+    )
     above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on
     for row in errors.to_dicts():
         report = _exception_report(row, row["rank"])
         printer = tuple(row[name] for name in _DISTINCT)
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
-        report.follows |= is_near and (row["is_caused"] or _names_process(row))
+        report.follows |= row["is_passed_on"] or (is_near and (row["is_caused"] or _names_process(row)))
         if not report.follows:
             above[printer] = report
         yield report
@@ -370,7 +373,6 @@ def _exception_report(row: Row, rank: int | None) -> ExitReport:
         or message.startswith(SECOND_HAND_MESSAGES)
         or STORE in message
         or any(part in message for part in SECOND_HAND_PARTS)
-        or (message.startswith("[") and GLOO in message)
     )
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,

@@ -7,28 +7,20 @@ srun).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.crashes import crash_reports, is_aborted_by
+from ncclforensics.analyses.job.ends.crashes import crash_reports
 from ncclforensics.analyses.job.ends.exit_reports import (
-    EXCEPTION,
-    EXIT,
-    HOST_MEMORY,
     KERNEL,
-    NEAR,
     OF_CONTAINER,
     OF_HOST,
-    RAISED,
     ROCM,
     STRENGTH,
     TRACEBACK_LINES,
     ExitReport,
-    Owner,
     Row,
     capture_reports,
     exception_reports,
@@ -36,15 +28,16 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     system_reports,
     torchrun_reports,
 )
-from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
 from ncclforensics.analyses.job.ends.failure_events import LOST
+from ncclforensics.analyses.job.ends.following_ends import lines_behind, mark_consequences, mark_final
 from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
 from ncclforensics.analyses.job.ends.tracebacks import with_places
 from ncclforensics.analyses.job.identity import torch_ranks
 from ncclforensics.analyses.job.identity.lifetimes import finished_processes
-from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, signal_name
+from ncclforensics.analyses.job.text.torch_text import SIZE
+from ncclforensics.data.processes import signal_name
 from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -196,15 +189,16 @@ def process_exit(
     has_errors = bool(call_error.height or test_failure.height)
     # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
     watched = watchdog.filter((text_of("form") != "thrown") | text_of("exception").str.starts_with("c10"))
-    _mark_consequences(
+    mark_consequences(
         reports,
-        has_timeouts=bool(watched.height or work.height or has_errors),
+        has_aborted=bool(watched.height or work.height or has_errors or torch_error.filter(kind=SIZE).height),
         has_errors=has_errors,
         failed_owners=failed_owners,
-        victims=torch_error.drop_nulls("rank").to_dicts(),
+        victims=torch_error.to_dicts(),
+        raising=set(exception["rank"].drop_nulls()),
     )
     lost = failure_event.filter(kind=LOST)
-    _mark_final(reports, source, lost.to_dicts(), is_over=bool(has_errors or not lost.filter(at_exit=False).is_empty()))
+    mark_final(reports, source, lost.to_dicts(), is_over=bool(has_errors or not lost.filter(at_exit=False).is_empty()))
     lengths = dict(source.select("source", "lines").iter_rows())
     rows = [_row(report, rank_id, lengths) for report in reports for rank_id in finder.rank_ids(report)]
     return frame_of_rows(rows, PROCESS_EXIT).sort("source", "line")
@@ -236,100 +230,9 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:
         "is_by_clock": report.is_by_clock,
         "is_placed": report.is_placed,
         "is_final": report.final,
-        "is_near_end": _lines_behind(place["line"], lengths[place["source"]]) <= TRACEBACK_LINES,
+        "is_near_end": lines_behind(place["line"], lengths[place["source"]]) <= TRACEBACK_LINES,
         **place,
     }
-
-
-def _mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, is_over: bool) -> None:
-    """Set `final` on reports that may concern no end: exceptions, and kernel messages with a container's other pids.
-
-    An exception is final if other processes ended, connections were closed right behind it (rows `lost`), or the log
-    ends there; a kernel message if it explains a known end.
-    """
-    lengths = dict(source.select("source", "lines").iter_rows())
-    final_reports = [report for report in reports if report.final]
-    has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
-    signals = {report.signal for report in final_reports if not report.follows}
-    closed = _positions(lost, "source")
-    for report in reports:
-        if report.reporter == KERNEL:
-            report.final |= report.signal in signals and not has_final_kernel_report
-        elif not report.final:
-            line, number = report.row["line"], report.row["source"]
-            is_last = _lines_behind(line, lengths[number]) <= NEAR
-            is_closed = _is_soon_before(closed[number,], report.row["pos"])
-            report.final = is_over or bool(final_reports) or is_last or is_closed
-
-
-def _lines_behind(line: int, length: int) -> int:
-    """Return how many lines of its file follow a line; the numbers of a tail are negative, and count from the end."""
-    return -line if line < 0 else length - line
-
-
-def _positions(rows: Iterable[Row], *key: str) -> dict[tuple[Any, ...], list[int]]:
-    """The `pos` of rows in order, by the values of these columns."""
-    positions: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for row in rows:
-        insort(positions[tuple(row[name] for name in key)], row["pos"])
-    return positions
-
-
-def _is_soon_before(positions: list[int], pos: int) -> bool:
-    """Whether one of these ordered positions is one of the next TRACEBACK_LINES."""
-    place = bisect_right(positions, pos)
-    return place < len(positions) and positions[place] - pos <= TRACEBACK_LINES
-
-
-def _is_soon_behind(positions: list[int], pos: int) -> bool:
-    """Whether one of these ordered positions is one of the TRACEBACK_LINES before."""
-    place = bisect_left(positions, pos)
-    return place > 0 and pos - positions[place - 1] <= TRACEBACK_LINES
-
-
-def _mark_consequences(
-    reports: list[ExitReport], *, has_timeouts: bool, has_errors: bool, failed_owners: set[Owner], victims: list[Row]
-) -> None:
-    """Set `follows` on reports of ends that another end or error explains; `victims`: rows of `torch_error`."""
-    exceptions = [report for report in reports if report.how in RAISED]
-    # A process exits with an error for a reason; a report of that reason is the cause.
-    has_explanation = (
-        has_errors
-        or any(not report.follows for report in exceptions)
-        or any(report.how == HOST_MEMORY for report in reports)
-    )
-    passing_on = {report.owner for report in exceptions} | failed_owners
-    victim_ranks = {row["rank"] for row in victims}
-    # The same rank raised an exception while it handled a lost connection: closely behind it.
-    handled = _positions(victims, "rank", "source")
-    passing_on_ranks = {report.rank for report in exceptions} | victim_ranks
-    first = min((report for report in reports if report.time), key=lambda report: report.time, default=None)
-    for report in reports:
-        if report.how == EXCEPTION and report.rank is not None:
-            report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
-        if report.signal in REQUESTED_ENDS or (first is not None and is_killed_by_launcher(report, first)):
-            report.follows = True
-        elif report.signal == ABORT:
-            # A watchdog that timed out, or an uncaught NCCL error, aborts the process.
-            report.follows |= has_timeouts or report.owner in failed_owners or report.rank in victim_ranks
-            for raised in exceptions:
-                if is_aborted_by(report, raised):
-                    report.follows = True
-                    if raised.pid is None:
-                        raised.pid, raised.node, raised.owner = report.pid, report.node, report.owner
-        elif report.how == EXIT:
-            is_close = first is not None and is_close_on_another_host(first, report)
-            # Of several nodes, the earliest failure counts.
-            is_later = first is not None and report.time > first.time and not is_close
-            is_passing_on = (
-                report.rank in passing_on_ranks
-                if report.owner is None and report.rank is not None
-                else report.owner in passing_on
-            )
-            report.follows |= has_explanation or is_later or is_passing_on or (not report.owner and bool(failed_owners))
-    unexplained = [report for report in reports if report.how == EXIT and not report.follows]
-    for report in unexplained:
-        report.is_by_clock = any(is_close_on_another_host(other, report) for other in unexplained)
 
 
 OUT_OF_MEMORY = {

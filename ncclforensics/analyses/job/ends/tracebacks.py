@@ -25,8 +25,9 @@ def with_places(
     """Add to frames of errors what their tracebacks show, each null where they do not.
 
     `place`: the innermost call, and that of the user's own code: `_share_cuda_ (storage.py:1445), called from
-    send (actor.py:573)`. `worker`: of SGLang's heading. `task`, `task_pid`, `task_host`: of Ray's heading. `is_caused`:
-    the exception was raised from the one above it.
+    send (actor.py:573), in DataLoader worker process 0`. `worker`: of SGLang's heading. `task`, `task_pid`,
+    `task_host`: of Ray's heading. `is_caused`: the exception was raised from the one above it. `is_passed_on`: it
+    passes on the one below it, of a worker or thread of PyTorch.
     """
     of_torch = traced_call.filter(form="").select(
         *PRINTER, "pos", function=text_of("function"), file=pl.lit("torch/distributed/distributed_c10d.py"), number=None
@@ -46,23 +47,33 @@ def with_places(
         (own.select(*PRINTER, "pos", own_call="call", own_pos="pos"), LONGEST),
         (headings.select(*PRINTER, "pos", worker=text_of("raising_worker"), heading_pos="pos"), LONGEST),
         (ray_task.select(*PRINTER, "pos", task=text_of("task"), task_pid="pid", task_host=text_of("address")), LONGEST),
+        (
+            exception.drop_nulls("raised_in").select(
+                *PRINTER, "pos", raised_in_above=text_of("raised_in"), passed_pos="pos"
+            ),
+            LONGEST,
+        ),
         (exception_chain.select(*PRINTER, "pos", chain_pos="pos", is_cause=text_of("form") == "cause"), LONGEST),
     ]
     is_of_traceback = (pl.col("own_pos") > pl.col("heading_pos").fill_null(-1)).fill_null(False)
     own_call = pl.when(is_of_traceback & (pl.col("own_call") != pl.col("call"))).then("own_call")
     is_above_heading = (pl.col("chain_pos") < pl.col("heading_pos")).fill_null(False)
+    is_of_worker = pl.col("passed_pos") < pl.col("heading_pos")
     placed = []
     for frame in errors:
         for lines, farthest in added:
             frame = _with_last_above(frame, lines, farthest)
-        place = pl.concat_str("call", pl.format(", called from {}", own_call), ignore_nulls=True)
+        worker = pl.when(is_of_worker).then(pl.format(", in {}", "raised_in_above"))
+        place = pl.concat_str("call", pl.format(", called from {}", own_call), worker, ignore_nulls=True)
         placed.append(
             frame.with_columns(
                 place=pl.when(pl.col("call").is_not_null()).then(place),
                 is_caused=(pl.col("is_cause") & is_above_heading).fill_null(False),
-            ).drop("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause")
+                passed_pos=pl.when(is_of_worker).then("passed_pos"),
+            ).drop("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above")
         )
-    return placed
+    passed_on = pl.concat([frame["passed_pos"] for frame in placed]).drop_nulls().implode()
+    return [frame.with_columns(is_passed_on=pl.col("pos").is_in(passed_on)).drop("passed_pos") for frame in placed]
 
 
 def _with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import ExitReport
+from ncclforensics.analyses.job.ends.exit_reports import PYTHON_ERROR, RAISED, TORCHRUN, ExitReport
 
 
 def fill_ranks(
@@ -15,7 +15,8 @@ def fill_ranks(
 ) -> None:
     """Set the ranks of reports: from the file of a rank, from torchrun's table of pids, from srun's task numbers.
 
-    A launcher's task number is a rank where its label in front of lines equals the rank that PyTorch prints there.
+    A launcher's task number is a rank where its label in front of lines equals the rank that PyTorch prints there. The
+    only exception in the output of a torchrun is of the only process that it found to have ended with an error.
     """
     rank_of_source = dict(torch_source.select("source", "rank").drop_nulls().iter_rows())
     labels = exception.drop_nulls(["rank", "launcher_rank"])
@@ -37,6 +38,23 @@ def fill_ranks(
         elif report.node is None:
             label = report.row.get("launcher_rank")
             report.rank = label if is_label_rank and label is not None else rank_of_source.get(report.row["source"])
+    for source, ranks in _ranks_of_errors(reports).items():
+        unnamed = [report for report in reports if report.row["source"] == source and _is_unnamed_exception(report)]
+        if len(ranks) == len(unnamed) == 1:
+            unnamed[0].rank = ranks.pop()
+
+
+def _ranks_of_errors(reports: Iterable[ExitReport]) -> dict[int, set[int]]:
+    """Source -> the ranks whose processes torchrun found to have ended as Python's do at an exception."""
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for report in reports:
+        if report.reporter == TORCHRUN and report.code == PYTHON_ERROR and report.rank is not None:
+            ranks[report.row["source"]].add(report.rank)
+    return ranks
+
+
+def _is_unnamed_exception(report: ExitReport) -> bool:
+    return report.how in RAISED and not report.follows and report.rank is None and report.pid is None
 
 
 def _short(node: str | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
 from ncclforensics.data.failure_topics import OF_WARNINGS, TOPICS
@@ -42,7 +44,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     is_field = pl.col("head").str.ends_with('"')
     statement = pl.when(is_field).then(rest.str.replace(part("_tail"), "")).otherwise(rest)
     words = pl.col("statement")
-    topic = pl.coalesce(pl.when(words.str.contains(part(f"_about_{name}"))).then(pl.lit(name)) for name in TOPICS)
+    topic = topic_of(words, TOPICS)
     is_note = pl.col("printed").str.contains(part("_note_first")) & ~pl.col("printed").str.contains(part("_with_word"))
     is_mild = (form == "mild") | pl.col("printed").str.contains(part("_mild_first"))
     lines_behind = pl.when(line < 0).then(-line - 1).otherwise(pl.col("lines") - line)
@@ -75,3 +77,9 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         )
         .sort("pos")
     )
+
+
+def topic_of(words: pl.Expr, topics: Iterable[str]) -> pl.Expr:
+    """The first of these topics (keys of TOPICS) that words are about; null if none is."""
+    part = load(GRAMMAR).part_regex
+    return pl.coalesce(pl.when(words.str.contains(part(f"_about_{name}"))).then(pl.lit(name)) for name in topics)

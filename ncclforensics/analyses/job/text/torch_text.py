@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import parse_short_integer
+from ncclforensics.data.torch_calls import BACKWARD_PASS, RUN_BACKWARD
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
@@ -147,6 +148,7 @@ def torch_error(
     store_error: pl.DataFrame,
     fingerprint: pl.DataFrame,
     traced_call: pl.DataFrame,
+    traceback_frame: pl.DataFrame,
     torch_source: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line in which a rank reports that communication failed, with the call that it was in."""
@@ -166,10 +168,17 @@ def torch_error(
     )
     owner = torch_source.select("source", owner="rank")
     printer = pl.coalesce("rank", -1 - pl.col("source"))  # the rank, or the input in which no line names one
+    backward = traceback_frame.filter(text_of("frame_function") == RUN_BACKWARD)
+    calls = pl.concat(
+        [
+            traced_call.select("source", "pos", rank=pl.col("global_rank").cast(pl.Int32), call=text_of("function")),
+            backward.select("source", "pos", rank=pl.col("rank").cast(pl.Int32), call=pl.lit(BACKWARD_PASS)),
+        ]
+    )
     calls = (
-        traced_call.join(owner, on="source", how="left")
-        .with_columns(rank=pl.coalesce(pl.col("global_rank").cast(pl.Int32), "owner"))
-        .select("pos", printer=printer, call=text_of("function"))
+        calls.join(owner, on="source", how="left")
+        .with_columns(rank=pl.coalesce("rank", "owner"))
+        .select("pos", "call", printer=printer)
         .sort("pos")
     )
     return (

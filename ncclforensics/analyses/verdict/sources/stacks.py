@@ -14,9 +14,11 @@ from collections.abc import Mapping
 
 from ncclforensics.analyses.hang.rank_stacks import RankStack
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
+from ncclforensics.analyses.job.text.torch_text import TIMED_OUT
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.sources import torch_text
 from ncclforensics.analyses.verdict.sources.recorder_diagnosis import diagnose
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import count_of, ranks_text
@@ -197,7 +199,7 @@ def are_in_collectives(job: Job) -> bool:
 
 def mention_stacks(job: Job, diagnosis: Explanation) -> None:
     """Add where the ranks of a diagnosis stand, if it is not by the stacks."""
-    if not job.stacks and (rows := _unranked(job)):
+    if not job.stacks and diagnosis.basis != Basis.STACKS and (rows := _unranked(job)):
         diagnosis.remark(f"of the stacks, which do not show their ranks: {_groups_text(job, rows)}")
         diagnosis.add_evidence("context", [row.line_of_stack for row in rows[:2]])
     if len(job.stacks) == 1 and diagnosis.verdict == Kind.UNDECIDABLE and diagnosis.basis != Basis.STACKS:
@@ -221,22 +223,45 @@ def _unranked(job: Job) -> list[RankStack]:
 
 
 def find_silent_outside(job: Job) -> Explanation | None:
-    """Find the ranks that announced fewer calls, if as many processes stand outside of collectives, twice alike.
+    """Find the ranks that announced fewer calls, or printed no time-out, if as many processes stand outside of calls.
 
-    Neither source alone shows so much: the calls may be from a running job, and the stacks name no rank.
+    Neither source alone shows so much: the stacks name no rank, and a running job announces calls, too. So they have to
+    be twice alike, unless the others timed out.
     """
-    announced, rows = job.pytorch["announced_position"], _unranked(job)
-    newest = max((row["sequence"] for row in announced), default=0)
-    lagging = [row for row in announced if row["sequence"] < newest]
-    leading = [row for row in announced if row["sequence"] == newest]
-    waiting = [row for row in rows if row.is_waiting]
-    are_as_many = not job.stacks and (len(lagging), len(leading)) == (len(rows) - len(waiting), len(waiting))
-    if not 0 < len(lagging) < len(leading) or not are_as_many or not all(row.is_still for row in rows):
+    lagging, leading = _announced(job) or _timed_out(job)
+    rows = _unranked(job)
+    waiting, outside = [row for row in rows if row.is_waiting], [row for row in rows if not row.is_waiting]
+    are_as_many = not job.stacks and (len(lagging), len(leading)) == (len(outside), len(waiting))
+    is_stalled = all(row.is_still for row in rows) or has_stall_lines(job)
+    if not 0 < len(lagging) < len(leading) or not are_as_many or not is_stalled:
         return None
     others = ranks_text(row["rank"] for row in leading)
+    newest = leading[0].get("sequence")
     reason = f"announced no call {newest} to PyTorch, and {others} did, which stand in it"
-    diagnosis = diagnose(job, Kind.LAGGING, reason, [row["rank"] for row in lagging])
+    places = dict.fromkeys(place_text(row) for row in outside)
+    diagnosis = diagnose(
+        job, Kind.LAGGING, reason if newest else f"{_verb(outside)} in {' and '.join(places)}", [*lagging]
+    )
+    if newest is None:
+        diagnosis.basis = Basis.STACKS
+        diagnosis.remark("the stacks name no rank: as many wait as ranks timed out")
     diagnosis.call = {"name": waiting[0].call}
-    diagnosis.add_evidence("culprit", lagging[:2])
+    diagnosis.add_evidence("culprit", [*lagging.values()][:2] if newest else [outside[0].line_of_stack])
     diagnosis.add_evidence("waiting", leading[:2])
     return diagnosis
+
+
+def _announced(job: Job) -> tuple[dict[int, Row], list[Row]] | None:
+    """Return the ranks that announced fewer calls to PyTorch than others, with their lines, and the lines of these."""
+    announced = job.pytorch["announced_position"]
+    newest = max((row["sequence"] for row in announced), default=None)
+    lagging = {row["rank"]: row for row in announced if row["sequence"] < newest}
+    return (lagging, [row for row in announced if row["sequence"] == newest]) if announced else None
+
+
+def _timed_out(job: Job) -> tuple[dict[int, Row], list[Row]]:
+    """Return the ranks that printed no error while others timed out, and the first lines of these."""
+    first = torch_text.first_errors(job)
+    silent = torch_text.silent_ranks(job, first)
+    is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
+    return ({rank: {} for rank in silent}, [*first.values()]) if is_timeout else ({}, [])

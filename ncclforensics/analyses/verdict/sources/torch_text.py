@@ -7,30 +7,34 @@ verdict is `undecidable`: a rank that printed nothing is a suspect and no culpri
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
-from ncclforensics.analyses.job.ends.exit_reports import EXIT
+from ncclforensics.analyses.job.ends.exit_reports import EXIT, TORCHRUN
 from ncclforensics.analyses.job.ends.process_exits import ended_text, strongest_reports
+from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import (
     BARRIER,
     CLOSED,
     RENDEZVOUS,
     SIZE,
+    STORE,
     TIMED_OUT,
     minority_of,
 )
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import recorder_diagnosis
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
-from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
+from ncclforensics.data.torch_calls import BACKWARD_PASS
+from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST, stacks_of
 from ncclforensics.grammar.values import numbers_of_ranges
 
-POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "barrier", "monitored_barrier")
+POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier")
 COLLECT_STACKS = [
     f"while it stands still, now or on the next run, take all stacks on each host: `{STACKS_OF_HOST}`",
     pytorch.RECORDER_DUMPS,
@@ -93,7 +97,7 @@ def _has_recovered(job: Job, attempt: int) -> bool:
 def find_failed_ranks(job: Job) -> Explanation | None:
     """Find the ranks that failed by themselves, in the last attempt in which any did."""
     attempts = {
-        row: _attempt(job, row.source, row.pos, is_by_torchrun=row.reporter == "torchrun")
+        row: _attempt(job, row.source, row.pos, is_by_torchrun=row.reporter == TORCHRUN)
         for row in job.all_exits
         if row.is_first and row.is_final and row.rank is not None
     }
@@ -102,7 +106,9 @@ def find_failed_ranks(job: Job) -> Explanation | None:
     last = max(attempts.values())
     exits = strongest_reports(row for row, attempt in attempts.items() if attempt == last)
     strongest = [row for row in exits if row.how != EXIT] or exits
-    if strongest[0].how == EXIT and any(row["kind"] in (TIMED_OUT, BARRIER) for row in job.pytorch["torch_error"]):
+    if strongest[0].how == EXIT and any(
+        row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]
+    ):
         return None  # the others timed out, and an exit code alone does not tell a time-out from a cause
     numbers = sorted({row.rank for row in strongest if row.rank is not None})
     is_exit = all(row.how == EXIT and row.exit_code == 1 for row in strongest)
@@ -174,10 +180,10 @@ def _is_announced_for_all(naming: list[Row]) -> bool:
 
 
 def find_missing_clients(job: Job) -> Explanation | None:
-    """Find processes that never came to the store, by its own count of clients."""
+    """Find processes that never came to the store, by its own count of clients or as the address that it lacks."""
     rows = [row for row in job.pytorch["store_error"] if row["joined"] is not None]
     if not rows:
-        return None
+        return _find_missing_address(job)
     row = max(rows, key=lambda row: row["joined"])
     expected, joined = row["expected_clients"], row["joined"]
     lacking = expected - joined
@@ -204,6 +210,20 @@ def find_missing_clients(job: Job) -> Explanation | None:
     return diagnosis
 
 
+def _find_missing_address(job: Job) -> Explanation | None:
+    """Find the ranks whose address others waited for in the store: the first of those that did not come."""
+    rows = [row for row in job.pytorch["store_error"] if row["awaited_rank"] is not None]
+    waiting = {row["rank"] for row in job.pytorch["torch_error"]}
+    awaited = sorted({row["awaited_rank"] for row in rows} - waiting)
+    if not awaited:
+        return None
+    reason = "did not come to the process group of all ranks, which waited in the store for its address"
+    diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, awaited, Doubt.OTHER_TEXT)
+    diagnosis.collect = [stacks_of(ranks_text(awaited)), f"collect the output of {ranks_text(awaited)}"]
+    job.cite(diagnosis, "waiting", rows)
+    return diagnosis
+
+
 MOST_CLIENTS = 1 << 20
 
 
@@ -215,6 +235,15 @@ def find_rendezvous(job: Job) -> Explanation | None:
     unreachable = [row for row in rows if row["form"].startswith("server")]
     collect = list(COLLECT_OUTPUT)
     waiting = sorted({row["rank"] for row in job.pytorch["torch_error"] if row["rank"] is not None})
+    if all(row["form"] == "program" for row in rows):
+        key = rows[0]["program_key"]
+        reason = (
+            f"{ranks_text(waiting) or 'ranks'} waited in vain for the key {key} in the store, which the program sets"
+        )
+        silent = silent_ranks(job, waiting)
+        answer = undecided(reason, COLLECT_OUTPUT, suspects=silent if len(silent) == 1 else [])
+        job.cite(answer, "waiting", rows)
+        return answer
     if unreachable:
         place = f"{unreachable[0]['server']}:{unreachable[0]['port']}"
         reason = f"the store of the process group at {place} did not answer: no server there, or it is not reachable"
@@ -240,40 +269,53 @@ def find_rendezvous(job: Job) -> Explanation | None:
 # Calls that failed on all sides
 
 
+def first_errors(job: Job) -> dict[int, Row]:
+    """Return the first time-out or lost connection of each rank."""
+    first: dict[int, Row] = {}
+    for row in job.pytorch["torch_error"]:
+        if row["kind"] in (TIMED_OUT, CLOSED, SIZE) and row["rank"] is not None:
+            first.setdefault(row["rank"], row)
+    return first
+
+
+def silent_ranks(job: Job, reporting: Collection[int]) -> list[int]:
+    """Return the ranks that printed no such error; a number implies all lower ones."""
+    numbers = ranks_with_output(job)
+    return sorted({*numbers, *numbers_below(max(numbers, default=0))}.difference(reporting))
+
+
 def find_failed_calls(job: Job) -> Explanation | None:
     """Judge time-outs and lost connections of gloo by the calls in which the ranks were."""
     errors = [row for row in job.pytorch["torch_error"] if row["kind"] in (TIMED_OUT, CLOSED, SIZE)]
-    first: dict[int, Row] = {}
-    for row in errors:
-        if row["rank"] is not None:
-            first.setdefault(row["rank"], row)
+    first = first_errors(job)
     if not errors:
         return None
     if any(row["kind"] == SIZE for row in errors):
         return _judge_wrong_sizes(job, [row for row in errors if row["kind"] == SIZE])
-    silent = sorted(ranks_with_output(job) - set(first))
+    silent = silent_ranks(job, first)
     calls = {rank: row["call"] for rank, row in first.items() if row["call"]}
     has_all = bool(calls) and not silent and len(calls) == len(job.rank_ids) > 1
     is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
     names = sorted(set(calls.values()))
     is_collective = not set(names) & set(POINT_TO_POINT)
-    if has_all and is_timeout and len(names) == 1 and is_collective:
+    if has_all and is_timeout and len(names) == 1 and is_collective and names != [BACKWARD_PASS]:
         reason = f"every rank timed out in {names[0]}: the transport failed, or their arguments differ"
         diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], Doubt.OTHER_TEXT)
-    elif has_all and len(names) > 1 and is_collective and 0 < 2 * len(outliers := minority_of(calls)) < len(calls):
-        reason = f"was in {calls[outliers[0]]} while the others were in another call, if all use one process group"
+    elif has_all and len(names) > 1 and is_collective:
+        outliers = minority_of(calls) if 2 * len(minority_of(calls)) < len(calls) else []
+        where = f"was in {calls[outliers[0]]} while the others were in another call" if outliers else _ends_text(first)
+        reason = f"{where}, if all use one process group"
         diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.OTHER_GROUP)
         diagnosis.how = How.SWAPPED
     else:
-        diagnosis = job.explanation_by(Kind.UNDECIDABLE, _unexplained(first, calls, silent), [], Doubt.OPEN)
+        diagnosis = job.explanation_by(Kind.UNDECIDABLE, _unexplained(first, silent), [], Doubt.OPEN)
         diagnosis.suspects = silent if len(silent) == 1 else []
         if silent and not is_timeout:  # a rank that ended without an error closes its connections, too
             diagnosis.collect = [f"collect the exit code and the end of the output of {ranks_text(silent)}"]
         diagnosis.collect += COLLECT_STACKS + (COLLECT_OUTPUT if not silent else [])
-    if len(names) == 1:
-        diagnosis.call = {"name": names[0]}
-    elif diagnosis.culprits:
-        diagnosis.call = {"name": next(call for rank, call in calls.items() if rank not in outliers)}
+    awaited = [call for rank, call in calls.items() if rank not in outliers] if diagnosis.culprits else names
+    if len(set(awaited)) == 1 and awaited[0] != BACKWARD_PASS:
+        diagnosis.call = {"name": awaited[0]}
     culprit_numbers = job.rank_numbers(diagnosis.culprits)
     job.cite(diagnosis, "minority", [first[rank] for rank in culprit_numbers])
     job.cite(
@@ -327,14 +369,18 @@ def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Explanation:
     return diagnosis
 
 
-def _unexplained(first: dict[int, Row], calls: dict[int, str], silent: list[int]) -> str:
-    """Say what the ranks report, and which printed nothing."""
+def _ends_text(first: dict[int, Row]) -> str:
+    """Say what the ranks report: `rank 0 timed out in barrier and ranks 1-3 lost a connection`."""
     by_end: dict[str, list[int]] = defaultdict(list)
     for rank, row in sorted(first.items()):
-        where = f" in {calls[rank]}" if rank in calls else ""
+        where = f" in {row['call']}" if row["call"] else ""
         by_end[("timed out" if row["kind"] == TIMED_OUT else "lost a connection") + where].append(rank)
-    text = " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_end.items())
-    text = text or "ranks lost a connection or timed out"
+    return " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_end.items())
+
+
+def _unexplained(first: dict[int, Row], silent: list[int]) -> str:
+    """Say what the ranks report, and which printed nothing."""
+    text = _ends_text(first) or "ranks lost a connection or timed out"
     if len(silent) == 1:
         text += f", and {ranks_text(silent)} printed no error"
     return f"{text}; no line shows which rank failed or stopped first"

@@ -1,0 +1,129 @@
+"""Which reports of ended processes follow from others, and which concern the end of a process at all."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.crashes import is_aborted_by
+from ncclforensics.analyses.job.ends.exit_reports import (
+    EXCEPTION,
+    EXIT,
+    HOST_MEMORY,
+    KERNEL,
+    NEAR,
+    PYTHON_ERROR,
+    RAISED,
+    TRACEBACK_LINES,
+    ExitReport,
+    Owner,
+    Row,
+)
+from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
+from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
+
+
+def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, is_over: bool) -> None:
+    """Set `final` on reports that may concern no end: exceptions, and kernel messages with a container's other pids.
+
+    An exception is final if other processes ended, connections were closed right behind it (rows `lost`), or the log
+    ends there; a kernel message if it explains a known end.
+    """
+    lengths = dict(source.select("source", "lines").iter_rows())
+    final_reports = [report for report in reports if report.final]
+    has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
+    signals = {report.signal for report in final_reports if not report.follows}
+    closed = _positions(lost, "source")
+    for report in reports:
+        if report.reporter == KERNEL:
+            report.final |= report.signal in signals and not has_final_kernel_report
+        elif not report.final:
+            line, number = report.row["line"], report.row["source"]
+            is_last = lines_behind(line, lengths[number]) <= NEAR
+            is_closed = _is_soon_before(closed[number,], report.row["pos"])
+            report.final = is_over or bool(final_reports) or is_last or is_closed
+
+
+def lines_behind(line: int, length: int) -> int:
+    """Return how many lines of its file follow a line; the numbers of a tail are negative, and count from the end."""
+    return -line if line < 0 else length - line
+
+
+def _positions(rows: Iterable[Row], *key: str) -> dict[tuple[Any, ...], list[int]]:
+    """The `pos` of rows in order, by the values of these columns."""
+    positions: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for row in rows:
+        insort(positions[tuple(row[name] for name in key)], row["pos"])
+    return positions
+
+
+def _is_soon_before(positions: list[int], pos: int) -> bool:
+    """Whether one of these ordered positions is one of the next TRACEBACK_LINES."""
+    place = bisect_right(positions, pos)
+    return place < len(positions) and positions[place] - pos <= TRACEBACK_LINES
+
+
+def _is_soon_behind(positions: list[int], pos: int) -> bool:
+    """Whether one of these ordered positions is one of the TRACEBACK_LINES before."""
+    place = bisect_left(positions, pos)
+    return place > 0 and pos - positions[place - 1] <= TRACEBACK_LINES
+
+
+def mark_consequences(
+    reports: list[ExitReport],
+    *,
+    has_aborted: bool,
+    has_errors: bool,
+    failed_owners: set[Owner],
+    victims: list[Row],
+    raising: set[int],
+) -> None:
+    """Set `follows` on reports of ends that another end or error explains.
+
+    `victims`: rows of `torch_error`; `raising`: ranks with a line of a traceback, whose error may be of any shape.
+    """
+    exceptions = [report for report in reports if report.how in RAISED]
+    # A process exits with an error for a reason; a report of that reason is the cause.
+    has_explanation = (
+        has_errors
+        or any(not report.follows for report in exceptions)
+        or any(report.how == HOST_MEMORY for report in reports)
+    )
+    passing_on = {report.owner for report in exceptions} | failed_owners
+    victim_ranks = {row["rank"] for row in victims if row["rank"] is not None}
+    has_unnamed_victims = any(row["rank"] is None for row in victims)
+    # The same rank raised an exception while it handled a lost connection: closely behind it.
+    handled = _positions(victims, "rank", "source")
+    passing_on_ranks = {report.rank for report in exceptions} | victim_ranks | raising
+    first = min((report for report in reports if report.time), key=lambda report: report.time, default=None)
+    for report in reports:
+        if report.how == EXCEPTION and report.rank is not None:
+            report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
+        if report.signal in REQUESTED_ENDS or (first is not None and is_killed_by_launcher(report, first)):
+            report.follows = True
+        elif report.signal == ABORT:
+            # A watchdog that timed out, an uncaught NCCL error, or a message of another size in gloo's thread, aborts.
+            report.follows |= has_aborted or report.owner in failed_owners or report.rank in victim_ranks
+            for raised in exceptions:
+                if is_aborted_by(report, raised):
+                    report.follows = True
+                    if raised.pid is None:
+                        raised.pid, raised.node, raised.owner = report.pid, report.node, report.owner
+        elif report.how == EXIT:
+            is_close = first is not None and is_close_on_another_host(first, report)
+            # Of several nodes, the earliest failure counts.
+            is_later = first is not None and report.time > first.time and not is_close
+            is_passing_on = (
+                report.rank in passing_on_ranks
+                if report.owner is None and report.rank is not None
+                else report.owner in passing_on
+            )
+            is_passing_on |= has_unnamed_victims and report.code == PYTHON_ERROR
+            report.follows |= has_explanation or is_later or is_passing_on or (not report.owner and bool(failed_owners))
+    unexplained = [report for report in reports if report.how == EXIT and not report.follows]
+    for report in unexplained:
+        report.is_by_clock = any(is_close_on_another_host(other, report) for other in unexplained)
