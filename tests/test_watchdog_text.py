@@ -119,3 +119,53 @@ def test_the_only_rank_without_a_time_out_is_a_suspect_where_the_reason_names_it
 
     assert "rank 2 printed no time-out and may not have called it" in found["reason"]
     assert (found["culprits"], found["suspects"]) == ([], [2])
+
+
+def _gathering(rank: int, sent: int, guid: int = 9) -> str:
+    lines = (
+        TIMEOUT.replace("NumelOut=4096", f"NumelOut={8 * sent}").replace("NumelIn=4096", f"NumelIn={sent}"),
+        STATUS,
+    )
+    row = _waiting(rank, guid=guid, name="_ALLGATHER_BASE", ran=600032)
+    return "\n".join(line.format(**row) for line in lines)
+
+
+def test_elements_in_and_out_of_a_gather_show_the_size_of_its_group(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("\n".join(_gathering(rank, 512) for rank in (0, 3)) + "\n")
+    report = analyze([str(tmp_path)])
+    (verdict,) = report.verdicts
+    assert (verdict.verdict, verdict.certainty) == ("stuck-together", "possible")
+    assert "6 of the 8 members of this process group report nothing" in verdict.reason
+    assert report.run["work"]["members"].to_list() == [8, 8]
+
+
+def test_gathers_of_different_sizes_differ_even_where_a_line_is_cut_before_its_work(tmp_path: Path) -> None:
+    cut = _gathering(6, 600).partition(" or timeout)")[0]
+    (tmp_path / "job.log").write_text(_gathering(4, 512) + "\n" + cut + "\n")
+    (verdict,) = analyze([str(tmp_path)]).verdicts
+    assert verdict.verdict == "collective-mismatch"
+    assert "different sizes as work 808 of process group 9" in verdict.reason
+    assert "600 elements on rank 6" in verdict.reason
+
+
+def test_lines_cut_before_the_counters_do_not_split_the_only_group(tmp_path: Path) -> None:
+    cut = TIMEOUT.format(**_waiting(3, ran=600032, name="ALLREDUCE"))
+    (tmp_path / "job.log").write_text(
+        "\n".join(line.format(**_waiting(0, guid=0, ran=600032, name="ALLREDUCE")) for line in (TIMEOUT, STATUS))
+        + f"\n{cut}\n"
+    )
+    (verdict,) = analyze([str(tmp_path)]).verdicts
+    assert verdict.verdict == "stuck-together"
+    assert "ranks 0, 3 enqueued work 808" in verdict.reason
+    assert list(verdict.suspects) == [1, 2]
+
+
+def test_a_rank_that_waits_in_a_later_work_completed_the_earlier_one(tmp_path: Path) -> None:
+    ahead = TIMEOUT.format(rank=1, work=809, name="ALLREDUCE", ran=600032)
+    (tmp_path / "job.log").write_text(
+        "\n".join(line.format(**_waiting(0, guid=0, ran=600032, name="ALLREDUCE")) for line in (TIMEOUT, STATUS))
+        + f"\n{ahead}\n"
+    )
+    (verdict,) = analyze([str(tmp_path)]).verdicts
+    assert (verdict.verdict, list(verdict.culprits)) == ("stuck-together", [])
+    assert "rank 1 did and waits in work 809" in verdict.reason

@@ -58,6 +58,7 @@ def coverage(report: Report) -> Text:
 def _size_text(report: Report, seen: int, world: Any) -> str:
     """Say of how many ranks these are, if that is known to be more: of at least as many as the highest number needs."""
     numbers = report.run["rank"]["rank"].drop_nulls().to_list()
+    numbers += [members - 1 for members in report.run["work"]["members"].drop_nulls()]
     for answer in report.verdicts:
         numbers += [*answer.missing, *answer.suspects, *answer.absent]
     least = max(numbers, default=-1) + 1

@@ -18,6 +18,7 @@ WORK = {
     "completed": pl.Int64(),
     "operation": pl.String(),
     "numel": pl.Int64(),  # input elements
+    "members": pl.Int32(),  # of its process group; null where the operation does not show it
     "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
     "is_timeout": pl.Boolean(),  # a line says that time ran out; others stand for an error or a time-out
     "source": pl.Int32(),
@@ -26,6 +27,9 @@ WORK = {
 WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
 TIMEOUT_FORMS = ("timeout", "signalled", "relayed")  # of status lines that speak of a time-out
 UNSET = 1 << 40  # larger counter values were never set
+# Each member passes its part and receives all, or the other way round: the ratio of both is the size of the group.
+GATHERED = ("_ALLGATHER_BASE", "ALLGATHER", "GATHER", "COALESCED")
+SCATTERED = ("_REDUCE_SCATTER_BASE", "REDUCE_SCATTER", "SCATTER", "COALESCED")
 
 
 @analysis(WORK, of=("work_timeout", "work_status"))
@@ -33,13 +37,20 @@ def work(
     work_timeout: pl.DataFrame, work_status: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame
 ) -> pl.DataFrame:
     """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times."""
-    states = work_status.filter(pl.col("enqueued").is_not_null() | pl.col("sequence").is_not_null())
+    has_work = pl.col("sequence").is_not_null() | pl.col("enqueued").is_not_null()
+    states = work_status.filter(has_work | (text_of("form") == "begun"))
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
     known += ["moment", "launcher_time"]
     reports = pl.concat(
         [
             work_timeout.select(
-                *known, "operation", "timeout", numel="numel_in", has_timed_out=pl.lit(True), is_timeout=pl.lit(True)
+                *known,
+                "operation",
+                "timeout",
+                numel="numel_in",
+                members=_members(),
+                has_timed_out=pl.lit(True),
+                is_timeout=pl.lit(True),
             ),
             states.select(
                 *known,
@@ -55,15 +66,17 @@ def work(
         guid=text_of("guid").fill_null(""),
         rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
     ).sort("pos")
-    # If no line names a global rank or a group, there is one group, and its ranks are those of the job.
+    # If no line names a global rank or another group, there is one group, and its ranks are those of the job.
     is_one_group = pl.col("guid").is_in(WORLD).all()
     rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
+    guid = pl.when(is_one_group).then(pl.col("guid").max()).otherwise("guid").alias("guid")
     others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out", "is_timeout")]
     first_values = [pl.col(name).drop_nulls().first() for name in others]
-    reports = reports.with_columns(rank=rank).filter(pl.col("rank").is_not_null())
+    reports = reports.with_columns(guid, rank=rank, operation=_operation_of_group())
     return (
-        of_latest_attempt(reports, source, run_start)
+        of_latest_attempt(reports.filter(pl.col("rank").is_not_null()), source, run_start)
         .with_columns(_guid_of_same_timeout())
+        .filter(has_work | pl.col("has_timed_out"))
         .group_by("rank", "guid", maintain_order=True)
         .agg(*first_values, pl.col("has_timed_out").any(), pl.col("is_timeout").any())
         .select(*WORK)
@@ -73,7 +86,36 @@ def work(
     )
 
 
+def _operation_of_group() -> pl.Expr:
+    """Name the operation where the lines of a rank do not, and all others of its group at this work name the same one.
+
+    They may be lines of ranks that are known in their group alone.
+    """
+    operation, place = text_of("operation"), ("guid", "sequence")
+    is_known = (pl.col("guid") != "") & pl.col("sequence").is_not_null()
+    named = operation.drop_nulls()
+    of_group = pl.when(is_known & (named.n_unique().over(place) == 1)).then(named.first().over(place))
+    return pl.coalesce(operation, of_group)
+
+
+def _members() -> pl.Expr:
+    """Return the size of the group that the elements in and out of a time-out show; null where they show none."""
+    taken, given, operation = pl.col("numel_in"), pl.col("numel_out"), text_of("operation")
+    ratios = [
+        pl.when(operation.is_in(operations) & (part > 0) & (total > part) & (total % part == 0)).then(total // part)
+        for operations, part, total in ((GATHERED, taken, given), (SCATTERED, given, taken))
+    ]
+    return pl.coalesce(ratios).cast(pl.Int32, strict=False)
+
+
 def _guid_of_same_timeout() -> pl.Expr:
-    """Take the group of a time-out, whose line names none, from the status line of the same rank."""
-    guid_of_status = pl.col("guid").filter(pl.col("guid") != "").first().over("rank", "sequence")
-    return pl.when(pl.col("guid") == "").then(guid_of_status.fill_null("")).otherwise("guid").alias("guid")
+    """Take the group of a time-out, whose line names none, from the status line of the same rank.
+
+    That line may be cut before its work; then it stands for the only group without one that the rank names.
+    """
+    guid, sequence = pl.col("guid"), pl.col("sequence")
+    guid_of_status = guid.filter(guid != "").first().over("rank", "sequence")
+    cut = guid.filter((guid != "") & sequence.is_null() & pl.col("enqueued").is_null() & ~pl.col("has_timed_out"))
+    guid_of_cut = pl.when(cut.n_unique().over("rank") == 1).then(cut.first().over("rank"))
+    of_timeout = pl.when(sequence.is_not_null()).then(pl.coalesce(guid_of_status, guid_of_cut))
+    return pl.when(guid == "").then(of_timeout.fill_null("")).otherwise("guid").alias("guid")

@@ -46,6 +46,7 @@ class Timeout(NamedTuple):
     completed: int | None
     operation: str | None
     numel: int | None  # input elements
+    members: int | None  # of its process group
     has_timed_out: bool  # this rank reports the time-out itself
     is_timeout: bool  # a line says that time ran out; others stand for an error or a time-out
     source: int
@@ -55,6 +56,13 @@ class Timeout(NamedTuple):
     def is_idle(self) -> bool:
         """Whether the rank had completed all that it had enqueued."""
         return self.completed is not None and self.enqueued is not None and self.completed >= self.enqueued
+
+    @property
+    def known_completed(self) -> int:
+        """The last work that it completed: works of a group complete in order, up to the one that timed out."""
+        if self.completed is not None:
+            return self.completed
+        return self.sequence - 1 if self.has_timed_out and self.sequence else 0
 
     def place(self, rank_id: int | None) -> Row:
         """Return its line as a row, with the rank that it is about."""

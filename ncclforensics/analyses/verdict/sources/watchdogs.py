@@ -25,7 +25,8 @@ RECORDER_DUMPS = (
     " (before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000): `ls ~/.cache/torch/comm_lib_trace_rank_*`"
 )
 MOST_GROUPS = 4  # process groups that a sentence names
-EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
+# All members pass the same number of elements; parts of different sizes make gathers of lists, with other names.
+EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "COALESCED")
 OPERATION_NAMES = {
     "ALLREDUCE": "AllReduce",
     "BROADCAST": "Broadcast",
@@ -75,7 +76,7 @@ def find_desync(job: Job) -> Explanation | None:
         if lagging_ranks and len(lagging_ranks) < len(rows):
             reason = f"had not enqueued work {sequence} of {name} when the watchdogs of the others timed out at it"
             return _diagnose(job, Kind.LAGGING, reason, [Doubt.SECOND_HAND], rows, lagging_ranks)
-        if diagnosis := _find_different_works(job, [*rows, *_of_only_group(job, guid)], sequence, name):
+        if diagnosis := _find_different_works(job, rows, sequence, name):
             return diagnosis
     lagging = sorted({rank for row in job.desyncs for rank in row["ranks"]})
     waiting_numbers = {*(row.rank for row in job.rank_ids.values()), *(row.rank for row in job.timeouts)} - {None}
@@ -95,12 +96,6 @@ def find_desync(job: Job) -> Explanation | None:
     return None
 
 
-def _of_only_group(job: Job, guid: str) -> list[Timeout]:
-    """Return the time-outs whose group no line names, if they can only be of this one: the group of all ranks."""
-    is_only_group = guid == WORLD[1] and all(row.guid in WORLD for row in job.timeouts)
-    return [row for row in job.timeouts if row.guid == ""] if is_only_group else []
-
-
 def _find_different_works(job: Job, rows: list[Timeout], sequence: int, group: str) -> Explanation | None:
     """Find ranks whose work of this number is another operation, or has another size, than that of most."""
     works = {
@@ -116,9 +111,16 @@ def _find_different_works(job: Job, rows: list[Timeout], sequence: int, group: s
         f"{_work_text(*work)} on {ranks_text(ranks)}"
         for work, ranks in sorted(ranks_of.items(), key=lambda item: min(item[1]))
     ]
-    difference = "another operation than the others" if len(outliers) < len(works) else "different operations"
+    differing = "operation" if len({operation for operation, _ in ranks_of}) > 1 else "size"
+    difference = f"another {differing} than the others" if len(outliers) < len(works) else f"different {differing}s"
     reason = f"enqueued {difference} as work {sequence} of {group}: {', '.join(calls)}"
     return _diagnose(job, Kind.MISMATCH, reason, [Doubt.SECOND_HAND], rows, outliers)
+
+
+def _never_completed(rows: list[Timeout]) -> str:
+    """Say that no call of the group had completed on these ranks: what connects them may never have worked."""
+    is_first = all(row.completed is not None and row.completed <= 0 for row in rows)
+    return ", and no call of this group had completed there before" * is_first
 
 
 def _operation_name(operation: str) -> str:
@@ -158,13 +160,22 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     guid, rows = _groups(job)[0]
     sequences = [row.sequence for row in rows if row.sequence is not None]
     reporting_ranks = {row.rank for row in rows}
+    members = max((row.members for row in rows if row.members), default=0)  # 0: not known
     numbers = {*job.rank_id_of, *job.absent}
-    numbers |= set(numbers_below(max({*numbers, *reporting_ranks}, default=0)))  # a number implies all lower ones
+    # A number implies all lower ones, and a group of so many members as many ranks.
+    numbers |= set(numbers_below(max(members, *numbers, *reporting_ranks)))
     # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
     timed_out = {row.rank for row in job.timeouts if row.has_timed_out}
     silent = numbers - reporting_ranks - timed_out
     silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
-    if not sequences or any(row.enqueued is None for row in rows):
+    sequence = min(sequences, default=0)
+    alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
+    unheard = members - len(reporting_ranks) - len(alike)
+    is_complete = unheard <= 0 if members else not silent and job.is_size_stated
+    if partly := _judge_partly_completed(job, rows, alike, sequence, is_complete=is_complete):
+        return partly
+    counted = {row.sequence for row in rows if row.enqueued is not None}
+    if not counted or any(row.enqueued is None and row.sequence not in counted for row in rows):
         reason = "the logs do not show how far each rank had come"
         if shown := [row for row in rows if row.is_timeout]:
             reason = f"{_timed_out_text(shown)}, and {reason}"
@@ -176,18 +187,14 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
             RECORDER_DUMPS,
         ]
         return diagnosis
-    sequence = min(sequences)
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, len(numbers | reporting_ranks))
-    alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
-    if partly := _judge_partly_completed(job, rows, alike, sequence, is_complete=not silent and job.is_size_stated):
-        return partly
     joined = job.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it"
     if alike:
         ranks = ranks_text(sorted(row.rank for row in alike))
         reason += f" ({ranks} timed out at work {sequence}, too, of a group that no line names)"
-    reason += ": "
+    reason += f"{_never_completed(rows)}: "
     if joined["ranks"] > reporting_ranks:
         reason += (
             f"PyTorch's desync report shows {ranks_text(sorted(joined['ranks']))} of a group in it, so that a fault of "
@@ -195,14 +202,17 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         )
     elif silent_ranks:
         reason += f"{silent_ranks} printed no time-out and may not have called it, or the transport or a GPU failed"
-    elif silent:  # which of them are in this process group is not known
+    elif members and not is_complete:
+        reason += f"{unheard} of the {members} members of this process group report nothing; one of them may not have"
+        reason += " called it, or the transport or a GPU failed"
+    elif silent and not is_complete:  # which of them are in this process group is not known
         reason += "another member of this process group may not have called it, or the transport or a GPU failed"
-    elif not job.is_size_stated:
+    elif not is_complete:
         reason += "the number of ranks is not known, so that another may not have called it, or the transport or a GPU"
         reason += " failed"
     else:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
-    is_weak = bool(silent or guid not in WORLD or not job.is_size_stated)
+    is_weak = not is_complete or (guid not in WORLD and not members)
     diagnosis = _diagnose(
         job,
         Kind.STUCK_TOGETHER,
@@ -217,7 +227,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     if silent_ranks:
         diagnosis.suspects = sorted(silent)
         diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out"]
-    elif is_weak and not silent:
+    elif is_weak and (members or not silent):
         diagnosis.collect = ["collect stderr of every rank"]
     return diagnosis
 
@@ -230,7 +240,7 @@ def _judge_partly_completed(
     Each rank numbers its own calls. If one of them made a call more or less before, works of one number are different
     calls, and no GPU stopped. `alike`: further ranks that timed out at it; `is_complete`: no rank is without a report.
     """
-    completed = [row for row in rows if (row.completed or 0) >= sequence]
+    completed = [row for row in rows if row.known_completed >= sequence]
     unfinished = [*(row for row in rows if row not in completed), *alike]
     if not completed or not unfinished:
         return None
@@ -280,6 +290,7 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         if unplaced:
             works = ", ".join(f"{ranks_text([row.rank])} in work {row.sequence}" for row in unplaced[:MOST_GROUPS])
             reason = f"{rank} waited in work {rows[0].sequence}, and {works} of a group that no line names"
+        reason += _never_completed(rows)
         collect = "collect stderr of every rank, and look for the rank with a lower last enqueued work"
     diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
     diagnosis.collect = [collect, RECORDER_DUMPS]
