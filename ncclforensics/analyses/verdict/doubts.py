@@ -88,6 +88,7 @@ class Doubt(Enum):
     NO_TRACE_OF_END = Cost.UNUSUAL, "the absent process runs, and did not answer for the moment"
     # Init.
     REASON_OF_ANOTHER = Cost.UNUSUAL, "the refusal concerns other ranks than these"
+    ONE_NAME = Cost.ORDINARY, "several hosts have this name, or each rank has a part of that GPU (MIG)"
     FAULT_FOLLOWED = Cost.UNUSUAL, "the fault in init followed from one that these logs do not show"
     FAULT_SURVIVED = Cost.ORDINARY, "NCCL survived this error, and the log ends among its lines"
     INIT_GOES_ON = Cost.UNUSUAL, "the init was going on where the logs end"

@@ -41,7 +41,6 @@ def boot_init_refused(
     Do: correct what the cited warning names; compare RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, NCCL versions of ranks.
     Sources: nccl: src/bootstrap.cc, src/init.cc; nccl#418, nccl#1176, nccl#1273.
     """
-    jobs_with_shared_gpu = failure_event.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
     for answer in answers_on(job_diagnosis, "init-failed"):
         finding = verdict_finding(answer, rank, "init was refused: ")
         finding.title += answer.reason
@@ -71,7 +70,7 @@ def boot_init_refused(
                 finding.detail += "; or the log ends among the lines about an error that NCCL survived"
             finding.remedy = AFTER_FAULT
             finding.role = Role.CONSEQUENCE
-        if answer.job in jobs_with_shared_gpu:
+        if answer.detail is Detail.SAME_GPU:
             finding.category = Category.DUPLICATE_GPU
         yield finding
 

@@ -36,7 +36,7 @@ def find_refused_init(job: Job) -> Explanation | None:
     unfinished = [row for row in job.memberships if not row.is_complete]
     lines = [event for event in job.failure_events if event.kind == REFUSED]
     if not lines:
-        return None
+        return _find_shared_gpu(job)
     first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event.form, len(_REFUSAL_ORDER)))
     culprits, reason, detail = _explain_refusal(job, first, lines)
     diagnosis = job.explanation_of(Kind.INIT_FAILED, reason, culprits)
@@ -52,6 +52,23 @@ def find_refused_init(job: Job) -> Explanation | None:
     if not culprits or is_partly_known or first.form in ("message_truncated", "root_info"):
         diagnosis.doubt(Doubt.REASON_OF_ANOTHER)
     return diagnosis
+
+
+def _find_shared_gpu(job: Job) -> Explanation | None:
+    """Find ranks on one GPU by the lines with which they began an init that no line shows completed.
+
+    NCCL refuses such a communicator, with a warning that these logs do not hold.
+    """
+    for key, rows in job.members.items():
+        members = {row.rank_id: row for row in rows}
+        shared = [rank_id for rank_id in _ranks_sharing_gpu(job) if rank_id in members]
+        if shared and not any(row.is_complete for row in rows):
+            reason = f"{ranks_text(job.rank_numbers(shared))} began it on the same GPU, which NCCL refuses"
+            diagnosis = job.explanation_of(Kind.INIT_FAILED, reason, shared, Doubt.ONE_NAME)
+            diagnosis.key, diagnosis.detail = key, Detail.SAME_GPU
+            diagnosis.add_evidence("culprit", [members[rank_id].place for rank_id in shared[:4]])
+            return diagnosis
+    return None
 
 
 def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) -> tuple[list[int], str, Detail]:
