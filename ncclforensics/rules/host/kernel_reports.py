@@ -101,7 +101,7 @@ _DRIVER_REPORTS = {
     ),
     "gpu_probe": _Report(
         "the NVIDIA driver{where} could not start a GPU",
-        "no program can use it; the lines before it name the GPU and the reason",
+        "no program can use it; the lines around it name the GPU and the reason",
         Severity.WARNING,
         "look at the lines before it in dmesg; reboot the host; reseat the card; update the driver",
     ),

@@ -226,18 +226,18 @@ def mpirun_daemon_missing(mpi_daemon: pl.DataFrame, job_end: pl.DataFrame) -> It
     not_started = mpi_daemon.filter(form="not_started")
     failed = mpi_daemon.filter(text_of("form").is_in(["unresolved", "unreachable"])).sort("source", "line")
     hosts = sorted(failed["daemon_host"].cast(pl.String).unique().to_list())
+    ssh_report = f"ssh reports: {failed['ssh_reason'].cast(pl.String)[0]}" if hosts else ""
     if not not_started.is_empty():
         where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
-        reason = (
-            f"ssh reports: {failed['ssh_reason'].cast(pl.String)[0]}" if hosts else "no line says on which node, or why"
-        )
+        reason = ssh_report or "no line says on which node, or why"
         evidence = [*evidence_lines(failed), *evidence_lines(not_started)]
         yield Finding(f"mpirun could not start its daemon{where}", reason, "certain", hosts=hosts, evidence=evidence)
     if not lost.is_empty():
         hosts = sorted(lost["daemon_host"].cast(pl.String).drop_nulls().unique().to_list())
         title = f"mpirun lost its daemon on {', '.join(hosts[:SHOWN]) or 'a node'}"
-        detail = "the node, its daemon or the connection to it failed; mpirun then ends the job"
-        yield Finding(title, detail, "certain", hosts=hosts, evidence=evidence_lines(lost.sort("source", "line")))
+        detail = ssh_report or "the node, its daemon or the connection to it failed; mpirun then ends the job"
+        evidence = [*evidence_lines(failed), *evidence_lines(lost.sort("source", "line"))]
+        yield Finding(title, detail, "certain", hosts=hosts, evidence=evidence)
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("mpi_box",), hang=True)

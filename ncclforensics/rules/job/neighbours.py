@@ -16,7 +16,7 @@ from ncclforensics.rules.shared.grouping import error_finding, evidence_lines
 OF_VERBS = "ibv_"  # whose status is an errno
 SHOWN = 4  # places in a title
 NOT_OF_NCCL = "NCCL has no part in these connections"
-NVSHMEM_FAILURES = ["", "named", "nothing", "printed", "warned"]
+NVSHMEM_FAILURES = ["", "named", "nothing", "printed", "warned", "socket"]
 UCX_ERRORS = ["ERROR", "FATAL"]
 OF_TRANSFERS = ("send", "completion")  # forms of lines on a transfer that a network device could not end
 # What UCX says of a connection that the other end closed, or that an earlier error made it give up.
@@ -98,7 +98,8 @@ def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
     """NVSHMEM could not connect the GPUs.
 
     Means: kernels that exchange data themselves (DeepEP) use NVSHMEM, which has connections, and settings, of its own.
-    The first line of an error says what failed, the lines behind it who called that.
+    The first line of an error says what failed, the lines behind it who called that. A process that lost its connection
+    to another one follows from what ended that.
     Not when: the program goes on without NVSHMEM.
     Do: for ibv_modify_qp set NVSHMEM_HCA_LIST to the ports that NCCL uses, and NVSHMEM_IB_GID_INDEX to a GID that all
     hosts reach (show_gids); for sockets set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME; NVSHMEM_DEBUG=INFO shows the choice.
@@ -117,8 +118,10 @@ def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
     function = f"{first['nvshmem_function'][0]}: " if first["nvshmem_function"][0] else ""
     meaning = errno.errorcode.get(status, "") if status is not None and reason.startswith(OF_VERBS) else ""
     number = "" if status is None else f" (status {status}{', ' * bool(meaning)}{meaning})"
+    lost = rows.filter(form="socket").select("nvshmem_peer", "nvshmem_reason").unique(maintain_order=True).rows()
+    peers = "".join(f"; the connection to {peer} failed: {error}" for peer, error in lost[:SHOWN])
     yield Finding(
-        title=f"NVSHMEM failed: {function}{reason}{number}",
+        title=f"NVSHMEM failed: {function}{reason}{number}{peers}",
         detail=f"{count_of(rows.height, 'line')} of errors; {NOT_OF_NCCL}",
         certainty="certain",
         evidence=evidence_lines(rows),

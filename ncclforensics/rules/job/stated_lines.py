@@ -105,6 +105,6 @@ def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ") + f": {some_of(subjects, SUBJECTS)}" * bool(subjects)
     finding.category, finding.remedy, finding.role = Category(row["category"]), row["remedy"], ROLE_OF_KIND[kind]
     is_of_machine = kind is Kind.CONDITION and not rank.is_empty() and grammar_of(str(row["frame"])) in OF_MACHINES
-    finding.severity = Severity.INFO if kind is Kind.CONSEQUENCE or is_of_machine else Severity.WARNING
+    finding.severity = Severity.INFO if is_of_machine else Severity.WARNING
     finding.about = [Line(source, line) for source, line in rows.select(PLACE).iter_rows()]
     return finding

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -48,3 +49,37 @@ def torch_ranks_wait_at_store(
                 role=Role.CAUSE,
                 evidence=evidence_lines(rows),
             )
+
+
+@rule(Category.BOOTSTRAP, Severity.WARNING, of=("rank_announced",), hang=True)
+def lightning_ranks_absent(rank_announced: pl.DataFrame, communicator: pl.DataFrame) -> Iterator[Finding]:
+    """Processes of Lightning began to join the process group, and no line shows that all of its ranks did.
+
+    Means: each process prints its rank before it joins, and rank 0 prints when all have come. Two processes of one
+    number were started as the same node: then other numbers are missing, and all wait.
+    Not when: the output of other nodes is in other files; all have come, which the first process prints.
+    Do: give the output of all nodes; compare RANK, NODE_RANK, LOCAL_RANK, WORLD_SIZE, SLURM_PROCID and SLURM_NTASKS of
+    all processes with the number of nodes and devices that the Trainer has; see that a process runs for each rank.
+    Sources: Lightning: fabric/utilities/distributed.py (_init_dist_connection); pytorch-lightning#4389.
+    """
+    begun = rank_announced.filter(pl.col("announced_rank").is_not_null()).sort("source", "line")
+    if begun.is_empty() or begun.height < rank_announced.height or communicator.height:
+        return
+    expected = begun["expected_ranks"][-1]
+    numbers = begun["announced_rank"].to_list()
+    twice = sorted({number for number in numbers if numbers.count(number) > 1})
+    absent = missing_numbers(expected, set(numbers))
+    if not absent:
+        return
+    others = f", {ranks_text(twice)} by two processes or more" if twice else ""
+    yield Finding(
+        title=f"{len(set(numbers))} of {expected} ranks began to join the process group{others};"
+        f" {ranks_text(absent)} did not",
+        detail="two processes of one number were started as the same node; the others wait for the missing ones"
+        if twice
+        else "these did not start, are on a node whose output is not here, or print nothing",
+        certainty="likely" if twice else "possible",
+        ranks=absent,
+        role=Role.CAUSE,
+        evidence=evidence_lines(begun.filter(pl.col("announced_rank").is_in(twice)) if twice else begun),
+    )

@@ -170,8 +170,9 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
     Means: the store counts its clients: fewer than expected came. A rank that waits for a key waits for the rank that
     sets it; for the id of a communicator that is rank 0. A server that is not found, or whose port is taken, stops all.
     Not when: a rank failed before it came; the store's time-outs on the other ranks follow from that.
-    Do: compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all processes; look for processes that never started,
-    and for ones of an earlier run on that port (ss -ltnp).
+    Do: compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all processes, for torchrun --rdzv-endpoint, which must
+    name one of the nodes; look for processes that never started, and for ones of an earlier run on that port
+    (ss -ltnp).
     Sources: torch/csrc/distributed/c10d/TCPStore.cpp, socket.cpp; torch/distributed/distributed_c10d.py.
     """
     if store_error.is_empty():

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import polars as pl
 
-from ncclforensics.frames.columns import ORIGIN
+from ncclforensics.frames.columns import ORIGIN, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, as_time, december_first, elapsed
 
@@ -123,7 +123,8 @@ def kernel_event(hardware_event: pl.DataFrame, run_days: pl.DataFrame, run_start
 @analysis(KERNEL_MESSAGE, of=("kernel_report",))
 def kernel_message(kernel_report: pl.DataFrame, run_days: pl.DataFrame, run_start: pl.DataFrame) -> pl.DataFrame:
     """One row per report of the kernel or a driver, except for those of other days than the run."""
-    return of_these_days(kernel_report, run_days, run_start)
+    device = pl.coalesce(text_of("device"), pl.format("/dev/nvidia{}", "minor")).cast(pl.Categorical)
+    return of_these_days(kernel_report.with_columns(device=device), run_days, run_start)
 
 
 def of_these_days(
