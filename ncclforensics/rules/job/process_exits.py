@@ -162,8 +162,8 @@ def app_process_died(
             is_unexplained = signal == ABORT and not any(rows["message"])
             verb = "was killed by" if signal == KILL else "ended by" if is_unexplained else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
-            whose = "every rank did" if _is_on_all(rows, rank) else "the first process to end"
-            detail = f"{whose}, reported by {reporters}"
+            ending = "every rank did" if _is_on_all(rows, rank) else "the first process to end"
+            detail = f"{ending}, reported by {reporters}"
             if is_unexplained:
                 detail += "; its lines before show whether an assertion or a time-out of PyTorch's watchdog did it"
             yield exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")
