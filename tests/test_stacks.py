@@ -205,6 +205,22 @@ def test_equal_pids_in_the_folders_of_several_pods_are_several_processes(tmp_pat
     assert "process 7 on pod-1 stands in load_index" in report.findings[0].title
 
 
+def test_the_timer_of_faulthandler_shows_no_standstill(tmp_path: Path) -> None:
+    """It prints when its time is over, whatever the program does: here a rank still imports its modules."""
+    stacks = [
+        f"Timeout (0:00:09)!\nThread 0x7f00{rank}0 (most recent call first):\n"
+        + ("".join(f'  File "{file}", line 9 in {name}\n' for name, file in places))
+        for rank, places in enumerate(
+            [(("exec_module", "<frozen importlib._bootstrap_external>"), ("<module>", "train.py"))]
+            + 3 * [(("all_reduce", "torch/distributed/distributed_c10d.py"), ("<module>", "train.py"))]
+        )
+    ]
+    path = tmp_path / "job.log"
+    path.write_text("".join(stacks))
+    (row,) = analyze([str(path)]).verdicts
+    assert (row.certainty, row.stall_evidence) == ("possible", ())
+
+
 def test_a_server_without_requests_is_not_stuck(tmp_path: Path) -> None:
     polling = ("poll (zmq/sugar/poll.py:106)", "recv_requests (sglang/srt/managers/scheduler.py:1200)")
     for rank in range(3):
