@@ -109,6 +109,7 @@ APPLYING = {
     "analyses/job/text/program_failures.py": "those of the grammar of lines that nothing else reads",
     "parsing/wrapped_lines.py": "those of the grammars, after marks of other tools",
     "parsing/parser.py": "those of the grammars",
+    "parsing/templates.py": "those of the grammars",
     "parsing/messages_inside.py": "those of the grammar of copied text",
     "parsing/quoted_errors.py": "what the grammar says stands in front of a line",
     "parsing/explain_line.py": "those of the grammars",

@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -19,7 +20,9 @@ from ncclforensics.frames.run import Run
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
+from ncclforensics.parsing import parser
 from ncclforensics.parsing.parser import COUNTS, Parsed, parse, parse_by_template
+from ncclforensics.parsing.templates import are_repeated
 from tests.budget import examples, sample
 
 LANGUAGE = nccl.dialect()
@@ -376,11 +379,13 @@ WITH_BUFFERS = [
 DRAWN = COUNTED, WITH_BUFFERS, EXAMPLES, ["é: opCount 1 sendbuff ", " count 1] stream : opCount 1 sendbuff 0x1"]
 
 
+@pytest.mark.parametrize("are_repeated", [False, True])
 @given(st.lists(st.one_of(*map(st.sampled_from, DRAWN)), max_size=30))
 @examples(12)
-def test_parsing_by_template_gives_the_rows_of_parsing_line_by_line(texts: list[str]) -> None:
+def test_parsing_by_template_gives_the_rows_of_parsing_line_by_line(are_repeated: bool, texts: list[str]) -> None:
     rows = rows_of("\n".join([*texts, ""]))
-    sifted, rest = parse_by_template(rows, LANGUAGE)
+    with patch.object(parser, "are_repeated", lambda *_: are_repeated):
+        sifted, rest = parse_by_template(rows, LANGUAGE)
     after, whole = parse(rest, LANGUAGE), parse(rows, LANGUAGE)
 
     assert rest.height + (sifted.encoded.occurrences.height if sifted.encoded else 0) == rows.height
@@ -396,3 +401,19 @@ def test_calls_that_differ_in_their_buffers_share_a_template() -> None:
 
     assert parsed.encoded is not None
     assert (parsed.encoded.templates.height, parsed.encoded.height, rest.height) == (1, 99, 0)
+
+
+@pytest.mark.parametrize(("buffers", "repeated"), [(3, True), (5_000, False)])
+def test_many_calls_are_repeated_if_they_differ_in_their_counter_alone(buffers: int, repeated: bool) -> None:
+    calls = [
+        CALL.format(host="node1", n=8).replace("1a", f"{n:x}").replace("buff 0x7f", f"buff 0x{n % buffers:x}")
+        for n in range(5_000)
+    ]
+    rows = rows_of("\n".join([*calls, "an application's line", ""]))
+
+    parsed, rest = parse_by_template(rows, LANGUAGE)
+
+    assert are_repeated(rows, LANGUAGE.template) is repeated
+    assert parsed.encoded is not None
+    assert (parsed.encoded.templates.height, rest.height) == (1, 1)
+    assert parsed.encoded.occurrences["opcount"].to_list() == list(range(5_000))

@@ -91,11 +91,11 @@ class Grammar:
 
             return [*compiler.template(self.path, rule, counter)]
 
-        shared, own, starts, stops, counter_stop, around = _cached(
+        shared, own, number, starts, stops, counter_stop, around = _cached(
             self.path, f"template of {rule} by {counter}", compile_template
         )
         literals = {name: (before, after) for name, (before, after) in around.items()}
-        return Template(tuple(shared), tuple(own), tuple(starts), tuple(stops), counter_stop, literals)
+        return Template(tuple(shared), tuple(own), number, tuple(starts), tuple(stops), counter_stop, literals)
 
     def part_regex(self, rule: str) -> str:
         """The regex of a part, without columns and anchors: to search for inside a line."""

@@ -25,6 +25,7 @@ class Template(NamedTuple):
 
     shared: tuple[str, ...]  # regexes, with columns, of the parts that many lines have in common
     own: tuple[str, ...]  # regexes of the parts between these, which differ in each line
+    counter: str  # regex of the counter
     starts: tuple[str, ...]  # the literal before each own part
     stops: tuple[str, ...]  # the literal that follows each own part; empty: it ends the line
     counter_stop: str  # the literal that follows the counter, with which the first own part begins
@@ -54,6 +55,7 @@ def cut(parts: Sequence[Part], counter: str) -> Template:
     return Template(
         tuple(_regex(run) for run in shared),
         tuple(_regex(run) for run in own),
+        _regex(own[0][:1]),
         tuple(literals[: len(own)]),
         tuple(literals[len(own) : -1]),
         literals[-1],

@@ -1,4 +1,4 @@
-"""Templates and occurrences: rows that differ in few columns, with what they share stored once.
+"""Templates and occurrences: lines are cut where they differ, and what their rows share is stored once.
 
 A training loop prints the same calls again and again; only a counter differs. Stored row by row, their text columns
 would stand in memory as often. This module alone knows the encoding.
@@ -7,11 +7,16 @@ would stand in memory as often. This module alone knows the encoding.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import polars as pl
 
+from ncclforensics.grammar.template import Template
+
 CALL_TEMPLATE = "call_template"  # the column of occurrences that holds the row number of their template
+SAMPLE = 1_000  # lines at least that are compared but for their counter
+OFTEN = 4  # times that each of these occurs where they are repeated
 
 
 def distinct_rows(rows: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, pl.Series]:
@@ -62,3 +67,55 @@ def concat(pieces: Sequence[EncodedRows]) -> EncodedRows:
         start += piece.templates.height
     templates = pl.concat([piece.templates for piece in pieces], how="diagonal")
     return EncodedRows(templates, pl.concat(occurrences, how="diagonal"))
+
+
+def are_repeated(rows: pl.DataFrame, parts: Template) -> bool:
+    """Whether most of many lines are the same as others, but for the counter."""
+    if rows.height < SAMPLE:
+        return False
+    sample = cut_at_counter(rows.gather_every(rows.height // SAMPLE), parts, is_open=False)
+    return sample["right"].n_unique() * OFTEN < sample.height
+
+
+def cut_at_counter(rows: pl.DataFrame, parts: Template, *, is_open: bool) -> pl.DataFrame:
+    """The lines that may match, cut around the counter: columns `left`, `counter`, `right`."""
+    text, start, stop = pl.col("text"), pl.col("start"), pl.col("stop")
+    found = rows.with_row_index("row").with_columns(
+        start=text.str.find(parts.starts[0], literal=True) + len(parts.starts[0].encode()),
+        stop=text.str.find(parts.counter_stop, literal=True),
+    )
+    found = _filter(found, (start < stop) & ~pl.col("cut") if is_open else start < stop)
+    data = text.cast(pl.Binary).bin
+    number = data.slice(start, stop - start).cast(pl.String, strict=False)
+    found = found.with_columns(left=data.head(start), counter=number, right=data.slice(stop))
+    return _filter(found, pl.col("counter").str.contains(parts.counter))
+
+
+def cut_where_lines_differ(rows: pl.DataFrame, parts: Template, *, is_open: bool) -> pl.DataFrame:
+    """The lines that may match, cut into parts: columns `shared_0`, `shared_1` …, and `counter`."""
+    text = pl.col("text")
+    found = rows.with_row_index("row")
+    edges = []  # positions in bytes: where each own part begins, and where it ends
+    for place, (before, following) in enumerate(zip(parts.starts, parts.stops, strict=True)):
+        start, stop = f"start_{place}", f"stop_{place}"
+        end = text.str.find(following, literal=True) if following else text.str.len_bytes()
+        found = found.with_columns((text.str.find(before, literal=True) + len(before.encode())).alias(start))
+        found = _filter(found, pl.col(start).is_not_null()).with_columns(end.alias(stop))
+        edges += [pl.col(start), pl.col(stop)]
+    in_order = [before <= after for before, after in pairwise(edges)]
+    found = _filter(found, pl.all_horizontal(*in_order, ~pl.col("cut")) if is_open else pl.all_horizontal(in_order))
+    data = text.cast(pl.Binary).bin
+    bounds = [pl.lit(0), *edges]
+    pieces = [data.slice(start, stop - start) for start, stop in pairwise(bounds)]
+    shared = {f"shared_{place}": piece for place, piece in enumerate(pieces[::2])}
+    own = {f"own_{place}": piece.cast(pl.String, strict=False) for place, piece in enumerate(pieces[1::2])}
+    found = found.with_columns(**shared, **own)
+    is_own = [pl.col(name).str.contains(regex) for name, regex in zip(own, parts.own, strict=True)]
+    counter = pl.col("own_0").str.head(pl.col("own_0").str.find(parts.counter_stop, literal=True))
+    return _filter(found, pl.all_horizontal(is_own)).with_columns(counter=counter)
+
+
+def _filter(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
+    """Filter rows; if all of them stay, return them as they are, because an all-true filter would still copy."""
+    is_wanted = rows.select(condition).to_series()
+    return rows if is_wanted.all(ignore_nulls=False) else rows.filter(is_wanted)
