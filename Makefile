@@ -5,8 +5,10 @@
 #   make test          everything a change must pass
 #   make corpus        all real logs beside the repository, of which `make test` reads a sample
 #   make nightly       all tests, with many more examples of every property, on all incidents and real logs
-#   make scores        how often the answers are right, on jobs whose truth is known: docs/accuracy.md
-#   make benchmark     the cases of benchmark/, answered by this program and by grep: benchmark/RESULTS.md
+#   make scores        how often the answers are right, on jobs whose truth is known: docs/accuracy.md; AGAINST=HEAD~1
+#                      prints the answers that changed since
+#   make benchmark     the cases of benchmark/, answered by this program and others: benchmark/RESULTS.md
+#   make outside       labelled cases of others, SOURCES=… with clones of their repositories: benchmark/OUTSIDE.md
 #   make bench         the command against awk, grep and a conventional parser
 #   make bench-volume  the same, a job with long logs against one with short logs, and 2 GB of all families
 #   make bench-curve   what grows with ranks: 512, 2,048 and 10,000 logs
@@ -29,12 +31,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Nor does it compile the grammars, as the wheel does: each process of the tests would.
 COMPILE := @$(BIN)/python -m compileall -q ncclforensics && $(BIN)/python -m ncclforensics.extensions.precompile
 
+# A folder of clones of others' repositories.
+SOURCES ?= build/sources
+
 # The modules with tests that a change needs at once; `-m "not slow"` leaves their expensive tests out.
 QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources launcher_prefixes explain_line templates \
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly scores benchmark bench bench-volume bench-curve bench-screens fuzz unknown-strings variables mutants coverage docs wheel sbom clean
+.PHONY: demo quick test corpus nightly scores benchmark outside bench bench-volume bench-curve bench-screens fuzz unknown-strings variables mutants coverage docs wheel sbom clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -63,14 +68,23 @@ nightly: $(VENV)/installed-dev
 	$(PYTEST)
 
 scores: $(VENV)/installed-dev
-	$(BIN)/python -m tests.accuracy
+	$(BIN)/python -m tests.accuracy $(if $(AGAINST),--against $(AGAINST))
 
 benchmark: SET := $(shell mktemp -d)
 benchmark: $(VENV)/installed-dev
 	$(BIN)/python -m benchmark.make_cases $(SET)/cases
 	$(BIN)/python -m benchmark.adapters.ncclforensics_cli $(SET)/cases $(SET)/ours.json
 	$(BIN)/python -m benchmark.adapters.grep_baseline $(SET)/cases $(SET)/grep.json
-	$(BIN)/python -m benchmark.score $(SET)/cases $(SET)/ours.json $(SET)/grep.json --page benchmark/RESULTS.md
+	$(BIN)/python -m benchmark.score $(SET)/cases $(SET)/ours.json benchmark/answers/*.json $(SET)/grep.json \
+		--page benchmark/RESULTS.md
+	rm -r $(SET)
+
+outside: SET := $(shell mktemp -d)
+outside: $(VENV)/installed-dev
+	$(BIN)/python -m benchmark.outside $(SOURCES) $(SET)/cases
+	$(BIN)/python -m benchmark.adapters.ncclforensics_cli $(SET)/cases $(SET)/ours.json
+	$(BIN)/python -m benchmark.score $(SET)/cases $(SET)/ours.json benchmark/answers/outside/*.json \
+		--page benchmark/OUTSIDE.md
 	rm -r $(SET)
 
 bench: $(VENV)/installed-dev
@@ -97,7 +111,6 @@ unknown-strings: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.currency.unknown_strings $(or $(WHEELS),build/wheels/nvidia_nccl*.whl)
 
 # SOURCES=… for a folder with bare clones of one's own: nccl.git, rccl.git and aws-ofi-nccl.git.
-SOURCES ?= build/sources
 GITHUB := https://github.com
 variables: $(VENV)/installed-dev
 	@mkdir -p build/wheels build/sources

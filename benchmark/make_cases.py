@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmark.case_files import FILES, BenchmarkCase, write_case
-from benchmark.judge import Named, Truth
+from benchmark import ras_reports, recorder_dumps
+from benchmark.case_files import FILES, QUESTIONS, BenchmarkCase, write_case
+from benchmark.judge import OPEN, Named, Truth
+from benchmark.recorded import write_recorded
 from ncclforensics import __version__
 from ncclforensics.simulate.fabric import FabricFault, simulated_fabric
 from ncclforensics.simulate.fabric_text import write_fabric
@@ -46,6 +49,7 @@ SLOW_VERDICTS = {
 }
 HEALTHY, FAULTY = "healthy", "fabric-fault"
 HOSTS, ADAPTERS = 24, 4  # of a fabric
+RECORDED_VERSION = "2.30.7"  # of jobs that leave dumps or RAS reports and no logs
 
 
 Make = Callable[[random.Random, Path], tuple[Truth, dict[str, Any]]]  # writes the files of a case
@@ -78,6 +82,27 @@ def _hang(kind: FaultKind | None, drawn: random.Random, folder: Path) -> tuple[T
     return truth_of_plan(plan), {"nccl": plan.version}
 
 
+def _dumps(kind: FaultKind | None, drawn: random.Random, folder: Path) -> tuple[Truth, dict[str, Any]]:
+    plan = drawn_plan(RECORDED_VERSION, kind, drawn)
+    recorder_dumps.write_dumps(plan, folder)
+    return _seen_without_logs(plan), {"nccl": plan.version}
+
+
+def _ras(kind: FaultKind | None, drawn: random.Random, folder: Path) -> tuple[Truth, dict[str, Any]]:
+    plan = drawn_plan(RECORDED_VERSION, kind, drawn)
+    ras_reports.write_reports(plan, folder)
+    return _seen_without_logs(plan), {"nccl": plan.version}
+
+
+def _seen_without_logs(plan: Plan) -> Truth:
+    """What is true of a job of which dumps or counts alone are there: of a healthy one, they may leave it open."""
+    known = truth_of_plan(plan)
+    if plan.fault is None:
+        return replace(known, verdicts=known.verdicts | {OPEN})
+    # A missing dump is no proof of a death.
+    return replace(known, is_visible=plan.fault.kind is not FaultKind.KILLED)
+
+
 def _slow(fault: SlowFault, drawn: random.Random, folder: Path) -> tuple[Truth, dict[str, Any]]:
     tp = drawn.choice((2, 4))
     plan = SlowPlan(
@@ -108,23 +133,26 @@ def _fabric(fault: FabricFault, drawn: random.Random, folder: Path) -> tuple[Tru
     return Truth(frozenset({FAULTY}), (*whole, *(frozenset({part}) for part in sorted(parts, key=str)))), {"seed": seed}
 
 
-def make_cases(root: Path, each: int = EACH, seed: int = 0) -> Iterator[BenchmarkCase]:
-    """Write the cases below a folder and yield them; a case that is there is written again."""
+def make_cases(
+    root: Path, each: int = EACH, seed: int = 0, questions: Collection[str] = QUESTIONS
+) -> Iterator[BenchmarkCase]:
+    """Write the cases of some questions below a folder and yield them; a case that is there is written again."""
     makers: list[tuple[str, str, Make]] = [
         *(("hang", str(kind or "none"), partial(_hang, kind)) for kind in (None, *FaultKind)),
+        *(("dumps", str(kind or "none"), partial(_dumps, kind)) for kind in (None, *recorder_dumps.SHOWN)),
+        *(("ras", str(kind or "none"), partial(_ras, kind)) for kind in (None, *ras_reports.SHOWN)),
         *(("slow", str(fault), partial(_slow, fault)) for fault in SlowFault),
         *(("fabric", str(fault), partial(_fabric, fault)) for fault in FabricFault),
     ]
     for question, kind, make in makers:
-        for number in range(each):
+        for number in range(each if question in questions else 0):
             name = f"{question}/{kind}/{number}"
             folder = root / name
             (folder / FILES).mkdir(parents=True, exist_ok=True)
             truth, facts = make(random.Random(f"{name} {seed}"), folder / FILES)
             made_from = {"ncclforensics": __version__, "seed_of_set": seed, **facts}
-            case = BenchmarkCase(name, question, kind, truth, made_from)
-            write_case(case, folder)
-            yield case
+            yield write_case(BenchmarkCase(name, question, kind, truth, made_from), folder)
+    yield from write_recorded(root, questions)
 
 
 def main() -> None:
@@ -133,8 +161,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--each", type=int, default=EACH, help="cases of each kind")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--questions", nargs="+", choices=QUESTIONS, default=QUESTIONS)
     wanted = parser.parse_args()
-    cases = list(make_cases(wanted.folder, wanted.each, wanted.seed))
+    cases = list(make_cases(wanted.folder, wanted.each, wanted.seed, wanted.questions))
     print(f"{len(cases)} cases of {len({(case.question, case.kind) for case in cases})} kinds in {wanted.folder}")
 
 

@@ -18,14 +18,14 @@ from benchmark.case_files import QUESTIONS, BenchmarkCase, read_cases
 from benchmark.intervals import wilson
 from benchmark.judge import OPEN, Json, Judgement, Outcome, judge
 
-CERTAINTIES = ("certain", "likely", "possible")
-PAGE = """\
-# Results
-
-Written by `make benchmark`, on the set of the default seed. `README.md` says how answers are judged, and `DATASHEET.md`
-what the set is worth: its cases are simulated by the program that is scored here.
-
-"""
+SURE = ("certain", "likely")
+CERTAINTIES = (*SURE, "possible")
+NOTHING_WRONG = (OPEN, "no-hang", "even", "healthy")  # verdicts that accuse nothing
+COLUMNS = (
+    "tool", "cases", *Outcome, "right", "wrong", "fault seen", "exactly the culprits", "innocent named",
+    "healthy accused",
+)  # fmt: skip
+MARK = "<!-- What follows is written by benchmark.score. -->\n"
 UNANSWERED = {"verdict": OPEN, "culprits": [], "certainty": "possible"}
 
 
@@ -34,25 +34,46 @@ class Scored:
     """One answer, held against the truth of its case."""
 
     case: BenchmarkCase
+    answer: Json
     judgement: Judgement
+
+    @property
+    def sees_fault(self) -> bool:
+        """Whether the answer says that something is wrong, however sure, and whoever it is."""
+        return bool(self.answer.get("sees_fault", self.judgement.verdict not in NOTHING_WRONG))
 
     @property
     def is_false_alarm(self) -> bool:
         """Whether something is accused, as likely or certain, where nothing is wrong."""
-        return self.case.is_healthy and self.judgement.outcome is Outcome.WRONG
+        return self.case.is_healthy and self.sees_fault and self.answer["certainty"] in SURE
+
+    @property
+    def names_exactly(self) -> bool:
+        """Whether the answer names the culprits and nobody else, whatever its verdict."""
+        return bool(self.answer["culprits"]) and frozenset(self.answer["culprits"]) in self.case.truth.culprits
 
 
 def score(cases: Iterable[BenchmarkCase], answers: Json) -> list[Scored]:
-    """Hold all answers of a tool against the truth. Raises ValueError for an answer to a case that is not there."""
+    """Hold the answers of a tool against the truth, to all cases of the questions of which it answers any.
+
+    A case is left out where its files are others by now than those that the answer was given to. Raises ValueError for
+    an answer to a case that is not there.
+    """
     known = {case.name: case for case in cases}
     if unknown := sorted(set(answers) - set(known)):
         raise ValueError(f"answers to cases that are not in this set: {', '.join(unknown[:5])}")
-    return [Scored(case, judge({**UNANSWERED, **answers.get(name, {})}, case.truth)) for name, case in known.items()]
+    questions = {known[name].question for name in answers}
+    given = [
+        (case, {**UNANSWERED, **answers.get(case.name, {})})
+        for case in known.values()
+        if case.question in questions and answers.get(case.name, {}).get("digest", case.digest) == case.digest
+    ]
+    return [Scored(case, answer, judge(answer, case.truth)) for case, answer in given]
 
 
 def table(tools: dict[str, list[Scored]]) -> str:
     """The results of tools as Markdown: all cases, then each question, each certainty and each kind."""
-    parts = ["| tool | cases | " + " | ".join(Outcome) + " | right | wrong | healthy accused |", "|---" * 8 + "|"]
+    parts = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     parts += [_row(tool, rows) for tool, rows in tools.items()]
     for title, groups in _groups():
         parts += ["", f"### {title}", "", f"| | {' | '.join(tools)} |", "|---" * (len(tools) + 1) + "|"]
@@ -65,8 +86,9 @@ def table(tools: dict[str, list[Scored]]) -> str:
 
 def _groups() -> Iterator[tuple[str, Callable[[Scored], str]]]:
     yield "By question: right, weaker, wrong", lambda row: row.case.question
+    yield "By source: right, weaker, wrong", lambda row: row.case.source
     yield "By certainty, of answers that decide: right, weaker, wrong", _certainty
-    yield "By what was done: right, weaker, wrong", lambda row: f"{row.case.question}: {row.case.kind}"
+    yield "By what was done: right, weaker, wrong", lambda row: row.case.group
 
 
 def _certainty(row: Scored) -> str:
@@ -77,9 +99,17 @@ def _certainty(row: Scored) -> str:
 def _row(tool: str, rows: Sequence[Scored]) -> str:
     counts = Counter(row.judgement.outcome for row in rows)
     healthy = [row for row in rows if row.case.is_healthy]
+    faulty = [row for row in rows if row.case.shows_fault]
+    guilty = [row for row in rows if row.case.truth.guilty]
     shares = [_share(counts[outcome], len(rows)) for outcome in (Outcome.RIGHT, Outcome.WRONG)]
-    alarms = f"{sum(row.is_false_alarm for row in healthy)} of {len(healthy)}"
-    cells = [tool, str(len(rows)), *(str(counts[outcome]) for outcome in Outcome), *shares, alarms]
+    accusing = Counter(row.answer["certainty"] in SURE for row in rows if row.judgement.innocent)
+    cells = [
+        tool, str(len(rows)), *(str(counts[outcome]) for outcome in Outcome), *shares,
+        f"{sum(row.sees_fault for row in faulty)} of {len(faulty)}",
+        f"{sum(row.names_exactly for row in guilty)} of {len(guilty)}",
+        f"{accusing[True]} + {accusing[False]}",
+        f"{sum(row.is_false_alarm for row in healthy)} of {len(healthy)}",
+    ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
@@ -99,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", type=Path)
     parser.add_argument("answers", type=Path, nargs="+")
-    parser.add_argument("--page", type=Path, help="write the table as a page instead of printing it")
+    parser.add_argument("--page", type=Path, help="write the table below the mark of a page, not on the screen")
     parser.add_argument("--wrong", action="store_true", help="print every wrong answer with its truth")
     wanted = parser.parse_args()
     cases = sorted(read_cases(wanted.cases), key=lambda case: QUESTIONS.index(case.question))
@@ -108,7 +138,10 @@ def main() -> None:
         given = json.loads(path.read_text(encoding="utf-8"))
         tools[f"{given['tool']} {given['version']}".strip()] = score(cases, given["answers"])
     if wanted.page:
-        wanted.page.write_text(PAGE + table(tools), encoding="utf-8")
+        head, mark, _ = wanted.page.read_text(encoding="utf-8").partition(MARK)
+        if not mark:
+            parser.error(f"{wanted.page} has no line {MARK.strip()}")
+        wanted.page.write_text(f"{head}{MARK}\n{table(tools)}", encoding="utf-8")
     else:
         print(table(tools))
     for tool, rows in tools.items() if wanted.wrong else ():

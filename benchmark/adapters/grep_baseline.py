@@ -6,20 +6,19 @@ means of step times: what the guides on hung jobs advise. It is sure where exact
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmark.case_files import FILES, BenchmarkCase, read_cases, write_answers
-from benchmark.judge import OPEN, Json
+from benchmark.adapters.asking import NO_ANSWER, answer_all
+from benchmark.case_files import BenchmarkCase
+from benchmark.judge import Json
 
 CALL = re.compile(r"NCCL INFO (?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|Send|Recv|AlltoAll): opCount")
 WARNING = re.compile(r"NCCL WARN (.*)")
 RANK = re.compile(r"rank(\d+)\b")
-NO_ANSWER = {"verdict": OPEN, "culprits": [], "certainty": "possible"}
 
 
 def answer(question: str, texts: Mapping[int, str]) -> Json:
@@ -63,24 +62,14 @@ def _kernel_time(text: str) -> float:
     return sum(float(event.get("dur", 0.0)) for event in events if event.get("cat") == "kernel")
 
 
-def ask(root: Path, case: BenchmarkCase) -> Json:
+def ask(case: BenchmarkCase, files: Path) -> Json:
     """Answer a case from the files that name a rank."""
     texts = {}
-    for path in sorted((root / case.name / FILES).iterdir()):
-        if found := RANK.search(path.name):
+    for path in sorted(files.rglob("*")):
+        if path.is_file() and (found := RANK.search(path.name)):
             texts[int(found[1])] = path.read_text(encoding="utf-8", errors="replace")
     return answer(case.question, texts)
 
 
-def main() -> None:
-    """Answer all cases of a set."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", type=Path)
-    parser.add_argument("answers", type=Path)
-    wanted = parser.parse_args()
-    found = ((case.name, ask(wanted.cases, case)) for case in read_cases(wanted.cases))
-    write_answers("grep", "", found, wanted.answers)
-
-
 if __name__ == "__main__":
-    main()
+    answer_all("grep", "", ask, ("hang", "slow", "fabric"))

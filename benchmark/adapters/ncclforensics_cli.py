@@ -5,36 +5,39 @@ Through its command line, as a user would, and from its JSON alone.
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
-from benchmark.case_files import FILES, BenchmarkCase, read_cases, write_answers
+from benchmark.adapters.asking import answer_all
+from benchmark.case_files import QUESTIONS, BenchmarkCase
 from benchmark.judge import OPEN, Json
 from benchmark.make_cases import FAULTY, HEALTHY
+from ncclforensics import __version__
+from ncclforensics.cli import main
 
-COMMANDS = {"hang": "hang", "slow": "slow", "fabric": "check"}
-OF_HEALTHY = {"hang": "check"}  # a job that ended well has no stuck rank to ask for
+OF_HANGS = ("hang", "dumps", "ras")
+COMMANDS = {**dict.fromkeys(OF_HANGS, "hang"), "slow": "slow", "fabric": "check"}
+OF_HEALTHY = dict.fromkeys(OF_HANGS, "check")  # a job that ended well has no stuck rank to ask for
 PART = re.compile(r"(?:gpu|leaf|spine)-[\w-]+")  # the names of the parts of the fabrics of this set
 
 
-def ask(program: list[str], root: Path, case: BenchmarkCase) -> Json:
-    """Run the command for the question of a case, and take the answer out of its JSON."""
-    command = OF_HEALTHY.get(case.question, "") if case.is_healthy else ""
-    command = command or COMMANDS[case.question]
-    folder = str(root / case.name / FILES)
-    ran = subprocess.run([*program, command, folder, "--format", "json"], capture_output=True, check=False)
-    return answer_of(case.question, json.loads(ran.stdout))
+def report_of(command: str, folder: str) -> Json:
+    """What a command of the program prints as JSON."""
+    with tempfile.TemporaryDirectory() as beside:
+        path = Path(beside) / "report.json"
+        main([command, folder, "--format", "json", "--output", str(path)])
+        report: Json = json.loads(path.read_bytes())
+    return report
 
 
 def answer_of(question: str, report: Json) -> Json:
     """The verdict, the culprits and the certainty of a report."""
-    if question == "hang":
+    if question in OF_HANGS:
         hang = report["hang"]
         return {"verdict": hang["verdict"], "culprits": hang["culprits"], "certainty": hang["certainty"]}
     if question == "slow":
@@ -53,26 +56,18 @@ def _of_fabric(findings: list[Json]) -> Json:
     return {"verdict": OPEN if is_noted else HEALTHY, "culprits": [], "certainty": "possible"}
 
 
-def answers(program: list[str], root: Path, processes: int) -> Iterator[tuple[str, Json]]:
-    """Yield the answer to each case of a set."""
-    cases = list(read_cases(root))
-    with ThreadPoolExecutor(processes) as pool:
-        found = pool.map(lambda case: ask(program, root, case), cases)
-        yield from zip((case.name for case in cases), found, strict=True)
+def _answer_all() -> None:
+    """Ask in as many processes as threads wait for them: a start of the program takes longer than most answers."""
+    os.environ["POLARS_MAX_THREADS"] = "1"  # each process takes one core
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
 
+        def ask(case: BenchmarkCase, files: Path) -> Json:
+            command = OF_HEALTHY.get(case.question, "") if case.is_healthy else ""
+            found = pool.submit(report_of, command or COMMANDS[case.question], str(files))
+            return answer_of(case.question, found.result())
 
-def main() -> None:
-    """Ask about all cases of a set."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", type=Path)
-    parser.add_argument("answers", type=Path)
-    parser.add_argument("--processes", type=int, default=2)
-    wanted = parser.parse_args()
-    program = [sys.executable, "-m", "ncclforensics"]
-    version = subprocess.run([*program, "--version"], capture_output=True, check=True, text=True).stdout.split()[1]
-    found = answers(program, wanted.cases, wanted.processes)
-    write_answers("ncclforensics", version, found, wanted.answers)
+        answer_all("ncclforensics", __version__, ask, QUESTIONS)
 
 
 if __name__ == "__main__":
-    main()
+    _answer_all()
