@@ -1,8 +1,9 @@
 """How often the program is right, on jobs whose truth is known: writes docs/accuracy.md and its plot.
 
-    python -m tests.accuracy [--each 12] [--processes 2] [--docs docs]
+    python -m tests.accuracy [--each 12] [--processes 2] [--docs docs] [--against COMMIT]
 
 Run from the root of the repository, as `make scores` does. Logs beside the repository are skipped where there are none.
+With `--against`, an earlier version answers the same trials, and the answers that changed are printed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.accuracy import calibration, missing_logs
+from tests.accuracy.against import answers_of, changed_answers, noted, write_answers
+from tests.accuracy.calibration import CALIBRATION
 from tests.accuracy.cases import Case, beside, can_be_handled, shipped, simulated
-from tests.accuracy.page import PLOT, Measured, of_small_worlds, page, plot
+from tests.accuracy.missing_logs import PLOT
+from tests.accuracy.page import Measured, of_small_worlds, page
 from tests.accuracy.run import Result, Trial, handled, run_all, with_missing_logs
 from tests.accuracy.slow_jobs import section
 from tests.real_logs import CORPUS
@@ -31,6 +36,8 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=12, help="jobs with each handling")
     parser.add_argument("--processes", type=int, default=None)
     parser.add_argument("--docs", type=Path, default=Path("docs"))
+    parser.add_argument("--against", help="a commit, such as HEAD~1: print the answers that changed since")
+    parser.add_argument("--answers", type=Path, help="write all answers to this file, and no page")
     wanted = parser.parse_args()
     ours = _measured([*shipped(), *simulated()], simulated(jobs=1), wanted.each, wanted.processes)
     others = None
@@ -38,8 +45,15 @@ def main() -> None:
         others = _measured(beside(), [], max(1, wanted.each // 4), wanted.processes)
     else:
         print(f"{CORPUS}: not here, skipped", file=sys.stderr)
+    everything = [*ours.everything, *(others.everything if others else [])]
+    if wanted.answers:
+        write_answers(everything, wanted.answers)
+        return
+    if wanted.against:
+        print(changed_answers(answers_of(wanted.against, wanted.each), noted(everything)))
     (wanted.docs / "accuracy.md").write_text(page(ours, others, _small_worlds(), section()), encoding="utf-8")
-    (wanted.docs / PLOT).write_text(plot(ours.missing), encoding="utf-8")
+    (wanted.docs / PLOT).write_text(missing_logs.plot(ours.missing), encoding="utf-8")
+    (wanted.docs / CALIBRATION).write_text(calibration.plot(calibration.worth(everything)), encoding="utf-8")
     print(wanted.docs / "accuracy.md")
 
 

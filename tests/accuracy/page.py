@@ -9,27 +9,20 @@ from dataclasses import dataclass
 from benchmark.intervals import wilson
 from benchmark.judge import Outcome
 from ncclforensics.data.names import CERTAINTIES
+from tests.accuracy.calibration import ALL, CALIBRATION, FAMILIES, Worth, worth
+from tests.accuracy.missing_logs import PLOT
 from tests.accuracy.run import LOSING, Result
 from tests.handlings import KEPT
 from tests.small_worlds import Answer, Loss
 
-PLOT = "accuracy.svg"
-WIDTH, HEIGHT, MARGIN = 640, 320, 60
-COLOURS = {Outcome.RIGHT: "#2e8b57", Outcome.WEAKER: "#b0b0b0", Outcome.WRONG: "#c0392b"}
 HALF = 0.5  # of the logs are missing
 MOST_NAMED = 60  # trials in one list
-FAMILIES = {
-    **dict.fromkeys(("collective-mismatch", "cross-communicator-deadlock"), "calls that differ"),
-    **dict.fromkeys(("lagging-ranks", "p2p-unmatched"), "calls that are missing"),
-    **dict.fromkeys(("rank-died", "rank-missing"), "processes that ended or never came"),
-    **dict.fromkeys(("init-failed", "init-incomplete"), "init"),
-    "stuck-together": "all in one call",
-}
 CAUSES = ("expected", "known to be false", "not labelled", "none, although one is expected")
 OUTSIDE = {"application-error", "oom", "cuda-error", "link-error", "shm"}  # faults outside of NCCL
 HEAD = """\
 # How often it is right
 """
+CALIBRATED = f"![How often answers were true, by verdict and certainty, with 95 % intervals]({CALIBRATION})"
 FIGURE = f"![Share of right, weaker and wrong answers over the share of logs that are missing]({PLOT})"
 METHOD = """\
 ## What these figures are
@@ -76,6 +69,8 @@ def page(shipped: Measured, beside: Measured | None, *drawn: str) -> str:
         HEAD,
         _lead(shipped),
         FIGURE,
+        "How often *certain*, *likely* and *possible* were true, of all trials below:",
+        CALIBRATED,
         METHOD,
         "## What ships, and simulated jobs",
         *_sections(shipped),
@@ -136,6 +131,12 @@ def _sections(measured: Measured) -> Iterable[str]:
         "out. *Likely* and *possible* say what would have to be true instead, so some of these have to be false."
     )
     yield _certainties(measured.everything)
+    yield "### Suspects and the next step"
+    yield (
+        "Of answers on jobs with a culprit: whether one is among the ranks that are named as suspects, and whether "
+        "what to collect next names the place of one. Where the answer is right, neither is needed."
+    )
+    yield _leads(measured.everything)
     yield "### The line of the cause"
     yield (
         "Of the logs as they are: what the line `Cause` names, by the categories that are expected or known to be "
@@ -196,20 +197,37 @@ def _verdicts(results: Sequence[Result], title: str, group: Callable[[Result], s
 
 def _certainties(results: Sequence[Result]) -> str:
     """A table: how many answers of each family are true, by how sure they are."""
-    counts: dict[str, Counter[tuple[str, bool]]] = {}
-    for result in results:
-        if (judged := result.judgement) and judged.verdict in FAMILIES:
-            for family in (FAMILIES[judged.verdict], "all"):
-                counts.setdefault(family, Counter())[judged.certainty, judged.is_true] += 1
+    counts = worth(results)
     lines = ["| verdicts | certain | likely | possible |", "|---|---|---|---|"]
-    for family, of in sorted(counts.items(), key=lambda item: [*FAMILIES.values(), "all"].index(item[0])):
-        cells = [
-            f"{of[sure, True]} of {total}: {_share(of[sure, True], total)}" if total else "-"
-            for sure in CERTAINTIES
-            for total in (of[sure, True] + of[sure, False],)
-        ]
-        lines.append(f"| {family} | {' | '.join(cells)} |")
+    for family in [*dict.fromkeys(FAMILIES.values()), ALL]:
+        found = [counts.get((family, sure), Worth()) for sure in CERTAINTIES]
+        if any(cell.answers for cell in found):
+            cells = [
+                f"{cell.true} of {cell.answers}: {_share(cell.true, cell.answers)}" if cell.answers else "-"
+                for cell in found
+            ]
+            lines.append(f"| {family} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _leads(results: Sequence[Result]) -> str:
+    """A table: where the suspects and the next step of an answer lead, by what the answer is worth."""
+    lines = ["| the answer is | answers | suspects: with a culprit | without | none | ", "|---" * 8 + "|"]
+    lines[0] += "next step: names a culprit | names none | none |"
+    for outcome in Outcome:
+        of = [result for result in results if result.outcome is outcome and result.guilty]
+        suspects = Counter(_lead(result, result.suspects) for result in of)
+        steps = Counter(_lead(result, result.next_ranks) for result in of if result.has_next_step)
+        cells = [outcome, str(len(of)), *(str(suspects[lead]) for lead in ("with", "without", "none"))]
+        cells += [str(steps["with"]), str(steps["without"] + steps["none"]), str(len(of) - steps.total())]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _lead(result: Result, ranks: frozenset[int]) -> str:
+    if not ranks:
+        return "none"
+    return "with" if ranks & result.guilty else "without"
 
 
 def _causes(results: Sequence[Result]) -> str:
@@ -291,34 +309,3 @@ def _list(title: str, items: list[str]) -> str:
     if len(items) > MOST_NAMED:
         shown.append(f"- and {len(items) - MOST_NAMED} more")
     return "\n".join([f"**{title}**: {len(items) or 'none'}", "", *shown]).strip()
-
-
-def plot(results: Sequence[Result]) -> str:
-    """The shares of right, weaker and wrong answers over the share of missing logs, as an SVG picture."""
-    shares = sorted({result.trial.missing for result in results})
-    counts = {share: Counter(r.outcome for r in results if r.trial.missing == share) for share in shares}
-
-    def x(share: float) -> float:
-        return MARGIN + share * (WIDTH - 2 * MARGIN)
-
-    def y(part: float) -> float:
-        return HEIGHT - MARGIN - part * (HEIGHT - 2 * MARGIN)
-
-    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']
-    below = dict.fromkeys(shares, 0.0)
-    for outcome in (Outcome.WRONG, Outcome.WEAKER, Outcome.RIGHT):
-        above = {share: below[share] + counts[share][outcome] / counts[share].total() for share in shares}
-        edge = [(share, above[share]) for share in shares] + [(share, below[share]) for share in reversed(shares)]
-        points = " ".join(f"{x(share):.1f},{y(part):.1f}" for share, part in edge)
-        parts.append(f'<polygon points="{points}" fill="{COLOURS[outcome]}"/>')
-        middle = (above[shares[-1]] + below[shares[-1]]) / 2
-        parts.append(f'<text x="{x(shares[-1]) + 8:.1f}" y="{y(middle) + 4:.1f}">{outcome.value}</text>')
-        below = above
-    for part in (0.0, 0.5, 1.0):
-        parts.append(f'<text x="{MARGIN - 6}" y="{y(part) + 4:.1f}" text-anchor="end">{part:.0%}</text>')
-    for share in shares:
-        place = f'x="{x(share):.1f}" y="{HEIGHT - MARGIN + 18}"'
-        parts.append(f'<text {place} text-anchor="middle">{share:.0%}</text>')
-    parts.append(f'<text x="{x(0.5):.1f}" y="{HEIGHT - 16}" text-anchor="middle">share of the logs missing</text>')
-    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {box}>', *parts, "</svg>\n"])

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from benchmark.judge import Json, Judgement, Outcome, judge
+from benchmark.judge import Json, Judgement, Named, Outcome, judge
 from ncclforensics import analyze
 from ncclforensics.views import json_report
 from tests.accuracy.cases import Case, logs_of
 from tests.handlings import KEPT, LOST, Handling, without_share, write_logs
 from tests.selected_lines import SELECTED
 
+RANKS = re.compile(r"\branks? (\d+(?:-\d+)?(?:(?:, | and )\d+(?:-\d+)?)*)")
+NUMBERS = re.compile(r"(\d+)(?:-(\d+))?")
 AS_THEY_ARE = "as they are"
 LOSING = {**LOST, **SELECTED}  # what leaves less than the logs had
 # A finding of any of these answers a case that only says that the job hangs.
@@ -54,11 +58,20 @@ class Result:
     missed: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
     cause: str = ""  # category of what the cause line names; empty without one
+    suspects: frozenset[int] = frozenset()  # ranks one of which may be the culprit
+    next_ranks: frozenset[int] = frozenset()  # ranks that the next step names
+    has_next_step: bool = False
 
     @property
     def outcome(self) -> Outcome | None:
         """What the verdict is worth."""
         return self.judgement.outcome if self.judgement else None
+
+    @property
+    def guilty(self) -> frozenset[Named]:
+        """All that may be called a culprit."""
+        truth = self.trial.case.truth
+        return truth.guilty if truth else frozenset()
 
 
 def run(trial: Trial) -> Result:
@@ -75,10 +88,20 @@ def run(trial: Trial) -> Result:
             cause = found.cause_of(found.verdicts[0]) if found.verdicts else None
         except Exception as error:
             return Result(trial, Judgement(Outcome.WRONG, (), f"no answer: {error!r}"))
-    judgement = judge(report["hang"], case.truth) if case.truth else None
-    if handle is not None:
-        return Result(trial, judgement)
-    return Result(trial, judgement, *_findings(report, case), cause.finding.category if cause else "")
+    hang = report["hang"]
+    found_and_cause: tuple[Any, ...] = ((), (), "")
+    if handle is None:
+        found_and_cause = (*_findings(report, case), cause.finding.category if cause else "")
+    return Result(
+        trial, judge(hang, case.truth) if case.truth else None, *found_and_cause,
+        frozenset(hang["suspects"]), _ranks_in(" ".join(hang["collect_next"])), bool(hang["collect_next"]),
+    )  # fmt: skip
+
+
+def _ranks_in(text: str) -> frozenset[int]:
+    """The ranks that a text names: `ranks 0-2, 7`."""
+    numbers = [number for named in RANKS.findall(text) for number in NUMBERS.findall(named)]
+    return frozenset(rank for low, high in numbers for rank in range(int(low), int(high or low) + 1))
 
 
 def _findings(report: Json, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmark.intervals import wilson
 from benchmark.judge import Outcome, Truth, judge
 from ncclforensics.simulate.plan import RELEASES
+from tests.accuracy.against import changed_answers
+from tests.accuracy.calibration import Worth, plot, worth
 from tests.accuracy.cases import Case, can_be_handled, simulated
-from tests.accuracy.run import LOSING, Trial, run
+from tests.accuracy.run import LOSING, Result, Trial, _ranks_in, run
 from tests.accuracy.slow_jobs import SIZES, rows
 from tests.budget import IS_FULL
 from tests.handlings import KEPT
@@ -117,3 +121,38 @@ def test_the_page_shows_what_is_drawn_of_slow_ranks() -> None:
     sizes = SIZES if IS_FULL else dict([next(iter(SIZES.items()))])
 
     assert [row for row in rows(sizes) if row not in page] == []
+
+
+def _result(verdict: str, culprits: list[int], certainty: str, **found: Any) -> Result:
+    case = jobs()[0]
+    judged = judge({"verdict": verdict, "culprits": culprits, "certainty": certainty}, LAGGING)
+    return Result(Trial(replace(case, truth=LAGGING)), judged, **found)
+
+
+def test_the_worth_of_a_certainty_counts_answers_that_name_a_fault() -> None:
+    results = [
+        _result("lagging-ranks", [3], "likely"),
+        _result("lagging-ranks", [5], "likely"),
+        _result("undecidable", [], "certain"),
+    ]
+
+    counts = worth(results)
+
+    assert counts["calls that are missing", "likely"] == counts["all", "likely"] == Worth(answers=2, true=1)
+    assert ("all", "certain") not in counts
+    assert "1 of 2" in plot(counts)
+
+
+def test_ranks_of_a_next_step_are_read_out_of_its_sentence() -> None:
+    assert _ranks_in("the log of rank 11; stacks of ranks 2, 10 and 4-6 on 3 hosts") == {2, 4, 5, 6, 10, 11}
+    assert _ranks_in("dump all ranks again") == frozenset()
+
+
+def test_changed_answers_are_listed_with_the_worse_ones_first() -> None:
+    before = {"a": ["right", "x"], "b": ["weaker", "y"], "c": ["right", "z"], "gone": ["right", ""]}
+    now = {"a": ["wrong", "u"], "b": ["right", "v"], "c": ["right", "z"], "new": ["right", ""]}
+
+    summary, _, _, _, *rows = changed_answers(before, now).splitlines()
+
+    assert summary == "2 of 3 answers changed: 1 are worse, 1 better"
+    assert rows == ["| a | right: x | wrong: u |", "| b | weaker: y | right: v |"]
