@@ -1,0 +1,74 @@
+"""An incident fails without any rule, and where it always speaks; how many of them the labels of incidents notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+
+import pytest
+
+from ncclforensics.rules import registry
+from ncclforensics.rules.finding import Finding
+from ncclforensics.rules.registry import Rule
+from tests.budget import IS_FULL
+from tests.incidents import ALL, ROOT, Incident, checked
+
+RULES = registry.all_rules()
+every_rule = pytest.mark.parametrize("one", RULES if IS_FULL else RULES[::48], ids=lambda one: one.name)
+
+
+def _size(incident: Incident) -> int:
+    return sum((incident.folder / log).stat().st_size for log in incident.logs)
+
+
+def _smallest(incidents: Iterator[Incident]) -> Incident:
+    return min(incidents, key=lambda incident: (_size(incident), incident.name))
+
+
+def _speaking(incident: Incident, rules: list[Rule]) -> set[str]:
+    return {finding.rule for finding in registry.run_rules(checked(incident).report.run, rules)}
+
+
+def _noticed_by_labels() -> set[str]:
+    """The rules without which an incident lacks a category that it is labelled with."""
+    found = set()
+    for incident in ALL:
+        for label in (*incident.case["expected_findings"], *incident.case["expected_notes"]):
+            speaking = [one.name for one in RULES if one.category == label and one.name in incident.rules]
+            if len(speaking) == 1:
+                found.add(speaking[0])
+    return found
+
+
+@pytest.mark.slow
+@every_rule
+def test_an_incident_fails_without_the_rule(one: Rule) -> None:
+    incident = _smallest(incident for incident in ALL if one.name in incident.rules)
+
+    assert _speaking(incident, [other for other in RULES if other.name != one.name]) != incident.rules
+
+
+@pytest.mark.slow
+@every_rule
+def test_an_incident_fails_where_the_rule_always_speaks(one: Rule) -> None:
+    incident = _smallest(incident for incident in ALL if one.category in incident.case["must_not_report"])
+
+    @wraps(one.function)
+    def always() -> Iterator[Finding]:
+        yield Finding("title", "detail", "certain")
+
+    always.__annotations__ = {"return": Iterator[Finding]}
+    del always.__wrapped__  # type: ignore[attr-defined]
+    rules = [
+        replace(one, imported=always, of=(), fallback=False, last=False) if one is other else other for other in RULES
+    ]
+
+    assert one.name in _speaking(incident, rules) - incident.rules
+
+
+def test_the_page_counts_the_rules_that_labels_notice() -> None:
+    text = " ".join(Path(ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+
+    assert f"of {len(_noticed_by_labels())} of {len(RULES)} rules" in text
