@@ -12,10 +12,10 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.tui.coloured_line import WARNING
-from ncclforensics.tui.log_lines import FULL_LINES, PATTERN, LogLines
+from ncclforensics.tui.log_lines import PATTERN, LogLines
 from ncclforensics.tui.prompts import Ask, Choice
-from ncclforensics.tui.screen import Page, Position
+from ncclforensics.tui.screen import Position
+from ncclforensics.tui.searched_lines import SearchedLines
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,22 +25,11 @@ if TYPE_CHECKING:
 FOLLOW_INTERVAL = 0.5  # seconds between two checks for new lines
 
 
-class Log(Page):
+class Log(SearchedLines):
     """The lines of the files, without terminal control characters."""
 
     NAME = "log"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "slash",
-            "search",
-            "Search",
-            key_display="/",
-            tooltip=f"Search a text, or {PATTERN} and a pattern",
-        ),
-        Binding("n", "next(1)", "Next", tooltip="Go to the next match"),
-        Binding("N", "next(-1)", "Previous", show=False, tooltip="Go to the previous match"),
-        Binding("w", "warning(1)", "WARN", tooltip="Go to the next line with NCCL WARN"),
-        Binding("W", "warning(-1)", "WARN back", show=False, tooltip="Go to the previous line with NCCL WARN"),
         Binding(
             "f",
             "filter",
@@ -49,7 +38,6 @@ class Log(Page):
         ),
         Binding("o", "files", "Files", tooltip="Open another file"),
         Binding("colon", "line", "Line", show=False, tooltip="Go to a line by its number"),
-        Binding("z", "full_lines", "Full lines", show=False, tooltip=FULL_LINES),
         Binding("F", "follow", "Follow", tooltip="Stay at the end of a growing file"),
         Binding("left_square_bracket", "file(-1)", "Previous file", show=False, tooltip="Open the previous file"),
         Binding("right_square_bracket", "file(1)", "Next file", show=False, tooltip="Open the next file"),
@@ -59,11 +47,8 @@ class Log(Page):
         super().__init__()
         self._logs: list[logs.Log] = []
         self._log: logs.Log | None = None
-        self._filter = ""  # the filter as the user typed it
         self._requested_line = 0
         self._follows = False
-        self._activity = ""
-        self._stop = Event()  # ends background work on the file that is shown
         self._follow_timer: Timer | None = None
 
     def compose_body(self) -> Iterable[Widget]:
@@ -72,14 +57,14 @@ class Log(Page):
         yield LogLines()
 
     @property
-    def _lines(self) -> LogLines:
+    def _text_rows(self) -> LogLines:
         return self.query_one(LogLines)
 
     def draw(self, part: object) -> None:
         """Take over the list of files; an open file stays open."""
         self._logs = cast("list[logs.Log]", part)
         pseudonyms = self.controller.content.pseudonyms if self.controller.content else None
-        self._lines.redact = pseudonyms.text if pseudonyms else None
+        self._text_rows.redact = pseudonyms.text if pseudonyms else None
         readable = [log for log in self._logs if not log.source.problem]
         if self._log is None and readable and self._requested_position is None:
             decisive = self.decisive_line()
@@ -97,22 +82,14 @@ class Log(Page):
 
     def cursor_position(self) -> Position:
         """Return the source and the line under the cursor."""
-        return (self._log.number, self._lines.number) if self._log else ()
+        return (self._log.number, self._text_rows.number) if self._log else ()
 
     def clipboard_text(self) -> str:
         """Return the line under the cursor with its file and number."""
-        lines = self._lines
+        lines = self._text_rows
         if self._log is None or lines.file is None:
             return ""
         return f"{self._log.name}:{lines.number}: {lines.line_text(lines.cursor_row)}"
-
-    def on_unmount(self) -> None:
-        """End background work."""
-        self._stop.set()
-
-    def on_virtual_rows_moved(self) -> None:
-        """Show the line number."""
-        self._show_title()
 
     def _open(self, log: logs.Log, line: int) -> None:
         from ncclforensics.inputs.logfile import LogFile
@@ -121,21 +98,21 @@ class Log(Page):
         if self._log is None or log.number != self._log.number:
             self._stop.set()
             self._stop = Event()
-            if self._lines.file is not None:
-                self._lines.file.close()
+            if self._text_rows.file is not None:
+                self._text_rows.file.close()
             self._log = log
-            self._lines.file, self._lines.numbers, self._filter = LogFile(log.source), None, ""
+            self._text_rows.file, self._text_rows.numbers, self._filter = LogFile(log.source), None, ""
             self.show_problem("; ".join(log.problems))
             self._index_file()
         else:
-            if self._lines.numbers is not None:
-                self._lines.numbers, self._filter = None, ""
+            if self._text_rows.numbers is not None:
+                self._text_rows.numbers, self._filter = None, ""
             self._go_to_requested_line()
         self._show_title()
 
     def _index_file(self) -> None:
         """Index the lines of the file in the background, and show the progress."""
-        file, stop = self._lines.file, self._stop
+        file, stop = self._text_rows.file, self._stop
         if file is None:
             return
         timer = self.set_interval(0.1, self.unless_closed(self._go_to_requested_line))
@@ -151,21 +128,21 @@ class Log(Page):
 
     def _follow_growth(self) -> None:
         """Read what has been appended to a file that is followed, and go to its end."""
-        file, stop = self._lines.file, self._stop
+        file, stop = self._text_rows.file, self._stop
         if file is None or not self._follows or not file.is_complete or not self.is_current:
             return
 
         def done(_: None) -> None:
-            if not stop.is_set() and self._lines.file is file:
-                self._lines.lines_added()
-                self._lines.go(file.lines)
+            if not stop.is_set() and self._text_rows.file is file:
+                self._text_rows.lines_added()
+                self._text_rows.go(file.lines)
                 self._show_title()
 
         self.controller.run_in_background(lambda: file.grow(lambda: not stop.is_set()), done)
 
     def _go_to_requested_line(self) -> None:
         """Show new lines, and go to the requested line as soon as it is indexed."""
-        file, lines = self._lines.file, self._lines
+        file, lines = self._text_rows.file, self._text_rows
         if file is None:
             return
         lines.lines_added()
@@ -178,7 +155,7 @@ class Log(Page):
         self._show_title()
 
     def _show_title(self) -> None:
-        lines, file = self._lines, self._lines.file
+        lines, file = self._text_rows, self._text_rows.file
         text = Text()
         if self._log is None or file is None:
             text.append("no file")
@@ -231,42 +208,16 @@ class Log(Page):
     def action_follow(self) -> None:
         """Start or stop following the end of the file."""
         self._follows = not self._follows
-        if self._follows and self._lines.file is not None:
-            self._lines.go(self._lines.file.lines)
-        self._show_title()
-
-    def action_full_lines(self) -> None:
-        """Show full lines, or shorten those that are too wide."""
-        self._lines.switch_full_lines()
+        if self._follows and self._text_rows.file is not None:
+            self._text_rows.go(self._text_rows.file.lines)
         self._show_title()
 
     # Searching and filtering.
 
-    def action_search(self) -> None:
-        """Ask for a text and search it."""
-
-        def take(typed: str | None) -> None:
-            if typed:
-                self._lines.search(typed)
-                self._find(typed, 1)
-
-        self.app.push_screen(Ask(f"Search which text (or {PATTERN}REGEX)?", self._lines.search_text), take)
-
-    def action_next(self, by: int) -> None:
-        """Go to the next match."""
-        if self._lines.search_text:
-            self._find(self._lines.search_text, by)
-        else:
-            self.action_search()
-
-    def action_warning(self, by: int) -> None:
-        """Go to the next warning of NCCL."""
-        self._find(WARNING, by)
-
     def _find(self, text: str, by: int) -> None:
         from ncclforensics.inputs.logfile import containing
 
-        file, stop, lines = self._lines.file, self._stop, self._lines
+        file, stop, lines = self._text_rows.file, self._stop, self._text_rows
         if file is None:
             return
         start = lines.number + by
@@ -297,10 +248,10 @@ class Log(Page):
         self.app.push_screen(Ask(question, self._filter), self._apply_filter)
 
     def _apply_filter(self, typed: str | None) -> None:
-        content, log, file, stop = self.controller.content, self._log, self._lines.file, self._stop
+        content, log, file, stop = self.controller.content, self._log, self._text_rows.file, self._stop
         if typed is None or content is None or log is None or file is None:
             return
-        number = self._lines.number
+        number = self._text_rows.number
         if not typed:
             self._show_filtered("", None, number)
             return
@@ -328,9 +279,9 @@ class Log(Page):
         if numbers is not None and numbers.is_empty():
             self.notify(f"no line of this file passes the filter: {typed}", markup=False)
         else:
-            self._filter, self._lines.numbers = typed, numbers
-            self._lines.lines_added()
-            self._lines.go(number)
+            self._filter, self._text_rows.numbers = typed, numbers
+            self._text_rows.lines_added()
+            self._text_rows.go(number)
         self._show_title()
 
 

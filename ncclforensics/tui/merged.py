@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import time
-from threading import Event
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
@@ -12,10 +11,10 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.tui.coloured_line import WARNING
-from ncclforensics.tui.log_lines import FULL_LINES, PATTERN, TextRows
+from ncclforensics.tui.log_lines import PATTERN, TextRows
 from ncclforensics.tui.prompts import Ask
-from ncclforensics.tui.screen import Page, Place, Position
+from ncclforensics.tui.screen import Place, Position
+from ncclforensics.tui.searched_lines import SearchedLines
 
 if TYPE_CHECKING:
     import polars as pl
@@ -94,17 +93,12 @@ class MergedRows(TextRows):
         self.scroll_to_text(text)
 
 
-class Merged(Page):
+class Merged(SearchedLines):
     """The lines of all ranks in one order: by time where they have times, or by position in the program."""
 
     NAME = "merged"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "order", "Order", tooltip="Order by time, or by position in the program"),
-        Binding("slash", "search", "Search", key_display="/", tooltip=f"Search a text, or {PATTERN} and a pattern"),
-        Binding("n", "next(1)", "Next", tooltip="Go to the next match"),
-        Binding("N", "next(-1)", "Previous", show=False, tooltip="Go to the previous match"),
-        Binding("w", "warning(1)", "WARN", tooltip="Go to the next line with NCCL WARN"),
-        Binding("W", "warning(-1)", "WARN back", show=False, tooltip="Go to the previous line with NCCL WARN"),
         Binding(
             "f",
             "filter",
@@ -112,7 +106,6 @@ class Merged(Page):
             tooltip="Show only lines with rank:0-7 host:NAME level:warn, a text, or !without",
         ),
         Binding("colon", "time", "Time", show=False, tooltip="Go to the first line at a time of day, such as 11:04:57"),
-        Binding("z", "full_lines", "Full lines", show=False, tooltip=FULL_LINES),
     ]
 
     def __init__(self) -> None:
@@ -120,10 +113,7 @@ class Merged(Page):
         self._merger: Merger | None = None
         self._log: MergedLog | None = None
         self._order: Order | None = None
-        self._filter = ""
-        self._activity = ""
         self._wanted: tuple[int, int] | None = None
-        self._stop = Event()
 
     def compose_body(self) -> Iterable[Widget]:
         """Create the title and the lines."""
@@ -131,12 +121,8 @@ class Merged(Page):
         yield MergedRows()
 
     @property
-    def _rows(self) -> MergedRows:
+    def _text_rows(self) -> MergedRows:
         return self.query_one(MergedRows)
-
-    def on_unmount(self) -> None:
-        """End background work."""
-        self._stop.set()
 
     def draw(self, part: object) -> None:
         """Merge the files in the background, once every byte has been read."""
@@ -145,7 +131,7 @@ class Merged(Page):
             self.show_problem("the lines of all ranks are merged once every byte has been read")
             return
         self._merger, merger = cast("Merger", part), cast("Merger", part)
-        self._rows.redact = content.pseudonyms.text if content.pseudonyms else None
+        self._text_rows.redact = content.pseudonyms.text if content.pseudonyms else None
         self._set_activity("merging")
 
         def work() -> MergedLog:
@@ -164,7 +150,7 @@ class Merged(Page):
 
     def _show(self, typed: str) -> None:
         """Sort and filter in the background; the cursor stays on its line."""
-        log, order, rows = self._log, self._order, self._rows
+        log, order, rows = self._log, self._order, self._text_rows
         if log is None or order is None:
             return
         wanted = self._wanted or (rows.place(rows.cursor_row) if rows.rows else None)
@@ -194,17 +180,13 @@ class Merged(Page):
         self._activity = activity
         self._show_title()
 
-    def on_virtual_rows_moved(self) -> None:
-        """Show where the line under the cursor stands."""
-        self._show_title()
-
     def on_virtual_rows_opened(self) -> None:
         """Open the file at the line under the cursor."""
-        if self._rows.rows:
-            self.controller.go(Place("log", self._rows.place(self._rows.cursor_row)))
+        if self._text_rows.rows:
+            self.controller.go(Place("log", self._text_rows.place(self._text_rows.cursor_row)))
 
     def _show_title(self) -> None:
-        rows, text = self._rows, Text()
+        rows, text = self._text_rows, Text()
         if rows.rows and self._merger is not None and self._log is not None:
             source, line = rows.place(rows.cursor_row)
             text.append(f"{self._merger.name(source)}:{line}", "bold cyan")
@@ -220,18 +202,18 @@ class Merged(Page):
     def go_to(self, position: Position) -> None:
         """Go to (source, line)."""
         self._wanted = cast("tuple[int, int]", position)
-        row = self._rows.find_line(*self._wanted)
+        row = self._text_rows.find_line(*self._wanted)
         if row is not None:
             self._wanted = None
-            self._rows.go(row)
+            self._text_rows.go(row)
 
     def cursor_position(self) -> Position:
         """Return source and line under the cursor."""
-        return self._rows.place(self._rows.cursor_row) if self._rows.rows else ()
+        return self._text_rows.place(self._text_rows.cursor_row) if self._text_rows.rows else ()
 
     def clipboard_text(self) -> str:
         """Return the line under the cursor with its rank, file and number."""
-        rows = self._rows
+        rows = self._text_rows
         if not rows.rows or self._merger is None:
             return ""
         row = rows.cursor_row
@@ -250,11 +232,6 @@ class Merged(Page):
         self._order = Order.POSITION if self._order is Order.TIME else Order.TIME
         self._show(self._filter)
 
-    def action_full_lines(self) -> None:
-        """Show full lines, or shorten those that are too wide."""
-        self._rows.switch_full_lines()
-        self._show_title()
-
     def action_time(self) -> None:
         """Ask for a time of day and go to the first line at or after it."""
 
@@ -266,11 +243,11 @@ class Merged(Page):
             except ValueError:
                 self.controller.show_error(f"{typed}: not a time of day; type one such as 11:04:57")
                 return
-            row = self._rows.first_at(wanted)
+            row = self._text_rows.first_at(wanted)
             if row is None:
                 self.notify(f"no line at or after {typed}", markup=False)
             else:
-                self._rows.go(row)
+                self._text_rows.go(row)
 
         self.app.push_screen(Ask("Go to which time of day?"), go)
 
@@ -284,29 +261,8 @@ class Merged(Page):
         question = "Show which lines: rank:0-7 host:NAME level:warn, a text, !a text that lacks? Empty: all"
         self.app.push_screen(Ask(question, self._filter), take)
 
-    def action_search(self) -> None:
-        """Ask for a text and search it."""
-
-        def take(typed: str | None) -> None:
-            if typed:
-                self._rows.search(typed)
-                self._find(typed, 1)
-
-        self.app.push_screen(Ask(f"Search which text (or {PATTERN}REGEX)?", self._rows.search_text), take)
-
-    def action_next(self, by: int) -> None:
-        """Go to the next match."""
-        if self._rows.search_text:
-            self._find(self._rows.search_text, by)
-        else:
-            self.action_search()
-
-    def action_warning(self, by: int) -> None:
-        """Go to the next warning of NCCL."""
-        self._find(WARNING, by)
-
     def _find(self, text: str, by: int) -> None:
-        lines, start, rows = self._rows.lines, self._rows.cursor_row, self._rows
+        lines, start, rows = self._text_rows.lines, self._text_rows.cursor_row, self._text_rows
         if lines is None:
             return
 
