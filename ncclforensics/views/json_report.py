@@ -13,6 +13,7 @@ from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT, dump_of
 from ncclforensics.analyses.slow.answer import SlowAnswer
 from ncclforensics.analyses.verdict.answer import Answer, Operation
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import INVISIBLE, NO_KIND, datatype, reduction
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report, Row
@@ -267,7 +268,7 @@ def _hang(report: Report, answer: Answer) -> Row:
         "standstill": {"shown": bool(answer.stall_evidence), "by": [*answer.stall_evidence]},
         "heard": report.job(answer.job).reporting,
         "culprits": sorted(culprits),
-        "suspects": [*answer.suspects],
+        "suspects": _suspects(report, answer),
         "victims": [number for number in report.numbers(answer.victims) if number not in culprits],
         "communicator": answer.key,
         "operation": _operation(answer.operation) if answer.operation.name is not None else None,
@@ -282,6 +283,13 @@ def _hang(report: Report, answer: Answer) -> Row:
         "collect_next": report.collect_next(answer),
         "chain": [_chain_link(report, link) for link in chain(report, answer)],
     }
+
+
+def _suspects(report: Report, answer: Answer) -> list[int]:
+    """Return the ranks one of which may be the culprit; where nothing is decided, also those of what was considered."""
+    rivals = report.job(answer.job).considered if answer.verdict == Kind.UNDECIDABLE else []
+    named = (rank for rival in rivals if rival.assumes and not rival.is_answer for rank in rival.ranks)
+    return sorted({*answer.suspects, *named})
 
 
 def _slow(report: Report, answer: SlowAnswer) -> Row:
