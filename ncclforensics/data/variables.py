@@ -34,6 +34,10 @@ COLLECT_ANEW = [
     "compare the times, hosts and process ids of these sources, to see which of them are of the run that hangs"
 ]
 COLLECT_UNCUT = ["collect the log files themselves, not copied from a screen or a table that cuts long lines"]
+ASCEND_LOGS = (
+    "collect the logs that Ascend's software wrote on each host, whose earliest error names what failed first: "
+    "`grep -rl ERROR ~/ascend/log`"
+)
 COLLECT_EVERY_LINE = ["set on every host, so that Ray drops no repeated lines: `export RAY_DEDUP_LOGS=0`"]
 STACK_OF_ANY_RANK = (
     f"take the stacks of one host, which show whether its ranks wait in a call or went on: `{STACKS_OF_HOST}`"
@@ -42,4 +46,5 @@ STACK_OF_ANY_RANK = (
 
 def stacks_of(ranks: str) -> str:
     """Return the step that takes the stacks of ranks, which are given as a text."""
-    return f"take the stacks of {ranks} on their hosts: `{STACKS_OF_HOST}`"
+    hosts = "its host" if ranks.startswith("rank ") else "their hosts"
+    return f"take the stacks of {ranks} on {hosts}: `{STACKS_OF_HOST}`"

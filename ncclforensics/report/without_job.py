@@ -11,6 +11,7 @@ import polars as pl
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import bytes_text, count_of
 from ncclforensics.data.variables import (
+    ASCEND_LOGS,
     COLLECT_CALLS,
     COLLECT_OUTPUT,
     COLLECT_RANKS_OF_DUMPS,
@@ -120,6 +121,8 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
     if kinds := _kinds(run):
         read = [f"read what the ports show: `{_command(run, 'check')}`"] if PORTS in kinds else []
         return [*read, *COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
+    if run.has("ascend_error"):  # its variables are none of NCCL's
+        return [*COLLECT_OUTPUT, ASCEND_LOGS]
     steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}
     return steps.get(reason_without_job(run), COLLECT_CALLS)
 

@@ -17,6 +17,7 @@ WORK = {
     "enqueued": pl.Int64(),
     "completed": pl.Int64(),
     "operation": pl.String(),
+    "library": pl.String(),  # NCCL, or what takes its place on other devices: HCCL, XCCL
     "numel": pl.Int64(),  # input elements
     "members": pl.Int32(),  # of its process group; null where the operation does not show it
     "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
@@ -40,7 +41,7 @@ def work(
     has_work = pl.col("sequence").is_not_null() | pl.col("enqueued").is_not_null()
     states = work_status.filter(has_work | (text_of("form") == "begun"))
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
-    known += ["moment", "launcher_time"]
+    known += ["moment", "launcher_time", "library"]
     reports = pl.concat(
         [
             work_timeout.select(
@@ -64,6 +65,7 @@ def work(
     )
     reports = reports.with_columns(
         guid=text_of("guid").fill_null(""),
+        library=text_of("library"),
         rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
     ).sort("pos")
     # If no line names a global rank or another group, there is one group, and its ranks are those of the job.

@@ -45,6 +45,7 @@ class Timeout(NamedTuple):
     enqueued: int | None
     completed: int | None
     operation: str | None
+    library: str | None  # NCCL, or what takes its place on other devices
     numel: int | None  # input elements
     members: int | None  # of its process group
     has_timed_out: bool  # this rank reports the time-out itself

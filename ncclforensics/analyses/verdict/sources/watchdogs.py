@@ -19,11 +19,13 @@ from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.rows import Timeout
 from ncclforensics.analyses.verdict.vocabulary import Basis, Kind
 from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.variables import ASCEND_LOGS
 
 RECORDER_DUMPS = (
     "collect the Flight Recorder dumps of each host, which torch 2.11 and later writes at a time-out"
     " (before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000): `ls ~/.cache/torch/comm_lib_trace_rank_*`"
 )
+ASCEND = "HCCL"  # takes the place of NCCL on Ascend's devices
 MOST_GROUPS = 4  # process groups that a sentence names
 # All members pass the same number of elements; parts of different sizes make gathers of lists, with other names.
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "COALESCED")
@@ -40,6 +42,11 @@ OPERATION_NAMES = {
     "SEND": "Send",
     "RECV": "Recv",
 }
+
+
+def _dumps_of(rows: list[Timeout]) -> str:
+    """Return the step that collects what the library itself recorded on each host."""
+    return ASCEND_LOGS if any(row.library == ASCEND for row in rows) else RECORDER_DUMPS
 
 
 def _groups(job: Job) -> list[tuple[str, list[Timeout]]]:
@@ -184,7 +191,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
         diagnosis.collect = [
             "collect every rank's stderr",
-            RECORDER_DUMPS,
+            _dumps_of(rows),
         ]
         return diagnosis
     if len(reporting_ranks) == 1:
@@ -254,7 +261,7 @@ def _judge_partly_completed(
     doubts = [Doubt.COUNTED_APART] if is_complete else [Doubt.COUNTED_APART, Doubt.SILENT_MEMBER]
     diagnosis = _diagnose(job, Kind.STUCK_TOGETHER, reason, doubts, [*unfinished, *completed], [])
     diagnosis.basis = Basis.COUNTERS
-    diagnosis.collect = [RECORDER_DUMPS]
+    diagnosis.collect = [_dumps_of(unfinished)]
     return diagnosis
 
 
@@ -293,5 +300,5 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         reason += _never_completed(rows)
         collect = "collect stderr of every rank, and look for the rank with a lower last enqueued work"
     diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
-    diagnosis.collect = [collect, RECORDER_DUMPS]
+    diagnosis.collect = [collect, _dumps_of(rows)]
     return diagnosis
