@@ -29,6 +29,7 @@ ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 MESSAGES = ("Send", "Recv")
 WITH_ROOT = (*ROOTED, *MESSAGES)  # the root of a message is its peer; NCCL prints a meaningless one of other calls
 POINT_TO_POINT = (*MESSAGES, "PutSignal", "Signal", "WaitSignal")  # all other calls are collectives
+IN_BYTES, BYTE = ("AllGather", "Broadcast"), "int8"  # so NCCL up to 2.21 counts them, whatever their datatype is
 PAIRWISE = (*MESSAGES, "AlltoAll", "AllToAll")  # every pair of ranks connects
 
 # Worst first: of several jobs in one folder, the worst verdict is reported as `hang`.
@@ -117,6 +118,15 @@ def sentence(text: str) -> str:
     first = text.partition(" ")[0].rstrip(",;:")
     begun = text if first in COMMANDS else text[:1].upper() + text[1:]
     return begun + "." * (not begun.endswith((".", "…")))
+
+
+def with_open_end(text: str) -> str:
+    """Mark a text that its line does not end, but the next one.
+
+    >>> with_open_end("it does not work with this alone,"), with_open_end("it failed")
+    ('it does not work with this alone …', 'it failed')
+    """
+    return f"{text.rstrip(' ,')} …" if text.rstrip().endswith(",") else text
 
 
 def shown(value: object) -> object:
@@ -211,14 +221,19 @@ def operation_text(call: dict[str, Any]) -> str:
     """Format a call: `AllReduce #13 (1,048,576 x bfloat16, sum)`.
 
     `root` is a number within the communicator; `root_rank`, where it is known, the rank of the job. `caller`: the rank
-    that made the Send or Recv, if it is to be named.
+    that made the Send or Recv, if it is to be named. NCCL up to 2.21 prints gathers and broadcasts of any datatype in
+    int8, so these are bytes.
+
+    >>> operation_text({"name": "AllGather", "ordinal": 4, "count": 8192, "datatype": 0, "op": 0, "root": 0})
+    'AllGather #4 (8,192 bytes)'
     """
     name = call.get("name")
     if not name:
         return "a call"
     if call.get("count") is None:
         return str(name)
-    more = [f"{call['count']:,} x {datatype(call['datatype'])}"]
+    is_in_bytes = name in IN_BYTES and datatype(call["datatype"]) == BYTE
+    more = [f"{call['count']:,} bytes" if is_in_bytes else f"{call['count']:,} x {datatype(call['datatype'])}"]
     if reduced := reduction(name, call["op"]):
         more.append(reduced)
     root = call["root"] if call.get("root_rank") is None else f"rank {call['root_rank']}"

@@ -43,7 +43,8 @@ def fabric_problem(
         lost = add_heading_above(rows, heads.select(*OUTPUT_KEY, "line")).filter(pl.col("head_line").is_null())
         first = lost.group_by("source", maintain_order=True).agg(pl.col("line").min())
         problems.append(first.select("source", "line", problem=pl.format("line {}: " + words, "line")))
-    message = pl.col("message").str.strip_chars().str.slice(0, 120)
+    of_device = pl.concat_str("subject", "error", separator=": ", ignore_nulls=True)
+    message = pl.coalesce("message", "umad_port", of_device).str.strip_chars().str.slice(0, 120)
     failures = tool_failure.with_columns(problem=pl.format("line {}: the tool failed: {}", "line", message))
     several = failures.group_by("source", maintain_order=True).agg(
         pl.col("line").first(), count=pl.len(), problem=pl.col("problem").first()

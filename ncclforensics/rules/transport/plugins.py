@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import shown
+from ncclforensics.data.names import shown, with_open_end
 from ncclforensics.data.networks import EFA_ERRORS, SOCKET, TCP_PROVIDERS
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -271,8 +271,11 @@ def net_plugin_warned(plugin_warning: pl.DataFrame, failure: pl.DataFrame, rank:
     if rows.is_empty():
         return
     message = text_of("message")
-    title, detail = "{processes}: the network plugin failed", f"its warning: {first_value(rows['message'])}"
-    yield group_finding(rows, rank, title, detail, "likely")
+    # By the first warning of each process: processes, or runs in one folder, may fail in different ways.
+    first = rows.with_columns(first=message.first().over(OWNER))
+    for (warning,), alike in first.group_by("first", maintain_order=True):
+        title = f"{{processes}}: the network plugin failed: {with_open_end(str(warning))}"
+        yield group_finding(alike, rank, title, "its first warning; then NCCL's proxy failed", "likely")
     memory = rows.filter(
         pl.any_horizontal(
             column.str.contains(text, literal=True)
@@ -283,18 +286,27 @@ def net_plugin_warned(plugin_warning: pl.DataFrame, failure: pl.DataFrame, rank:
     if not memory.is_empty():
         yield group_finding(
             memory, rank, "{processes}: the plugin could not register memory with the NIC",
-            f"its warning: {first_value(memory['message'])}", "likely", category=Category.MEMORY_REGISTRATION,
-            role=Role.CONSEQUENCE,
+            f"its warning: {with_open_end(str(first_value(memory['message'])))}", "likely",
+            category=Category.MEMORY_REGISTRATION, role=Role.CONSEQUENCE,
         )  # fmt: skip
+
+
+OPEN_REQUESTS = (
+    "If a program calls the plugin itself, see that it tests each transfer to its end before it posts more. Under "
+    "NCCL, look at the rank at the other end, which may stand still, and that plugin and NCCL are of one release."
+)
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("google_net_note",), hang=True)
 def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Google's TCPX plugin reports an error.
 
-    Means: the plugin ran out of requests or memory, or lost its daemon; later errors of NCCL are a consequence.
+    Means: the plugin lacks memory, or lost its daemon; later errors of NCCL are a consequence. `unable to allocate
+    requests` is no fault of the plugin: its caller, NCCL or a program that calls it directly, has all requests of a
+    connection open, because it does not test them to their end or because the other end stands still.
     Not when: it only rejects an option (`… invalid, restore to default`), or prints its settings.
-    Do: check the rxdm daemon and its log on that host, and that plugin, daemon and NCCL are of one release.
+    Do: check the rxdm daemon and its log on that host, and that plugin, daemon and NCCL are of one release. Where
+    requests ran out, look at the caller first, and at the rank at the other end.
     Sources: formats: plugins, section 4; GoogleCloudPlatform's GPUDirect-TCPX guide.
     """
     errors = google_net_note.filter(pl.col("form") == "tcpx_error")
@@ -302,6 +314,11 @@ def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> 
         yield group_finding(
             rows, rank, "{processes}: the TCPX plugin failed", f"the plugin reports: {message}", "certain"
         )
+    exhausted = google_net_note.filter(pl.col("form") == "tcpx_requests")
+    if not exhausted.is_empty():
+        title = "{processes}: the caller of the TCPX plugin had all requests of a connection open at once"
+        detail = "none was left for another transfer; the line shows no fault of the plugin or of its daemon"
+        yield group_finding(exhausted, rank, title, detail, "certain", remedy=OPEN_REQUESTS)
 
 
 @rule(Category.NET_PLUGIN, Severity.INFO, of=("google_net",))
