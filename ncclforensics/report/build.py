@@ -19,7 +19,7 @@ from ncclforensics.grammar.values import parse_value
 from ncclforensics.report.causes import Cause, Relations
 from ncclforensics.report.earlier_look import Comparison, EarlierLook, with_looks
 from ncclforensics.report.job_parts import JobParts
-from ncclforensics.report.next_steps import Command, commands, other_steps
+from ncclforensics.report.next_steps import Command, commands, other_steps, split_step
 from ncclforensics.report.run_view import RunView
 from ncclforensics.report.selection import Selection
 from ncclforensics.report.site_names import add_site_names
@@ -189,8 +189,10 @@ class Report(RunView):
         return commands(self.run, answer, parts)
 
     def other_steps(self, answer: Answer) -> list[str]:
-        """Return what else would help: logs and files to collect, and a second look."""
-        return [*self._collected(answer), *other_steps(self.run, answer)]
+        """Return what else would help: logs and files to collect, and a second look; no command that is run now."""
+        now = {step.line for step in self.run_now(answer)}
+        steps = [*self._collected(answer), *other_steps(self.run, answer)]
+        return [step for step in steps if split_step(step)[1] not in now]
 
     def collect_next(self, answer: Answer) -> list[str]:
         """Return what to run now on the hosts of the culprits, and what to collect."""

@@ -17,6 +17,7 @@ from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AT_HOST, STACKS_OF_HOST
 from ncclforensics.frames.columns import printed_hosts, short_name
 from ncclforensics.frames.protocol import Frames
+from ncclforensics.report.failed_ranks import failed_ranks
 from ncclforensics.report.live_files import LOOK_AGAIN, may_grow, was_ended
 
 Row = dict[str, Any]
@@ -45,6 +46,11 @@ READ_CODE = "read the code at the line where it stands"
 PRINT_PLACEMENT = (
     "print what the launcher sets for these ranks: "
     "`env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|CUDA_VISIBLE_DEVICES)='`"
+)
+GPU_ADDRESSES = "nvidia-smi --query-gpu=index,pci.bus_id,uuid --format=csv"
+PRINT_VERSION = (
+    "compare the versions of NCCL of all hosts; print, on each host and in the container of the job: "
+    "`python -c 'import torch; print(torch.cuda.nccl.version())'; ldconfig -p | grep libnccl`"
 )
 
 
@@ -97,6 +103,8 @@ def _commands(run: Frames, answer: Answer, failed_hosts: Collection[str]) -> lis
     if answer.verdict == "stuck-together":
         return _of_hosts(run, answer, failed_hosts)
     places = _culprits_by_place(run, answer)
+    if answer.detail == Detail.SAME_GPU:
+        return [Command(where, GPU_ADDRESSES) for where in list(places)[:MOST_PLACES]]
     ended = _ended_ranks(run, answer) if places else set()
     steps: list[Command] = []
     for where, processes in list(places.items())[:MOST_PLACES]:
@@ -126,6 +134,8 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
         steps.append("collect the exit code of the process that ended, and its stderr")
     elif answer.detail in (Detail.SAME_GPU, Detail.SAME_NUMBER, Detail.OTHER_SIZE):
         steps.append(PRINT_PLACEMENT)
+    elif answer.detail == Detail.OTHER_VERSION:
+        steps.append(PRINT_VERSION)
     elif (
         answer.verdict in _OF_STANDING_RANKS
         and answer.culprits
@@ -188,11 +198,12 @@ def _has_fault_in_init(answer: Answer) -> bool:
 
 
 def _ended_ranks(run: Frames, answer: Answer) -> set[int | None]:
-    """Numbers of ranks whose process has certainly ended: all of them where a launcher says that the job has."""
+    """Numbers of ranks whose process has ended: all of them where a launcher says that the job has."""
+    culprits = run["rank"].filter(pl.col("rank_id").is_in(answer.culprits))
     if run["job_end"].height or answer.verdict == "rank-died":
-        culprits = run["rank"].filter(pl.col("rank_id").is_in(answer.culprits))
         return {*culprits["rank"], *answer.missing}
-    return set(run["process_exit"].filter("is_final")["rank"].drop_nulls())
+    failed = culprits.filter(pl.col("rank_id").is_in(failed_ranks(run, answer)))
+    return {*run["process_exit"].filter("is_final")["rank"].drop_nulls(), *failed["rank"]}
 
 
 def _of_hosts(run: Frames, answer: Answer, failed_hosts: Collection[str]) -> list[Command]:
@@ -266,8 +277,7 @@ def _of_running(processes: list[Row], where: str, answer: Answer, run: Frames) -
     if not processes:
         return []
     if answer.verdict == "init-failed":
-        # These processes mostly ended with the error.
-        return [Command(where, "nvidia-smi -L")] if answer.detail == Detail.SAME_GPU else []
+        return []  # these processes mostly ended with the error
     has_stacks = not run["unranked_stack"].is_empty()  # those of which nothing says the rank
     dumped = set(run["rank_stack"]["rank_id"])
     unseen = [process for process in processes if not has_stacks and process["rank_id"] not in dumped]

@@ -8,12 +8,11 @@ from rich.text import Text
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.report.build import Report
+from ncclforensics.report.failed_ranks import failed_ranks
 from ncclforensics.views.text_layout import indented, one_row
 
 MOST_PLACES = 3
-FATAL = {"failure", "lost-connection"}  # what shows that the job stood still, where an error ended it
 WITHOUT_LOG = "read-missing-log-is-evidence"
 
 
@@ -32,8 +31,9 @@ def waiting(report: Report, answer: Answer) -> list[RenderableType]:
     """Say which ranks wait and which reported an error, then which are behind, too, and which have no log."""
     if not answer.victims or not answer.culprits:
         return []
-    failed = _ranks_with_error(report, answer)
-    still = [rank_id for rank_id in answer.victims if rank_id not in failed]
+    stopped = failed_ranks(report.run, answer)
+    failed = [rank_id for rank_id in answer.victims if rank_id in stopped]
+    still = [rank_id for rank_id in answer.victims if rank_id not in stopped]
     total = report.run["rank"].filter(pl.col("job") == answer.job).height
 
     def counted(rank_ids: list[int]) -> str:
@@ -48,19 +48,6 @@ def waiting(report: Report, answer: Answer) -> list[RenderableType]:
     also = [f"also behind: {'; '.join(places)}"] if places else []
     also += [finding.title for finding in report.findings if finding.rule == WITHOUT_LOG]
     return [indented(Text("; ".join(parts))), *(indented(one_row(Text(line))) for line in also)]
-
-
-def _ranks_with_error(report: Report, answer: Answer) -> list[int]:
-    """Return the victims of which a line reports an error, a time-out or their end: they do not wait any more."""
-    run = report.run
-    by_themselves = ~pl.col("signal").is_in(REQUESTED_ENDS).fill_null(value=False)
-    failed = set(run["process_exit"].filter(by_themselves)["rank_id"])
-    if FATAL & set(answer.stall_evidence):
-        failed |= set(run["failure_event"].filter(~pl.col("at_exit"))["rank_id"])
-    if len(report.verdicts) == 1:  # PyTorch's lines name no job
-        numbers = {*run["torch_error"]["rank"], *run["work"].filter("has_timed_out")["rank"]} - {None}
-        failed |= set(run["rank"].filter(pl.col("rank").is_in(numbers))["rank_id"])
-    return [rank_id for rank_id in answer.victims if rank_id in failed]
 
 
 def _other_lagging_ranks(report: Report, answer: Answer) -> list[tuple[list[int], str]]:

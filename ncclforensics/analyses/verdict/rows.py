@@ -117,6 +117,7 @@ class FailureEvent(NamedTuple):
     nroots: int | None
     otherroots: int | None
     peer: str | None
+    busid: int | None  # PCI address of a GPU
     result: int | None  # ncclResult_t that a caller returned
     unwound: str | None  # place of a caller that returned an error
     calling_thread: str | None

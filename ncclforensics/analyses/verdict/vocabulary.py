@@ -59,6 +59,7 @@ class Detail(StrEnum):
     SAME_GPU = "same-gpu"
     SAME_NUMBER = "same-number"
     OTHER_SIZE = "other-size"
+    OTHER_VERSION = "other-version"  # of NCCL
     FAULT_IN_INIT = "fault-in-init"  # a rank failed, and NCCL did not refuse the arguments
     UNNAMED_FAULT = "unnamed-fault"  # the same, where no line names the fault
 

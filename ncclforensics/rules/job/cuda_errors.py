@@ -201,7 +201,7 @@ def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     for error, rows in _rows_by_error(cuda_error, UNUSABLE):
         yield error_finding(rows, rank, f"CUDA cannot be used on {{processes}}: {error}", "reported by CUDA", "likely")
     for error, rows in _rows_by_error(cuda_error, UNSPECIFIC):
-        detail = "its driver cannot be used, or in a job that ran, the driver or the GPU failed"
+        detail = "this process cannot use the GPU driver; in a job that ran before, the driver or the GPU failed"
         finding = error_finding(rows, rank, f"CUDA error on {{processes}}: {error}", detail, "likely")
         finding.remedy = "run nvidia-smi on the host and inside the container; look for Xid in dmesg -T"
         yield finding

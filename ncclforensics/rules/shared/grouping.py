@@ -111,9 +111,8 @@ def titled(title: str, processes: str) -> str:
 
 def processes_text(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:
     """Format ranks and hosts: `all ranks`, `ranks 0-7 on node1`, `3 hosts (a, b, c)`."""
-    where = (
-        f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts ({', '.join(hosts[:SHOWN])})" if hosts else ""
-    )
+    only = f"host {hosts[0]}" if len(hosts) == 1 and hosts[0].isalpha() else "".join(hosts[:1])  # a name such as gpu
+    where = f"on {only}" if len(hosts) == 1 else f"on {len(hosts)} hosts ({', '.join(hosts[:SHOWN])})" if hosts else ""
     if not ranks:
         return where.removeprefix("on ") or UNNAMED
     ranks_of_job = set(rank["rank"].drop_nulls())

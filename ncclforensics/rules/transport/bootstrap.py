@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK
+from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.data.names import some_of
 from ncclforensics.frames.columns import OWNER, PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -33,6 +33,7 @@ MEANINGS = {
     "Connection timed out": "a firewall drops the packets, or the address is that of another machine",
     "Software caused connection abort": "an earlier attempt on the same socket failed; its reason is not printed",
 }
+OF_ENDED_PEERS = ("Connection refused", "Software caused connection abort")  # where another process failed first
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
 SYSTEM_ERROR = 2  # ncclSystemError
 FAMILIES = (2, 10)  # AF_INET, AF_INET6
@@ -100,7 +101,7 @@ def boot_connect_failed(
 
     Means: `No route to host`: a firewall, or an interface of another network. `Connection refused`: the peer process
     has ended, or the address is that of another machine. `Connection timed out`: a firewall drops the packets.
-    Not when: the process was shutting down; a peer ended first: then refused connections are a consequence.
+    Not when: the process was shutting down; a peer ended or refused init first: then these are consequences.
     Do: test high ports in both directions (nc -l), not only ssh; open net.ipv4.ip_local_port_range between the hosts.
     Sources: nccl#1105, nccl-tests#15, awsome-distributed-ai#192, horovod#789, espnet#1940; NCCL user
     guide, IP ports.
@@ -109,7 +110,7 @@ def boot_connect_failed(
     yield from _last_retries(failure, communicator_progress, rank)
     rows = failure.filter(pl.col("form").is_in(REFUSALS)).join(leaving, on=["source", "line"], how="anti")
     error = pl.coalesce("error", text_of("reason"), pl.lit("no answer"))
-    lost = not failure_event.filter(kind=LOST, at_exit=False).is_empty()
+    has_other_end = not failure_event.filter(pl.col("kind").is_in([LOST, REFUSED]) & ~pl.col("at_exit")).is_empty()
     for (reason,), failed in rows.with_columns(why=error).group_by("why", maintain_order=True):
         peers = sorted(failed["peer"].cast(pl.String).drop_nulls().unique().to_list())
         meaning = next((text for words, text in MEANINGS.items() if str(reason).startswith(words)), "")
@@ -122,7 +123,7 @@ def boot_connect_failed(
         elif peers and all(peer.startswith(LINK_LOCAL) for peer in peers):
             finding.detail = "a link-local address: only hosts on the same link reach it"
             finding.remedy = LINK_LOCAL_REMEDY
-        if lost and str(reason).startswith("Connection refused"):
+        if has_other_end and str(reason).startswith(OF_ENDED_PEERS):
             finding.role = Role.CONSEQUENCE
         yield finding
     known = failure_event.filter(pl.col("kind").is_in([HARD, NETWORK])).select(OWNER).unique()

@@ -10,7 +10,7 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
-from ncclforensics.data.names import ranks_text, shown
+from ncclforensics.data.names import pci_address, ranks_text, shown
 from ncclforensics.data.redaction_rules import EVERYWHERE
 
 # The most specific refusal first; the others follow from it.
@@ -28,6 +28,7 @@ _REASONS = {
     "message_truncated": "a process received an init message of another length than it expects",
     "no_transport": "no transport connects two of the ranks",
 }
+SHOWN_GPUS = 2
 _REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
 
 
@@ -86,7 +87,8 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
         case "gpu_shared":
             shared = _ranks_sharing_gpu(job)  # every rank prints the warning, also one with a GPU of its own
             names = ranks_text(job.rank_numbers(shared)) or "ranks that no line names"
-            return shared, f"{names} use the same GPU", Detail.SAME_GPU
+            busids = {int(busid, 16) for rank_id in shared if (busid := job.rank_ids[rank_id].busid)}
+            return shared, f"{names} use the same GPU{_gpus_text(busids)}", Detail.SAME_GPU
         case "rank_twice":
             absent = f", and no log shows {ranks_text(job.absent)}" if job.absent else ""
             twice = f"two processes have rank number {shown(line.rank)}{absent}"
@@ -94,7 +96,7 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
         case "rank_count" | "root_info" if line.nroots == line.otherroots and (outliers := _outliers_in_size(job)):
             return outliers, f"{sizes}; the minority: {ranks_text(job.rank_numbers(outliers))}", Detail.OTHER_SIZE
         case "version_mismatch":
-            return ranks_of_pair[1:], f"{pair} run different versions of NCCL", Detail.NOTHING
+            return ranks_of_pair[1:], f"{pair} run different versions of NCCL", Detail.OTHER_VERSION
         case "root_info" | "message_truncated" if len(job.releases) > 1:
             outliers = [
                 rank_id
@@ -102,7 +104,13 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
                 if not any(job.communicator_index.get((rank_id, key)) == 0 for key in job.members)
             ]
             versions = f"processes of different versions of NCCL connect to each other: {', '.join(job.releases)}"
-            return outliers, versions, Detail.NOTHING
+            return outliers, versions, Detail.OTHER_VERSION
+        case "root_info" if line.nroots != line.otherroots and _is_of_another_layout(line):
+            shown_versions = ", ".join(job.releases)
+            only = f"; the only version that these logs show is {shown_versions}" if shown_versions else ""
+            numbers = f"nroots {shown(line.nroots)} vs {shown(line.otherroots)}"
+            layout = f"a process sent init data in another layout ({numbers}), as another version of NCCL does{only}"
+            return [], layout, Detail.OTHER_VERSION
         case "no_interface":
             without = {event.rank_id for event in lines if event.form == "no_interface" and event.rank_id is not None}
             unmatched = "no network interface matches NCCL_SOCKET_IFNAME on this host"
@@ -112,6 +120,12 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
         case "no_transport" if None not in (line.rank, line.other):
             return [], f"no transport connects {pair}", Detail.NOTHING
     return [], _REASONS[line.form], Detail.NOTHING
+
+
+def _is_of_another_layout(line: FailureEvent) -> bool:
+    """Whether a process named more roots than there are ranks: what was read there is another field."""
+    roots = max(line.nroots or 0, line.otherroots or 0)
+    return line.nranks is not None and roots > line.nranks
 
 
 def _explain_gpu_used_twice(
@@ -125,13 +139,23 @@ def _explain_gpu_used_twice(
     names = (
         f"ranks {numbers[0]} and {numbers[1]}" if len(numbers) == 2 else f"{len(numbers)} ranks ({ranks_text(numbers)})"
     )
+    gpus = _gpus_text({row.busid for row in lines if row.form == "gpu_twice" and row.busid is not None})
     if _are_numbers_of_job(job, lines):
         culprits = sorted({rank_id for number in numbers for rank_id in by_number.get(number, [])})
-        return culprits, f"{names} use the same GPU", Detail.SAME_GPU
+        return culprits, f"{names} use the same GPU{gpus}", Detail.SAME_GPU
     printers = ranks_text(job.rank_numbers(row.rank_id for row in lines if row.rank_id is not None))
-    reporter = f", and {printers} of the job reports it" if printers else ""
-    reason = f"{names} of one communicator use the same GPU; its own numbers need not be those of the job{reporter}"
+    reporter = f" ({printers} of the job reports it)" if printers else ""
+    reason = f"{names} of one communicator use the same GPU{gpus}; in the job they may have other numbers{reporter}"
     return [], reason, Detail.SAME_GPU
+
+
+def _gpus_text(busids: set[int]) -> str:
+    """Name GPUs as NCCL prints their bus ids, and as nvidia-smi lists them."""
+    if not busids:
+        return ""
+    printed = ", ".join(f"{busid:x}" for busid in sorted(busids)[:SHOWN_GPUS])
+    addresses = ", ".join(pci_address(f"{busid:x}").upper() for busid in sorted(busids)[:SHOWN_GPUS])
+    return f" (bus id {printed}; in nvidia-smi {addresses})"
 
 
 def _numbers_on_one_gpu(lines: list[FailureEvent]) -> list[int]:

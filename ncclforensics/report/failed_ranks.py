@@ -1,0 +1,23 @@
+"""The ranks of a job that report an error, a time-out or their end: their processes wait no more."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.data.processes import REQUESTED_ENDS
+from ncclforensics.frames.protocol import Frames
+
+FATAL = {"failure", "lost-connection"}  # what shows that the job stood still, where an error ended it
+
+
+def failed_ranks(run: Frames, answer: Answer) -> set[int]:
+    """Return the ids of ranks of which a line reports that they stopped by themselves."""
+    by_themselves = ~pl.col("signal").is_in(REQUESTED_ENDS).fill_null(value=False)
+    failed = set(run["process_exit"].filter(by_themselves)["rank_id"])
+    if FATAL & set(answer.stall_evidence):
+        failed |= set(run["failure_event"].filter(~pl.col("at_exit"))["rank_id"])
+    if run["verdict"].height == 1:  # PyTorch's lines name no job
+        numbers = {*run["torch_error"]["rank"], *run["work"].filter("has_timed_out")["rank"]} - {None}
+        failed |= set(run["rank"].filter(pl.col("rank").is_in(numbers))["rank_id"])
+    return failed
