@@ -2,6 +2,7 @@
 
 SOCKET = "Socket"
 INFINIBAND, ROCE = "InfiniBand", "RoCE"  # the kinds of links of the network IB
+NVLINK = "NVLink"  # the link layer of ports of GPUs, which belong to no network
 
 # Networks that bypass the kernel's TCP stack: verbs, HPC-X, Libfabric, Google, AMD; also with a suffix such as `_v8`.
 # FastSocket and unknown names are not listed: they are no fallback, and they are not expected to use GPUDirect RDMA.

@@ -14,6 +14,7 @@ from ncclforensics.inputs.lines import SHOWN
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import OWN_COUNT, condensed, cut, cut_middle
 from ncclforensics.rules.finding import Finding, Line
+from ncclforensics.rules.registry import RETURNED
 from ncclforensics.views.text_layout import indented, place_of, quoted
 
 MOST_LINES = 3
@@ -41,7 +42,10 @@ def evidence(
         rank, _ = callers.get(place, (None, None))
         if rank is not None and rank in culprits:
             of_culprits.setdefault(rank, place)
-    decisive = dict.fromkeys([*places[: cause is not None], *list(of_culprits.values())[:MOST_LINES]])
+    reasons = [(line.source, line.line) for found in findings for line in found.evidence if line.what == RETURNED]
+    decisive = dict.fromkeys(
+        [*places[: cause is not None], *reasons[:1], *list(of_culprits.values())[: MOST_LINES - bool(reasons)]]
+    )
     shown: dict[str, tuple[str, str]] = {}  # file and line -> who printed the line, and its text
     fewest, most = 1, max(MOST_LINES, len(decisive) + 1)
     for place in dict.fromkeys([*decisive, *places]):

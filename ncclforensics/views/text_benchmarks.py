@@ -21,6 +21,7 @@ from ncclforensics.views.text_layout import heading, indented, table_with_header
 MOST = 12  # runs listed without -v
 DRAWN = 2  # up to so many runs are shown in detail
 LARGEST = 4  # sizes
+OF_A_SWEEP = ("source", "collective", "nranks", "hosts", "gpus", "version", "is_checked", "has_failed")
 Row = dict[str, Any]
 
 
@@ -34,7 +35,7 @@ class Detail(IntEnum):
 
 def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> list[RenderableType]:
     """List all runs of nccl-tests in the order of the files."""
-    rows = report.run["benchmark"].to_dicts()
+    rows = _with_joined_sweeps(report.run["benchmark"].to_dicts())
     if not rows:
         return []
     kept = sorted(range(len(rows)), key=lambda place: -(rows[place]["last_size"] or 0))[: None if verbose else MOST]
@@ -46,6 +47,33 @@ def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> l
         for row in rows:
             parts += _details(row, report.run["measurement"], detail)
     return parts
+
+
+def _with_joined_sweeps(rows: list[Row]) -> list[Row]:
+    """Join runs of one size each that follow one another in a file and differ in nothing else: one run over all sizes.
+
+    Where the test is started once for each size, the rows would be equal but for the size.
+    """
+    joined: list[Row] = []
+    for run in rows:
+        row = {**run, "benchmarks": [run["benchmark"]]}
+        last = joined[-1] if joined else None
+        if last is None or row["rows"] != 1 or any(row[name] != last[name] for name in OF_A_SWEEP):
+            joined.append(row)
+            continue
+        best = max(last, row, key=lambda run: run["max_busbw"] or 0.0)
+        joined[-1] = {
+            **last,
+            "benchmarks": [*last["benchmarks"], row["benchmark"]],
+            "rows": last["rows"] + 1,
+            "last_size": max(filter(None, (last["last_size"], row["last_size"])), default=None),
+            "max_busbw": best["max_busbw"],
+            "max_size": best["max_size"],
+            "wrong": None if row["wrong"] is None else (last["wrong"] or 0.0) + row["wrong"],
+            "failed_checks": (last["failed_checks"] or 0) + (row["failed_checks"] or 0),
+            "is_complete": last["is_complete"] and row["is_complete"],
+        }
+    return joined
 
 
 def other_tests(report: Report) -> list[RenderableType]:
@@ -93,7 +121,7 @@ def _list(rows: list[Row]) -> Table:
         table.add_row(
             printable(row["collective"] or "?"), known(row["nranks"]), known(_hosts(row)),
             str(row["rows"]), *([""] * 4 if not row["rows"] else [
-                _figure(row["max_busbw"]), _size(row["max_size"]), _expected_text(row), _wrong(row),
+                _figure(row["max_busbw"]), _size(row["max_size"]), _expected_cell(row), _wrong(row),
             ]),
             Text("" if row["is_complete"] else "cut off" if _has_head(row) else "a part", style="bold yellow"),
         )  # fmt: skip
@@ -131,6 +159,11 @@ def _expected_text(row: Row) -> str:
     return f"{levels[0]:.0f} to {levels[-1]:.0f} GB/s" if levels else "?"
 
 
+def _expected_cell(row: Row) -> str:
+    """The same without the unit, which stands beside it in a table."""
+    return _expected_text(row).removesuffix(" GB/s").replace(" to ", "-")
+
+
 def _hosts(row: Row) -> int | None:
     """Count the hosts; None where the list of devices is not there, or only a part of it."""
     is_whole = (row["communicators"] or 1) > 1 or row["listed_devices"] == row["nranks"]
@@ -161,7 +194,7 @@ def _size(size: int | None) -> str:
 
 
 def _details(row: Row, measurement: pl.DataFrame, detail: Detail) -> list[RenderableType]:
-    measured = measurement.filter((pl.col("benchmark") == row["benchmark"]) & pl.col("busbw").is_finite())
+    measured = measurement.filter(pl.col("benchmark").is_in(row["benchmarks"]) & pl.col("busbw").is_finite())
     sizes = measured["size"].unique().sort()
     if sizes.is_empty():
         return []

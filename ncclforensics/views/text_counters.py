@@ -13,6 +13,7 @@ from rich.text import Text
 from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
+from ncclforensics.data.networks import NVLINK
 from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Severity
 from ncclforensics.rules.shared.port_text import OF_A_HOST, port_name, port_names
@@ -98,6 +99,7 @@ def _states(port_state: pl.DataFrame) -> list[str]:
         pl.col("state").is_not_null() | pl.col("netdev").is_null()
     )  # an interface has its own state
     word = pl.coalesce("state", pl.when(is_without_peer).then(pl.lit(WITHOUT_PEER)).otherwise(pl.lit("linked")))
+    word = pl.when(pl.col("link_layer") == NVLINK).then(pl.format("{} (NVLink)", word)).otherwise(word)
     kinds = shown.group_by(word.alias("word"), rate=rate, maintain_order=True).len()
     words = []
     for state, rate, many in kinds.sort("len", descending=True, maintain_order=True).iter_rows():

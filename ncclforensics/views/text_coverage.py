@@ -7,7 +7,9 @@ from typing import Any
 import polars as pl
 from rich.text import Text
 
-from ncclforensics.data.nouns import Noun
+from ncclforensics.data.names import count_of
+from ncclforensics.data.networks import NVLINK
+from ncclforensics.data.nouns import PORT, Noun
 from ncclforensics.formats import nouns
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.frames.protocol import Frames
@@ -33,13 +35,13 @@ def coverage(report: Report) -> Text:
     dropped = sum(reading.outputs_dropped for reading in report.run.inputs)
     of_calls = "calls of " * any(reading.is_read_through for reading in partly)
     items = [
-        f"{count} {noun.singular if count == 1 else noun.plural}"
+        f"{count} {_kind_of_ports(report.run) * (noun is PORT)}{noun.singular if count == 1 else noun.plural}"
         for noun in nouns()
         if (count := _count(report.run, noun))
     ]
     lines = "NCCL lines" if "nccl-log" in report.run.kinds.values() else "known lines"
     if seen:
-        of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts)
+        of_hosts = f"{_processes_text(report.run['rank'])} on {hosts} host{'s' * (hosts != 1)}" * bool(hosts)
         counted = f"{'at least ' * is_least}{seen}{of_world} rank{'s' * (seen != 1 or bool(of_world))}"
         items.append(f"{counted}{f' in {jobs} jobs' * (jobs > 1)}{of_hosts}")
     items += [
@@ -53,6 +55,20 @@ def coverage(report: Report) -> Text:
     if tally.get("damaged"):
         items.append(f"{tally['damaged']:,} damaged")
     return Text(" · ".join(items), style="dim")
+
+
+def _processes_text(rank: pl.DataFrame) -> str:
+    """Count the processes where one drives several ranks; each of which is on another GPU, or in another group."""
+    processes = rank.select("host", "pid").n_unique()
+    if rank["pid"].has_nulls() or rank.group_by("host", "pid", "job").agg(pl.col("rank").n_unique())["rank"].max() == 1:
+        return ""
+    return f" of {count_of(processes, 'process')}"
+
+
+def _kind_of_ports(run: Frames) -> str:
+    """Return what tells ports of GPUs from those of a network, where all are of GPUs."""
+    layers = set(run["port_state"]["link_layer"])
+    return f"{NVLINK} " if layers == {NVLINK} else ""
 
 
 def _size_text(report: Report, seen: int, world: Any) -> str:

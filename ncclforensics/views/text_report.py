@@ -119,14 +119,15 @@ GAP = "read-subsystem-gap"
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
-    from ncclforensics.views.text_measured import measurements  # the answer on a hang does without
+    from ncclforensics.views.text_judged import without_findings  # the answer on a hang does without these
+    from ncclforensics.views.text_measured import measurements
 
     parts: list[RenderableType] = [coverage(report)]
     for finding in report.findings:
         parts += [] if finding.is_elsewhere else _finding(report, finding)
     parts += _elsewhere(report)
     if not report.findings:
-        parts.append(Text("\nno findings", style=STYLE["no-hang"]))
+        parts += without_findings(report)
     parts += measurements(report, verbose=verbose)
     if (run := run_table(report, verbose=verbose)).row_count:
         parts += [heading("RUN"), indented(run)]
@@ -217,8 +218,9 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
     places = [rank[name] for rank in ranks for name in columns]
     if not any(place is not None for place in [*places, *last, *stacks]):
         return []  # the verdict has said their numbers
-    more = len(ranks) - most
-    rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
+    left = [rank["rank"] for rank in ranks[most:]]
+    others = ranks_text([*left, *answer.missing[most:]]) if None not in left else f"{len(left)} more"
+    rest = [indented(Text(f"and {others}", style="dim"))] if others else []
     title = "CULPRIT" if len(ranks) + len(answer.missing) == 1 else "CULPRITS"
     cause = report.cause_of(answer)
     if not has_numbers and cause and cause.finding.hosts and not cause.finding.ranks:

@@ -6,7 +6,6 @@ On a terminal it is shortened to one screen; elsewhere, as in a pipe or a file, 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, takewhile
@@ -16,7 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.analyses.verdict.answer import Answer
-from ncclforensics.data.names import certainty_text, count_of, printable, ranks_text, sentence
+from ncclforensics.data.names import count_of, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.report.next_steps import split_step
@@ -29,12 +28,11 @@ from ncclforensics.views.screen_ranks import culprits_by_host, waiting
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import considered_table, unexplained_table
 from ncclforensics.views.text_coverage import coverage
-from ncclforensics.views.text_findings import one_liners
+from ncclforensics.views.text_findings import one_liners, other_jobs, verdict_text
 from ncclforensics.views.text_layout import (
     STYLE,
     heading,
     indented,
-    one_row,
     render_text,
     wrapped_items,
 )
@@ -51,6 +49,8 @@ from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question
 
 Row = dict[str, Any]
+OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
+BEYOND_HANG = "Only what stops a job was looked for. Settings, network and speed: ncclforensics check"
 MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
 MOST_OTHERS = 5
@@ -129,7 +129,7 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     Where no line of NCCL was read, there is no verdict, and whatever was found says more.
     """
     jobs = report.verdicts
-    if jobs and jobs[0].verdict not in ("undecidable", "no-hang"):
+    if jobs and jobs[0].verdict not in OPEN:
         return None
     findings = _others(report)
     if not jobs and not everything and not ends_well(report.run):
@@ -174,7 +174,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     cause = explained.finding if explained else None
     if jobs:
         verdict, *details = _of_job(report, jobs[0], explained, shown, width)
-        sections += [verdict, _Section(5, [_other_jobs(report, jobs, most) for most in (MOST_JOBS, FEWEST_JOBS)])]
+        sections += [verdict, _of_other_jobs(report, jobs, width)]
         sections += details
     elif not everything:
         reason = reason_without_job(report.run)
@@ -185,7 +185,9 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
             unknown = [Text(""), indented(Text(known + sentence(reason)))]
         sections += [_Section(0, [unknown])]
     elif shown is None and slow is None:
-        sections += [_Section(0, [[Text("\nno findings", style=STYLE["no-hang"])]])]
+        from ncclforensics.views.text_judged import without_findings  # the screen of a hang does without
+
+        sections += [_Section(0, [without_findings(report)])]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
     advised = shown if is_advised_below else advised
@@ -206,11 +208,13 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         ]
         sections += [*steps, meaning, *found]
     else:
-        if not others and (not jobs or jobs[0].verdict == "undecidable") and shown is None:
+        if not others and (not jobs or jobs[0].verdict in OPEN) and shown is None:
             # Nothing worse is known; that nothing was read stands in the verdict already.
             others = [note for note in notes if note.title != reason_without_job(report.run)]
         rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
         sections += [_Section(5, [_listed(report, "ALSO FOUND", rest, MOST_OTHERS), []])]
+        if jobs and jobs[0].verdict == "no-hang":
+            sections += [_Section(5, [[Text(f"\n{BEYOND_HANG}", style="dim")], []])]
         sections += [_Section(5, [_elsewhere(report, MOST_OTHERS), []]), *steps, meaning]
     problems = [f"{path} {problem}" for path, problem in report.input_problems()]
     problems = [*map(str, report.defects_beside_inputs), *problems]
@@ -293,7 +297,7 @@ def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding 
     if shown is not None and answer.verdict == "undecidable":
         question: list[RenderableType] = [Text(""), indented(Text(open_question(report, answer, shown)))]
         return [_Section(0, [[*question, *state], question])]
-    head = Text.assemble(("\n", ""), *_verdict_text(report, answer), ("  ", ""), (report.title_of(answer), "bold"))
+    head = Text.assemble(("\n", ""), *verdict_text(report, answer), ("  ", ""), (report.title_of(answer), "bold"))
     reason: list[RenderableType] = []
     if finding and not _says_the_same(finding, began) and (detail := _beyond_title(finding)):
         reason = [indented(Text(sentence(detail)))]
@@ -321,12 +325,6 @@ def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding 
     ]
 
 
-def _verdict_text(report: Report, answer: Answer) -> list[tuple[str, str]]:
-    """Return a verdict and how sure it is."""
-    sure = certainty_text(answer.verdict, answer.certainty)
-    return [(answer.verdict.upper(), STYLE[report.severity_of(answer)]), (sure.replace(" ", "  "), "dim")]
-
-
 def _says_the_same(verdict: Finding, cause: Finding | None) -> bool:
     """Whether the reason of a verdict is its cause, or is told by it, as a line of both shows."""
     if cause is not None and verdict.role is Role.CONSEQUENCE:
@@ -342,22 +340,12 @@ def _beyond_title(verdict: Finding) -> str:
     return CLAUSE_END.join(clauses[len(list(repeated)) :])
 
 
-def _other_jobs(report: Report, jobs: list[Answer], most: int) -> list[RenderableType]:
-    """Tell the verdicts of the jobs below the worst one: a line for each, and a count of those beyond `most`."""
-    others = list(enumerate(jobs[1:], 2))
-    listed = others if len(others) == most + 1 else others[:most]
-    lines: list[RenderableType] = []
-    for number, row in listed:
-        earlier = "earlier run on the same GPUs: " if row.job in report.earlier_runs else ""
-        verdict = _verdict_text(report, row)
-        lines.append(
-            one_row(Text.assemble(f"job {number} of {len(jobs)}: ", *verdict, f"  {earlier}{report.title_of(row)}"))
-        )
-    beyond = [row for _, row in others[len(listed) :]]
-    rest = Counter(row.verdict + certainty_text(row.verdict, row.certainty) for row in beyond)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in rest.items())
-    more = [Text(f"{rest.total()} more jobs: {counts}")] if rest else []
-    return [Text(""), *lines, *more, Text("")] if lines else []  # what follows is about the worst job again
+def _of_other_jobs(report: Report, jobs: list[Answer], width: int) -> _Section:
+    """Return the verdicts of the jobs below the worst one; of a few, each with a line that shows it."""
+    briefly = [other_jobs(report, jobs, most) for most in (MOST_JOBS, FEWEST_JOBS)]
+    if len(jobs) - 1 > FEWEST_JOBS:
+        return _Section(5, briefly)
+    return _Section(1, [other_jobs(report, jobs, FEWEST_JOBS, width), *briefly])
 
 
 def _steps(report: Report, jobs: list[Answer], advised: Finding | None, *, is_first: bool) -> list[_Section]:

@@ -102,7 +102,8 @@ def verdict(answer: SlowAnswer) -> list[RenderableType]:
         STYLE["no-hang"] if answer.verdict is SlowKind.EVEN else STYLE["warning" if answer.is_actionable else "info"]
     )
     sure = certainty_text(str(answer.verdict), answer.certainty)
-    title = Text.assemble(("\n" + answer.verdict.upper(), style), f"{sure}  {printable(answer.claim)}")
+    question = "whether the job is slow: " * (answer.verdict is SlowKind.UNDECIDABLE)
+    title = Text.assemble(("\n" + answer.verdict.upper(), style), f"{sure}  {question}{printable(answer.claim)}")
     return [title, *(indented(Text(printable(fact))) for fact in sentences(answer))]
 
 

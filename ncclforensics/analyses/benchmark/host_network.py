@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.data.cloud_networks import OF_PLATFORM, OF_PLUGIN, OF_PROVIDER, OVER_TCP
+from ncclforensics.data.networks import NVLINK
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -56,7 +57,7 @@ def host_network(
     )
     named = port_state.filter(
         pl.col("host").is_not_null() & pl.col("device").is_not_null() & (pl.col("rate_Gbps") > 0)
-        & pl.col("link_layer").fill_null("").ne("NVLink")
+        & pl.col("link_layer").fill_null("").ne(NVLINK)
     )  # fmt: skip
     ports = named.with_columns(host=short_host("host")).sort("moment", "source", "line", nulls_last=False)
     last = ports.group_by("host", "device", pl.col("port").fill_null(1), maintain_order=True).agg(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.networks import NVLINK
 from ncclforensics.data.roce import APART, IDLE, MUCH, MUCH_EVER
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -18,7 +19,7 @@ PEERS_LEAST = 3  # ports or hosts that are alike, for one to be an outlier
 
 def last_states(port_state: pl.DataFrame) -> pl.DataFrame:
     """Return the last state of each port of a host; `station` is its host, or its source where no host is known."""
-    known = port_state.filter(pl.col("device").is_not_null() & pl.col("link_layer").fill_null("").ne("NVLink"))
+    known = port_state.filter(pl.col("device").is_not_null() & pl.col("link_layer").fill_null("").ne(NVLINK))
     station = pl.coalesce("host", pl.col("source").cast(pl.String))
     ordered = known.with_columns(station=station).sort("moment", "source", "line", nulls_last=False)
     attributes = ("state", "physical_state", "rate_Gbps", "width", "speed", "link_layer", "model")

@@ -1,0 +1,253 @@
+"""What a first screen says to a reader who is new to the program: who is meant, what is judged, what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+from ncclforensics.views import json_report
+from ncclforensics.views.text_screen import screen
+from tests.incidents import INCIDENTS, Incident
+
+WIDTH, HEIGHT = 80, 24
+TCPX = "[ncclNet:2] tcpxResult_t tcpxGetRequest(...):705 NET/GPUDirectTCPX : unable to allocate requests\n"
+NO_REQUEST = "node-a:77:330 [0] transport/{} NCCL WARN NET/{} : unable to allocate requests\n"
+GIN = """\
+NCCL WARN NET/OFI Failed to initialize GDRCopy: Failed to open gdr handle
+NCCL INFO GIN/Plugin: Loaded gin plugin Libfabric_GDAKI (v14)
+NCCL INFO GIN/Plugin: Failed to initialize any GIN plugin
+"""
+OTHER_LAYOUT = (
+    "node-a:11420:11433 [0] bootstrap.cc:315 NCCL WARN Bootstrap Root : mismatch in info from procs, "
+    "nranks 16 vs 16, nroots 1 vs 184615039, iroot 0 vs 769392642\n"
+)
+INIT = (
+    "node-a:{0}:{0} [0] NCCL INFO NCCL version 2.27.7+cuda12.4\n"
+    "node-a:{0}:{0} [{1}] NCCL INFO ncclCommInitRank comm 0x7f76fb515{0} rank {1} nranks 16 cudaDev {1} nvmlDev {1} "
+    "busId {2} commId 0x1beda2705bc7a90 - Init START\n"
+)
+SAME_GPU = (
+    "node-a:{0}:{0} [{1}] init.cc:795 NCCL WARN Duplicate GPU detected : rank {1} and rank {2} both on CUDA device "
+    "9d000\n"
+)
+CUT_ABORTED = (
+    "node-b:901:901 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.4.11<43975> failed : "
+    "Software caused connection abort\n"
+)
+PORT = "CA 'mlx5_{}'\n\tPort 1:\n\t\tState: {}\n\t\tPhysical state: {}\n\t\tRate: {}\n\t\tLink layer: InfiniBand\n"
+SIZES = (
+    "# nThread 1 nGpus 2 minBytes {0} maxBytes {0} step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 "
+    "validation: 0 graph: 0\n#\n# Using devices\n"
+    "#  Rank  0 Group  0 Pid   4711 on     node-a device  0 [0x1b] NVIDIA H800\n"
+    "#  Rank  1 Group  0 Pid   4711 on     node-a device  1 [0x43] NVIDIA H800\n"
+    "#\n"
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw "
+    "#wrong\n"
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
+    "{0} {1}     float     sum      -1   1000.0   10.0   {2}    N/A   1000.0   10.0   {2}    N/A\n"
+    "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : {2}\n#\n"
+)
+
+
+def read(tmp_path: Path, *texts: str, everything: bool = True) -> Report:
+    paths = [tmp_path / f"log{number}.txt" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    return analyze([str(path) for path in paths], everything=everything)
+
+
+def hang_of(name: str) -> Report:
+    return Incident(INCIDENTS / name).answer().report
+
+
+def shown(report: Report, *, everything: bool = True) -> str:
+    """The first screen as one line, so that a sentence may be searched across its rows."""
+    return " ".join(screen(report, width=WIDTH, height=HEIGHT, everything=everything).split())
+
+
+def test_where_requests_ran_out_the_caller_is_looked_at_and_not_the_plugin(tmp_path: Path) -> None:
+    first = shown(read(tmp_path, TCPX))
+
+    assert "had all requests of a connection open at once" in first
+    assert "tests each transfer to its end" in first
+    for word in ("plugin failed", "rxdm"):
+        assert word not in first
+
+
+@pytest.mark.parametrize("place", [("net_ib.cc:400", "IB"), ("net_socket.cc:410", "Socket")])
+def test_where_requests_ran_out_no_device_is_accused(tmp_path: Path, place: tuple[str, str]) -> None:
+    (found,) = (f for f in read(tmp_path, NO_REQUEST.format(*place)).findings if f.rule == "warn-explained")
+
+    assert "had all requests of a connection open at once" in found.detail
+    assert "ibv_devinfo" not in found.remedy
+
+
+def test_what_gin_lacks_stands_above_that_gin_is_missing(tmp_path: Path) -> None:
+    report = read(tmp_path, GIN)
+    first, second = report.findings[:2]
+
+    assert first.title.startswith("GDRCopy could not be opened")
+    assert "gdrdrv" in first.remedy
+    assert "GIN" in second.title
+    assert "not available" in second.title
+    assert "unexplained" not in {first.rule, second.rule}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "main: stat of IB device 'mlx5_8' failed: No such file or directory",
+            ("mlx5_8", "vanished", "dmesg", "lspci"),
+        ),
+        ("main: 'mlx5_8' IB device can't be found", ("mlx5_8", "no RDMA device of the name", "ibstat -l")),
+        ("ibdebug: can't open UMAD port ((null):0)", ("local RDMA port", "/dev/infiniband/umad")),
+    ],
+)
+def test_a_tool_that_fails_on_its_own_host_accuses_no_link(tmp_path: Path, line: str, words: tuple[str, ...]) -> None:
+    first = shown(read(tmp_path, PORT.format(0, "Active", "LinkUp", 400) + f"ibpanic: [4711] {line}\n"))
+
+    assert all(word in first for word in words), first
+    assert "got no answer of a port" not in first
+
+
+def test_init_data_of_another_layout_asks_for_the_versions_of_all_hosts(tmp_path: Path) -> None:
+    report = read(tmp_path, INIT.format(11420, 0, "1b000") + OTHER_LAYOUT, CUT_ABORTED, everything=False)
+    first = shown(report, everything=False)
+
+    assert "as another version of NCCL does" in first
+    assert "2.27.7+cuda12.4" in first
+    assert "compare the versions of NCCL of all hosts" in first
+    assert "torch.cuda.nccl.version()" in first
+    assert "Cause:" not in first  # the connection that was aborted follows from the refusal
+
+
+def test_ranks_on_one_gpu_are_named_with_what_they_share(tmp_path: Path) -> None:
+    texts = [INIT.format(8814 + n, 4 + n, "9d000") + SAME_GPU.format(8814 + n, 4 + n, 5 - n) for n in (0, 1)]
+    first = shown(read(tmp_path, *texts, everything=False), everything=False)
+
+    assert "use the same GPU (bus id 9d000; in nvidia-smi 0000:9D:00.0)" in first
+    assert "pci.bus_id" in first  # nvidia-smi -L lists no bus ids
+
+
+def test_a_process_that_reports_its_own_end_is_not_looked_at_while_it_runs() -> None:
+    report = hang_of("ranks-pass-on-a-timeout")
+
+    assert "py-spy" not in "".join(step.line for step in report.run_now(report.verdicts[0]))
+
+
+def test_the_second_job_has_a_line_of_evidence_on_a_small_screen() -> None:
+    report = hang_of("two-jobs-in-one-folder")
+    rows = screen(report, width=WIDTH, height=HEIGHT).splitlines()
+
+    place = next(number for number, row in enumerate(rows) if row.startswith("job 2 of 2: LAGGING-RANKS"))
+    assert "nccl_rank5.log:" in rows[place + 1]
+    assert len(rows) <= HEIGHT - 2
+
+
+def test_lines_that_no_rule_judges_are_not_called_sound(tmp_path: Path) -> None:
+    text = "sminfo: sm lid 2 sm guid 0x2c90200259201, activity count 6881 priority 0 state 3 SMINFO_MASTER\n"
+    first = shown(read(tmp_path, text))
+
+    assert "not judged No rule judges such lines by themselves. Give them together with" in first
+    assert "no findings" not in first
+
+
+def test_a_port_that_is_down_beside_others_is_said_to_be_not_judged(tmp_path: Path) -> None:
+    first = shown(read(tmp_path, PORT.format(0, "Active", "LinkUp", 200) + PORT.format(1, "Down", "Polling", 10)))
+
+    assert "looked at these lines and found no fault" in first
+    assert "Not judged: whether the port that is down should be up" in first
+
+
+def test_runs_of_one_size_each_are_one_row_and_their_speed_is_not_judged(tmp_path: Path) -> None:
+    sizes = [2**power for power in range(20, 32)]
+    first = shown(read(tmp_path, "".join(SIZES.format(size, size // 4, 100 + n) for n, size in enumerate(sizes))))
+
+    assert "2 1 12 111.0 GB/s 2 GiB" in first  # ranks, hosts, sizes, best busbw, its size
+    assert "Not judged: how fast all_reduce should be there" in first
+    assert "diff" in first
+
+
+def test_a_port_of_nvlink_is_called_so(tmp_path: Path) -> None:
+    text = (
+        "mlxlink -d /dev/mst/netir10497_00.cc.00_gpu7\n\nOperational Info\n----------------\n"
+        "State                              : Active\nPhysical state                     : N/A\n"
+        "Speed                              : NVLink-XDR\nWidth                              : 2x\n"
+    )
+    first = shown(read(tmp_path, text))
+
+    assert first.startswith("1 NVLink port")
+    assert "1 active (NVLink)" in first
+
+
+def test_gathers_that_nccl_counts_in_bytes_are_shown_in_bytes(tmp_path: Path) -> None:
+    text = screen(hang_of("a-skipped-call-in-a-merged-log"), width=200)
+
+    assert "AllGather #9 (524,288 bytes)" in text
+    assert "x int8" not in text
+
+
+def test_one_process_that_drives_all_ranks_is_named_as_such() -> None:
+    report = hang_of("one-process-drives-all-gpus")
+
+    assert " ranks of 1 process on 1 host" in shown(report, everything=False)
+
+
+def test_where_nothing_hangs_the_screen_says_what_it_did_not_look_for() -> None:
+    first = shown(hang_of("a-healthy-run"), everything=False)
+
+    assert "NO-HANG" in first
+    assert "Settings, network and speed: ncclforensics check" in first
+
+
+def test_ranks_that_were_considered_where_nothing_is_decided_are_suspects_in_json() -> None:
+    report = hang_of("buffered-stdout-lost-the-last-calls")
+    found = json_report.as_object(report)["hang"]
+    named = {rank for rival in found["explanations"] if not rival["is_answer"] for rank in rival["ranks"]}
+
+    assert found["verdict"] == "undecidable"
+    assert named
+    assert named <= set(found["suspects"])
+
+
+def test_two_runs_whose_plugin_failed_differently_are_two_findings(tmp_path: Path) -> None:
+    end = "proxy.cc:1535 NCCL WARN [Proxy Service 5] Failed to execute operation Connect from rank 5, retcode 3\n"
+    texts = (
+        f"tcpxResult_t tcpxRegMr(...):800 NCCL WARN this does not work with that alone,\n{end}",
+        f"tcpxResult_t gpu_tx_reg_mr(...):223 NCCL WARN gpu_tx_reg_mr failed -5\n{end}",
+    )
+    found = [f for f in read(tmp_path, *texts).findings if f.title.startswith("the network plugin failed")]
+
+    assert [finding.title.partition(": ")[2] for finding in found] == [
+        "this does not work with that alone …",
+        "gpu_tx_reg_mr failed -5",
+    ]
+
+
+def test_a_host_whose_name_is_a_common_word_is_called_a_host(tmp_path: Path) -> None:
+    text = "# Using devices\ngpu: Test CUDA failure common.cu:1030 'system not yet initialized'\n"
+
+    assert "Fabric Manager is not running on host gpu" in shown(read(tmp_path, text))
+
+
+def test_a_time_out_of_ascends_library_names_no_variables_of_nccl(tmp_path: Path) -> None:
+    text = (
+        "[rank1]:[E324 13:00:25.428029551 compiler_depend.ts:574] [Rank 1] Watchdog caught collective operation "
+        "timeout: WorkHCCL(SeqNum=196, OpType=ALLREDUCE, Timeout(ms)=3600000) ran for 3600185 milliseconds before "
+        "timing out.\n"
+    )
+    first = shown(read(tmp_path, text, everything=False), everything=False)
+
+    assert "~/ascend/log" in first
+    assert "NCCL_TRACE_BUFFER_SIZE" not in first
+
+
+def test_the_culprits_that_a_short_table_leaves_out_are_named() -> None:
+    report = hang_of("more-processes-than-gpus")
+    text = screen(report, width=WIDTH, height=HEIGHT)
+
+    assert "more" not in text.partition("CULPRITS")[2].partition("\n\n")[0]
