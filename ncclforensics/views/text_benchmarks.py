@@ -61,7 +61,7 @@ def _with_joined_sweeps(rows: list[Row]) -> list[Row]:
         if last is None or row["rows"] != 1 or any(row[name] != last[name] for name in OF_A_SWEEP):
             joined.append(row)
             continue
-        best = max(last, row, key=lambda run: run["max_busbw"] or 0.0)
+        best = max(last, row, key=lambda run: (run["max_busbw"] or 0.0, run["max_size"] or 0))
         joined[-1] = {
             **last,
             "benchmarks": [*last["benchmarks"], row["benchmark"]],

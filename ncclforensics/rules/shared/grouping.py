@@ -111,10 +111,12 @@ def titled(title: str, processes: str) -> str:
 
 def processes_text(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:
     """Format ranks and hosts: `all ranks`, `ranks 0-7 on node1`, `3 hosts (a, b, c)`."""
-    only = f"host {hosts[0]}" if len(hosts) == 1 and hosts[0].isalpha() else "".join(hosts[:1])  # a name such as gpu
-    where = f"on {only}" if len(hosts) == 1 else f"on {len(hosts)} hosts ({', '.join(hosts[:SHOWN])})" if hosts else ""
+    where = (
+        f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts ({', '.join(hosts[:SHOWN])})" if hosts else ""
+    )
     if not ranks:
-        return where.removeprefix("on ") or UNNAMED
+        is_word = len(hosts) == 1 and hosts[0].isalpha()  # a name such as gpu reads as something else
+        return "host " * is_word + where.removeprefix("on ") or UNNAMED
     ranks_of_job = set(rank["rank"].drop_nulls())
     has_gap = ranks_of_job != set(range(len(ranks_of_job)))  # so there are more, whatever the logs hold
     if len(ranks_of_job) > 1 and set(ranks) == ranks_of_job and not has_gap:
