@@ -39,7 +39,7 @@ class Scored:
 
     @property
     def sees_fault(self) -> bool:
-        """Whether the answer says that something is wrong, however sure, and whoever it is."""
+        """Whether the answer says that something is wrong, however sure, and with whichever culprits."""
         return bool(self.answer.get("sees_fault", self.judgement.verdict not in NOTHING_WRONG))
 
     @property
@@ -49,7 +49,7 @@ class Scored:
 
     @property
     def names_exactly(self) -> bool:
-        """Whether the answer names the culprits and nobody else, whatever its verdict."""
+        """Whether the answer names the culprits and no other, whatever its verdict."""
         return bool(self.answer["culprits"]) and frozenset(self.answer["culprits"]) in self.case.truth.culprits
 
 

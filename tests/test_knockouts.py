@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import wraps
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +13,7 @@ from ncclforensics.rules.registry import Rule
 from tests.budget import IS_FULL
 from tests.incidents import ALL, ROOT, Incident, checked
 
+BESIDE_ANOTHER = 74  # rules that no incident shows without another one of their category; may only fall
 RULES = registry.all_rules()
 every_rule = pytest.mark.parametrize("one", RULES if IS_FULL else RULES[::48], ids=lambda one: one.name)
 
@@ -61,14 +60,15 @@ def test_an_incident_fails_where_the_rule_always_speaks(one: Rule) -> None:
 
     always.__annotations__ = {"return": Iterator[Finding]}
     del always.__wrapped__  # type: ignore[attr-defined]
-    rules = [
-        replace(one, imported=always, of=(), fallback=False, last=False) if one is other else other for other in RULES
-    ]
+    loud = one._replace(imported=always, of=(), fallback=False, last=False)
+    rules = [loud if one is other else other for other in RULES]
 
     assert one.name in _speaking(incident, rules) - incident.rules
 
 
-def test_the_page_counts_the_rules_that_labels_notice() -> None:
-    text = " ".join(Path(ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+def test_labels_notice_the_absence_of_all_rules_but_those_that_stand_beside_another() -> None:
+    unnoticed = sorted({one.name for one in RULES} - _noticed_by_labels())
 
-    assert f"of {len(_noticed_by_labels())} of {len(RULES)} rules" in text
+    assert len(unnoticed) <= BESIDE_ANOTHER, f"an incident of its own for one of {unnoticed}"
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    assert f"of all rules but {BESIDE_ANOTHER}" in text

@@ -136,7 +136,7 @@ def _sections(measured: Measured) -> Iterable[str]:
         "Of answers on jobs with a culprit: whether one is among the ranks that are named as suspects, and whether "
         "what to collect next names the place of one. Where the answer is right, neither is needed."
     )
-    yield _leads(measured.everything)
+    yield _suspects_and_steps(measured.everything)
     yield "### The line of the cause"
     yield (
         "Of the logs as they are: what the line `Cause` names, by the categories that are expected or known to be "
@@ -210,21 +210,21 @@ def _certainties(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def _leads(results: Sequence[Result]) -> str:
+def _suspects_and_steps(results: Sequence[Result]) -> str:
     """A table: where the suspects and the next step of an answer lead, by what the answer is worth."""
     lines = ["| the answer is | answers | suspects: with a culprit | without | none | ", "|---" * 8 + "|"]
     lines[0] += "next step: names a culprit | names none | none |"
     for outcome in Outcome:
         of = [result for result in results if result.outcome is outcome and result.guilty]
-        suspects = Counter(_lead(result, result.suspects) for result in of)
-        steps = Counter(_lead(result, result.next_ranks) for result in of if result.has_next_step)
+        suspects = Counter(_holds_culprit(result, result.suspects) for result in of)
+        steps = Counter(_holds_culprit(result, result.next_ranks) for result in of if result.has_next_step)
         cells = [outcome, str(len(of)), *(str(suspects[lead]) for lead in ("with", "without", "none"))]
         cells += [str(steps["with"]), str(steps["without"] + steps["none"]), str(len(of) - steps.total())]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _lead(result: Result, ranks: frozenset[int]) -> str:
+def _holds_culprit(result: Result, ranks: frozenset[int]) -> str:
     if not ranks:
         return "none"
     return "with" if ranks & result.guilty else "without"

@@ -19,6 +19,7 @@ from ncclforensics.simulate.plan import RELEASES
 from tests.accuracy.against import changed_answers
 from tests.accuracy.calibration import Worth, plot, worth
 from tests.accuracy.cases import Case, can_be_handled, simulated
+from tests.accuracy.page import CALIBRATED, Measured, page
 from tests.accuracy.run import LOSING, Result, Trial, _ranks_in, run
 from tests.accuracy.slow_jobs import SIZES, rows
 from tests.budget import IS_FULL
@@ -156,3 +157,16 @@ def test_changed_answers_are_listed_with_the_worse_ones_first() -> None:
 
     assert summary == "2 of 3 answers changed: 1 are worse, 1 better"
     assert rows == ["| a | right: x | wrong: u |", "| b | weaker: y | right: v |"]
+
+
+def test_the_page_says_where_suspects_and_next_steps_lead() -> None:
+    found = _result(
+        "undecidable", [], "likely", suspects=frozenset({3, 5}), next_ranks=frozenset({7}), has_next_step=True
+    )
+    right = _result("lagging-ranks", [3], "likely")
+
+    text = page(Measured([found, right], [], [replace(right, trial=replace(right.trial, missing=0.5))]), None)
+
+    assert "| right | 2 | 0 | 0 | 2 | 0 | 0 | 2 |" in text
+    assert "| weaker | 1 | 1 | 0 | 0 | 0 | 1 | 0 |" in text
+    assert CALIBRATED in text
