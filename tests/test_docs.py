@@ -248,7 +248,7 @@ def _own_comments(module: ModuleType, columns: Mapping[str, pl.DataType]) -> dic
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
             continue
         declared = getattr(module, ast.unparse(node.targets[0]))
-        if declared is columns or declared.items() < columns.items():
+        if declared.items() <= columns.items():
             block = "\n".join(lines[node.lineno : node.end_lineno])
             found.update(re.findall(r'^    "(\w+)": .*,  # (.+)$', block, re.MULTILINE))
     return found
