@@ -230,7 +230,12 @@ class Run:
         try:
             computed: pl.DataFrame | None = call(self, analysis)
             if computed is not None:
-                return pl.DataFrame([_cast(computed[column], dtype) for column, dtype in analysis.columns.items()])
+                # Column by column, so that never more than one of them stands in memory twice.
+                left = computed.select(list(analysis.columns))
+                del computed
+                return pl.DataFrame(
+                    [_cast(left.drop_in_place(name), dtype) for name, dtype in analysis.columns.items()]
+                )
         except BrokenFrameError:
             self.broken.add(name)
         except ForensicsError:

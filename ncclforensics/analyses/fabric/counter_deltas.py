@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.fabric.counters import COUNTER_SAMPLE, PORT, dump_of
+from ncclforensics.analyses.fabric.counters import COUNTER_SAMPLE, PORT, concat_filled, dump_of
 from ncclforensics.data.counters import AFTER, BEFORE, UNITS
-from ncclforensics.frames.columns import no_rows
+from ncclforensics.frames.columns import no_rows, with_all_columns
 from ncclforensics.frames.registry import analysis
 from ncclforensics.parsing.templates import distinct_rows
 
@@ -70,18 +70,21 @@ def ordered_sample(counter_sample: pl.DataFrame, source: pl.DataFrame) -> pl.Dat
     _, key_number = distinct_rows(named, ["key"])
     rows = counter_sample.hstack([named["key"].gather(port), named["rank"].gather(port)])
     rows = rows.with_columns(key_number=key_number.gather(port))
-    counters, counter_number = distinct_rows(rows.select("key_number", "name"), ["key_number", "name"])
-    rows = rows.with_columns(counter_number=counter_number)
-    if counters.height == rows.height:
+    counters = rows.select("key_number", "name")
+    if counters.hash_rows().n_unique() == rows.height:  # as in most runs; to number them takes five times the memory
+        rows = rows.with_columns(counter_number=pl.int_range(pl.len(), dtype=pl.UInt32))
         repeated = rows.clear()
     else:
+        _, counter_number = distinct_rows(counters, ["key_number", "name"])
+        rows = rows.with_columns(counter_number=counter_number)
         is_repeated = counter_number.is_duplicated()
         repeated_keys = rows["key_number"].filter(is_repeated).unique().implode()
         is_of_repeated = pl.col("key_number").is_in(repeated_keys)
         rows, repeated = rows.filter(~is_of_repeated), rows.filter(is_of_repeated)
     none = {"is_timed": pl.lit(None, pl.Boolean), "first_traffic": pl.lit(None, pl.Int64)}
     single = rows.with_columns(is_single=pl.lit(value=True), **none)
-    return pl.concat([_in_order(repeated).with_columns(is_single=pl.lit(value=False)), single], how="diagonal")
+    in_order = _in_order(repeated).with_columns(is_single=pl.lit(value=False))
+    return concat_filled([in_order.select(single.columns), single])
 
 
 @analysis(COUNTER_DELTA, of=("counter_sample",))
@@ -204,6 +207,6 @@ def counter_increase(ordered_sample: pl.DataFrame, counter_delta: pl.DataFrame) 
         before_line=pl.col("before_line").first(),
     )
     increases = last.join(total, on=["key", "name"], how="left", maintain_order="left")
-    return pl.concat([increases, single], how="diagonal").with_columns(
+    return with_all_columns(concat_filled([increases, single]), COUNTER_INCREASE).with_columns(
         pl.col("is_lower_bound", "is_reset").fill_null(value=False)
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
+from ncclforensics.frames.columns import SOURCE_BITS
 from ncclforensics.frames.registry import analysis
 
 # The port of a counter or a state. Tools of the fabric print LID, GUID and node, tools of a host print the device; what
@@ -53,6 +56,11 @@ PORT_STATE = {
 }
 
 
+def concat_filled(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Concatenate frames of the same columns, without those that have no rows: then one with rows is not copied."""
+    return pl.concat([rows for rows in frames if rows.height] or [*frames[:1]], how="diagonal")
+
+
 def dump_of(path: str) -> pl.Expr:
     """Return the path of each dump: the file, or for sysfs files of one value the part before `/infiniband/`."""
     is_sysfs = pl.col(path).str.contains("/infiniband/", literal=True)
@@ -69,8 +77,9 @@ def counter(
     omni_path_counter: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per counter in a dump, zero or not, converted to the unit of Linux."""
-    rows = pl.concat([fabric_counter, host_counter, interface_counter, omni_path_counter])
-    return rows.sort("source", "line", maintain_order=True)
+    rows = concat_filled([fabric_counter, host_counter, interface_counter, omni_path_counter])
+    place = rows.select(pl.col("source").cast(pl.Int64) * (1 << SOURCE_BITS) + pl.col("line")).to_series()
+    return rows if place.is_sorted() else rows.sort("source", "line", maintain_order=True)
 
 
 @analysis(PORT_STATE, of=("fabric_port", "host_port"))

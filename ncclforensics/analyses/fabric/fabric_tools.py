@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
-from ncclforensics.analyses.fabric.counters import COUNTER
+from ncclforensics.analyses.fabric.counters import COUNTER, concat_filled
 from ncclforensics.analyses.fabric.fabric_tables import table_cells
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, MOST, NO_COUNTERS, UNITS, WORD
 from ncclforensics.frames.columns import text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.templated import SLICE_ROWS
 from ncclforensics.grammar.values import find_values
 
 FABRIC_NODE = {
@@ -139,19 +142,28 @@ def fabric_counter(
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per counter of a port, in the unit of Linux; counters of all ports of a node have port 255."""
-    queried = _queried(counter_head, counter_line, counter_long)
     reported = _reported(counters_of, counters_port)
     outputs = [
-        add_origin(queried, output_heading).with_columns(host="origin_host"),
-        add_origin(reported, output_heading),
-        add_origin(_unmentioned(reported, counters_summary, counters_setting), output_heading),
-        add_origin(_checked(check_warning), output_heading),
-        add_origin(_diagnosed(diagnosed_port, diagnosed_counter), output_heading),
-        add_origin(_tabled(table_edge, table_record), output_heading),
+        reported,
+        _unmentioned(reported, counters_summary, counters_setting),
+        _checked(check_warning),
+        _diagnosed(diagnosed_port, diagnosed_counter),
+        _tabled(table_edge, table_record),
     ]
-    rows = pl.concat(
-        [with_all_columns(_normalized(counters), {**COUNTER, "is_narrow": pl.Boolean()}) for counters in outputs]
+    return concat_filled(
+        [
+            *(
+                _in_unit_of_linux(add_origin(part, output_heading).with_columns(host="origin_host"), fabric_node)
+                for part in _queried(counter_head, counter_line, counter_long)
+            ),
+            *(_in_unit_of_linux(add_origin(part, output_heading), fabric_node) for part in outputs),
+        ]
     )
+
+
+def _in_unit_of_linux(counters: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
+    """Return counters as rows of COUNTER."""
+    rows = with_all_columns(_normalized(counters), {**COUNTER, "is_narrow": pl.Boolean()})
     most = pl.col("name").replace_strict(MOST, default=None, return_dtype=pl.Int64)
     is_stuck = pl.col("is_narrow") & (pl.col("value") == most)
     is_data = pl.col("unit") == "bytes"
@@ -201,13 +213,18 @@ def _snake(name: str) -> str:
     return out
 
 
-def _queried(counter_head: pl.DataFrame, counter_line: pl.DataFrame, counter_long: pl.DataFrame) -> pl.DataFrame:
-    """Counters that perfquery prints. Without a heading PortSelect shows the port, and its node is unknown."""
-    counters = pl.concat([counter_line, counter_long], how="diagonal_relaxed").with_columns(
-        counter=pl.coalesce(text_of("counter"), text_of("long_counter"))
-    )
-    counters = counters.sort("source", "line")
-    selects = counters.filter(pl.col("counter") == "PortSelect")
+def _queried(
+    counter_head: pl.DataFrame, counter_line: pl.DataFrame, counter_long: pl.DataFrame
+) -> Iterator[pl.DataFrame]:
+    """Yield the counters that perfquery prints, in parts that bound the memory of what is done with them.
+
+    Without a heading PortSelect shows the port, and its node is unknown.
+    """
+    longer = counter_long.rename({"long_counter": "counter"})
+    counters = concat_filled([counter_line, longer])
+    if counter_line.height and longer.height:
+        counters = counters.sort("source", "line")
+    selects = counters.filter(text_of("counter") == "PortSelect")
     headed = add_heading_above(selects, counter_head.select(*OUTPUT_KEY, "line"))
     orphans = headed.filter((pl.col("line") - pl.col("head_line")).fill_null(2) > 1)
     heads = pl.concat(
@@ -217,8 +234,11 @@ def _queried(counter_head: pl.DataFrame, counter_line: pl.DataFrame, counter_lon
         ],
         how="diagonal_relaxed",
     )
-    rows = add_heading_above(counters.filter(~pl.col("counter").is_in(NO_COUNTERS)), heads.sort("source", "line"))
-    return rows.with_columns(value="count", is_narrow=pl.col("head_form") == "plain")
+    heads = heads.sort("source", "line")
+    for part in counters.iter_slices(SLICE_ROWS):
+        named = part.with_columns(counter=text_of("counter")).filter(~pl.col("counter").is_in(NO_COUNTERS))
+        rows = add_heading_above(named, heads)
+        yield rows.with_columns(value="count", is_narrow=pl.col("head_form") == "plain")
 
 
 def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.DataFrame:
