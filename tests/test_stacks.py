@@ -296,3 +296,16 @@ def test_every_class_of_stacks_has_its_reason() -> None:
     assert [path for path, _, reason in places if not reason] == []
     assert [name for name, _, reason in NATIVE if not reason] == []
     assert len({(path, functions) for path, functions, _ in places}) == len(places)
+
+
+def test_frames_whose_arguments_are_wrapped_are_read(tmp_path: Path) -> None:
+    frames = """(gdb) bt
+#0  0x00007f1dfe612d47 in sched_yield () from target:/usr/lib64/libc.so.6
+#1  0x00007f1d0b0ffbb2 in ncclEnqueueCheck (
+    func=func@entry=0x7f1d0b117510, primName=primName@entry=0x7f1d0b14c8a1 "AllReduce",\x20
+    comm=0x563036e90de0) at misc/enqueue.cu:205
+#2  0x00007f1d0b117c3e in ncclAllReduce (sendbuff=<optimized out>, recvbuff=<optimized out>,\x20
+    stream=0x563037008dd0) at collectives/all_reduce.cu:29
+"""
+    (verdict,) = report_on(tmp_path, stack=frames).verdicts
+    assert "1 process stands in ncclAllReduce" in verdict.reason
