@@ -62,6 +62,7 @@ NCCL_WARNING = {
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
+INVALID_ARGUMENT = 4  # ncclResult_t
 
 
 @analysis(NCCL_WARNING, of=FRAMES)
@@ -144,6 +145,9 @@ def nccl_warning(
     kind = pl.col("form").replace_strict(classes, default=None, return_dtype=pl.String)
     is_consequence = (pl.col("frame") == "failure") & kind.is_in([AFTER, LOST])
     is_consequence |= pl.col("form") == pl.col("frame").replace_strict(FOLLOWING, default=None, return_dtype=pl.String)
+    # A communicator that keeps an earlier error returns that; only an operation in progress is a wrong argument.
+    is_kept = (pl.col("frame") == "usage") & (pl.col("form") == "busy") & (pl.col("result") != INVALID_ARGUMENT)
+    is_consequence |= is_kept.fill_null(False)
     # What the classes of `failure` say of a line that was survived, of one at the end of a run, or of one that is only
     # quoted, is said already.
     is_told = pl.col("went_on") | pl.col("at_end") | pl.col("site").is_null()
