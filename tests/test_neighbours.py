@@ -22,6 +22,10 @@ OF_NPU = "torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: Hccl
 EI0006 = "EI0006: [PID: 41887] 2025-04-08-18:07:20.444.436 Getting socket times out."
 NVSHMEM = """/src/nvshmem/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.
 /src/nvshmem/host/transport.cpp:420: non-zero status: 7 connect EPS failed"""
+LATE_STORE = (
+    "[rank1]:[W623 15:37:01.824135523 socket.cpp:485] [c10d] waitForInput: socket SocketImpl(fd=100, addr=[a]:4, remote"
+    "=[b]:20) timed out after 1800000ms"
+)
 EXCEEDED = "transport retry counter exceeded"
 SLICE = (
     "E0325 09:33:41.551047  8274 worker_pool.cpp:294] Worker: Process failed for slice (opcode: 1, length: 65536,"
@@ -70,6 +74,8 @@ def reported(text: str, folder: Path) -> Report:
          "NVSHMEM leaves out a network device"),
         ("/nvshmem/ncclsocket_socket.cpp:a:39: a: Call to recv from 10.0.0.12<38229> failed : Broken pipe",
          "NVSHMEM failed: a: Broken pipe; the connection to 10.0.0.12 failed: Broken pipe"),
+        (LATE_STORE,
+         "rank 1 waited in vain for an answer of the store at b:20 for 1,800 s"),
         ("NVRM: rm_init_adapter failed for device bearing minor number 3",
          "the NVIDIA driver could not initialise GPU /dev/nvidia3"),
         ("[ERROR] [launch.py:321:sigkill_handler] [...] exits with return code = -9",

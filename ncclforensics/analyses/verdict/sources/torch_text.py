@@ -225,6 +225,7 @@ def _find_missing_address(job: Job) -> Explanation | None:
 
 
 MOST_CLIENTS = 1 << 20
+NOT_OF_INIT = ("program", "waited")  # errors of the store that come at any time
 
 
 def find_rendezvous(job: Job) -> Explanation | None:
@@ -235,11 +236,12 @@ def find_rendezvous(job: Job) -> Explanation | None:
     unreachable = [row for row in rows if row["form"].startswith("server")]
     collect = list(COLLECT_OUTPUT)
     waiting = sorted({row["rank"] for row in job.pytorch["torch_error"] if row["rank"] is not None})
-    if all(row["form"] == "program" for row in rows):
-        key = rows[0]["program_key"]
-        reason = (
-            f"{ranks_text(waiting) or 'ranks'} waited in vain for the key {key} in the store, which the program sets"
-        )
+    if all(row["form"] in NOT_OF_INIT for row in rows):
+        key = next((row["program_key"] for row in rows if row["program_key"]), None)
+        what = f"for the key {key} in the store, which the program sets"
+        if key is None:
+            what = f"at the store at {rows[0]['server']}:{rows[0]['port']}, and no line says for what"
+        reason = f"{ranks_text(waiting) or 'ranks'} waited in vain {what}"
         silent = silent_ranks(job, waiting)
         answer = undecided(reason, COLLECT_OUTPUT, suspects=silent if len(silent) == 1 else [])
         job.cite(answer, "waiting", rows)
