@@ -155,9 +155,17 @@ def test_lines_cut_before_the_counters_do_not_split_the_only_group(tmp_path: Pat
         + f"\n{cut}\n"
     )
     (verdict,) = analyze([str(tmp_path)]).verdicts
+    assert verdict.verdict == "undecidable"
+    assert "ranks 0, 3 timed out at work 808" in verdict.reason
+    assert "ranks 1, 2 printed no time-out" in verdict.reason
+
+
+def test_a_size_that_a_line_lacks_differs_from_none(tmp_path: Path) -> None:
+    row = _waiting(3, guid=0, ran=600032, name="ALLREDUCE")
+    lines = [line.format(**row) for line in (TIMEOUT, STATUS)] + [STATUS.format(**row | {"rank": 6})]
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    (verdict,) = analyze([str(tmp_path)]).verdicts
     assert verdict.verdict == "stuck-together"
-    assert "ranks 0, 3 enqueued work 808" in verdict.reason
-    assert list(verdict.suspects) == [1, 2]
 
 
 def test_a_rank_that_waits_in_a_later_work_completed_the_earlier_one(tmp_path: Path) -> None:

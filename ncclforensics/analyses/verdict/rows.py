@@ -63,7 +63,7 @@ class Timeout(NamedTuple):
         """The last work that it completed: works of a group complete in order, up to the one that timed out."""
         if self.completed is not None:
             return self.completed
-        return self.sequence - 1 if self.has_timed_out and self.sequence else 0
+        return self.sequence - 1 if self.has_timed_out and self.sequence and self.guid else 0
 
     def place(self, rank_id: int | None) -> Row:
         """Return its line as a row, with the rank that it is about."""

@@ -105,10 +105,11 @@ def find_desync(job: Job) -> Explanation | None:
 
 def _find_different_works(job: Job, rows: list[Timeout], sequence: int, group: str) -> Explanation | None:
     """Find ranks whose work of this number is another operation, or has another size, than that of most."""
+    is_sized = any(row.numel is not None for row in rows)  # the lines of a rank may be cut before its size
     works = {
         row.rank: (row.operation, row.numel if row.operation in EQUAL_SIZED else None)
         for row in rows
-        if row.sequence == sequence and row.operation
+        if row.sequence == sequence and row.operation and (row.numel is not None or not is_sized)
     }
     ranks_of = {work: [rank for rank in works if works[rank] == work] for work in works.values()}
     if len(ranks_of) < 2:
@@ -181,8 +182,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     is_complete = unheard <= 0 if members else not silent and job.is_size_stated
     if partly := _judge_partly_completed(job, rows, alike, sequence, is_complete=is_complete):
         return partly
-    counted = {row.sequence for row in rows if row.enqueued is not None}
-    if not counted or any(row.enqueued is None and row.sequence not in counted for row in rows):
+    if not sequences or any(row.enqueued is None for row in rows):
         reason = "the logs do not show how far each rank had come"
         if shown := [row for row in rows if row.is_timeout]:
             reason = f"{_timed_out_text(shown)}, and {reason}"
