@@ -7,7 +7,6 @@ hand. They are read when somebody asks for them.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -69,6 +68,8 @@ def _generated() -> _Generated:
 
 @cache
 def _written(file: str) -> Mapping[str, Mapping[str, str]]:
+    import tomllib  # of most commands, nothing asks for a variable
+
     return tomllib.loads((CATALOGUE / file).read_text(encoding="utf-8"))
 
 

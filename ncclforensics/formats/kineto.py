@@ -11,7 +11,6 @@ import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from statistics import median
 from typing import Any, TypeGuard
 
 import orjson
@@ -172,6 +171,8 @@ class _Process:
 
     def kernel_rows(self) -> list[Row]:
         """The rows of `profiled_kernel`: of the names that took longest."""
+        from statistics import median  # every start imports this module, and few read a trace
+
         totals = sorted(((sum(times), name) for name, times in self._kernels.items()), reverse=True)[:KEPT_KERNELS]
         return [
             {

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import io
 import shutil
-import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import polars as pl
 
 from ncclforensics.data import nouns
 from ncclforensics.formats import TraceRecords
+
+if TYPE_CHECKING:
+    import sqlite3  # every start imports this module, and few read a database
 
 GRAMMARS = ("profilersums",)
 SIGNATURES = ("sum_columns", "summed_process")
@@ -45,7 +47,6 @@ WHERE kernels."end" >= kernels.start GROUP BY kernels.deviceId, kernels.{{column
 ORDER BY total_us DESC LIMIT {MOST_NAMES}
 """
 HOST = f"SELECT value FROM {SYSTEM} WHERE name = 'Hostname' LIMIT 1"
-READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
 
 
 def is_trace(beginning: bytes) -> bool:
@@ -57,6 +58,8 @@ def read_trace(stream: io.BufferedIOBase, *, is_whole: bool) -> TraceRecords:
     """Read the sums of a database; nothing, if not `is_whole`."""
     if not is_whole:
         return TraceRecords({}, [], 0)
+    import sqlite3
+
     try:
         with _path_of(stream) as path, closing(_opened(path)) as database:
             return _sums(database)
@@ -78,6 +81,9 @@ def _path_of(stream: io.BufferedIOBase) -> Iterator[str]:
 
 
 def _opened(path: str) -> sqlite3.Connection:
+    import sqlite3
+
+    reading = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
     database = sqlite3.connect(f"file:{quote(str(Path(path).resolve()))}?mode=ro&immutable=1", uri=True)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
     database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -85,7 +91,7 @@ def _opened(path: str) -> sqlite3.Connection:
     database.execute("PRAGMA query_only = ON")
     ends = time.monotonic() + LONGEST_QUERY
     database.set_progress_handler(lambda: int(time.monotonic() > ends), STEPS_BETWEEN_LOOKS)
-    database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY)
+    database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in reading else sqlite3.SQLITE_DENY)
     database.row_factory = sqlite3.Row
     return database
 
