@@ -103,7 +103,7 @@ def test_memory_that_ran_out_on_a_rank_decides_beside_lines_of_nccl_without_rank
         f"gpu-a:{pid}:{pid + 9} [{device}] NCCL INFO [Service thread] Connection closed by localRank 2\n"
         for pid, device in ((100, 0), (102, 2), (104, 4))
     )
-    report = _report(tmp_path, _waiting(3), _waiting(5))
+    report = _report(tmp_path, *map(_waiting, (0, 1, 3, 4, 5)))
     assert report.verdicts[0].verdict == "stuck-together"
     text = (tmp_path / "job.log").read_text()
     raised = "[rank2]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 336.00 MiB.\n"

@@ -18,7 +18,16 @@ from ncclforensics.analyses.job.ends.exit_reports import (
 )
 from ncclforensics.analyses.job.text.program_failures import topic_of
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
-from ncclforensics.data.processes import ABORT, BUS_ERROR, HANG_UP, INTERRUPT, KILL, SIGNALS, signal_name
+from ncclforensics.data.processes import (
+    ABORT,
+    BUS_ERROR,
+    HANG_UP,
+    INTERRUPT,
+    KILL,
+    REQUESTED_ENDS,
+    SIGNALS,
+    signal_name,
+)
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -122,8 +131,8 @@ def app_process_died(
 
     Means: the others lost their connections to it, or wait for it; launchers then end them with SIGTERM, which is no
     cause. SIGKILL mostly comes from the kernel when memory runs out; SIGSEGV is a fault of a library or the program.
-    Not when: the process was told to end (SIGTERM, SIGINT), was aborted by a watchdog that had timed out, or passes on
-    an NCCL error: these are left out. An exit code alone shows that the process ended first, not why.
+    Not when: its launcher told it to end (SIGTERM, SIGINT), a watchdog that had timed out aborted it, or it passes on an
+    NCCL error: these are left out. An exit code alone shows that the process ended first, not why.
     Do: on its host check dmesg -T (OOM killer, segfault, Xid), the core file, and the last lines it printed.
     Sources: srun(1), mpirun(1), torch.distributed.elastic; NCCL user guide, troubleshooting; nccl#795.
     """
@@ -160,13 +169,18 @@ def app_process_died(
         else:
             by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is not shown"
             is_unexplained = signal == ABORT and not any(rows["message"])
-            verb = "was killed by" if signal == KILL else "ended by" if is_unexplained else "crashed with"
+            is_asked = signal in REQUESTED_ENDS
+            verb = "was killed by" if signal == KILL else "ended by" if is_unexplained or is_asked else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
             ending = "every rank did" if _is_on_all(rows, rank) else "the first process to end"
             detail = f"{ending}, reported by {reporters}"
             if is_unexplained:
                 detail += "; its lines before show whether an assertion or a time-out of PyTorch's watchdog did it"
-            yield exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")
+            finding = exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")
+            if is_asked:
+                finding.detail += "; its launcher did not send it"
+                finding.remedy = "look for what sent it: a scheduler, a limit of the node, a health check, or a user"
+            yield finding
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)

@@ -1,4 +1,4 @@
-"""Lost connections, time-outs and the store of PyTorch's process groups, and models that differ."""
+"""Lost connections and time-outs of PyTorch's process groups, and models that differ."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.text.torch_text import CLOSED, CONNECT, RENDEZVOUS, TIMED_OUT
+from ncclforensics.analyses.job.text.torch_text import CLOSED, CONNECT, TIMED_OUT
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import SECOND_HAND_MESSAGES, SECOND_HAND_PARTS, STORE
@@ -14,10 +14,8 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.store_findings import too_many_at_store
 from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
-LOST_STORE = ["Connection reset", "Connection refused", "Broken pipe", "Connection closed"]  # of errors of the store
 MAX_MESSAGE = 120  # characters of a message in a title
 
 
@@ -142,8 +140,9 @@ def torch_mesh_not_connected(
     of the wrong interface, such as 127.0.1.1 from /etc/hosts, a bridge of Docker or a VPN, or a firewall is between.
     Not when: another process ended before: then its address refuses connections, and this is a consequence.
     Do: set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the interface between the hosts; test a high port with nc -l;
-    let `hostname -i` give an address that the others reach.
-    Sources: gloo/transport/tcp/pair.cc; ProcessGroupGloo.cpp; pytorch#15592, sglang#3226.
+    let `hostname -i` give an address that the others reach. List the interfaces of the host with `ip addr`: one that is
+    named and not there, or has no address, stops gloo at once.
+    Sources: gloo/transport/tcp/pair.cc, device.cc; ProcessGroupGloo.cpp; pytorch#15592, sglang#3226.
     """
     failed = torch_error.filter(kind=CONNECT)
     if failed.is_empty() or (verdict["verdict"] == "no-hang").any():
@@ -153,165 +152,19 @@ def torch_mesh_not_connected(
     reasons = gloo_error.sort("source", "line")["reason"].cast(pl.String).drop_nulls().to_list()
     where = f" at {refused['address'][0]}" if not refused.is_empty() else ""
     has_ended = not process_exit.filter(pl.col("is_first") & pl.col("is_final")).is_empty()
-    yield Finding(
-        title=f"{ranks_text(ranks) or 'ranks'} could not connect to another rank over gloo{where}",
-        detail=f"gloo reports: {reasons[0]}" if reasons else "gloo reports no reason",
-        certainty="certain",
-        ranks=ranks,
-        role=Role.CONSEQUENCE if has_ended else Role.CAUSE,
-        evidence=_lines(failed),
-    )
-
-
-@rule(Category.BOOTSTRAP, Severity.ERROR, of=("store_error",), hang=True)
-def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> Iterator[Finding]:
-    """Ranks did not meet at the store of the process group.
-
-    Means: the store counts its clients: fewer than expected came. A rank that waits for a key waits for the rank that
-    sets it; for the id of a communicator that is rank 0. A server that is not found, or whose port is taken, stops all.
-    Not when: a rank failed before it came; the store's time-outs on the other ranks follow from that.
-    Do: compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all processes, for torchrun --rdzv-endpoint, which must
-    name one of the nodes; look for processes that never started, and for ones of an earlier run on that port
-    (ss -ltnp).
-    Sources: torch/csrc/distributed/c10d/TCPStore.cpp, socket.cpp; torch/distributed/distributed_c10d.py.
-    """
-    if store_error.is_empty():
-        return
-    errors = torch_error.join(store_error.select("source", "line"), on=["source", "line"])
-    ranks = sorted(errors["rank"].drop_nulls().unique())
-    counted = store_error.filter(pl.col("joined").is_not_null()).sort("joined", "source", "line")
-    taken = store_error.filter(form="port_taken")
-    closed = store_error.filter(form="no_port")
-    unreachable = store_error.filter(pl.col("form").is_in(["server", "server_logged"]))
-    if not counted.is_empty():
-        joined, expected = counted.select("joined", "expected_clients").row(-1)
-        is_of_nodes = not errors.filter(call=RENDEZVOUS).is_empty()
-        clients = (
-            "nodes came to the store of the rendezvous"
-            if is_of_nodes
-            else "processes came to the store of the process group"
-        )
-        title, rows = f"{joined} of {expected} {clients}", counted
-        if joined > expected:
-            yield too_many_at_store(counted, joined, expected)
-            return
-    elif not (unknown := store_error.filter(form="no_name")).is_empty():
-        reason = unknown["lookup_reason"].cast(pl.String)[0]
-        title, rows = f"the name of the store's host (MASTER_ADDR) could not be looked up: {reason}", unknown
-    elif not taken.is_empty():
-        title, rows = f"port {taken['port'][0]} of the store is taken by another process", taken
-    elif not closed.is_empty():
-        title, rows = "the store could not listen on its port", closed
-    elif not unreachable.is_empty():
-        server, port = unreachable.select("server", "port").row(0)
-        title, rows = f"the store at {server}:{port} could not be reached", unreachable
-    elif not (late := store_error.filter(form="not_connected")).is_empty():
-        allowed = late["timeout"][0]
-        within = "in time" if allowed is None else f"within {allowed / 1000:,.0f} s"
-        title, rows = f"the store could not be reached {within}", late
-    elif store_error.filter(form="no_connection").height == store_error.height:
-        title, rows = "the store of the rendezvous could not be reached", store_error
-    elif not (asked := store_error.filter(pl.col("store_reason").is_not_null())).is_empty():
-        title, rows = _title_of_id(asked), asked
-    elif not (asked := store_error.drop_nulls("awaited_rank")).is_empty():
-        awaited = ranks_text(asked["awaited_rank"].unique().sort())
-        title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain in the store for the address of {awaited}", asked
-    elif store_error.filter(form="waited").height == store_error.height:
-        server, port, allowed = store_error.select("server", "port", "timeout").row(0)
-        place, within = f"the store at {server}:{port}", f"{allowed / 1000:,.0f} s"
-        title, rows = (
-            f"{ranks_text(ranks) or 'ranks'} waited in vain for an answer of {place} for {within}",
-            store_error,
-        )
-    else:
-        keys = store_error["program_key"].cast(pl.String).drop_nulls()
-        key = f"the key {keys[0]}" if keys.len() else "a key"
-        title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for {key} in the store", store_error
-    detail = "the ranks that print this are victims of the process that did not come or did not answer"
-    if rows["form"].is_in(["port_taken", "no_port"]).any():
-        detail = "the process that prints this is to serve the store; all others wait for it"
-    if rows["store_reason"].cast(pl.String).fill_null("").str.contains_any(LOST_STORE).any():
-        detail = "the process that serves the store, that of rank 0 or its launcher, ended: its own output says why"
+    title = f"{ranks_text(ranks) or 'ranks'} could not connect to another rank over gloo{where}"
+    detail = f"gloo reports: {reasons[0]}" if reasons else "gloo reports no reason"
+    if (names := gloo_error["interface"].cast(pl.String).drop_nulls().unique().sort()).len():
+        title = f"gloo finds no address of the interface {', '.join(names)}"
+        detail = "GLOO_SOCKET_IFNAME, or the name of the host, asks for it; this host lacks it, or it has no address"
     yield Finding(
         title=title,
         detail=detail,
         certainty="certain",
         ranks=ranks,
-        role=Role.CONSEQUENCE,
-        evidence=_lines(rows),
+        role=Role.CONSEQUENCE if has_ended else Role.CAUSE,
+        evidence=_lines(failed),
     )
-
-
-def _title_of_id(asked: pl.DataFrame) -> str:
-    """Return the title on ranks that did not get the id of a communicator from the rank that makes it."""
-    first = asked.sort("source", "line").row(0, named=True)
-    alike = asked.filter(pl.col("store_reason") == first["store_reason"], pl.col("other_rank") == first["other_rank"])
-    reason = str(first["store_reason"]).partition(". ")[0].partition(" Exception raised")[0]
-    ranks = ranks_text(sorted(alike["group_rank"].drop_nulls().unique().to_list()))
-    return (
-        f"{ranks} of a process group did not get the id of its communicator from rank {first['other_rank']}: {reason}"
-    )
-
-
-@rule(Category.BOOTSTRAP, Severity.INFO, of=("store_connection",), hang=True)
-def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
-    """Processes lost their connection to the store of the process group while a request was open.
-
-    Means: the server, which is rank 0 or the launcher of the first host, closed the connection: it ended, or what
-    answers at this port is no store. Every further use of the store fails; running collectives go on.
-    Not when: the job had come to its end: then rank 0 ends, and the others print this.
-    Do: look at the process that serves the store, and at what listens on its port (ss -ltnp); compare the name with
-    that of the first host: a service or proxy in between, as in Kubernetes, accepts connections and closes them.
-    Sources: torch/csrc/distributed/c10d/TCPStore.cpp, Utils.hpp (recvBytes), of torch 2.6 to 2.15; trainer#2794.
-    """
-    if store_connection.is_empty() or (verdict["verdict"] == "no-hang").any():
-        return
-    rows = store_connection.sort("source", "line")
-    address = pl.coalesce(pl.format("{}:{}", "server", "port"), text_of("server"))
-    servers = rows.select(server=address)["server"].drop_nulls()
-    ranks = sorted(rows["global_rank"].drop_nulls().unique().to_list())
-    reason = (
-        str(rows["reason"].cast(pl.String)[0]).partition(" Exception raised")[0].removesuffix(" (function operator())")
-    )
-    yield Finding(
-        title=f"{ranks_text(ranks) or 'a process'} lost the connection to the store"
-        + (f" at {servers[0]}" if servers.len() else ""),
-        detail=f"the line says: {reason}",
-        certainty="certain",
-        ranks=ranks,
-        role=Role.CONSEQUENCE,
-        evidence=_lines(rows),
-    )
-
-
-@rule(Category.BOOTSTRAP, Severity.WARNING, of=("name_lookup",), hang=True)
-def torch_name_not_found(
-    name_lookup: pl.DataFrame, store_error: pl.DataFrame, communicator: pl.DataFrame, verdict: pl.DataFrame
-) -> Iterator[Finding]:
-    """The address of the store of the process group could not be looked up.
-
-    Means: the name of the server is neither in DNS nor in /etc/hosts of this host, or of its container. PyTorch tries
-    again until its time-out (30 minutes by default), and the job stands still without an error.
-    Not when: only addresses of IPv6 were not found and the processes met: NCCL began an init, or the job went on.
-    Do: getent hosts NAME on the host that prints it, inside its container; give MASTER_ADDR, or --rdzv-endpoint, as an
-    address; under Docker add the host's own name to /etc/hosts (--add-host) or use --hostname.
-    Sources: torch/csrc/distributed/c10d/socket.cpp, SocketConnectOp::tryConnect; pytorch#74824.
-    """
-    if name_lookup.is_empty() or not communicator.is_empty() or (verdict["verdict"] == "no-hang").any():
-        return
-    failed = store_error.filter(pl.col("form").is_in(["server", "server_logged", "no_connection"]))
-    for (server, port), rows in name_lookup.group_by("server", "port", maintain_order=True):
-        only_ipv6 = (rows["family"].cast(pl.String) == "IPv6").all()
-        detail = f"the system says: {rows['reason'].cast(pl.String)[0].rstrip(').')}"
-        if only_ipv6:
-            detail += "; only addresses of IPv6 were asked for in these lines"
-        yield Finding(
-            title=f"the name of the store's host, {server} (port {port}), could not be looked up",
-            detail=detail,
-            certainty="possible" if failed.is_empty() else "likely",
-            role=Role.CONTEXT if failed.is_empty() else Role.CAUSE,
-            evidence=_lines(rows),
-        )
 
 
 WITHOUT_GPU = {

@@ -76,6 +76,7 @@ class ExitReport:
     time: str = ""
     follows: bool = False
     final: bool = True
+    is_unasked: bool = False  # the launcher did not send the signal that ended it, and got none itself
     is_by_clock: bool = False  # first, or not, only by clocks of hosts that may differ by as much
     is_placed: bool = True  # false: host or time do not join a line of the kernel
     owner: Owner | None = field(default=None)
@@ -214,6 +215,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
     """
     rows = elastic_failure.sort("pos").to_dicts()
     ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
+    told_to_end = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
     sources_with_table = {row["source"] for row in rows if row["form"] in ("exit_code", "first_entry")}
     recorded = exception.filter(form="recorded").sort("pos").to_dicts()
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
@@ -236,6 +238,12 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
                 "node": host["node"] if host and is_same_entry else None,
                 "time": time["time"] if time and is_same_entry else "",
                 "follows": row["pid"] in ended_pids or is_later,
+                "is_unasked": (
+                    below_root_cause.get(row["source"], False)
+                    and bool(ended_pids)
+                    and row["pid"] not in ended_pids
+                    and row["source"] not in told_to_end
+                ),
             }
         elif row["form"] == "first_entry":
             entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": row["pid"] in ended_pids}

@@ -103,7 +103,8 @@ def mark_consequences(
     for report in reports:
         if report.how == EXCEPTION and report.rank is not None:
             report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
-        if report.signal in REQUESTED_ENDS or (first is not None and is_killed_by_launcher(report, first)):
+        is_asked = report.signal in REQUESTED_ENDS and not report.is_unasked
+        if is_asked or (first is not None and is_killed_by_launcher(report, first)):
             report.follows = True
         elif report.signal == ABORT:
             # A watchdog that timed out, an uncaught NCCL error, or a message of another size in gloo's thread, aborts.
