@@ -131,8 +131,8 @@ def app_process_died(
 
     Means: the others lost their connections to it, or wait for it; launchers then end them with SIGTERM, which is no
     cause. SIGKILL mostly comes from the kernel when memory runs out; SIGSEGV is a fault of a library or the program.
-    Not when: its launcher told it to end (SIGTERM, SIGINT), a watchdog that had timed out aborted it, or it passes on an
-    NCCL error: these are left out. An exit code alone shows that the process ended first, not why.
+    Not when: its launcher told it to end (SIGTERM, SIGINT), a watchdog that had timed out aborted it, or it passes on
+    an NCCL error: these are left out. An exit code alone shows that the process ended first, not why.
     Do: on its host check dmesg -T (OOM killer, segfault, Xid), the core file, and the last lines it printed.
     Sources: srun(1), mpirun(1), torch.distributed.elastic; NCCL user guide, troubleshooting; nccl#795.
     """

@@ -238,13 +238,9 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
                 "node": host["node"] if host and is_same_entry else None,
                 "time": time["time"] if time and is_same_entry else "",
                 "follows": row["pid"] in ended_pids or is_later,
-                "is_unasked": (
-                    below_root_cause.get(row["source"], False)
-                    and bool(ended_pids)
-                    and row["pid"] not in ended_pids
-                    and row["source"] not in told_to_end
-                ),
             }
+            is_first = below_root_cause.get(row["source"], False) and row["pid"] not in ended_pids
+            entry["is_unasked"] = is_first and bool(ended_pids) and row["source"] not in told_to_end
         elif row["form"] == "first_entry":
             entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": row["pid"] in ended_pids}
         elif row["form"] == "recorded" and "rank" in block:
