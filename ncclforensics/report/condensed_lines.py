@@ -17,9 +17,10 @@ ORIGIN = ("journal", "time", "host", "pid", "rank", "comm", "commid")  # of a li
 SEVERITIES = ("[E", "[W", "[I", "[F", "[C", "ERROR ", "WARNING ", "INFO ")
 LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefix of PyTorch and Python programs
 LEFT_OUT = "…"
-DECISIVE = ("ERR", "status=", "error", "OpType=")  # parts of words that say how something failed
+DECISIVE = ("ERR", "status=", "error", "OpType=", "isabled")  # parts of words that say how something failed
 ERROR = "error: "  # behind it stands the reason
 LONG_WORDS, SHORT_WORD = 3, 18  # no word takes more than a third, and none of this length is shortened
+ENDS_OF_CLAUSES = (",", ";", ".", ")")
 DOTS = 3  # of an IPv4 address
 SHARE_OF_END = 0.45  # of a line that is cut in its middle
 
@@ -116,6 +117,10 @@ def cut_middle(text: str, longest: int) -> str:
     'RuntimeError: Connection closed by peer …'
     >>> cut_middle("RuntimeError: Connection closed by peer [10.11.0.10]:57231.", 34)
     'RuntimeError: Connection … by peer'
+    >>> cut_middle("Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: 93907630711664.", 44)
+    'Timeout at NCCL work: 1, last enqueued …'
+    >>> cut_middle("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", 44)
+    'NET/IB : GPU Direct RDMA Disabled …'
     >>> cut_middle("a" * 9, 6)
     'aa…aaa'
     >>> cut_middle("… ReduceScatter: … count 270336 datatype 9 op 0 …", 44)
@@ -139,13 +144,25 @@ def cut_middle(text: str, longest: int) -> str:
         return " ".join(words)
     while words and len(" ".join([words[-1], *tail])) <= room * SHARE_OF_END:
         tail.insert(0, words.pop())
+    if words and _has_loose_number(words[-1], tail):
+        tail = []
     head = _fitting(words, room - len(" ".join(tail)))
     decisive = next((word for word in words[len(head) :] if any(part in word for part in DECISIVE)), "")
     if decisive and (longer := _fitting(words, room - len(decisive))):
-        head, tail = longer, [decisive]
-    if head and tail:
-        return f"{' '.join(head)} {LEFT_OUT} {' '.join(tail)}"
+        head, tail = longer, [] if decisive in longer else [decisive]
+    if head:
+        return " ".join([*head, LEFT_OUT, *tail])
     return text[: (longest - 1) // 2] + LEFT_OUT + text[-(longest // 2) :]
+
+
+def _has_loose_number(before: str, tail: list[str]) -> bool:
+    """Whether an end holds a number of whose name only a part is left: it would read as that of another one.
+
+    `before`: the last word that is left out.
+    """
+    is_in_clause = not before.endswith(ENDS_OF_CLAUSES)
+    named = zip([before, *tail], tail, strict=False)
+    return is_in_clause and any(name.endswith(":") and value.strip(".,").isdecimal() for name, value in named)
 
 
 def _end_of(word: str, longest: int) -> str:

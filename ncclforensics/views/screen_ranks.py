@@ -40,7 +40,7 @@ def waiting(report: Report, answer: Answer) -> list[RenderableType]:
         share, numbers = f"{len(rank_ids)} of {total}", ranks_text(report.numbers(rank_ids))
         return f"{numbers} ({share})" if numbers else share
 
-    states = (("waiting", still), ("stopped with an error", failed))
+    states = (("waiting", still), ("also stopped with an error", failed))
     parts = [f"{state}: {counted(rank_ids)}" for state, rank_ids in states if rank_ids]
     lagging = _other_lagging_ranks(report, answer)
     places = [f"{ranks_text(report.numbers(rank_ids))} at {where}" for rank_ids, where in lagging[:MOST_PLACES]]

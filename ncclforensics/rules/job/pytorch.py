@@ -300,7 +300,7 @@ def _single_call_text(fingerprint: pl.DataFrame) -> str:
         f"rank {rank} called {operation}" for rank, operation in named.select("reporting_rank", "operation").rows()
     ]
     if not calls:
-        return "the message is cut before the operations"
+        return "the lines that are here do not name the operations"
     return "; ".join([*calls, "the messages show no other call"])
 
 

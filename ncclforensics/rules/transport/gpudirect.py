@@ -39,8 +39,7 @@ def gdr_disabled_hca(
     on one host; the GPU does not support it (GeForce); lsmod shows the module and this NCCL cannot detect it: a finding
     of its own.
     Do: load nvidia-peermem (modprobe) on that host, again after each boot, with OFED installed before the GPU driver;
-    or use the open kernel driver with a kernel that supports DMA-BUF. Up to 2.22.3 NCCL may not detect a loaded
-    nvidia-peermem: upgrade to 2.23.4.
+    or, on a GPU since Turing, use the open kernel driver with a kernel that supports DMA-BUF.
     Sources: nccl#1537, nccl#1343, nccl#897, nccl#1939, nccl#1676; NCCL documentation gpu_troubleshooting.
     """
     closed = _closed(gdr_connections)
@@ -50,7 +49,7 @@ def gdr_disabled_hca(
     if closed.height:
         detail = "NCCL found neither nvidia-peermem nor DMA-BUF; data is copied through host memory"
         if _is_old(version):
-            detail += "; this version of NCCL may not detect a loaded module"
+            detail += "; this version of NCCL may not detect a loaded module, as 2.23.4 and later do"
         reasons = evidence_lines(closed.select(*OWNER, source="reason_source", line="reason_line"), "why")
         finding = group_finding(closed, rank, "{processes}: GPUDirect RDMA is off", detail, "certain")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
@@ -215,7 +214,7 @@ def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: 
     is_forced = (pl.col("variable") == "NCCL_NET_GDR_LEVEL") & pl.col("value").is_in(FORCED)
     forced = setting.filter(is_forced).join(spanning, on=OWNER, how="semi")
     if forced.height:
-        title = "{processes}: GPUDirect RDMA is forced across the sockets of a host"
+        title = "{processes}: GPUDirect RDMA is allowed at any distance, also across the sockets of a host"
         detail = "NCCL_NET_GDR_LEVEL allows any distance, usually slower than NCCL's default"
         yield group_finding(forced, rank, title, detail, "possible", role=Role.CONTEXT)
 
@@ -229,8 +228,7 @@ def gdr_disabled_in_excerpt(
     Means: NCCL found neither a kernel module for peer memory nor DMA-BUF; if data goes over these NICs, it is copied
     through host memory.
     Not when: connections are in the logs, which show what is used; the network is sockets; the job runs on one host.
-    Do: load nvidia-peermem on that host, or use a kernel and driver with DMA-BUF; up to 2.22.3 NCCL may not detect a
-    loaded nvidia-peermem: upgrade to 2.23.4.
+    Do: load nvidia-peermem on that host, or use a kernel and driver with DMA-BUF.
     Sources: nccl#1537, nccl#1676, nccl#1939; nccl: src/graph/topo.cc.
     """
     disabled = gpu_direct.filter(pl.col("form").eq("hca") & pl.col("state").eq("Disabled") & pl.col("net").ne(SOCKET))

@@ -38,12 +38,13 @@ def fill_ranks(
         elif report.node is None:
             label = report.row.get("launcher_rank")
             report.rank = label if is_label_rank and label is not None else rank_of_source.get(report.row["source"])
-    raised = exception.filter(pl.col("rank").is_null(), pl.col("form") == "error").group_by("source").len()
-    once = set(raised.filter(pl.col("len") == 1)["source"])  # several processes may print the same
+    unnamed = exception.filter(pl.col("rank").is_null()).group_by("source", "message").len()
+    printed = {(source, message): count for source, message, count in unnamed.iter_rows()}
     for source, ranks in _ranks_of_errors(reports).items():
-        unnamed = [report for report in reports if report.row["source"] == source and _is_unnamed_exception(report)]
-        if len(ranks) == len(unnamed) == 1 and source in once:
-            unnamed[0].rank = ranks.pop()
+        found = [report for report in reports if report.row["source"] == source and _is_unnamed_exception(report)]
+        # Several processes may print the same, of which one report is left.
+        if len(ranks) == len(found) == 1 and printed.get((source, found[0].message), 1) == 1:
+            found[0].rank = ranks.pop()
 
 
 def _ranks_of_errors(reports: Iterable[ExitReport]) -> dict[int, set[int]]:

@@ -27,7 +27,7 @@ def find_transport_failure(job: Job) -> Explanation | None:
         peers = [] if is_local else list(dict.fromkeys(str(event.peer) for event in failures if event.peer))
         named = ", ".join(peers[:MOST_PEERS])
         cause = "a rank reports a fault of its own" if is_local else f"connections{f' to {named}' * bool(peers)} failed"
-        reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"
+        reason = f"{cause}; these logs contain no calls of NCCL, so they do not show which call it stopped"
         of_peers = [f"collect the logs and the output of the processes at {named}"] * bool(peers)
         diagnosis = undecided(reason, of_peers + COLLECT_CALLS)
     elif job.absent and not local_faults:

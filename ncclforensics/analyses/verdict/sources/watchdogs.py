@@ -229,7 +229,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         diagnosis.call = {"name": _operation_name(joined["operation"])}
     if silent_ranks:
         diagnosis.suspects = sorted(silent)
-        diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out"]
+        further = "" if job.is_size_stated or members else ", and of all further ranks, whose number is not known"
+        diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out{further}"]
     elif is_weak and (members or not silent):
         diagnosis.collect = ["collect stderr of every rank"]
     return diagnosis
