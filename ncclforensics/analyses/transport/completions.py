@@ -86,7 +86,8 @@ def completion_error(
         gid=text_of("local_gid"),
         link=pl.when(text_of("local_gid").is_not_null())
         .then(pl.lit(ROCE))
-        .when(text_of("request").is_not_null() | text_of("form").is_in(WITH_GIDS))
+        # The name of the device ends the line: without it the GIDs before it may be cut off, too.
+        .when((text_of("request").is_not_null() | text_of("form").is_in(WITH_GIDS)) & text_of("hca").is_not_null())
         .then(pl.lit(INFINIBAND)),
         moment=pl.when(printed_time.dt.year() > NO_YEAR).then(printed_time),
         source="source",

@@ -297,10 +297,11 @@ def _single_call_text(fingerprint: pl.DataFrame) -> str:
     """Format the only call of messages that name one rank, or that are cut before the second."""
     named = fingerprint.drop_nulls("reporting_rank").unique("reporting_rank", maintain_order=True)
     calls = [
-        f"rank {rank} called {operation}" for rank, operation in named.select("reporting_rank", "operation").rows()
+        f"rank {rank} called {operation or f'its collective number {number}'}"
+        for rank, operation, number in named.select("reporting_rank", "operation", "sequence").rows()
     ]
-    if not calls:
-        return "the lines that are here do not name the operations"
+    if named["operation"].null_count() == named.height:
+        return "; ".join([*calls, "the lines that are here do not name the operations"])
     return "; ".join([*calls, "the messages show no other call"])
 
 
@@ -310,6 +311,8 @@ def _difference_text(fingerprint: pl.DataFrame, *, is_open: bool) -> str:
         pl.concat([fingerprint[name].cast(pl.String), fingerprint[f"other_{name}"].cast(pl.String)]).drop_nulls()
         for name in ("operation", "shape", "dtypes")
     )
+    if operations.is_empty():
+        return "collectives that differ"
     if operations.n_unique() != 1:
         return "different operations" if is_open else "another operation than the others"
     if shapes.n_unique() > 1:
