@@ -57,7 +57,7 @@ ANSWERED = {
             "See stack trace above for root cause issue.\n"
         ),
         "stated-failure",
-        "info",
+        "warning",
         "vLLM shuts down because a worker",
     ),
     "engine-with-its-rank": (

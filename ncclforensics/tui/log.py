@@ -30,6 +30,7 @@ class Log(SearchedLines):
 
     NAME = "log"
     BINDINGS: ClassVar[list[BindingType]] = [
+        *SearchedLines.BINDINGS,
         Binding(
             "f",
             "filter",

@@ -99,6 +99,7 @@ class Merged(SearchedLines):
     NAME = "merged"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "order", "Order", tooltip="Order by time, or by position in the program"),
+        *SearchedLines.BINDINGS,
         Binding(
             "f",
             "filter",

@@ -221,7 +221,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
     is_weak = not is_complete or (guid not in WORLD and not members)
     verdict, doubt = Kind.STUCK_TOGETHER, Doubt.SILENT_MEMBER if is_weak else Doubt.SECOND_HAND
-    if silent_ranks and len(silent) > len(reporting_ranks) + len(alike):  # too few speak for all
+    absent = max(unheard, len(silent) if silent_ranks else 0)
+    if absent > len(reporting_ranks) + len(alike):  # too few speak for all
         verdict, doubt = Kind.UNDECIDABLE, Doubt.OPEN
     diagnosis = _diagnose(job, verdict, reason, [doubt], [*rows, *alike], [])
     diagnosis.add_evidence("desync report", joined["lines"][:1])
