@@ -311,10 +311,9 @@ def _difference_text(fingerprint: pl.DataFrame, *, is_open: bool) -> str:
         pl.concat([fingerprint[name].cast(pl.String), fingerprint[f"other_{name}"].cast(pl.String)]).drop_nulls()
         for name in ("operation", "shape", "dtypes")
     )
-    if operations.is_empty():
-        return "collectives that differ"
     if operations.n_unique() != 1:
-        return "different operations" if is_open else "another operation than the others"
+        different = "different operations" if operations.len() else "collectives that differ"
+        return different if is_open or operations.is_empty() else "another operation than the others"
     if shapes.n_unique() > 1:
         return f"{operations[0]} with {'different shapes' if is_open else 'another shape than the others'}"
     if dtypes.n_unique() > 1:
