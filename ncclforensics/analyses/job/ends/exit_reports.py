@@ -215,7 +215,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
     """
     rows = elastic_failure.sort("pos").to_dicts()
     ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
-    told_to_end = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
+    signalled_agents = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
     sources_with_table = {row["source"] for row in rows if row["form"] in ("exit_code", "first_entry")}
     recorded = exception.filter(form="recorded").sort("pos").to_dicts()
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
@@ -240,7 +240,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
                 "follows": row["pid"] in ended_pids or is_later,
             }
             is_first = below_root_cause.get(row["source"], False) and row["pid"] not in ended_pids
-            entry["is_unasked"] = is_first and bool(ended_pids) and row["source"] not in told_to_end
+            entry["is_unasked"] = is_first and bool(ended_pids) and row["source"] not in signalled_agents
         elif row["form"] == "first_entry":
             entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": row["pid"] in ended_pids}
         elif row["form"] == "recorded" and "rank" in block:

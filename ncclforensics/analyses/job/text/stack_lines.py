@@ -116,7 +116,7 @@ def stack_event(
         _rows(faulthandler_thread.filter(~is_native), _HEAD, tool=handler, **named),
         _rows(faulthandler_thread.filter(is_native), _END),
         _rows(faulthandler_frame.filter(~is_native), _FRAME, **code),
-        _rows(faulthandler_timeout, _PROCESS),  # a timer, which shows no standstill
+        _rows(faulthandler_timeout, _PROCESS),  # a timer: it goes off in running jobs, too
         _rows(debugger_process, kind_of_pid, tool=debugger, pid="pid"),
         _rows(debugger_thread, _HEAD, tool=debugger, thread=pl.col("tid").cast(pl.String), name=named["name"]),
         # Without a line of a thread above it, a first frame begins one.
