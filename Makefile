@@ -83,7 +83,8 @@ outside: SET := $(shell mktemp -d)
 outside: $(VENV)/installed-dev
 	$(BIN)/python -m benchmark.outside $(SOURCES) $(SET)/cases
 	$(BIN)/python -m benchmark.adapters.ncclforensics_cli $(SET)/cases $(SET)/ours.json
-	$(BIN)/python -m benchmark.score $(SET)/cases $(SET)/ours.json benchmark/answers/outside/*.json \
+	$(BIN)/python -m benchmark.adapters.grep_baseline $(SET)/cases $(SET)/grep.json
+	$(BIN)/python -m benchmark.score $(SET)/cases $(SET)/ours.json benchmark/answers/outside/*.json $(SET)/grep.json \
 		--page benchmark/OUTSIDE.md
 	rm -r $(SET)
 
