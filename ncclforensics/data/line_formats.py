@@ -73,7 +73,7 @@ LINE_FORMATS = {
     # Stacks of all threads of a process, as debuggers print them.
     "gdb": LineFormat(
         "stackdumps gdb collected",
-        "debugger_thread debugger_first",
+        "debugger_thread debugger_listed debugger_first",
         "stacks",
         STACK,
         CODE_COLUMNS=(("debugger_first", "file"), ("debugger_frame", "file")),

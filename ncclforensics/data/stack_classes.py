@@ -144,6 +144,7 @@ PLACES = (
     _place("elastic/multiprocessing/errors/", "record_exception _write_error_file", TEARDOWN, "records an exception"),
     _place("subprocess.py", "", CHILD, "waits for a program that it started", is_general=True),
     _place("multiprocessing/popen_fork.py", "poll wait", CHILD, "waits for a process that it started", is_general=True),
+    _place("jax/_src/array.py", "_value block_until_ready", GPU, "waits for the value of an array"),
     _place("importlib._bootstrap", "", IMPORT, "modules on a file system that all hosts read at once", is_general=True),
     _place(
         "threading.py",
@@ -212,6 +213,10 @@ NATIVE = (
     ("wait4", CHILD, "waits for a process that it started"),
     ("waitpid", CHILD, "waits for a process that it started"),
 )
+
+# Functions in which a thread waits for a lock of its own process, and the library whose lock it is.
+LOCK_FUNCTIONS = ("pthread_mutex_lock", "pthread_rwlock_", "lll_lock_wait", "futex_wait")
+DRIVER = "libcuda"
 
 NATIVE_MEANS = (SLEEP,)  # how a function waits, not what it waits for: a call further out says more
 
@@ -282,6 +287,21 @@ def system_call(function: str) -> str:
     ('read', 'pthread_cond_wait', 'c10d::Work::wait')
     """
     return function.removeprefix("__GI_").lstrip("_").removeprefix("libc_") if function.startswith("__") else function
+
+
+def is_of_driver_lock(frames: Iterable[tuple[str, str]]) -> bool:
+    """Whether a stack, given as functions and their libraries from the deepest on, waits for a lock of the CUDA driver.
+
+    >>> is_of_driver_lock([("__lll_lock_wait", "/lib/libc.so.6"), ("??", "/lib/libcuda.so.1"), ("ncclGroupEnd", "")])
+    True
+    """
+    is_lock = False
+    for function, library in frames:
+        if system_call(function).startswith(LOCK_FUNCTIONS):
+            is_lock = True
+        else:
+            return is_lock and (function.startswith(DRIVER) or library.rpartition("/")[2].startswith(DRIVER))
+    return False
 
 
 def is_c_library(file: str) -> bool:

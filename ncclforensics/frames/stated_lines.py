@@ -27,6 +27,7 @@ STATED_LINE = {
 }
 HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a line, the nearest to it first
 PIDS = ("pid", "launcher_pid")
+WORKERS = ("worker", "launcher_process")
 RANKS = ("global_rank", "launcher_rank")
 SUBJECTS = ("subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service")
 
@@ -58,7 +59,7 @@ def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
         host=_first(rows, HOSTS, pl.String()).cast(pl.Categorical()),
         pid=_first(rows, PIDS, pl.Int32()),
         rank=_first(rows, RANKS, pl.Int32()),
-        worker=_first(rows, ("worker",), pl.String()),
+        worker=_first(rows, WORKERS, pl.String()),
         frame=pl.lit(name),
         form=form,
         kind=of_form({form: str(meaning.kind) for form, meaning in answered.items()}),

@@ -258,8 +258,9 @@ def _processes_of(run: Frames, rank_ids: Collection[int]) -> list[Row]:
 
 
 def _host_of(process: Row) -> str:
-    owner = f"process {process['pid']}" if process["rank"] is None else f"rank {process['rank']}"
-    return f"the host of {owner}"
+    if process["rank"] is not None:
+        return f"the host of rank {process['rank']}"
+    return "its host" if process["pid"] is None else f"the host of process {process['pid']}"
 
 
 def _of_ended(processes: list[Row], where: str, answer: Answer, run: Frames) -> list[Command]:

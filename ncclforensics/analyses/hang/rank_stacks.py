@@ -16,6 +16,7 @@ RANK_STACK = {
     "job": pl.Int32(),
     "rank_id": pl.Int32(),
     "kind": pl.String(),  # class of its main thread (data/stack_classes.py)
+    "is_locked": pl.Boolean(),  # it waits for a lock of the CUDA driver
     "call": pl.String(),  # the function of a library that its own code called
     "function": pl.String(),
     "file": pl.String(),
@@ -39,6 +40,7 @@ class RankStack(NamedTuple):
     """Where a rank stands: a row of `rank_stack`, or of `unranked_stack` for a process of which no rank is known."""
 
     kind: str
+    is_locked: bool
     call: str | None
     function: str
     file: str | None

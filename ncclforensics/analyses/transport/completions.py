@@ -64,6 +64,7 @@ UNANSWERED_TRANSFER = {
 def completion_error(
     failure: pl.DataFrame,
     ucx_error: pl.DataFrame,
+    ucx_transfer: pl.DataFrame,
     failover: pl.DataFrame,
     milestone: pl.DataFrame,
     net_devices: pl.DataFrame,
@@ -94,15 +95,21 @@ def completion_error(
         line="line",
         pos="pos",
     )
+    # UCX prints the transfer below the error of the same process.
+    of_process = ["source", "ucx_host", "process"]
+    lid = ucx_transfer.select(*of_process, "pos", peer=pl.format("LID {}", "remote_lid")).sort("pos")
+    ucx_error = ucx_error.sort("pos").join_asof(
+        lid, on="pos", by=of_process, strategy="forward", check_sortedness=False
+    )
     of_ucx = ucx_error.select(  # UCX reports only "Transport retry count exceeded"
         host=text_of("ucx_host").cast(pl.Categorical()),
         pid=pl.col("process").cast(pl.Int32),
         status=pl.lit(RETRY_EXCEEDED, pl.Int64),
         vendor_error=pl.lit(None, pl.Int64),
         hca=text_of("device"),
-        peer=pl.lit(None, pl.String),
+        peer="peer",
         gid=pl.lit(None, pl.String),
-        link=pl.lit(None, pl.String),
+        link=text_of("link").replace({"IB": INFINIBAND}),
         moment=pl.lit(None, pl.Datetime("us")),
         source="source",
         line="line",

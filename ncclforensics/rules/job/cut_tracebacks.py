@@ -46,7 +46,7 @@ def app_traceback_cut(
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
     if raised.height or any(frame.height for frame in of_errors) or (verdict["verdict"] == "no-hang").any():
         return
-    named = ["source", "line", "pos", "launcher_pid"]
+    named = ["source", "line", "pos", "launcher_pid", "launcher_process"]
     frames = traceback_frame.select(
         *named, "file", "numbered", rank=pl.coalesce("rank", "launcher_rank"), call=text_of("frame_function")
     )
@@ -60,8 +60,9 @@ def app_traceback_cut(
         headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
         workers = sorted(set(headings["raising_worker"].cast(pl.String).drop_nulls()))
         rank, pid = row["rank"], row["launcher_pid"]
+        name = f" ({row['launcher_process']})" if row["launcher_process"] else ""
         process = some_of(workers, MOST_WORKERS) or (
-            ranks_text([rank]) if rank is not None else f"process {pid}" if pid is not None else "a process"
+            ranks_text([rank]) if rank is not None else f"process {pid}{name}" if pid is not None else "a process"
         )
         number = f":{row['numbered']}" if row["numbered"] is not None else ""
         file = f" ({str(row['file']).rsplit('/', 1)[-1]}{number})" if row["file"] else ""

@@ -362,7 +362,7 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
 
 def _place(row: Row) -> dict[str, Any]:
     """Return the fields of a report that the traceback and the tag of an error show."""
-    worker = row["task"] or row["worker"] or ""
+    worker = row["task"] or row["worker"] or row["launcher_process"] or ""
     tagged_host = row["launcher_node"] if row["launcher_pid"] else None
     pid, host = (row["task_pid"], row["task_host"]) if row["task_pid"] else (row["launcher_pid"], tagged_host)
     return {"place": row["place"] or "", "worker": worker, "pid": pid, "node": host}

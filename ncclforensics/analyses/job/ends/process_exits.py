@@ -172,7 +172,7 @@ def process_exit(
     nranks = max(communicator_lifetime["nranks"].drop_nulls(), default=None)
     finder = ProcessFinder(rank, process, has_agents=elastic_failure.height > 0, nranks=nranks)
     if process.is_empty():
-        torch_ranks.fill_ranks(reports, torch_source, exception, has_agents=elastic_failure.height > 0)
+        reports = torch_ranks.with_ranks(reports, torch_source, exception, has_agents=elastic_failure.height > 0)
     for report in reports:
         report.owner = finder.owner(report)
         if report.reporter == KERNEL:  # the kernel log has all programs of the host, and earlier days

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import PYTHON_ERROR, RAISED, TORCHRUN, ExitReport
 
 
-def fill_ranks(
-    reports: Iterable[ExitReport], torch_source: pl.DataFrame, exception: pl.DataFrame, *, has_agents: bool
-) -> None:
+def with_ranks(
+    reports: list[ExitReport], torch_source: pl.DataFrame, exception: pl.DataFrame, *, has_agents: bool
+) -> list[ExitReport]:
     """Set the ranks of reports: from the file of a rank, from torchrun's table of pids, from srun's task numbers.
 
     A launcher's task number is a rank where its label in front of lines equals the rank that PyTorch prints there. The
-    only exception in the output of a torchrun is of the only process that it found to have ended with an error.
+    only exception in the output of a torchrun, if it stands there as often as torchrun found processes to have ended
+    with an error, is of each of them.
     """
     rank_of_source = dict(torch_source.select("source", "rank").drop_nulls().iter_rows())
     labels = exception.drop_nulls(["rank", "launcher_rank"])
     is_label_rank = not labels.is_empty() and labels.select((pl.col("rank") == pl.col("launcher_rank")).all()).item()
-    reports = list(reports)
     ranks_of_pid: dict[int, dict[str, int]] = defaultdict(dict)  # pid -> node -> rank
     for report in reports:
         if report.rank is not None and report.pid is not None:
@@ -40,11 +41,14 @@ def fill_ranks(
             report.rank = label if is_label_rank and label is not None else rank_of_source.get(report.row["source"])
     unnamed = exception.filter(pl.col("rank").is_null()).group_by("source", "message").len()
     printed = {(source, message): count for source, message, count in unnamed.iter_rows()}
+    others: list[ExitReport] = []
     for source, ranks in _ranks_of_errors(reports).items():
         found = [report for report in reports if report.row["source"] == source and _is_unnamed_exception(report)]
-        # Several processes may print the same, of which one report is left.
-        if len(ranks) == len(found) == 1 and printed.get((source, found[0].message), 1) == 1:
-            found[0].rank = ranks.pop()
+        # Of several processes that print the same one report is left.
+        if len(found) == 1 and printed.get((source, found[0].message), 1) == len(ranks):
+            found[0].rank, *more = sorted(ranks)
+            others += [replace(found[0], rank=rank) for rank in more]
+    return reports + others
 
 
 def _ranks_of_errors(reports: Iterable[ExitReport]) -> dict[int, set[int]]:

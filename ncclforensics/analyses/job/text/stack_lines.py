@@ -34,6 +34,7 @@ STACK_FRAME = {
     "function": pl.String(),
     "file": pl.String(),  # null for a function of C
     "number": pl.Int32(),  # line in that file
+    "library": pl.String(),  # of a function of C
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -65,6 +66,7 @@ STACK_EVENT = {
     "function": pl.String(),
     "file": pl.String(),
     "number": pl.Int32(),
+    "library": pl.String(),
     "pid": pl.Int32(),
     "rank": pl.Int32(),
     "host": pl.String(),
@@ -79,7 +81,9 @@ MAIN_THREAD = "MainThread"  # as Python names it; a process has one
 _MAIN_FUNCTIONS = ("<module>", "_start", "__libc_start_main", "__libc_start_call_main")
 
 
-@analysis(STACK_EVENT, of=("pyspy_thread", "faulthandler_thread", "debugger_thread", "debugger_first"))
+@analysis(
+    STACK_EVENT, of=("pyspy_thread", "faulthandler_thread", "debugger_thread", "debugger_first", "debugger_listed")
+)
 def stack_event(
     pyspy_process: pl.DataFrame,
     pyspy_thread: pl.DataFrame,
@@ -89,6 +93,7 @@ def stack_event(
     faulthandler_timeout: pl.DataFrame,
     debugger_process: pl.DataFrame,
     debugger_thread: pl.DataFrame,
+    debugger_listed: pl.DataFrame,
     debugger_first: pl.DataFrame,
     debugger_frame: pl.DataFrame,
     debugger_python: pl.DataFrame,
@@ -101,9 +106,15 @@ def stack_event(
     form = text_of("form")
     is_native = form == "native"
     code = {"function": text_of("function").fill_null("?"), "file": text_of("file"), "number": pl.col("numbered")}
+    of_c = code | {"library": text_of("library")}
     named = {"thread": text_of("thread"), "name": text_of("thread_name")}
+    # Above backtraces the list says nothing that these do not say better.
+    listed = debugger_listed.join(debugger_first, on="source", how="anti")
+    is_other = form.is_in(["other", "other_wrapped"])
+    listed_name = pl.when(is_other).then(named["name"]).otherwise(pl.lit(MAIN_THREAD))
     py_spy, handler = pl.lit("py-spy"), pl.lit("faulthandler")
     debugger = pl.when(form == "elfutils").then(pl.lit("eu-stack")).otherwise(pl.lit("gdb"))
+    number = pl.col("tid").cast(pl.String)
     kind_of_pid = pl.when(form == "detached").then(pl.lit(_LATE_PROCESS)).otherwise(pl.lit(_PROCESS))
     of_debugger = debugger_python.filter(form == "begin").select("source").unique()
     python_function = {"function": text_of("frame_function")}
@@ -112,16 +123,18 @@ def stack_event(
         _rows(pyspy_process.filter(pl.col("pid").is_not_null()), _PROCESS, tool=py_spy, pid="pid", rank="engine_rank"),
         _rows(pyspy_process.filter(pl.col("parent").is_not_null()), _PARENT, pid="parent"),
         _rows(pyspy_thread, _HEAD, tool=py_spy, **named, state=text_of("state")),
-        _rows(pyspy_frame, _FRAME, **code),
+        _rows(pyspy_frame, _FRAME, **of_c),
         _rows(faulthandler_thread.filter(~is_native), _HEAD, tool=handler, **named),
         _rows(faulthandler_thread.filter(is_native), _END),
         _rows(faulthandler_frame.filter(~is_native), _FRAME, **code),
         _rows(faulthandler_timeout, _PROCESS),  # a timer: it goes off in running jobs, too
         _rows(debugger_process, kind_of_pid, tool=debugger, pid="pid"),
-        _rows(debugger_thread, _HEAD, tool=debugger, thread=pl.col("tid").cast(pl.String), name=named["name"]),
+        _rows(debugger_thread, _HEAD, tool=debugger, thread=number, name=named["name"]),
+        _rows(listed, _HEAD, tool=pl.lit("gdb"), thread=number, name=listed_name),
+        _rows(listed, _FRAME, function=text_of("running")),
         # Without a line of a thread above it, a first frame begins one.
         _rows(debugger_first, _BEGIN, tool=debugger, thread=pl.concat_str(pl.lit("line "), "line")),
-        _rows(pl.concat([debugger_first, debugger_frame.select(debugger_first.columns)]), _FRAME, **code),
+        _rows(pl.concat([debugger_first, debugger_frame.select(debugger_first.columns)]), _FRAME, **of_c),
         _rows(traceback_frame.join(of_debugger, on="source", how="semi"), _FRAME, **(code | python_function)),
         _rows(stack_heading, _HEADING, rank="rank", pid="pid", host=heading_host),
         _rows(stack_watchdog, _WATCHDOG, pid="pid"),

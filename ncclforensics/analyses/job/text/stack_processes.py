@@ -23,6 +23,7 @@ from ncclforensics.data.stack_classes import (
     Place,
     is_c_library,
     is_library,
+    is_of_driver_lock,
     native_kind,
     place_of,
     short_name,
@@ -42,6 +43,7 @@ STACK_PROCESS = {
     "pid": pl.Int32(),
     "is_helper": pl.Boolean(),  # no rank: a launcher, or a worker that a rank started
     "kind": pl.String(),  # class of its main thread; null where that has no frames
+    "is_locked": pl.Boolean(),  # it waits for a lock of the CUDA driver
     "call": pl.String(),  # the function of a library that it called
     "function": pl.String(),  # of the user's own code, the deepest; of a library where there is none
     "file": pl.String(),
@@ -53,6 +55,8 @@ STACK_PROCESS = {
     "source": pl.Int32(),
     "line": pl.Int32(),  # of the frame that `file` and `number` are of
 }
+
+FIRST_PROCESS = 1  # of a system, and so of each container
 
 # A forked process has the frames of its parent below its own; this one is where its own begin.
 _FORKED = Place("multiprocessing/popen_fork.py", frozenset({"_launch"}), PYTHON, "")
@@ -90,6 +94,7 @@ def stack_process(
                 "rank": dump["printed_rank"],
             }
         )
+    _separate_containers(rows, stack_thread)
     _mark_children(rows)
     _fill_ranks(rows, dict(source.select("source", "hint").drop_nulls().iter_rows()))
     _number_by_pid(rows)
@@ -134,6 +139,7 @@ def _position(frames: list[Row]) -> Row:
         own = {**own, "function": system_call(own["function"] or ""), "file": None, "number": None}
     return {
         "kind": kind,
+        "is_locked": is_of_driver_lock((frame["function"] or "", frame["library"] or "") for frame in frames),
         "call": call,
         **{name: own[name] for name in ("function", "file", "number", "line")},
         "frames": "\n".join(texts),
@@ -170,6 +176,25 @@ def _number_by_pid(rows: list[Row]) -> None:
     for row in started:
         if not row["is_helper"]:
             row["rank"] = order.index(row["pid"])
+
+
+def _separate_containers(rows: list[Row], stack_thread: pl.DataFrame) -> None:
+    """Take the process id from dumps of the first processes of containers, but for those that share another thread.
+
+    Each container numbers its processes from 1, so that the number tells neither two of them nor two moments apart.
+    """
+    others = stack_thread.filter(~pl.col("is_main")).group_by("dump").agg("thread")
+    threads = {dump: set(numbers) for dump, numbers in others.iter_rows()}
+    earlier: list[Row] = []
+    for row in rows:
+        if row["pid"] == FIRST_PROCESS and row["rank"] is None and row["host"] is None:
+            own = threads.get(row["dump"], set())
+            same = next((other for other in earlier if own & threads.get(other["dump"], set())), row)
+            row["first_dump"] = same["first_dump"] if same is not row else row["dump"]
+            earlier.append(row)
+    if len({row["first_dump"] for row in earlier}) > 1:
+        for row in earlier:
+            row["pid"] = None
 
 
 def _separate_hosts(rows: list[Row], paths: dict[int, str]) -> None:

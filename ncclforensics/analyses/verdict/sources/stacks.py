@@ -35,6 +35,7 @@ from ncclforensics.data.stack_classes import (
 from ncclforensics.data.variables import stacks_of
 
 SHOWN = 3  # places in a text
+DRIVER_LOCK = "it waits for a lock of the CUDA driver, which another thread of its process holds"
 LONGEST_LIST = 24  # characters of a list of ranks
 COLLECT_RECORDER = "collect the Flight Recorder dumps of all ranks: they show which call each rank made last"
 COLLECT_AGAIN = "take the stacks of all ranks again in a minute: a rank that stands at the same line does not move"
@@ -44,7 +45,7 @@ def place_text(row: RankStack) -> str:
     """Return where a stack stands: `load_batch, dataset.py:212 (data loader)`."""
     if row.call and (row.kind in (COLLECTIVE, BACKWARD, GPU) or row.call in MEETINGS):
         return f"{row.call} called from {_file_text(row)}"
-    kind = "" if row.kind == PYTHON else f" ({row.kind})"
+    kind = f" ({DRIVER_LOCK})" if row.is_locked else "" if row.kind == PYTHON else f" ({row.kind})"
     place = f", {_file_text(row)}" if row.file else ""
     return f"{short_name(row.function)}{place}{kind}"
 
