@@ -44,18 +44,15 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
             for (shape, pattern), has_prefix in zip(dialect.untagged_prefixes, hits, strict=True)
             if has_prefix.any()
         ]
-        # Most files have no prefix at all; counting the signatures of all formats would take most of the time.
-        is_doubtful = any(shape.priority < 0 for shape, _, _ in tried)
-        embedded_formats = dialect.formats_near(sample["text"])[0] if is_doubtful else []
-        without_prefix = sum(embedded.count_in(sample["text"]) for embedded in embedded_formats)
         likely: list[tuple[bool, float, Pattern]] = []
         for shape, pattern, has_prefix in tried:
             share = max(_share(has_prefix.filter(sample["part"] == number)) for number in range(len(parts)))
             of_nccl = _share(has_prefix.filter(is_nccl))
-            if embedded_formats and shape.priority < 0:
+            if shape.priority < 0:
                 suffixes = strip_prefixes(sample.filter(has_prefix), dialect, [pattern])["text"]
-                revealed = sum(embedded.count_in(suffixes) for embedded in embedded_formats)
-                of_nccl = max(of_nccl, revealed / (revealed + without_prefix or 1))
+                formats = dialect.formats_near(suffixes)[0]
+                revealed, bare = (sum(fmt.count_in(text) for fmt in formats) for text in (suffixes, sample["text"]))
+                of_nccl = max(of_nccl, revealed / (revealed + bare or 1))
             if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                 likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
         found = max(likely, key=itemgetter(0, 1))[2] if likely else learn_tag(sample["text"], certain)

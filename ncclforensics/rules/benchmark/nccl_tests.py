@@ -30,6 +30,7 @@ RESULT_CATEGORIES = {
     "invalid usage": Category.APPLICATION_ERROR,
 }
 REMOTE_ERROR = "remote process exited"
+LEAST_OF_A_COPY = 0.1  # GB/s; of two ranks that are so fast busbw is printed as 0.05 or more
 AFTER_FAILURE = "run again with NCCL_DEBUG=WARN at least, which prints why the call failed"
 
 
@@ -67,19 +68,22 @@ def bench_wrong_results(
 
 
 @rule(Category.BENCHMARK_WRONG, Severity.WARNING, of=("benchmark",))
-def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterator[Finding]:
-    """Every process printed its own table: the test was built or started without MPI.
+def bench_not_mpi(benchmark: pl.DataFrame, measurement: pl.DataFrame, test_device: pl.DataFrame) -> Iterator[Finding]:
+    """Every process printed its own table, or one has a single rank: the test was built or started without MPI.
 
     Means: no table measures traffic between the processes. With one rank busbw is 0 and algbw is that of a copy within
     the GPU; with several GPUs in one process it is that of the node while the other copies run.
-    Not when: the tables were printed one after the other; several tests were meant to run at once on separate GPUs.
-    Do: build with MPI=1 MPI_HOME=...; start with mpirun or srun --mpi=pmix; the list of devices must show all ranks.
-    Sources: nccl-tests README (MPI=1).
+    Not when: the tables were printed one after the other; several tests were meant to run at once on separate GPUs; a
+    test of one rank was wanted.
+    Do: build with MPI=1 MPI_HOME=...; start with mpirun or srun --mpi=pmix; the list of devices must show all ranks. In
+    one process, -g is the number of GPUs.
+    Sources: nccl-tests README (MPI=1), doc/PERFORMANCE.md (the factors are 0 for one rank); nccl-tests#71, #249, #294.
     """
     runs = benchmark.filter((pl.col("listed_devices") > 0) & (pl.col("parameters") != "")).sort("source", "line")
     ends_later = pl.col("last_line").cum_max().shift() > pl.col("line")  # an equal run that began before it
     begins_within = pl.col("line").shift(-1) < pl.col("last_line")
     is_copy = (ends_later.fill_null(value=False) | begins_within.fill_null(value=False)).over("source", "parameters")
+    beside_others: list[int] = []
     for source, rows in runs.filter(is_copy).group_by("source", maintain_order=True):
         copies = rows.to_dicts()
         if len(copies) < 2:
@@ -94,6 +98,18 @@ def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterato
             hosts=sorted({host for row in copies for host in row["hosts"]}),
             evidence=evidence_lines(starts, "rank 0"),
         )
+        beside_others.extend(rows["benchmark"])
+    speeds = measurement.group_by("benchmark").agg(pl.col("algbw").max(), pl.col("busbw").max())
+    of_one_rank = speeds.filter((pl.col("algbw") >= LEAST_OF_A_COPY) & (pl.col("busbw") == 0))["benchmark"].implode()
+    for row in benchmark.filter(pl.col("benchmark").is_in(of_one_rank)).sort("benchmark").to_dicts():
+        if row["benchmark"] not in beside_others:
+            yield Finding(
+                title=f"{called(row | {'nranks': 1})}: nothing crossed a link, and busbw is 0 at every size",
+                detail="what is measured is a copy within one GPU",
+                certainty="certain",
+                hosts=row["hosts"] or [],
+                evidence=evidence_lines(rows_of(measurement, row).tail(1), "busbw"),
+            )
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))

@@ -33,6 +33,7 @@ REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network fail
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 THREAD = [*OWNER, "tid"]
 SHUTTING_DOWN = "driver shutting down"  # the process was already exiting
+ACCEPTING = 8  # lines of a thread at most from a closed connection to the accept that fails with it
 REGISTERING = 4  # lines behind a CUDA error, fewer than which NCCL says that it registered no buffer
 
 FAILURE_EVENT = {
@@ -77,6 +78,7 @@ def failure_event(
     ending: pl.DataFrame,
     not_registered: pl.DataFrame,
     program_end: pl.DataFrame,
+    proxy_error: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every failure line that has a class, with the rank that printed it and the rank that it names."""
     owners = rank.group_by(OWNER).agg(
@@ -91,6 +93,7 @@ def failure_event(
         kind=text_of("form").replace_strict(classes, return_dtype=pl.String)
     )
     own_failures = _without_survived(own_failures, milestone, communicator)
+    own_failures = without_strangers(own_failures, proxy_error)
     own_failures = without_registration(without_collnet_setup(own_failures, collnet), not_registered)
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(
@@ -177,6 +180,16 @@ def _without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communica
         placed = placed.join_asof(later.sort("pos"), on="pos", by=THREAD, strategy="forward", check_sortedness=False)
     went_on = (pl.col("step") < pl.col("error_pos").fill_null(pl.col("step") + 1)).fill_null(False)
     return placed.filter(~went_on).drop("step", "error_pos")
+
+
+def without_strangers(failures: pl.DataFrame, proxy_error: pl.DataFrame) -> pl.DataFrame:
+    """Leave out connections lost while a thread accepted them: it goes on (src/proxy.cc, ncclProxyService)."""
+    accepts = proxy_error.filter(form="stranger").select(*THREAD, "pos", accept_pos="pos").sort("pos")
+    placed = failures.sort("pos").join_asof(
+        accepts, on="pos", by=THREAD, strategy="forward", tolerance=ACCEPTING, check_sortedness=False
+    )
+    is_stranger = text_of("form").is_in(["peer_closed", "transfer_failed"]) & pl.col("accept_pos").is_not_null()
+    return placed.filter(is_stranger.not_()).drop("accept_pos")
 
 
 def without_registration(failures: pl.DataFrame, not_registered: pl.DataFrame) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.failure_events import AFTER, CONTEXT, LOST
+from ncclforensics.analyses.job.ends.failure_events import AFTER, CONTEXT, LOST, without_strangers
 from ncclforensics.analyses.job.ends.program_ends import add_program_end
 from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.frames.columns import OWNER, no_rows, text_of
@@ -115,7 +115,7 @@ def nccl_warning(
     stated_line: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every line that NCCL or a plugin printed as a warning."""
-    frames = locals()
+    frames = locals() | {"failure": without_strangers(failure, proxy_error)}
     # XLA quotes NCCL's last warning in the same line, PyTorch in the next one.
     quotes_below = call_error.filter(form="last_error").select("source", line=pl.col("line") + 1).unique()
     quotes = pl.concat([quotes_below, call_error.select("source", "line")]).unique()
