@@ -372,3 +372,13 @@ def test_deepspeed_names_the_local_rank_of_a_process_in_its_command(option: str,
     found = {finding.rule: finding for finding in analyze([tmp_path]).findings}
 
     assert found["app-process-died"].title == f"{subject} was killed by SIGKILL"
+
+
+def test_a_line_of_a_traceback_behind_an_empty_last_error_is_no_warning(tmp_path: Path) -> None:
+    """Several processes write at once; the text of the last error was empty."""
+    (tmp_path / "job.log").write_text(
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+        "Last error:\n\n    return pg.recv([tensor], group_src_rank, tag)\n    return pg.recv([tensor], rank, tag)\n"
+    )
+
+    assert analyze(tmp_path / "job.log").run["nccl_warning"].is_empty()

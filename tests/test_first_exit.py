@@ -122,3 +122,21 @@ def test_lost_connections_to_one_port_accuse_no_whole_host(tmp_path: Path) -> No
     answer = hang(tmp_path)
 
     assert (answer["verdict"], answer["culprits"]) == ("undecidable", [])
+
+
+ABORTED = (
+    "E1019 08:21:39.599000 3036 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -6)"
+    " local_rank: 0 (pid: 3042) of binary: /usr/bin/python\n"
+)
+
+
+@pytest.mark.parametrize(("crashes", "local_ranks"), [(1, [0, 0]), (2, [None, None, 0])])
+def test_a_crash_without_a_name_is_that_of_the_process_that_the_launcher_names(
+    crashes: int, local_ranks: list[int | None], tmp_path: Path
+) -> None:
+    """Not where several processes crashed, of which the launcher names the first."""
+    (tmp_path / "job.log").write_text("double free or corruption (!prev)\n" * crashes + ABORTED)
+
+    exits = analyze(tmp_path / "job.log").run["process_exit"]
+
+    assert exits["local_rank"].to_list() == local_ranks

@@ -30,6 +30,8 @@ def quoted_errors(matched: Sequence[Matched], unknown: pl.DataFrame, dialect: Di
     text = text.str.strip_chars_end(" ")
     lines = unknown.with_columns(text=text)
     is_text = (pl.col("text").str.strip_chars(FENCE) != "") & ~pl.col("text").str.contains(quotation.time_regex)
+    # Of a traceback, which another process printed in between: a warning begins without blanks.
+    lines = lines.filter(~pl.col("text").str.starts_with("  "))
     # An export may put the time of a message on a line of its own.
     after_time = lines.filter(~is_text).join(announcements, on=PLACE).select("form", "source", pl.col("line") + 1)
     announcements = pl.concat([announcements, after_time]).unique()

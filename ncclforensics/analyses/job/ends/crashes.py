@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import islice
 
@@ -60,15 +61,32 @@ def crash_reports(crash: pl.DataFrame, native_frame: pl.DataFrame) -> Iterator[E
             case "gpu" | "gpu_access" | "gpu_queue":
                 message = f"memory access fault, {row['message']}" if row["form"] == "gpu_access" else row["message"]
                 yield ExitReport(GPU_ERROR, row, ROCM, message=message, **process_fields)
-            case "heap":
-                yield ExitReport(
-                    SIGNAL,
-                    row,
-                    "the C library",
-                    signal=ABORT,
-                    message=row["message"] or "corrupted heap",
-                    **process_fields,
-                )
+            case "heap" | "terminate":
+                message = row["terminating"] or row["message"] or "corrupted heap"
+                yield ExitReport(SIGNAL, row, "the C library", signal=ABORT, message=message, **process_fields)
+
+
+def name_crashes(reports: list[ExitReport]) -> None:
+    """Give crashes without a process to the only process of their file that a launcher reports behind them.
+
+    Not those whose text stands there more than once: then several processes crashed, and the launcher names the first.
+    """
+    by_signal: dict[tuple[int, int | None], list[ExitReport]] = defaultdict(list)
+    for report in reports:
+        if report.how == SIGNAL:
+            by_signal[report.row["source"], report.signal].append(report)
+    for ends in by_signal.values():
+        named = [end for end in ends if _is_named(end)]
+        is_one = len({end.pid or (end.node, end.local_rank, end.child, end.rank) for end in named}) == 1
+        texts = Counter(end.message for end in ends if not _is_named(end))
+        for crash in ends if is_one else []:
+            if texts[crash.message] == 1 and crash.row["pos"] < named[0].row["pos"]:
+                crash.local_rank, crash.child, crash.rank = named[0].local_rank, named[0].child, named[0].rank
+                crash.node, crash.pid, crash.code = named[0].node, named[0].pid, named[0].code
+
+
+def _is_named(end: ExitReport) -> bool:
+    return any(name is not None for name in (end.rank, end.local_rank, end.child, end.pid))
 
 
 def _function_of_nccl(crash: Row, later: list[Row]) -> str:

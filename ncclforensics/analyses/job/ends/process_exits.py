@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.crashes import crash_reports
+from ncclforensics.analyses.job.ends.crashes import crash_reports, name_crashes
 from ncclforensics.analyses.job.ends.exit_reports import (
     KERNEL,
     OF_CONTAINER,
@@ -166,6 +166,7 @@ def process_exit(
     ]
     if not reports:
         return pl.DataFrame(schema=PROCESS_EXIT)
+    name_crashes(reports)
     finished = finished_processes(communicator_lifetime)
     timely = set(kernel_kill.filter("is_in_run").select("source", "line").iter_rows())
     is_one_host = rank["host"].drop_nulls().n_unique() == 1
