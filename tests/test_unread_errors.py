@@ -39,6 +39,30 @@ STACK = (
 )
 # Text -> rule, severity and a part of the title of the first finding.
 ANSWERED = {
+    "nccl-error-inside-an-assertion": (
+        "[E] rank 0: Assertion failed: Failed, NCCL error ../comm.cpp:90 'invalid usage (run with NCCL_DEBUG=WARN)'\n",
+        "error-returned-to-application",
+        "error",
+        "invalid usage",
+    ),
+    "nccl-error-before-its-launcher": (
+        (
+            "Failed, NCCL error plugin.cpp:295 'internal error'\n"
+            "Primary job  terminated normally, but 1 process returned\n"
+        ),
+        "read-nothing-of-nccl",
+        "warning",
+        "internal error",
+    ),
+    "argument-behind-an-abort": (
+        (
+            "node1:77:77 [0] argcheck.cc:39 NCCL WARN AllGather : invalid root 0 (root should be in the 0..-1 range)\n"
+            "node1:77:77 [0] NCCL INFO enqueue.cc:1342 -> 4\n"
+        ),
+        "call-argument-refused",
+        "error",
+        "NCCL refused an argument of AllGather",
+    ),
     "cause-behind-two-tags": (RAY_WORKER, "app-process-died", "warning", "process 41887 on 10.0.4.13: a worker died"),
     "fields-of-an-actor-behind-tabs": (
         (
@@ -179,6 +203,13 @@ ANSWERED = {
 }
 # Text -> severity, and parts of the title, the detail and the remedy of the only finding.
 STATED = {
+    "kernel": (
+        "HPL ERROR: CUDART Error: cudaMemcpyAsync(d, h, n) = 700 (an illegal memory access was encountered) on gpu46\n",
+        "warning",
+        "a kernel of a GPU failed: HPL ERROR",
+        "",
+        "compute-sanitizer",
+    ),
     "library": (
         "/opt/mpi/bin/mpirun: error while loading shared libraries: libpmix.so.2: cannot open shared object file\n",
         "warning",
@@ -261,6 +292,7 @@ SILENT = {
     "counts": "found 0 errors\nerrors: 0\nthis is not an error, but may impair performance\n",
     "warning": "2026-03-02 11:04:57 WARNING could not read the cache, which failed to load\n",
     "program": 'raise RuntimeError("failed")\nif error:\n',
+    "causes that may be": "potential root causes: (1) the process is killed by the OOM killer due to memory usage\n",
     "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }
 

@@ -62,6 +62,12 @@ TOPICS = {
         "find out which memory: nvidia-smi for that of the GPU; free -h, the limit of the cgroup and dmesg -T (OOM "
         "killer) for that of the host; df -h /dev/shm; ulimit -l for locked memory",
     ),
+    "kernel": Topic(
+        "cuda-error",
+        "a kernel of a GPU failed",
+        "the call that reports it is not the one that failed: run again with CUDA_LAUNCH_BLOCKING=1, or under "
+        "compute-sanitizer; read dmesg -T of its host for Xid: 13 and 31 are the program's, 48, 74, 94, 95 the GPU's",
+    ),
     "gpu": Topic(
         "cuda-error",
         "a GPU or its driver could not be used",

@@ -54,13 +54,16 @@ REFUSED_IN_CALL = {
 }
 
 
+ENDED = -1  # size of a communicator that NCCL freed
+
+
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("argument",), hang=True)
 def call_argument_refused(argument: pl.DataFrame, nccl_warning: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A call has an argument that NCCL refuses.
 
     Means: the program, or its framework, passes a root, a peer or a buffer that does not fit the communicator. The call
     is not made on this rank, and the other ranks wait in theirs. A communicator of 0 ranks was never created, or was
-    destroyed before.
+    destroyed before; one of -1 was aborted or destroyed (NCCL overwrites its size, commPoison of src/init.cc).
     Not when: the process asked for a communicator, which is a finding of its own; it went on: it made calls afterwards.
     Do: look at the call in the program (py-spy, a traceback): which communicator it uses, with which root or peer.
     Sources: nccl: src/misc/argcheck.cc (ArgsCheck, CudaPtrCheck, PtrCheck); nccl#963.
@@ -74,6 +77,8 @@ def call_argument_refused(argument: pl.DataFrame, nccl_warning: pl.DataFrame, ra
         detail = REFUSED_IN_CALL[str(form)].format(**first, limit=limit)
         if form == "root" and size == 0:
             detail += ": it was destroyed, or never created"
+        elif form == "root" and size == ENDED:
+            detail = "its communicator was aborted or destroyed before the call"
         yield group_finding(
             same, rank, f"NCCL refused an argument of {shown(call)} on {{processes}}", detail, "certain"
         )

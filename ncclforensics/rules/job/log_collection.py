@@ -86,7 +86,7 @@ def read_nothing_of_nccl(
     """
     timed_out = work.filter(pl.col("sequence").is_not_null())
     has_no_nccl_lines = process.is_empty() and failure.is_empty()
-    cited, severity = call_error, Severity.INFO
+    cited, severity, role = call_error, Severity.INFO, Role.CONTEXT
     if has_no_nccl_lines and not call_error.is_empty():
         title = "the application reports an NCCL error, and these logs have no NCCL lines"
         detail = "the first warning that NCCL prints on each rank shows what failed"
@@ -94,7 +94,8 @@ def read_nothing_of_nccl(
         unclear = call_error.filter(is_unclear)
         if not unclear.is_empty():
             result = unclear.select(text_of("error_text").str.split(" (").list.first()).item(0, 0)
-            title, cited, severity = f"{title}: {result}", unclear, Severity.WARNING
+            title, cited = f"{title}: {result}", unclear
+            severity, role = Severity.WARNING, Role.CONSEQUENCE
     elif has_no_nccl_lines and not timed_out.is_empty() and not (verdict["culprits"].list.len() > 0).any():
         title = "PyTorch's watchdogs timed out, and these logs have no NCCL lines"
         detail, cited = "only NCCL's lines show networks, connections and warnings", timed_out
@@ -104,7 +105,7 @@ def read_nothing_of_nccl(
     else:
         return
     yield Finding(
-        title, detail, "certain", severity=severity, role=Role.CONTEXT,
+        title, detail, "certain", severity=severity, role=role,
         evidence=evidence_lines(cited.select("source", "line"))[:MOST_CITED], remedy=COLLECT_CALLS[0],
     )  # fmt: skip
 
