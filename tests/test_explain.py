@@ -122,7 +122,7 @@ LINE_OF = {
 }
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize(
     ("kind", "number"),
     [

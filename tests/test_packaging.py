@@ -37,7 +37,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Where the repository itself is installed, a `.pth` in the folder of the libraries says so: it is not followed.
     (libraries / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", programs / "python", "install", "--quiet"]
-    done = tried([*pip, "--no-deps", "--no-index", "--ignore-installed", wheel], folder)
+    done = tried([*pip, "--no-deps", "--no-index", "--no-compile", "--ignore-installed", wheel], folder)
     assert done.returncode == 0, done.stderr
     return programs
 

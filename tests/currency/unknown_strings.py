@@ -110,7 +110,8 @@ def unknown_messages(
         literals = _literals()
         left = [text for text in wanted if text not in examples and not any(text in literal for literal in literals)]
     else:
-        left = [text for text in wanted if not re.search(_as_regex(text), examples, re.MULTILINE)]
+        lines = examples.split("\n")
+        left = [text for text in wanted if not _is_printed_in(text, lines)]
     known = _matching(left, prefixes)
     yield from (text for text in left if text not in known)
 
@@ -130,11 +131,12 @@ def stub(message: str, prefix: str = WARNING_PREFIX) -> Iterator[str]:
     yield f"    | _note {literal}MESSAGE -> FORM"
 
 
-def _as_regex(message: str) -> str:
-    """A regex of the lines that a format string prints, after a prefix."""
-    parts = CONVERSION.split(message.split("\n")[0])
-    literal = [re.escape(part) for part in parts[::2]]
-    return r"(?:^|NCCL [A-Z]+ |: )" + ".*?".join(literal) + r" *(?: \[Async thread\])?$"
+def _is_printed_in(message: str, lines: Iterable[str]) -> bool:
+    """Whether one of the lines is what a format string prints, after a prefix."""
+    parts = CONVERSION.split(message.split("\n")[0])[::2]
+    regex = re.compile(r"(?:^|NCCL [A-Z]+ |: )" + ".*?".join(map(re.escape, parts)) + r" *(?: \[Async thread\])?$")
+    longest = max(parts, key=len)
+    return any(longest in line and regex.search(line) for line in lines)
 
 
 def _literals() -> set[str]:
