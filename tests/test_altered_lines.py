@@ -25,7 +25,7 @@ Stated = set[tuple[str, str, str | None, int | None]]  # frame, form, host and p
 OTHER_TEXT = ["", "epoch 3: loss 1.93 acc 0.55", "", "", "saved the model", "Goodbye"]
 MOST_UNREAD = 0.02  # of the altered lines: their words also begin a line of another kind
 # Of shapes for lines of any text, nothing shows where one begins or ends.
-SAMPLES = sample([one for shape in SHAPES if shape.priority >= 0 for one in samples(shape)], 6)
+SAMPLES = sample([one for shape in SHAPES if shape.priority >= 0 for one in samples(shape)], 12)
 
 
 def front(text: str) -> Alteration:

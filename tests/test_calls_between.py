@@ -174,7 +174,7 @@ def damage_log(log: Path, damage: str, percent: int) -> None:
     log.write_bytes(b"".join([*lines[:place], *damaged[damage], *lines[place + 1 :]]))
 
 
-@examples(6)
+@examples(4)
 @given(run=damaged_runs())
 def test_counting_gives_the_verdict_of_a_full_read_whatever_stands_between_the_windows(
     run: tuple[Plan, int, str, int],
@@ -247,7 +247,7 @@ def test_lines_lost_between_the_windows_of_long_logs_accuse_no_rank(
     assert set(windows["hang"]["culprits"]) <= at_fault | set(whole["hang"]["culprits"])
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("version", ["2.21.5", "2.27.7", "2.30.7"])
 @pytest.mark.parametrize("lost", [9, 23, 200])
 def test_many_lines_lost_between_the_windows_of_long_logs_accuse_no_rank(
@@ -316,7 +316,7 @@ def with_ends_kept(paths: list[str], monkeypatch: pytest.MonkeyPatch, calls: int
     return build_report(run, rules=select_rules(everything=True))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.OTHER_COUNT, FaultKind.RECV_NEVER_POSTED])
 @pytest.mark.parametrize("layout", Layout)
 def test_a_full_read_keeps_the_calls_at_both_ends_of_each_process(
@@ -339,7 +339,7 @@ def test_a_full_read_keeps_the_calls_at_both_ends_of_each_process(
     assert calls[0].equals(calls[1])
 
 
-@examples(4)
+@examples(2)
 @given(plan=long_runs(), calls=st.integers(1000, 4000), are_joined=st.booleans())
 def test_keeping_the_ends_of_processes_gives_the_verdict_of_all_calls(plan: Plan, calls: int, are_joined: bool) -> None:
     """Also where one file holds the logs of all ranks, one behind the other: its ends are those of two of them."""

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tarfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from shlex import split
 
@@ -54,11 +55,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_run(page: str, files: None, capsys: pytest.CaptureFixture[str]) -> None:
-    commands = [command for command in documented(page) if command[0] not in NOT_RUN]
-    assert len(commands) > 10
-    for command in commands:
+def test_the_commands_of_the_pages_run(files: None, capsys: pytest.CaptureFixture[str]) -> None:
+    of_pages = [[tuple(command) for command in documented(page) if command[0] not in NOT_RUN] for page in PAGES]
+    assert all(len(commands) > 10 for commands in of_pages)
+    for command in dict.fromkeys(chain.from_iterable(of_pages)):
         if command[0] == "simulate":
             shutil.rmtree(command[command.index("-o") + 1], ignore_errors=True)
         local = [argument.removeprefix("/tmp/") for argument in command]

@@ -325,7 +325,7 @@ def test_distorted_real_logs_raise_no_error(corpus: Path, data: st.DataObject) -
 
 
 def test_the_counts_of_real_logs_sum_to_their_lines(corpus: Path) -> None:
-    logs = sample((path for path in (corpus / "nccl-logs").rglob("*") if path.is_file()), 6)
+    logs = sample((path for path in (corpus / "nccl-logs").rglob("*") if path.is_file()), 12)
     run = open_run(find(map(str, logs)), ReadPolicy(full=True))
     counted = dict(run.tally.select("source", pl.sum_horizontal(COUNTS)).rows())
 

@@ -14,7 +14,7 @@ import pytest
 from tests.budget import IS_FULL
 from tests.small_worlds import Answer, Logs, Loss, World, ask, worlds
 
-CALLS = {3: 4 if IS_FULL else 3, 4: 3 if IS_FULL else 2}
+CALLS = {3: 4 if IS_FULL else 2, 4: 3 if IS_FULL else 2}
 pytestmark = pytest.mark.xdist_group("small worlds")
 
 
