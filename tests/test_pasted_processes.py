@@ -57,6 +57,116 @@ GIVEN_UP = """\
 [node1:19546:0:19546] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)
 [node1:19546:0:19546] ib_mlx5_log.c:139  DCI QP 0xa9f wqe[0]: SEND s-e [rqpn 0xa66 rlid 703] [inl len 18]
 """
+RELAYED = (
+    "[rank0]:[E804 23:05:54.817424543 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 0] Received a "
+    "dump "
+    "signal due to a collective timeout from  rank 13 and we will try our best to dump the debug info. Last "
+    "enqueued NCCL "
+    "work: 1261, last completed NCCL work: 1259.This is most likely caused by incorrect usages of collectives\n"
+)
+BOUND = """\
+{tag}  File "/opt/vllm/pynccl.py", line 99, in __init__
+{tag}    self.comm = self.nccl.ncclCommInitRank(
+{tag}  File "/opt/vllm/pynccl_wrapper.py", line 277, in ncclCommInitRank
+{tag}    self.NCCL_CHECK(self._funcs["ncclCommInitRank"](comm))
+{tag}  File "/opt/vllm/pynccl_wrapper.py", line 256, in NCCL_CHECK
+{tag}    raise RuntimeError(f"NCCL error: {{error_str}}")
+"""
+TAG = "(RayWorkerWrapper pid=361) ERROR 04-25 05:15:31 [worker_base.py:620] "
+STUCK = (
+    "18:19:06.687 [rank2]:[F205 18:19:06.383067836 ProcessGroupNCCL.cpp:1614] [PG ID 17 PG GUID 137(DATA_PARALLEL) "
+    "Rank 2] "
+    "[PG ID 17 PG GUID 137(DATA_PARALLEL) Rank 2] Terminating the process after attempting to dump debug info, due to "
+    "ProcessGroupNCCL watchdog hang.\n"
+    "18:19:11.534 E0205 18:19:11.533000 4021 torch/distributed/elastic/multiprocessing/api.py:874] failed "
+    "(exitcode: -6) "
+    "local_rank: 1 (pid: 4087) of binary: /usr/bin/python\n"
+)
+WORKER_DIED = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. To troubleshoot the "
+    "problem, check the logs for the dead worker. RayTask ID: ffff Worker ID: 5ed9 Node ID: 7578 Worker IP address: "
+    "10.0.1.75 Worker port: 10230 Worker PID: 207 Worker exit type: SYSTEM_ERROR Worker exit detail: Worker "
+    "unexpectedly "
+    "exits with a connection error code 2. End of file. There are some potential root causes. (1) The process is "
+    "killed by "
+    "SIGKILL by OOM killer due to high memory usage. (2) ray stop --force is called. (3) The worker is crashed "
+    "unexpectedly "
+    "due to SIGSEGV or other unexpected errors.\n"
+)
+IN_ONE_LINE = (
+    "[E ProcessGroupNCCL.cpp:455] Some NCCL operations have failed or timed out. Due to the asynchronous nature of "
+    "CUDA "
+    "kernels, subsequent GPU operations might run on corrupted/incomplete data. [E ProcessGroupNCCL.cpp:460] To "
+    "avoid data "
+    "inconsistency, we are taking the entire process down. terminate called after throwing an instance of "
+    "'std::runtime_error' what(): NCCL error: remote process exited or there was a network error, NCCL version 2.14.3 "
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely. Last "
+    "error: "
+    "NET/IB : Got completion from peer 10.0.4.13<39138> with error 12, opcode 0, len 0, vendor err 129\n"
+)
+STARTS = "INFO 08-09 21:13:57 [parallel_state.py:1563] world_size=2 rank={0} local_rank={0} distributed_init_method=tcp://x\n"
+
+
+def test_a_rank_that_relays_a_time_out_is_not_the_one_that_timed_out(tmp_path: Path) -> None:
+    first = shown(read(tmp_path, RELAYED))
+
+    assert "Rank 13 timed out" in first
+    assert "first that of rank 13" in first
+
+
+def test_the_call_of_nccl_that_a_binding_made_is_named(tmp_path: Path) -> None:
+    whole = shown(read(tmp_path, BOUND.format(tag="") + "RuntimeError: NCCL error: unhandled system error\n"))
+    cut = shown(read(tmp_path, BOUND.format(tag=TAG)))
+
+    assert "ncclCommInitRank failed: unhandled system error" in whole
+    assert "The last call that is shown: ncclCommInitRank (pynccl_wrapper.py:277)" in cut
+
+
+def test_a_cut_traceback_below_a_warning_of_nccl_is_a_note(tmp_path: Path) -> None:
+    warning = "node1:7:9 [3] proxy.cc:1107 NCCL WARN Socket recv failed while polling for opId=0x7f2a781e1460\n"
+    warning += "node1:7:9 [3] NCCL INFO init.cc:915 -> 3\n"
+    report = read(tmp_path, warning + BOUND.format(tag=""))
+
+    assert report.findings[0].rule != "app-traceback-cut"
+
+
+def test_a_process_that_ends_because_its_watchdog_hangs_is_named(tmp_path: Path) -> None:
+    assert "the watchdog of rank 2 is stuck" in shown(read(tmp_path, STUCK))
+
+
+def test_causes_that_ray_only_lists_are_not_the_cause(tmp_path: Path) -> None:
+    wrapped = "\n".join(WORKER_DIED[start : start + 150] for start in range(0, len(WORKER_DIED), 150))
+    for text in (WORKER_DIED, wrapped):
+        first = shown(read(tmp_path, text))
+        assert "process 207 on 10.0.1.75" in first
+        assert "nvidia-smi" not in first
+
+
+def test_a_last_error_behind_two_records_in_one_line_is_read(tmp_path: Path) -> None:
+    assert "no answer over InfiniBand or RoCE from 10.0.4.13" in shown(read(tmp_path, IN_ONE_LINE))
+
+
+def test_a_worker_of_vllm_that_began_its_start_is_open_until_nccl_is_loaded(tmp_path: Path) -> None:
+    starts = STARTS.format(0) + STARTS.format(1)
+    loaded = "INFO 08-09 21:13:58 [pynccl.py:70] vLLM is using nccl==2.26.2\n"
+
+    assert "rank 0, rank 1 began the start of torch.distributed" in shown(read(tmp_path, starts))
+    assert "began the start" not in shown(read(tmp_path, starts + loaded))
+
+
+def test_the_far_end_of_a_transfer_over_efa_is_named(tmp_path: Path) -> None:
+    line = (
+        "node1:77:330 [0] process_err_completion:1562 NCCL WARN NET/OFI Request 0x7f12 completed with error. RC: 5. "
+        "Error: "
+        "Invalid receiver queue pair number (QPN) My EFA addr: fi_addr_efa://[fe80::12]:0:65 My host id: i-000a Peer "
+        "EFA "
+        "addr: fi_addr_efa://[fe80::13]:0:22 Peer host id: i-000b. Completed length: 0, Request: { dev: 2 }\n"
+    )
+    first = shown(read(tmp_path, line))
+
+    assert (
+        "It reports RC 5, Invalid receiver queue pair number (QPN); the other end of the transfer is on i-000b" in first
+    )
 
 
 def test_a_list_of_threads_shows_where_the_main_thread_stands(tmp_path: Path) -> None:

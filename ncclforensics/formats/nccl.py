@@ -93,6 +93,7 @@ SUBSYSTEMS = {
 HOST_COLUMNS = {
     "job": ("node",),
     "kernel": ("node",),
+    "plugin": ("peer_host",),
     "storage": ("node", "server"),
     "inspector": ("node",),
     "ras": ("node",),

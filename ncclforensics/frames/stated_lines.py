@@ -29,7 +29,7 @@ HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a lin
 PIDS = ("pid", "launcher_pid")
 WORKERS = ("worker", "launcher_process")
 RANKS = ("global_rank", "launcher_rank")
-SUBJECTS = ("subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service")
+SUBJECTS = ("subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service", "error_text")
 
 
 def stated_lines(run: Frames, frames: Iterable[str]) -> pl.DataFrame:

@@ -22,6 +22,7 @@ WORK = {
     "members": pl.Int32(),  # of its process group; null where the operation does not show it
     "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
     "is_timeout": pl.Boolean(),  # a line says that time ran out; others stand for an error or a time-out
+    "first_rank": pl.Int64(),  # whose time-out it relays
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -57,6 +58,7 @@ def work(
                 *known,
                 "enqueued",
                 "completed",
+                first_rank="reporter",
                 has_timed_out=pl.col("sequence").is_not_null(),
                 is_timeout=text_of("form").is_in(TIMEOUT_FORMS),
             ),

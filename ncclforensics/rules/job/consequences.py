@@ -132,9 +132,9 @@ RESULT_CATEGORIES = {
 }
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, of=("call_error",), hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("returned_error",), hang=True)
 def error_returned_to_application(
-    call_error: pl.DataFrame, nccl_warning: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame
+    returned_error: pl.DataFrame, nccl_warning: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """NCCL returned a CUDA error, or refused the arguments of a call, and no line of NCCL says why.
 
@@ -147,24 +147,19 @@ def error_returned_to_application(
     """
     if nccl_warning.height or failure_event.height:
         return
-    texts = text_of("error_text").str.split(" (").list.first().str.split(" - ").list.first()
-    failed = call_error.with_columns(result=texts).filter(pl.col("result").is_in(list(RESULT_CATEGORIES)))
-    for (result,), rows in failed.sort("source", "line").group_by("result", maintain_order=True):
-        lines = rows.select(
-            "source", "line", host=pl.lit(None, pl.Categorical()), pid="launcher_pid",
-            rank=pl.coalesce("global_rank", "launcher_rank"),
-        )  # fmt: skip
-        title = f"NCCL returned to {{processes}}: {result}"
+    failed = returned_error.filter(pl.col("result").is_in(list(RESULT_CATEGORIES)))
+    for (call, result), rows in failed.sort("source", "line").group_by("call", "result", maintain_order=True):
+        title = f"{call or 'NCCL'} returned to {{processes}}: {result}"
         detail = "the exception repeats it; NCCL's warning, which would give the reason, is not in these logs"
-        finding = error_finding(lines, rank, title, detail, "certain")
-        finding.category = RESULT_CATEGORIES[result]
+        finding = error_finding(rows, rank, title, detail, "certain")
+        finding.category = RESULT_CATEGORIES[str(result)]
         finding.role = Role.CONSEQUENCE
         yield finding
 
 
-@rule(Category.INIT_FAILURE, Severity.ERROR, of=("call_error",), hang=True)
+@rule(Category.INIT_FAILURE, Severity.ERROR, of=("returned_error",), hang=True)
 def init_call_failed(
-    call_error: pl.DataFrame, nccl_warning: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame
+    returned_error: pl.DataFrame, nccl_warning: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """A framework reports that NCCL could not create a communicator, and no line of NCCL says why.
 
@@ -174,20 +169,19 @@ def init_call_failed(
     Do: run again with NCCL_DEBUG=WARN at least, on all ranks; where the library is not found, check LD_LIBRARY_PATH.
     Sources: openxla/xla: xla/service/gpu/nccl_utils.cc; horovod#1651, LWM#44.
     """
-    creating = call_error.filter(text_of("call").str.contains_any(["CommInit", "GetUniqueId"]))
-    results = creating["error_text"].cast(pl.String).drop_nulls().unique()
+    creating = returned_error.filter(pl.col("call").str.contains_any(["CommInit", "GetUniqueId"]))
+    results = creating["result"].drop_nulls().unique()
     # XLA quotes as NCCL's last warning what it says itself, where the library is absent.
     repeats = [pl.col("text").str.starts_with(result) for result in results]
     is_repeat = pl.any_horizontal(pl.lit(value=False), *repeats).fill_null(False)
     if nccl_warning.filter(~is_repeat).height or failure.height:
         return
-    for (result,), rows in creating.sort("source", "line").group_by(text_of("error_text"), maintain_order=True):
+    for (call, result), rows in creating.sort("source", "line").group_by("call", "result", maintain_order=True):
         if str(result).startswith(tuple(RESULT_CATEGORIES)):
             continue  # with a finding of its own
-        lines = rows.select("source", "line", host=pl.lit(None, pl.Categorical()), rank="global_rank")
-        title = f"{{processes}}: {rows['call'][0]} failed: {result}"
+        title = f"{{processes}}: {call} failed: {result}"
         finding = error_finding(
-            lines, rank, title, "NCCL's own warning, which would give the reason, is not here", "certain"
+            rows, rank, title, "NCCL's own warning, which would give the reason, is not here", "certain"
         )
         finding.role = Role.CONSEQUENCE
         yield finding

@@ -13,6 +13,7 @@ from ncclforensics.rules.registry import rule
 
 FROM_END = 4  # lines of a file behind the last call of a traceback that was cut
 MOST_WORKERS = 4  # in a title
+CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it returned
 
 
 @rule(
@@ -30,6 +31,7 @@ def app_traceback_cut(
     work: pl.DataFrame,
     watchdog: pl.DataFrame,
     elastic_failure: pl.DataFrame,
+    nccl_warning: pl.DataFrame,
     ascend_error: pl.DataFrame,
     source: pl.DataFrame,
     verdict: pl.DataFrame,
@@ -38,7 +40,8 @@ def app_traceback_cut(
 
     Means: a process raised an exception; the calls that it came through are shown. Its class and its text were cut, or
     are of a form that is not read.
-    Not when: another line says what failed, a launcher ended on a signal, or the job ended well.
+    Not when: another line says what failed (a warning of NCCL makes it a note), a launcher ended on a signal, or the
+    job ended well.
     Do: read the last line of the traceback, which names the error; where it was cut, give the rest of the output.
     Sources: Python, traceback; vLLM, multiproc_executor.py; SGLang, scheduler.py.
     """
@@ -55,7 +58,15 @@ def app_traceback_cut(
     )
     calls = pl.concat([frames, of_torch], how="diagonal").join(source.select("source", "lines"), on="source")
     lines_left = pl.when(pl.col("line") < 0).then(-pl.col("line") - 1).otherwise(pl.col("lines") - pl.col("line"))
-    last = calls.with_columns(lines_left=lines_left).sort("pos").group_by("source", maintain_order=True).last()
+    # A check only raises what the call above it returned.
+    checked = pl.when(pl.col("call") == CHECK).then(pl.col("call").shift()).otherwise("call")
+    place = pl.when(pl.col("call") == CHECK).then(pl.col("numbered").shift()).otherwise("numbered")
+    calls = (
+        calls.with_columns(lines_left=lines_left)
+        .sort("pos")
+        .with_columns(call=checked.over("source"), numbered=place.over("source"))
+    )
+    last = calls.group_by("source", maintain_order=True).last()
     for row in last.filter(pl.col("lines_left") <= FROM_END).sort("source").iter_rows(named=True):
         headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
         workers = sorted(set(headings["raising_worker"].cast(pl.String).drop_nulls()))
@@ -70,6 +81,7 @@ def app_traceback_cut(
             title=f"{process} raised an exception, and no line that is read names it",
             detail=f"the last call that is shown: {row['call']}{file}",
             certainty="certain",
+            severity=Severity.INFO if nccl_warning.height else Severity.WARNING,
             ranks=[] if rank is None else [rank],
             role=Role.CONSEQUENCE,
             evidence=[*(Line(*place) for place in headings.select("source", "line").head(2).rows()),

@@ -366,24 +366,32 @@ def engine_generates_nothing(engine_rate: pl.DataFrame) -> Iterator[Finding]:
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("engine_start",), hang=True)
-def engine_start_incomplete(engine_start: pl.DataFrame) -> Iterator[Finding]:
+def engine_start_incomplete(
+    engine_start: pl.DataFrame, engine_nccl: pl.DataFrame, engine_ready: pl.DataFrame
+) -> Iterator[Finding]:
     """Some workers of an engine ended the start of torch.distributed, and others did not.
 
     Means: the start is a collective call, so workers that do not end it soon after the others are stuck in it or
     crashed; where no worker ended it, one of them, or a node, did not come.
-    Not when: the log was copied while the engine was still starting; lines of the other workers are missing from it.
+    Not when: the log was copied while the engine was starting; lines of workers are missing; vLLM loads NCCL behind it.
     Do: take the stacks of the named workers (py-spy dump --pid PID); compare --dist-init-addr, --nnodes and --node-rank
     of all nodes.
-    Sources: sglang: python/sglang/srt/model_executor/model_runner.py (init_torch_distributed).
+    Sources: sglang: python/sglang/srt/model_executor/model_runner.py; vllm: vllm/distributed/parallel_state.py.
     """
-    workers = engine_start.with_columns(worker=text_of("worker").fill_null(""))
-    begun = workers.filter(form="begun").unique(["source", "worker"], maintain_order=True)
+    by_rank = pl.format("rank {}", "started_rank")
+    workers = engine_start.with_columns(worker=pl.coalesce(text_of("worker"), by_rank, pl.lit("")))
+    begun = workers.filter(text_of("form").str.starts_with("begun")).unique(["source", "worker"], maintain_order=True)
     ended = workers.filter(form="ended").unique(["source", "worker"], maintain_order=True)
+    later = [
+        frame.select("source", "pos") for frame in (engine_nccl, engine_ready, workers.filter(form="ended_by_rank"))
+    ]
+    passed = pl.concat(later).group_by("source").agg(passed_pos=pl.col("pos").max())
+    is_open = (pl.col("form") == "begun") | (pl.col("pos") > pl.col("passed_pos").fill_null(-1))
+    begun = begun.join(passed, on="source", how="left", maintain_order="left").filter(is_open)
     pending = begun.join(ended, on=["source", "worker"], how="anti").sort("source", "line")
     if pending.is_empty():
         return
-    names = [name for name in pending["worker"] if name]
-    named = some_of(names, SHOWN)
+    named = some_of([name for name in pending["worker"] if name], SHOWN)
     yield Finding(
         title=f"{named or count_of(pending.height, 'worker')} began the start of torch.distributed and did not end it",
         detail=f"{count_of(ended.height, 'worker')} ended it" if ended.height else "no worker in these files ended it",

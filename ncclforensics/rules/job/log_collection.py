@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.data.names import count_of
 from ncclforensics.data.variables import COLLECT_CALLS, NO_LINES, NO_NCCL_LINES
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import OWNER
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
@@ -70,7 +70,7 @@ def read_journal_alone(journal_init: pl.DataFrame, speaker: pl.DataFrame) -> Ite
 def read_nothing_of_nccl(
     source: pl.DataFrame,
     process: pl.DataFrame,
-    call_error: pl.DataFrame,
+    returned_error: pl.DataFrame,
     failure: pl.DataFrame,
     work: pl.DataFrame,
     verdict: pl.DataFrame,
@@ -86,15 +86,13 @@ def read_nothing_of_nccl(
     """
     timed_out = work.filter(pl.col("sequence").is_not_null())
     has_no_nccl_lines = process.is_empty() and failure.is_empty()
-    cited, severity, role = call_error, Severity.INFO, Role.CONTEXT
-    if has_no_nccl_lines and not call_error.is_empty():
+    cited, severity, role = returned_error, Severity.INFO, Role.CONTEXT
+    if has_no_nccl_lines and not returned_error.is_empty():
         title = "the application reports an NCCL error, and these logs have no NCCL lines"
         detail = "the first warning that NCCL prints on each rank shows what failed"
-        is_unclear = text_of("error_text").str.contains_any(UNCLEAR_RESULTS) & pl.col("call").is_null()
-        unclear = call_error.filter(is_unclear)
+        unclear = returned_error.filter(pl.col("result").str.contains_any(UNCLEAR_RESULTS) & pl.col("call").is_null())
         if not unclear.is_empty():
-            result = unclear.select(text_of("error_text").str.split(" (").list.first()).item(0, 0)
-            title, cited = f"{title}: {result}", unclear
+            title, cited = f"{title}: {unclear['result'][0]}", unclear
             severity, role = Severity.WARNING, Role.CONSEQUENCE
     elif has_no_nccl_lines and not timed_out.is_empty() and not (verdict["culprits"].list.len() > 0).any():
         title = "PyTorch's watchdogs timed out, and these logs have no NCCL lines"

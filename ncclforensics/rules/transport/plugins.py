@@ -13,6 +13,9 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, first_value, group_finding
 
+MOST_PEERS = 3  # in a text
+OF_ADDRESS = " My EFA addr"  # stands behind an error of EFA's provider
+
 
 @rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric_error",), hang=True)
 def net_plugin_failed_then_fell_through(
@@ -230,6 +233,7 @@ def net_plugin_request_failed(
         error = (
             error
             or first_value(rows["error_text"])
+            or str(first_value(rows["named_error"]) or "").removesuffix(OF_ADDRESS)
             or str(first_value(rows["peer_error"]) or "").removesuffix(")")
             or EFA_ERRORS.get(first_value(rows["provider_error"]) or 0)
         )
@@ -242,6 +246,8 @@ def net_plugin_request_failed(
         else:
             failure, remedy = "failed in a transfer", ""
         detail = f"it reports {report}" if report else "it reports no reason"
+        if peers := sorted(rows["peer_host"].cast(pl.String).drop_nulls().unique()):
+            detail += f"; the other end of the transfer is on {', '.join(peers[:MOST_PEERS])}"
         yield group_finding(
             rows, rank, f"{{processes}}: the Libfabric plugin {failure}", detail, "certain", remedy=remedy
         )

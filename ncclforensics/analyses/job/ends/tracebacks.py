@@ -62,7 +62,7 @@ def with_places(
     placed = []
     for frame in errors:
         for lines, farthest in added:
-            frame = _with_last_above(frame, lines, farthest)
+            frame = with_last_above(frame, lines, farthest)
         worker = pl.when(is_of_worker).then(pl.format(", in {}", "raised_in_above"))
         place = pl.concat_str("call", pl.format(", called from {}", own_call), worker, ignore_nulls=True)
         placed.append(
@@ -76,7 +76,7 @@ def with_places(
     return [frame.with_columns(is_passed_on=pl.col("pos").is_in(passed_on)).drop("passed_pos") for frame in placed]
 
 
-def _with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:
+def with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:
     """Join the last of these lines of the same program above each error, unless it is too far away."""
     printer = pl.concat_str([pl.col(name).cast(pl.String).fill_null("") for name in PRINTER], separator=" ")
     above = lines.with_columns(printer=printer).drop(PRINTER).sort("pos").with_columns(above="pos")

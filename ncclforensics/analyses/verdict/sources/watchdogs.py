@@ -139,7 +139,7 @@ def _timed_out_text(rows: list[Timeout]) -> str:
     """Say which ranks timed out at which work: `rank 0 timed out at work 64 (AllReduce), rank 7 at work 96`."""
     ranks_of: dict[int | None, set[int]] = defaultdict(set)
     for row in rows:
-        ranks_of[row.sequence].add(row.rank)
+        ranks_of[row.sequence].add(row.rank if row.first_rank is None or row.has_timed_out else row.first_rank)
     operations = {row.sequence: f" ({_operation_name(row.operation)})" for row in rows if row.operation}
     texts = [
         ranks_text(sorted(ranks)) + ("" if sequence is None else f" at work {sequence}{operations.get(sequence, '')}")
@@ -189,15 +189,15 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         if silent_ranks:
             reason += f"; {silent_ranks} printed no time-out"
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
-        diagnosis.collect = [
-            "collect every rank's stderr",
-            _dumps_of(rows),
-        ]
+        unread = sorted({row.first_rank for row in rows if row.first_rank is not None} - timed_out)
+        first = f", first that of {ranks_text(unread)}, which timed out first" if unread else ""
+        diagnosis.collect = [f"collect every rank's stderr{first}", _dumps_of(rows)]
         return diagnosis
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, len(numbers | reporting_ranks))
     joined = job.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
-    reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it"
+    of_group = "" if guid in WORLD else f" of process group {guid}"
+    reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence}{of_group} and did not complete it"
     if alike:
         ranks = ranks_text(sorted(row.rank for row in alike))
         reason += f" ({ranks} timed out at work {sequence}, too, of a group that no line names)"

@@ -1,0 +1,38 @@
+"""Errors that a call of NCCL returned to the application: which call, and to which process."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.tracebacks import FAR, with_last_above
+from ncclforensics.frames.columns import ORIGIN, text_of
+from ncclforensics.frames.registry import analysis
+
+RETURNED_ERROR = {
+    "form": pl.String(),
+    "call": pl.String(),  # of NCCL: from the message, or from the traceback above it; null where neither names one
+    "result": pl.String(),  # as NCCL words it, without what to set
+    "rank": pl.Int32(),
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "worker": pl.String(),  # as an engine names the process
+    **ORIGIN,
+}
+BINDING = "nccl"  # how functions of bindings begin that have the name of the function of NCCL that they call
+
+
+@analysis(RETURNED_ERROR, of=("call_error",))
+def returned_error(call_error: pl.DataFrame, traceback_frame: pl.DataFrame) -> pl.DataFrame:
+    """One row per line in which the application or a framework reports what NCCL returned."""
+    of_nccl = traceback_frame.filter(text_of("frame_function").str.starts_with(BINDING))
+    bound = of_nccl.select("source", "launcher_rank", "launcher_pid", "pos", traced=text_of("frame_function"))
+    return with_last_above(call_error, bound, FAR).select(
+        form=text_of("form"),
+        call=pl.coalesce(text_of("call"), "traced"),
+        result=text_of("error_text").str.split(" (").list.first().str.split(" - ").list.first(),
+        rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
+        host=pl.lit(None, pl.Categorical()),
+        pid=pl.col("launcher_pid").cast(pl.Int32),
+        worker=text_of("launcher_process"),
+        **{name: pl.col(name) for name in ORIGIN},
+    )
