@@ -319,3 +319,19 @@ def test_a_rare_verdict(tmp_path: Path, case: Case) -> None:
     assert case.phrase in hang["reason"]
     steps = "; ".join(step for step in hang["collect_next"] if case.step or "traceback" not in step)
     assert case.step in steps if case.step else not steps
+
+
+def test_ranks_that_share_different_gpus_are_told_apart(tmp_path: Path) -> None:
+    pairs = [(6, 4, "31000"), (7, 5, "4b000"), (5, 7, "4b000"), (4, 6, "31000")]
+    (tmp_path / "job.log").write_text(
+        "".join(
+            f"node1:{rank}:{rank} [0] init.cc:795 NCCL WARN Duplicate GPU detected : rank {rank} and"
+            f" rank {other} both on CUDA device {bus}\n"
+            for rank, other, bus in pairs
+        )
+    )
+
+    reason = json_report.as_object(analyze(tmp_path / "job.log"))["hang"]["reason"]
+
+    assert "ranks 4 and 6 of one communicator use the same GPU (bus id 31000" in reason
+    assert "ranks 5 and 7 use the same GPU (bus id 4b000" in reason

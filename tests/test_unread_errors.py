@@ -54,6 +54,15 @@ ANSWERED = {
         "warning",
         "internal error",
     ),
+    "ended-process-above-a-cut-traceback": (
+        (
+            "ERROR 01-29 08:37:48 [core_client.py:564] Engine core proc EngineCore_DP1 died unexpectedly, shutting down"
+            ' client.\nTraceback (most recent call last):\n  File "/opt/vllm/llm_engine.py", line 240, in add_request\n'
+        ),
+        "stated-failure",
+        "warning",
+        "a worker or its engine core ended",
+    ),
     "argument-behind-an-abort": (
         (
             "node1:77:77 [0] argcheck.cc:39 NCCL WARN AllGather : invalid root 0 (root should be in the 0..-1 range)\n"

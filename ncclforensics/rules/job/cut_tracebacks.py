@@ -33,6 +33,7 @@ def app_traceback_cut(
     elastic_failure: pl.DataFrame,
     nccl_warning: pl.DataFrame,
     ascend_error: pl.DataFrame,
+    engine_wait: pl.DataFrame,
     source: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -40,8 +41,8 @@ def app_traceback_cut(
 
     Means: a process raised an exception; the calls that it came through are shown. Its class and its text were cut, or
     are of a form that is not read.
-    Not when: another line says what failed (a warning of NCCL makes it a note), a launcher ended on a signal, or the
-    job ended well.
+    Not when: another line says what failed (a warning of NCCL, or an engine that names a process that ended, makes it
+    a note), a launcher ended on a signal, or the job ended well.
     Do: read the last line of the traceback, which names the error; where it was cut, give the rest of the output.
     Sources: Python, traceback; vLLM, multiproc_executor.py; SGLang, scheduler.py.
     """
@@ -49,6 +50,7 @@ def app_traceback_cut(
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
     if raised.height or any(frame.height for frame in of_errors) or (verdict["verdict"] == "no-hang").any():
         return
+    is_named = bool(nccl_warning.height or engine_wait.filter(form="died").height)
     named = ["source", "line", "pos", "launcher_pid", "launcher_process"]
     frames = traceback_frame.select(
         *named, "file", "numbered", rank=pl.coalesce("rank", "launcher_rank"), call=text_of("frame_function")
@@ -81,7 +83,7 @@ def app_traceback_cut(
             title=f"{process} raised an exception, and no line that is read names it",
             detail=f"the last call that is shown: {row['call']}{file}",
             certainty="certain",
-            severity=Severity.INFO if nccl_warning.height else Severity.WARNING,
+            severity=Severity.INFO if is_named else Severity.WARNING,
             ranks=[] if rank is None else [rank],
             role=Role.CONSEQUENCE,
             evidence=[*(Line(*place) for place in headings.select("source", "line").head(2).rows()),

@@ -46,7 +46,8 @@ def find_refused_init(job: Job) -> Explanation | None:
         doubles = len(culprits) - len(set(job.rank_numbers(culprits)))
         diagnosis.missing = job.absent if len(job.absent) <= doubles else []  # of more, some logs were not given
     elif first.form == "gpu_twice" and _are_numbers_of_job(job, lines):
-        diagnosis.missing = [number for number in _numbers_on_one_gpu(lines) if number in job.absent]
+        named = sorted(number for group in _numbers_on_one_gpu(lines) for number in group)
+        diagnosis.missing = [number for number in named if number in job.absent]
     diagnosis.add_evidence("failure", [event.place for event in lines if event.form == first.form][:4])
     diagnosis.add_evidence("culprit", [row.place for row in unfinished if row.rank_id in culprits][:4])
     is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first.form)
@@ -135,18 +136,23 @@ def _explain_gpu_used_twice(
 
     The numbers are those of the communicator, which may be one of a few ranks of the job.
     """
-    numbers = _numbers_on_one_gpu(lines)
-    names = (
-        f"ranks {numbers[0]} and {numbers[1]}" if len(numbers) == 2 else f"{len(numbers)} ranks ({ranks_text(numbers)})"
-    )
-    gpus = _gpus_text({row.busid for row in lines if row.form == "gpu_twice" and row.busid is not None})
+    groups = _numbers_on_one_gpu(lines)
+    numbers = sorted(number for group in groups for number in group)
+    uses = [f"{_group_text(group)} use the same GPU{_gpus_text(busids)}" for group, busids in groups.items()]
+    shared = ", ".join(uses[:SHOWN_GPUS]) + f" and {len(uses) - SHOWN_GPUS} more do" * (len(uses) > SHOWN_GPUS)
     if _are_numbers_of_job(job, lines):
         culprits = sorted({rank_id for number in numbers for rank_id in by_number.get(number, [])})
-        return culprits, f"{names} use the same GPU{gpus}", Detail.SAME_GPU
+        return culprits, shared, Detail.SAME_GPU
     printers = ranks_text(job.rank_numbers(row.rank_id for row in lines if row.rank_id is not None))
     reporter = f" ({printers} of the job reports it)" if printers else ""
-    reason = f"{names} of one communicator use the same GPU{gpus}; in the job they may have other numbers{reporter}"
-    return [], reason, Detail.SAME_GPU
+    shared = shared.replace(" use the same GPU", " of one communicator use the same GPU", 1)
+    return [], f"{shared}; in the job they may have other numbers{reporter}", Detail.SAME_GPU
+
+
+def _group_text(numbers: tuple[int, ...]) -> str:
+    if len(numbers) == 2:
+        return f"ranks {numbers[0]} and {numbers[1]}"
+    return f"{len(numbers)} ranks ({ranks_text(numbers)})"
 
 
 def _gpus_text(busids: set[int]) -> str:
@@ -158,10 +164,18 @@ def _gpus_text(busids: set[int]) -> str:
     return f" (bus id {printed}; in nvidia-smi {addresses})"
 
 
-def _numbers_on_one_gpu(lines: list[FailureEvent]) -> list[int]:
-    """Return the numbers in the warnings that two ranks use one GPU."""
-    twice = [row for row in lines if row.form == "gpu_twice"]
-    return sorted({number for row in twice for number in (row.rank, row.other) if number is not None})
+def _numbers_on_one_gpu(lines: list[FailureEvent]) -> dict[tuple[int, ...], set[int]]:
+    """Numbers of ranks that warnings join on one GPU, each group with the bus ids that these print."""
+    groups: list[tuple[set[int], set[int]]] = []
+    for row in (row for row in lines if row.form == "gpu_twice"):
+        numbers = {number for number in (row.rank, row.other) if number is not None}
+        if not numbers:
+            continue
+        joined = [group for group in groups if group[0] & numbers]
+        busids = {row.busid} if row.busid is not None else set()
+        merged = (numbers.union(*(group[0] for group in joined)), busids.union(*(group[1] for group in joined)))
+        groups = [group for group in groups if group not in joined] + [merged]
+    return {tuple(sorted(numbers)): busids for numbers, busids in sorted(groups, key=lambda group: min(group[0]))}
 
 
 def _are_numbers_of_job(job: Job, lines: list[FailureEvent]) -> bool:
