@@ -150,6 +150,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Report]:
 
 
 @pytest.fixture
+def shared_analyses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands, agents and the test itself judge the same fixtures once for all tests."""
+    for place in ("ncclforensics.cli.analysis", "ncclforensics.mcp.runs", request.module.__name__):
+        monkeypatch.setattr(f"{place}.analyze", incidents.analyzed, raising=False)
+
+
+@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
     """`golden(path, text)`: the file holds exactly this text; `pytest --update` writes it."""
 

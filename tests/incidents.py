@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import chdir
+from copy import copy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from ncclforensics import analyze
+from ncclforensics.data.settings import Settings
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
@@ -19,7 +21,8 @@ from ncclforensics.views import json_report
 from tests.budget import IS_FULL
 
 ROOT = Path(__file__).parents[1]
-INCIDENTS = ROOT / "fixtures" / "incidents"
+FIXTURES = ROOT / "fixtures"
+INCIDENTS = FIXTURES / "incidents"
 Json = dict[str, Any]
 
 
@@ -132,6 +135,24 @@ def answer(incident: Incident) -> Answer:
     with chdir(incident.folder):
         report = build_report(checked(incident).report.run)
         return Answer(report, json_report.as_object(report))
+
+
+def analyzed(paths: str | Path | Iterable[str | Path], **options: Any) -> Report:
+    """`analyze`, which judges the same fixtures once: for tests of what is done with a report."""
+    given = [paths] if isinstance(paths, str | Path) else [*paths]
+    if not all(Path(path).is_relative_to(FIXTURES) for path in given):
+        return analyze(given, **options)
+    asked = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    if asked.pop("settings", None) not in (None, Settings()):
+        return analyze(given, **options)
+    asked.pop("progress", None)
+    return copy(judged_once(tuple(map(str, given)), frozenset(asked.items())))
+
+
+@lru_cache(maxsize=16)
+def judged_once(paths: tuple[str, ...], options: frozenset[tuple[str, Any]]) -> Report:
+    """The report on fixtures with these options of `analyze`."""
+    return analyze(paths, **dict(options))
 
 
 @cache

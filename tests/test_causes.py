@@ -20,6 +20,7 @@ from ncclforensics.views.headline import cause, headline
 from tests.incidents import INCIDENTS
 from tests.test_kernel_times import DURING, FELL_OFF, KILLED, LAGGING, LINK_DOWN, write_job
 
+pytestmark = pytest.mark.usefixtures("shared_analyses")
 DAY = timedelta(days=1)
 LOST = Fault(FaultKind.NETWORK_LOST, (5,))
 COVER = Cover("A run failed", "", "ncclforensics check run")

@@ -25,6 +25,7 @@ from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow
 from ncclforensics.views import ci_formats
 from tests.incidents import ALL, INCIDENTS, Incident, checked
 
+pytestmark = pytest.mark.usefixtures("shared_analyses")
 SERIOUS = ("error", "warning")
 PORT = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 400\n"
 JUNIT = xmlschema.XMLSchema(Path(__file__).parent / "schemas" / "junit.xsd")

@@ -21,6 +21,7 @@ from ncclforensics.mcp.server import server
 from tests.fuzz.invariants import CONTROLS
 from tests.incidents import INCIDENTS, ROOT
 
+pytestmark = pytest.mark.usefixtures("shared_analyses")
 LAGGING = "one-rank-stops-before-an-allreduce"
 CULPRIT = "nccl_rank11.log"
 Ask = Callable[..., Any]

@@ -15,6 +15,7 @@ from ncclforensics import cli
 from ncclforensics.archive.atomic_write import ABANDONED_AFTER, replacing
 from tests.incidents import INCIDENTS
 
+pytestmark = pytest.mark.usefixtures("shared_analyses")
 HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
 
 

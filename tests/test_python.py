@@ -11,6 +11,7 @@ import pytest
 from ncclforensics import analyze
 from tests.incidents import INCIDENTS
 
+pytestmark = pytest.mark.usefixtures("shared_analyses")
 LAGGING = INCIDENTS / "one-rank-stops-before-an-allreduce"
 
 

@@ -14,6 +14,7 @@ from ncclforensics.frames.time_range import TimeRange, parse_time
 from ncclforensics.report.selection import Selection, parse_ranks
 from tests.incidents import INCIDENTS
 
+pytestmark = pytest.mark.usefixtures("shared_analyses")
 LAGGING = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
 TIMED_OUT = str(INCIDENTS / "a-benchmark-times-out")
 WITH_TIMES = str(INCIDENTS / "kernels-need-more-shared-memory-than-the-gpu-has")
