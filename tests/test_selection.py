@@ -45,6 +45,7 @@ def test_a_finding_about_other_hosts_is_not_shown() -> None:
 
 
 @pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["--ranks", "99"], ["--host", "other"], ["--comm", "0x1"], ["--ranks", "0"]])
 def test_a_selection_changes_neither_the_verdict_nor_the_exit_code(options: list[str], tmp_path: Path) -> None:
     answers = []
@@ -102,6 +103,7 @@ def test_a_time_range_keeps_what_was_printed_in_it(clock: str, times: list[str],
     assert after.filter(rows)[clock].to_list() == [times[1], None, "at noon"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("logs", "said"),
     [
