@@ -174,3 +174,38 @@ def test_memory_that_ran_out_after_a_fault_of_the_gpu_follows_from_it(tmp_path: 
     texts = [warning.format(error) for error in ("uncorrectable ECC error encountered", "out of memory")]
     found = findings_of(tmp_path, "".join(texts))
     assert [finding.role.value for title, finding in found.items() if "no memory" in title] == ["consequence"]
+
+
+@pytest.mark.parametrize(("steps", "severity"), [(1, Severity.ERROR), (3, Severity.INFO)])
+def test_an_exception_behind_which_steps_are_made_may_have_been_caught(
+    steps: int, severity: Severity, tmp_path: Path
+) -> None:
+    behind = "".join(f"step {number} | loss 2.1\n" for number in range(steps))
+    found = findings_of(tmp_path, f"{TRACEBACK}KeyError: 'layers.7'\n{behind}")
+    assert found["a process raised KeyError: 'layers.7'"].severity is severity
+
+
+def test_code_in_a_traceback_states_no_failure(tmp_path: Path) -> None:
+    call = '  File "/app/data.py", line 9, in read\n    raise OSError(104, "Connection reset by peer")\n'
+    assert not any("Connection reset" in title for title in findings_of(tmp_path, f"{call}step 3\nstep 4\n"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "blamed"),
+    [(range(2), {"rank 1 raised OSError: [Errno 28] No space left on device"}), (range(4, 6), set())],
+)
+def test_a_checkpoint_names_ranks_of_its_process_group(ranks: range, blamed: set[str], tmp_path: Path) -> None:
+    text = "".join(
+        f"[rank{rank}]: {line}\n"
+        for rank in ranks
+        for line in (
+            *TRACEBACK.splitlines(),
+            "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([1])",
+            "Traceback (most recent call last): (RANK 1)",
+            *TRACEBACK.splitlines()[1:],
+            "OSError: [Errno 28] No space left on device",
+        )
+    )
+    found = findings_of(tmp_path, text)
+    errors = {title for title, finding in found.items() if finding.severity is Severity.ERROR}
+    assert {title for title in errors if "raised" in title} == blamed

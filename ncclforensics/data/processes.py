@@ -16,6 +16,9 @@ SIGNALS = {
     11: "SIGSEGV",
     12: "SIGUSR2",
     15: "SIGTERM",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+    31: "SIGSYS",
 }
 SIGNAL_NUMBERS = {name: number for number, name in SIGNALS.items()}
 REASONS = {
@@ -38,6 +41,7 @@ SEGMENTATION_FAULT = 11
 CRASHES = (4, 6, 7, 8, 11)  # signals of a fault in the process itself
 HANG_UP = 1
 INTERRUPT = 2
+LIMITS = {24: "its limit of CPU time (ulimit -t)", 25: "its limit of the size of a file (ulimit -f)"}  # by signal
 REQUESTED_ENDS = (HANG_UP, INTERRUPT, 3, 10, 12, 15)  # signals of a launcher, a scheduler or a user, not of a fault
 SHELL = 128  # a shell's exit code for a command that ended by signal n is 128 + n
 

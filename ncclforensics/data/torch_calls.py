@@ -52,9 +52,15 @@ ONE_CALL = (
     "all_reduce", "all_reduce_barrier", "barrier", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop",
     "_all_gather_base", "_reduce_scatter_base", "all_gather_single", "reduce_scatter_single",
 )  # fmt: skip
-# The function in which a rank runs the backward pass, whose hooks reduce gradients (torch/autograd/graph.py).
-RUN_BACKWARD = "_engine_run_backward"
-BACKWARD_PASS = "the backward pass"
+# Functions of PyTorch that make calls outside of distributed_c10d.py -> what a rank does in them. Hooks of the backward
+# pass reduce gradients (torch/autograd/graph.py); DistributedDataParallel broadcasts buffers before a forward pass, and
+# parameters where a model is wrapped (torch/nn/parallel/distributed.py, torch/distributed/utils.py).
+CALLS_WITHIN = {
+    "_engine_run_backward": "the backward pass",
+    "_sync_module_buffers": "the broadcast of buffers before a forward pass",
+    "_sync_module_states": "the broadcast of a model's parameters",
+    "_verify_param_shape_across_processes": "the comparison of models",
+}
 # What closes a batch of calls, which were recorded before it without a state of their own.
 BATCHES = ("coalesced", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced")
 # Data type in Flight Recorder entries -> NCCL's number (data/names.py, DATATYPES).

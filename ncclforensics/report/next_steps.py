@@ -242,7 +242,8 @@ def _culprits_by_place(run: Frames, answer: Answer) -> dict[str, list[Row]]:
     places: dict[str, list[Row]] = defaultdict(list)
     for process in processes:
         places[process["host"] or hosts.get(process["rank"]) or _host_of(process)].append(process)
-    unknown = [process for process in processes if process["pid"] is None and _host_of(process) in places]
+    numbered = [process for process in processes if process["rank"] is not None]
+    unknown = [process for process in numbered if process["pid"] is None and _host_of(process) in places]
     if len(unknown) > 1:  # what to run is the same on the host of each
         for process in unknown:
             places.pop(_host_of(process), None)  # two processes may take themselves for one rank

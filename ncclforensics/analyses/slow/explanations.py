@@ -100,7 +100,9 @@ def answer_of(
     """
     found = sorted(explanations, key=_order)
     if not found:
-        lines = "too few step lines to show a change" if Observation.STEP_LINES in present else "no step line"
+        lines = (
+            "too few step lines to show a change" if Observation.STEP_LINES in present else "no step line with a time"
+        )
         claim = f"these files hold no trace, no tables of profilers of all ranks, and {lines}"
         found = [SlowExplanation(SlowKind.UNDECIDABLE, claim, (Doubt.OPEN,), collect=tuple(collect))]
     best = found[0]

@@ -21,7 +21,14 @@ from ncclforensics.analyses.verdict.lines import (
     transport_failure,
     waiting,
 )
-from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, torch_comparisons, torch_text
+from ncclforensics.analyses.verdict.sources import (
+    counts,
+    ras_evidence,
+    recorder,
+    torch_comparisons,
+    torch_store,
+    torch_text,
+)
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import Source
 
@@ -88,9 +95,9 @@ SUGGESTIONS: tuple[tuple[Claim, Suggest], ...] = (
     (Claim.OF_ANOTHER_RUN, _find_in_doubtful_sources),
     (Claim.CALLS_COMPARED, torch_comparisons.find_compared_calls),
     (Claim.ABSENT_AT_BARRIER, torch_text.find_absent_at_barrier),
-    (Claim.ABSENT_FROM_STORE, torch_text.find_missing_clients),
+    (Claim.ABSENT_FROM_STORE, torch_store.find_missing_clients),
     (Claim.CALLS_FAILED, torch_text.find_failed_calls),
-    (Claim.STORE_FAILED, torch_text.find_rendezvous),
+    (Claim.STORE_FAILED, torch_store.find_rendezvous),
     (Claim.REPORTS_DIFFER, ras_evidence.judge_ras_reports_alone),
     (Claim.SUCCESS, no_hang.find_reported_success),
     (Claim.NO_CALLS, no_hang.find_missing_call_lines),

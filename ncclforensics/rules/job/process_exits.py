@@ -24,6 +24,7 @@ from ncclforensics.data.processes import (
     HANG_UP,
     INTERRUPT,
     KILL,
+    LIMITS,
     REQUESTED_ENDS,
     SIGNALS,
     signal_name,
@@ -170,7 +171,9 @@ def app_process_died(
             by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is not shown"
             is_unexplained = signal == ABORT and not any(rows["message"])
             is_asked = signal in REQUESTED_ENDS
-            verb = "was killed by" if signal == KILL else "ended by" if is_unexplained or is_asked else "crashed with"
+            limit = LIMITS.get(signal) if isinstance(signal, int) else None
+            is_no_crash = is_unexplained or is_asked or limit
+            verb = "was killed by" if signal == KILL else "ended by" if is_no_crash else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
             ending = "every rank did" if _is_on_all(rows, rank) else "the first process to end"
             detail = f"{ending}, reported by {reporters}"
@@ -180,6 +183,11 @@ def app_process_died(
             if is_asked:
                 finding.detail += "; its launcher did not send it"
                 finding.remedy = "look for what sent it: a scheduler, a limit of the node, a health check, or a user"
+            elif limit:
+                finding.detail += f"; it reached {limit}"
+                finding.remedy = (
+                    "look at the limits of the process, with ulimit -a where it is started, and what used it up"
+                )
             yield finding
 
 

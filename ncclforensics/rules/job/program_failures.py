@@ -27,6 +27,7 @@ def stated_by_program(
     unread_error: pl.DataFrame,
     communicator_progress: pl.DataFrame,
     milestone: pl.DataFrame,
+    training_step: pl.DataFrame,
     program_end: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
@@ -43,7 +44,7 @@ def stated_by_program(
     """
     if (verdict["verdict"] == "no-hang").any():
         return
-    lasting = not_survived(program_failure, communicator_progress, milestone, program_end)
+    lasting = not_survived(program_failure, communicator_progress, milestone, training_step, program_end)
     if not lasting.is_empty():
         yield _statement(lasting, rank)
         return

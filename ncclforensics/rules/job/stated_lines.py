@@ -31,6 +31,7 @@ def stated_failure(
     verdict_evidence: pl.DataFrame,
     communicator_progress: pl.DataFrame,
     milestone: pl.DataFrame,
+    training_step: pl.DataFrame,
     program_end: pl.DataFrame,
     speaker: pl.DataFrame,
     rank: pl.DataFrame,
@@ -51,7 +52,7 @@ def stated_failure(
     if rows.is_empty():
         return
     rows = _fatal(rows, failure_event, rank)
-    rows = not_survived(rows, communicator_progress, milestone, program_end)
+    rows = not_survived(rows, communicator_progress, milestone, training_step, program_end)
     rows = _lasting(rows, speaker)
     numbers = rank.group_by(OWNER).agg(number=pl.when(pl.len() == 1).then(pl.col("rank").first()))
     rows = rows.join(numbers, on=OWNER, how="left", maintain_order="left").with_columns(

@@ -127,6 +127,8 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
         title, rows = f"port {taken['port'][0]} of the store is taken by another process", taken
     elif not closed.is_empty():
         title, rows = "the store could not listen on its port", closed
+    elif not (few := store_error.filter(form="few_nodes")).is_empty():
+        title, rows = "too few nodes joined torchrun's rendezvous in time", few
     elif not unreachable.is_empty():
         server, port = unreachable.select("server", "port").row(0)
         title, rows = f"the store at {server}:{port} could not be reached", unreachable
@@ -155,6 +157,11 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
     detail = "the ranks that print this are victims of the process that did not come or did not answer"
     if rows["form"].is_in(["port_taken", "no_port"]).any():
         detail = "the process that prints this is to serve the store; all others wait for it"
+    if rows["form"].is_in(["few_nodes"]).any():
+        detail = (
+            "on the others torchrun was not started, or with another --rdzv-id or --rdzv-endpoint, or does not reach "
+            "this one"
+        )
     if rows["store_reason"].cast(pl.String).fill_null("").str.contains_any(LOST_STORE).any():
         detail = "the process that serves the store, that of rank 0 or its launcher, ended: its own output says why"
     yield Finding(

@@ -28,6 +28,7 @@ def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) 
     if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
+    rows = rows.with_columns(call=pl.coalesce("call", "place"))
     by_call = rows.drop_nulls("call").group_by("call").agg(pl.col("rank").drop_nulls().unique()).sort("call")
     calls = {call: ranks_text(numbers) for call, numbers in by_call.iter_rows()}
     if elsewhere := sorted(set(ranks).difference(*by_call["rank"])):
@@ -132,13 +133,17 @@ def torch_barrier_names_ranks(monitored_barrier: pl.DataFrame, verdict: pl.DataF
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("gloo_error",), hang=True)
 def torch_mesh_not_connected(
-    gloo_error: pl.DataFrame, torch_error: pl.DataFrame, verdict: pl.DataFrame, process_exit: pl.DataFrame
+    gloo_error: pl.DataFrame,
+    store_error: pl.DataFrame,
+    torch_error: pl.DataFrame,
+    verdict: pl.DataFrame,
+    process_exit: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Ranks could not connect to each other over gloo, PyTorch's transport for CPUs.
 
     Means: each rank publishes an address and connects to all others; an address could not be reached. Mostly it is that
     of the wrong interface, such as 127.0.1.1 from /etc/hosts, a bridge of Docker or a VPN, or a firewall is between.
-    Not when: another process ended before: then its address refuses connections, and this is a consequence.
+    Not when: another process ended before, or waited for the address of yet another one: then this is a consequence.
     Do: set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the interface between the hosts; test a high port with nc -l;
     let `hostname -i` give an address that the others reach. List the interfaces of the host with `ip addr`: one that is
     named and not there, or has no address, stops gloo at once.
@@ -151,7 +156,8 @@ def torch_mesh_not_connected(
     refused = gloo_error.filter(form="refused").sort("source", "line")
     reasons = gloo_error.sort("source", "line")["reason"].cast(pl.String).drop_nulls().to_list()
     where = f" at {refused['address'][0]}" if not refused.is_empty() else ""
-    has_ended = not process_exit.filter(pl.col("is_first") & pl.col("is_final")).is_empty()
+    has_waited = store_error["awaited_rank"].is_not_null().any()
+    has_ended = has_waited or not process_exit.filter(pl.col("is_first") & pl.col("is_final")).is_empty()
     title = f"{ranks_text(ranks) or 'ranks'} could not connect to another rank over gloo{where}"
     detail = f"gloo reports: {reasons[0]}" if reasons else "gloo reports no reason"
     if (names := gloo_error["interface"].cast(pl.String).drop_nulls().unique().sort()).len():

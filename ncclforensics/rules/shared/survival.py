@@ -9,17 +9,28 @@ from ncclforensics.frames.columns import OWNER, SOURCE_BITS
 
 
 def not_survived(
-    rows: pl.DataFrame, progress: pl.DataFrame, milestone: pl.DataFrame, program_end: pl.DataFrame
+    rows: pl.DataFrame,
+    progress: pl.DataFrame,
+    milestone: pl.DataFrame,
+    training_step: pl.DataFrame,
+    program_end: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Leave out lines behind which their process or their file shows progress, and those behind an end."""
+    """Leave out lines behind which their process or their file shows progress, and those behind an end.
+
+    A step may have been on its way on another rank: the last but one of a file is the last that counts.
+    """
+    steps_of_source = training_step.group_by("source").agg(
+        last_step=pl.col("pos").sort(descending=True).get(1, null_on_oob=True)
+    )
     steps = milestone.select(*OWNER, last_pos="pos")
     progress = pl.concat([progress, steps], how="diagonal_relaxed")
     of_source = progress.group_by(source=(pl.col("last_pos") // (1 << SOURCE_BITS)).cast(pl.Int32))
     of_owner = progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
-    is_survived = pl.col("pos") < pl.max_horizontal("last_pos", "last_pos_of_source")
+    is_survived = pl.col("pos") < pl.max_horizontal("last_pos", "last_pos_of_source", "last_step")
     is_at_end = pl.col("pos") > pl.min_horizontal("end_pos", "own_end_pos", "success_pos")
     return (
         rows.join(of_source.agg(last_pos_of_source=pl.col("last_pos").max()), on="source", how="left")
+        .join(steps_of_source, on="source", how="left", maintain_order="left")
         .join(of_owner, on=OWNER, how="left", maintain_order="left")
         .pipe(add_program_end, program_end)
         .filter((is_survived | is_at_end).fill_null(value=False).not_())

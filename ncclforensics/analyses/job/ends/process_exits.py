@@ -64,7 +64,7 @@ PROCESS_EXIT = {
     "is_by_clock": pl.Boolean(),  # another process ended at about that time on another host, whose clock may differ
     "is_placed": pl.Boolean(),  # false: host or time do not join a line of the kernel, and nothing else reports this
     "is_final": pl.Boolean(),  # the process certainly ended; an exception without a rank may have been caught
-    "is_near_end": pl.Boolean(),  # its file ends within the lines of a traceback
+    "is_near_end": pl.Boolean(),  # its file ends within the lines of a traceback, and shows no steps behind it
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
@@ -135,6 +135,7 @@ def process_exit(
     ray_task: pl.DataFrame,
     native_frame: pl.DataFrame,
     journal_exit: pl.DataFrame,
+    training_step: pl.DataFrame,
     watchdog: pl.DataFrame,
     call_error: pl.DataFrame,
     work: pl.DataFrame,
@@ -201,11 +202,12 @@ def process_exit(
     lost = failure_event.filter(kind=LOST)
     mark_final(reports, source, lost.to_dicts(), is_over=bool(has_errors or not lost.filter(at_exit=False).is_empty()))
     lengths = dict(source.select("source", "lines").iter_rows())
-    rows = [_row(report, rank_id, lengths) for report in reports for rank_id in finder.rank_ids(report)]
+    steps = {source: rows["pos"].sort() for (source,), rows in training_step.group_by("source")}
+    rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
     return frame_of_rows(rows, PROCESS_EXIT).sort("source", "line")
 
 
-def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:
+def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[Any, pl.Series]) -> Row:
     place = {name: report.row[name] for name in ("source", "line", "pos")}
     host, pid = report.owner or (report.node, report.pid)
     return {
@@ -231,9 +233,15 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:
         "is_by_clock": report.is_by_clock,
         "is_placed": report.is_placed,
         "is_final": report.final,
-        "is_near_end": lines_behind(place["line"], lengths[place["source"]]) <= TRACEBACK_LINES,
+        "is_near_end": lines_behind(place["line"], lengths[place["source"]]) <= TRACEBACK_LINES
+        and not _goes_on(steps.get(place["source"]), place["pos"]),
         **place,
     }
+
+
+def _goes_on(steps: pl.Series | None, pos: int) -> bool:
+    """Whether a file shows several steps behind a line; one may have been on its way on another rank."""
+    return steps is not None and len(steps) - int(steps.search_sorted(pos, side="right")) > 1
 
 
 OUT_OF_MEMORY = {

@@ -27,7 +27,8 @@ def with_places(
     `place`: the innermost call, and that of the user's own code: `_share_cuda_ (storage.py:1445), called from
     send (actor.py:573), in DataLoader worker process 0`. `worker`: of SGLang's heading. `task`, `task_pid`,
     `task_host`: of Ray's heading. `is_caused`: the exception was raised from the one above it. `is_passed_on`: it
-    passes on the one below it, of a worker or thread of PyTorch.
+    passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or read their part of
+    a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job. `rank`: that raised it.
     """
     of_torch = traced_call.filter(form="").select(
         *PRINTER, "pos", function=text_of("function"), file=pl.lit("torch/distributed/distributed_c10d.py"), number=None
@@ -45,10 +46,15 @@ def with_places(
     added = [
         (called.select(*PRINTER, "pos", "call"), FAR),
         (own.select(*PRINTER, "pos", own_call="call", own_pos="pos"), LONGEST),
-        (headings.select(*PRINTER, "pos", worker=text_of("raising_worker"), heading_pos="pos"), LONGEST),
+        (
+            headings.select(
+                *PRINTER, "pos", worker=text_of("raising_worker"), heading_rank="raising_rank", heading_pos="pos"
+            ),
+            LONGEST,
+        ),
         (ray_task.select(*PRINTER, "pos", task=text_of("task"), task_pid="pid", task_host=text_of("address")), LONGEST),
         (
-            exception.drop_nulls("raised_in").select(
+            exception.filter(pl.any_horizontal(pl.col("raised_in", "raised_by").is_not_null())).select(
                 *PRINTER, "pos", raised_in_above=text_of("raised_in"), passed_pos="pos"
             ),
             LONGEST,
@@ -59,6 +65,9 @@ def with_places(
     own_call = pl.when(is_of_traceback & (pl.col("own_call") != pl.col("call"))).then("own_call")
     is_above_heading = (pl.col("chain_pos") < pl.col("heading_pos")).fill_null(False)
     is_of_worker = pl.col("passed_pos") < pl.col("heading_pos")
+    checkpoint_ranks = sorted(exception.drop_nulls("raised_by")["rank"].drop_nulls().unique())
+    are_of_job = bool(checkpoint_ranks) and checkpoint_ranks == [*range(len(checkpoint_ranks))]
+    is_of_other = pl.col("heading_rank").is_not_null()
     placed = []
     for frame in errors:
         for lines, farthest in added:
@@ -70,10 +79,15 @@ def with_places(
                 place=pl.when(pl.col("call").is_not_null()).then(place),
                 is_caused=(pl.col("is_cause") & is_above_heading).fill_null(False),
                 passed_pos=pl.when(is_of_worker).then("passed_pos"),
-            ).drop("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above")
+                rank=pl.when(is_of_other & are_of_job).then("heading_rank").otherwise("rank"),
+                is_passed_on=is_of_other & (not are_of_job),
+            ).drop(
+                "call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above", "heading_rank"
+            )
         )
     passed_on = pl.concat([frame["passed_pos"] for frame in placed]).drop_nulls().implode()
-    return [frame.with_columns(is_passed_on=pl.col("pos").is_in(passed_on)).drop("passed_pos") for frame in placed]
+    is_passed_on = pl.col("is_passed_on") | pl.col("pos").is_in(passed_on)
+    return [frame.with_columns(is_passed_on=is_passed_on).drop("passed_pos") for frame in placed]
 
 
 def with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:

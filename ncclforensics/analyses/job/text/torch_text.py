@@ -14,25 +14,29 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import parse_short_integer
-from ncclforensics.data.torch_calls import BACKWARD_PASS, RUN_BACKWARD
+from ncclforensics.data.stack_classes import is_library
+from ncclforensics.data.torch_calls import CALLS_WITHIN
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
 
-CLOSED, TIMED_OUT, SIZE, CONNECT, BARRIER, STORE, COMPARED = (
-    "closed", "timeout", "size", "connect", "barrier", "store", "compared",
+CLOSED, TIMED_OUT, SIZE, CONNECT, BARRIER, STORE, NO_STORE, COMPARED = (
+    "closed", "timeout", "size", "connect", "barrier", "store", "no-store", "compared",
 )  # fmt: skip
 _KINDS = {
     "closed": CLOSED,
     "read": CLOSED,
     "write": CLOSED,
     "timeout": TIMED_OUT,
+    "closed_by_timeout": TIMED_OUT,
+    "work_timeout": TIMED_OUT,
     "size": SIZE,
     "connect": CONNECT,
     "connect_logged": CONNECT,
 }
 
+REFUSED_AT_STORE = ("port_taken", "no_port", "no_name")  # forms of `store_error` in which nothing was waited for
 RENDEZVOUS = "next_rendezvous"  # the call of torchrun's agents, one on each node, at the store of the rendezvous
 
 TORCH_SOURCE = {
@@ -45,6 +49,7 @@ TORCH_ERROR = {
     "rank": pl.Int32(),  # that suffered it
     "kind": pl.String(),
     "call": pl.String(),  # the function of torch.distributed that it was in
+    "place": pl.String(),  # the innermost call of the program's own code: `exchange (train.py:54)`
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
@@ -157,7 +162,7 @@ def torch_error(
         (gloo_error, form.replace_strict(_KINDS, default=CONNECT)),
         (monitored_barrier, pl.lit(BARRIER)),
         (model_difference, pl.lit(COMPARED)),
-        (store_error, pl.lit(STORE)),
+        (store_error, pl.when(form.is_in(REFUSED_AT_STORE)).then(pl.lit(NO_STORE)).otherwise(pl.lit(STORE))),
         (fingerprint, pl.lit(COMPARED)),
     ]
     errors = pl.concat(
@@ -168,27 +173,28 @@ def torch_error(
     )
     owner = torch_source.select("source", owner="rank")
     printer = pl.coalesce("rank", -1 - pl.col("source"))  # the rank, or the input in which no line names one
-    backward = traceback_frame.filter(text_of("frame_function") == RUN_BACKWARD)
+    own_files = [file for file in traceback_frame["file"].cast(pl.String).unique().drop_nulls() if not is_library(file)]
+    name = text_of("file").str.split("/").list.last()
+    places = traceback_frame.filter(text_of("file").is_in(own_files)).select(
+        "source",
+        "pos",
+        rank=pl.col("rank").cast(pl.Int32),
+        place=pl.format("{} ({}:{})", text_of("frame_function"), name, "numbered"),
+    )
+    inner = traceback_frame.with_columns(call=text_of("frame_function").replace_strict(CALLS_WITHIN, default=None))
     calls = pl.concat(
         [
             traced_call.select("source", "pos", rank=pl.col("global_rank").cast(pl.Int32), call=text_of("function")),
-            backward.select("source", "pos", rank=pl.col("rank").cast(pl.Int32), call=pl.lit(BACKWARD_PASS)),
+            inner.drop_nulls("call").select("source", "pos", pl.col("rank").cast(pl.Int32), "call"),
         ]
     )
-    calls = (
-        calls.join(owner, on="source", how="left")
-        .with_columns(rank=pl.coalesce("rank", "owner"))
-        .select("pos", "call", printer=printer)
-        .sort("pos")
-    )
-    return (
-        errors.join(owner, on="source", how="left")
-        .with_columns(rank=pl.coalesce("rank", "owner"))
-        .with_columns(printer=printer)
-        .sort("pos")
-        .join_asof(calls, on="pos", by="printer", strategy="backward", check_sortedness=False)
-        .select(*TORCH_ERROR)
-    )
+    named = errors.join(owner, on="source", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
+    named = named.with_columns(printer=printer).sort("pos")
+    for frame, column in ((calls, "call"), (places, "place")):
+        above = frame.join(owner, on="source", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
+        above = above.select("pos", column, printer=printer).sort("pos")
+        named = named.join_asof(above, on="pos", by="printer", strategy="backward", check_sortedness=False)
+    return named.select(*TORCH_ERROR)
 
 
 @analysis(

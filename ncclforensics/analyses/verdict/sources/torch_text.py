@@ -16,22 +16,22 @@ from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import (
     BARRIER,
     CLOSED,
-    RENDEZVOUS,
+    NO_STORE,
     SIZE,
     STORE,
     TIMED_OUT,
     minority_of,
 )
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation, undecided
+from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import recorder_diagnosis
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
-from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
-from ncclforensics.data.torch_calls import BACKWARD_PASS
-from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST, stacks_of
+from ncclforensics.data.torch_calls import CALLS_WITHIN
+from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
 from ncclforensics.grammar.values import numbers_of_ranges
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier")
@@ -107,7 +107,7 @@ def find_failed_ranks(job: Job) -> Explanation | None:
     exits = strongest_reports(row for row, attempt in attempts.items() if attempt == last)
     strongest = [row for row in exits if row.how != EXIT] or exits
     if strongest[0].how == EXIT and any(
-        row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]
+        row["kind"] in (TIMED_OUT, BARRIER, STORE, NO_STORE) for row in job.pytorch["torch_error"]
     ):
         return None  # the others timed out, and an exit code alone does not tell a time-out from a cause
     numbers = sorted({row.rank for row in strongest if row.rank is not None})
@@ -137,7 +137,7 @@ def find_failed_ranks(job: Job) -> Explanation | None:
     return diagnosis
 
 
-# Barriers and the store
+# Barriers
 
 
 def find_absent_at_barrier(job: Job) -> Explanation | None:
@@ -179,95 +179,6 @@ def _is_announced_for_all(naming: list[Row]) -> bool:
     return any(row["form"].startswith("all_absent") for row in naming)
 
 
-def find_missing_clients(job: Job) -> Explanation | None:
-    """Find processes that never came to the store, by its own count of clients or as the address that it lacks."""
-    rows = [row for row in job.pytorch["store_error"] if row["joined"] is not None]
-    if not rows:
-        return _find_missing_address(job)
-    row = max(rows, key=lambda row: row["joined"])
-    expected, joined = row["expected_clients"], row["joined"]
-    lacking = expected - joined
-    at_rendezvous = {(row["source"], row["line"]) for row in job.pytorch["torch_error"] if row["call"] == RENDEZVOUS}
-    if (row["source"], row["line"]) in at_rendezvous:
-        reason = (
-            f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the"
-        )
-        reason += " others were never started, and no line shows which these are"
-        diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, [], Doubt.OTHER_TEXT)
-        diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
-        job.cite(diagnosis, "waiting", rows)
-        return diagnosis
-    shown_ranks = {rank.rank for rank in job.rank_ids.values()} - {None}
-    suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
-    is_named = len(suspects) == lacking
-    reason = f"never came to the store of the process group: {joined} of {expected} processes did"
-    if not is_named:
-        reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
-    diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, suspects if is_named else [], Doubt.OTHER_TEXT)
-    if not is_named and suspects:
-        diagnosis.collect = [f"collect the output of {ranks_text(suspects)}, which these files lack"]
-    job.cite(diagnosis, "waiting", rows)
-    return diagnosis
-
-
-def _find_missing_address(job: Job) -> Explanation | None:
-    """Find the ranks whose address others waited for in the store: the first of those that did not come."""
-    rows = [row for row in job.pytorch["store_error"] if row["awaited_rank"] is not None]
-    waiting = {row["rank"] for row in job.pytorch["torch_error"]}
-    awaited = sorted({row["awaited_rank"] for row in rows} - waiting)
-    if not awaited:
-        return None
-    reason = "did not come to the process group of all ranks, which waited in the store for its address"
-    diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, awaited, Doubt.OTHER_TEXT)
-    diagnosis.collect = [stacks_of(ranks_text(awaited)), f"collect the output of {ranks_text(awaited)}"]
-    job.cite(diagnosis, "waiting", rows)
-    return diagnosis
-
-
-MOST_CLIENTS = 1 << 20
-NOT_OF_INIT = ("program", "waited")  # errors of the store that come at any time
-
-
-def find_rendezvous(job: Job) -> Explanation | None:
-    """Find ranks that waited in the store for a key, or could not connect to it."""
-    rows = job.pytorch["store_error"]
-    if not rows:
-        return None
-    unreachable = [row for row in rows if row["form"].startswith("server")]
-    collect = list(COLLECT_OUTPUT)
-    waiting = sorted({row["rank"] for row in job.pytorch["torch_error"] if row["rank"] is not None})
-    if all(row["form"] in NOT_OF_INIT for row in rows):
-        key = next((row["program_key"] for row in rows if row["program_key"]), None)
-        what = f"for the key {key} in the store, which the program sets"
-        if key is None:
-            what = f"at the store at {rows[0]['server']}:{rows[0]['port']}, and no line says for what"
-        reason = f"{ranks_text(waiting) or 'ranks'} waited in vain {what}"
-        silent = silent_ranks(job, waiting)
-        answer = undecided(reason, COLLECT_OUTPUT, suspects=silent if len(silent) == 1 else [])
-        job.cite(answer, "waiting", rows)
-        return answer
-    if unreachable:
-        place = f"{unreachable[0]['server']}:{unreachable[0]['port']}"
-        reason = f"the store of the process group at {place} did not answer: no server there, or it is not reachable"
-        collect.insert(
-            0, f"list what listens on {unreachable[0]['server']}: `ss -ltnp | grep {unreachable[0]['port']}`"
-        )
-    elif all(row["form"] == "no_connection" for row in rows):
-        reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
-    elif any(row["form"] == "port_taken" for row in rows):
-        reason = "the port of the store is taken by another process, mostly one of an earlier run"
-        collect.insert(0, "list, on the host of the store, the process that has the port (MASTER_PORT): `ss -ltnp`")
-    else:
-        reason = (
-            f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
-        )
-    verdict = Kind.INIT_FAILED if any(row["form"] == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
-    diagnosis = job.explanation_by(verdict, reason, [], Doubt.OTHER_TEXT)
-    diagnosis.collect = collect
-    job.cite(diagnosis, "waiting", unreachable or rows)
-    return diagnosis
-
-
 # Calls that failed on all sides
 
 
@@ -300,15 +211,26 @@ def find_failed_calls(job: Job) -> Explanation | None:
     is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
     names = sorted(set(calls.values()))
     is_collective = not set(names) & set(POINT_TO_POINT)
-    if has_all and is_timeout and len(names) == 1 and is_collective and names != [BACKWARD_PASS]:
+    if has_all and is_timeout and len(names) == 1 and is_collective and not set(names) & set(CALLS_WITHIN.values()):
         reason = f"every rank timed out in {names[0]}: the transport failed, or their arguments differ"
         diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], Doubt.OTHER_TEXT)
     elif has_all and len(names) > 1 and is_collective:
         outliers = minority_of(calls) if 2 * len(minority_of(calls)) < len(calls) else []
-        where = f"was in {calls[outliers[0]]} while the others were in another call" if outliers else _ends_text(first)
+        others = sorted({call for rank, call in calls.items() if rank not in outliers})
+        call = others[0] if len(others) == 1 else "another call"
+        where = f"was in {calls[outliers[0]]} while the others were in {call}" if outliers else _ends_text(first)
         reason = f"{where}, if all use one process group"
         diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.OTHER_GROUP)
         diagnosis.how = How.SWAPPED
+    elif silent and silent == _ranks_that_left(job, silent):
+        reason = (
+            "ended with exit code 0 before the others, for torchrun neither saw a failure of it nor ended it:"
+            f" {_ends_text(first)}"
+        )
+        diagnosis = job.explanation_by(Kind.RANK_DIED, reason, silent, Doubt.OTHER_TEXT)
+        diagnosis.collect = [
+            f"read the end of the output of {ranks_text(silent)}: a program ends so that has no more data or work"
+        ]
     else:
         diagnosis = job.explanation_by(Kind.UNDECIDABLE, _unexplained(first, silent), [], Doubt.OPEN)
         diagnosis.suspects = silent if len(silent) == 1 else []
@@ -316,7 +238,7 @@ def find_failed_calls(job: Job) -> Explanation | None:
             diagnosis.collect = [f"collect the exit code and the end of the output of {ranks_text(silent)}"]
         diagnosis.collect += COLLECT_STACKS + (COLLECT_OUTPUT if not silent else [])
     awaited = [call for rank, call in calls.items() if rank not in outliers] if diagnosis.culprits else names
-    if len(set(awaited)) == 1 and awaited[0] != BACKWARD_PASS:
+    if len(set(awaited)) == 1 and awaited[0] not in CALLS_WITHIN.values():
         diagnosis.call = {"name": awaited[0]}
     culprit_numbers = job.rank_numbers(diagnosis.culprits)
     job.cite(diagnosis, "minority", [first[rank] for rank in culprit_numbers])
@@ -324,6 +246,24 @@ def find_failed_calls(job: Job) -> Explanation | None:
         diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
     )
     return diagnosis
+
+
+def _ranks_that_left(job: Job, silent: list[int]) -> list[int]:
+    """Return the ranks among these that ended with exit code 0 before torchrun gave up.
+
+    On each node it names the process ids of those that failed and of those that it ended. Where these are as many as
+    the other ranks of the node, none of the silent ones is among them.
+    """
+    rows = job.pytorch["elastic_failure"]
+    placed = [row for row in rows if row["rank"] is not None and row["local_rank"] is not None]
+    per_node = 1 + max((row["local_rank"] for row in placed), default=0)
+    left: set[int] = set()
+    for source, first in {(row["source"], row["rank"] - row["local_rank"]) for row in placed}:
+        named = {row["pid"] for row in rows if row["source"] == source and row["pid"] is not None}
+        own = [rank for rank in silent if first <= rank < first + per_node]
+        if len(named) == per_node - len(own):
+            left.update(own)
+    return sorted(left)
 
 
 @recorder_diagnosis.with_dumps
@@ -375,7 +315,7 @@ def _ends_text(first: dict[int, Row]) -> str:
     """Say what the ranks report: `rank 0 timed out in barrier and ranks 1-3 lost a connection`."""
     by_end: dict[str, list[int]] = defaultdict(list)
     for rank, row in sorted(first.items()):
-        where = f" in {row['call']}" if row["call"] else ""
+        where = f" in {row['call']}" if row["call"] else f" at {row['place']}" if row["place"] else ""
         by_end[("timed out" if row["kind"] == TIMED_OUT else "lost a connection") + where].append(rank)
     return " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_end.items())
 

@@ -1,0 +1,186 @@
+"""Judge how ranks met, or did not, at the store of PyTorch: by its count of clients, and by keys that were awaited."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import islice
+
+from ncclforensics.analyses.job.text.torch_text import NO_STORE, RENDEZVOUS, STORE
+from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
+from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.sources.torch_text import silent_ranks
+from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.variables import COLLECT_OUTPUT, stacks_of
+
+SHOWN_GROUPS = 4
+MOST_CLIENTS = 1 << 20
+MAPPED = "::ffff:"  # in front of an address of IPv4 at a socket of IPv6
+NOT_OF_INIT = ("program", "waited")  # errors of the store that come at any time
+UNREACHED = ("server", "server_logged")  # those of clients that did not reach its server
+COMPARE_STARTS = (
+    "compare RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of all processes, and when each was started:"
+    " `tr '\\0' '\\n' < /proc/PID/environ | grep -E 'RANK|WORLD|MASTER'`"
+)
+
+
+def find_missing_clients(job: Job) -> Explanation | None:
+    """Find processes that never came to the store, by its own count of clients or as the address that it lacks."""
+    rows = [row for row in job.pytorch["store_error"] if row["joined"] is not None]
+    if not rows:
+        return _find_missing_address(job)
+    row = max(rows, key=lambda row: row["joined"])
+    expected, joined = row["expected_clients"], row["joined"]
+    lacking = expected - joined
+    at_rendezvous = {(row["source"], row["line"]) for row in job.pytorch["torch_error"] if row["call"] == RENDEZVOUS}
+    if (row["source"], row["line"]) in at_rendezvous:
+        reason = (
+            f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the"
+        )
+        reason += " others were never started, and no line shows which these are"
+        diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, [], Doubt.OTHER_TEXT)
+        diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
+        job.cite(diagnosis, "waiting", rows)
+        return diagnosis
+    if (unreached := _find_unreached(job, lacking)) is not None:
+        job.cite(unreached, "waiting", rows)
+        return unreached
+    shown_ranks = {rank.rank for rank in job.rank_ids.values()} - {None}
+    suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
+    is_named = len(suspects) == lacking
+    reason = f"never came to the store of the process group: {joined} of {expected} processes did"
+    if not is_named:
+        reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
+    diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, suspects if is_named else [], Doubt.OTHER_TEXT)
+    if not is_named and suspects:
+        diagnosis.collect = [f"collect the output of {ranks_text(suspects)}, which these files lack"]
+    job.cite(diagnosis, "waiting", rows)
+    return diagnosis
+
+
+def _find_unreached(job: Job, lacking: int) -> Explanation | None:
+    """Find the processes that the store lacks among those that say that they did not reach it.
+
+    They are at fault where they asked at another port than the others; else the store was served too late for them, or
+    their hosts do not reach it.
+    """
+    rows = [row for row in job.pytorch["store_error"] if row["form"] in UNREACHED]
+    absent = _ranks_of(job, rows)
+    if len(absent) != lacking:
+        return None
+    others = [row for row in job.pytorch["store_error"] if row["form"] == "waited"]
+    place, ports = _places(rows), {row["port"] for row in others}
+    if ports and ports.isdisjoint(row["port"] for row in rows):
+        reason = f"asked for the store at {place}, and the others found it at {_places(others)}"
+        diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, absent, Doubt.OTHER_TEXT)
+    else:
+        reason = (
+            f"{ranks_text(absent)} did not reach the store at {place}: rank 0, which serves it, came too late for them,"
+            " or their hosts do not reach it"
+        )
+        diagnosis = job.explanation_by(Kind.INIT_INCOMPLETE, reason, [], Doubt.OTHER_TEXT)
+    diagnosis.collect = [COMPARE_STARTS]
+    job.cite(diagnosis, "failure", rows)
+    return diagnosis
+
+
+def _places(rows: Iterable[Row]) -> str:
+    return " and ".join(sorted({f"{row['server'].removeprefix(MAPPED)}:{row['port']}" for row in rows}))
+
+
+def _ranks_of(job: Job, rows: list[Row]) -> list[int]:
+    """Return the ranks that print these errors."""
+    lines = {(row["source"], row["line"]) for row in rows}
+    errors = [row for row in job.pytorch["torch_error"] if (row["source"], row["line"]) in lines]
+    return sorted({row["rank"] for row in errors if row["rank"] is not None})
+
+
+def _find_missing_address(job: Job) -> Explanation | None:
+    """Find the ranks whose address others waited for in the store: the first of those that did not come.
+
+    All ranks of a process group wait for it. Where some were past the store, one that waits counts other ranks than
+    they do, or lost its connection to one that failed before.
+    """
+    rows = [row for row in job.pytorch["store_error"] if row["awaited_rank"] is not None]
+    errors = job.pytorch["torch_error"]
+    awaited = sorted({row["awaited_rank"] for row in rows} - {row["rank"] for row in errors})
+    if not awaited:
+        return None
+    past = _ranks_of(job, [row for row in errors if row["kind"] not in (STORE, NO_STORE)])
+    if past:
+        waiting = ranks_text(_ranks_of(job, rows)) or "a rank"
+        reason = (
+            f"{waiting} waited in the store for the address of {ranks_text(awaited)}, and {ranks_text(past)} did not:"
+            " they were started with different values of WORLD_SIZE or RANK, or one failed before the others met it"
+        )
+        diagnosis = job.explanation_by(Kind.INIT_INCOMPLETE, reason, [], Doubt.OTHER_TEXT)
+        diagnosis.collect = [COMPARE_STARTS]
+    else:
+        reason = "did not come to the process group of all ranks, which waited in the store for its address"
+        diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, awaited, Doubt.OTHER_TEXT)
+        diagnosis.collect = [stacks_of(ranks_text(awaited)), f"collect the output of {ranks_text(awaited)}"]
+    job.cite(diagnosis, "waiting", rows)
+    return diagnosis
+
+
+def find_rendezvous(job: Job) -> Explanation | None:
+    """Find ranks that waited in the store for a key, or could not connect to it."""
+    rows = job.pytorch["store_error"]
+    if not rows:
+        return None
+    unreachable = [row for row in rows if row["form"] in UNREACHED]
+    collect = list(COLLECT_OUTPUT)
+    waiting = sorted({row["rank"] for row in job.pytorch["torch_error"] if row["rank"] is not None})
+    if all(row["form"] in NOT_OF_INIT for row in rows):
+        key = next((row["program_key"] for row in rows if row["program_key"]), None)
+        what = f"for the key {key} in the store, which the program sets"
+        if key is None:
+            what = f"at the store at {rows[0]['server']}:{rows[0]['port']}, and no line says for what"
+        reason = f"{ranks_text(waiting) or 'ranks'} waited in vain {what}"
+        silent = silent_ranks(job, waiting)
+        answer = undecided(reason, COLLECT_OUTPUT, suspects=silent if len(silent) == 1 else [])
+        job.cite(answer, "waiting", rows)
+        return answer
+    if unreachable:
+        place = f"{unreachable[0]['server']}:{unreachable[0]['port']}"
+        reason = (
+            f"the store of the process group at {place} did not answer: rank 0, which serves it, is not there, or the"
+            " address is not reachable"
+        )
+        collect.insert(
+            0, f"list what listens on {unreachable[0]['server']}: `ss -ltnp | grep {unreachable[0]['port']}`"
+        )
+    elif all(row["form"] == "no_connection" for row in rows):
+        reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
+    elif any(row["form"] == "port_taken" for row in rows):
+        reason = "the port of the store is taken by another process, mostly one of an earlier run"
+        collect.insert(0, "list, on the host of the store, the process that has the port (MASTER_PORT): `ss -ltnp`")
+    elif by_group := _waits_in_groups(job, rows):
+        reason = "; ".join(by_group)
+        if len(by_group) > 1:
+            reason += ": ranks that create their process groups in different orders wait like this"
+        collect.insert(0, "compare in which order each rank calls new_group: all ranks call it for all groups alike")
+    else:
+        reason = (
+            f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
+        )
+    verdict = Kind.INIT_FAILED if any(row["form"] == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
+    diagnosis = job.explanation_by(verdict, reason, [], Doubt.OTHER_TEXT)
+    diagnosis.collect = collect
+    job.cite(diagnosis, "waiting", unreachable or sorted(rows, key=lambda row: row["form"] == "waited"))
+    return diagnosis
+
+
+def _waits_in_groups(job: Job, rows: list[Row]) -> list[str]:
+    """Say for which member of which process group ranks waited in the store, for each of the first groups."""
+    waits: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["awaited_group"] is not None:
+            waits[row["awaited_group"], row["awaited_member"]].append(row)
+    return [
+        f"{ranks_text(_ranks_of(job, of_group)) or 'ranks'} waited in the store for member {member} of process group"
+        f" {group}"
+        for (group, member), of_group in islice(sorted(waits.items()), SHOWN_GROUPS)
+    ]
