@@ -168,5 +168,7 @@ def dialect() -> Dialect:
         record_regex=grammar_file.load("copied").part_regex("_torch_record"),
         messages_inside=_messages_inside(),
         raised="exception",
+        calls=("traceback_frame", "traced_call"),
+        call_mark=grammar_file.load("copied").part_regex("_call_mark"),
         last_shapes=grammar_file.load(LAST_GRAMMAR).shapes,
     )

@@ -159,6 +159,8 @@ class Dialect:
     record_regex: str = ""  # the beginning of a line of another logger that the shapes know
     messages_inside: tuple[MessageInside, ...] = ()
     raised: str = ""  # the frame of exceptions of any kind, whose text may hold such messages
+    calls: tuple[str, ...] = ()  # the frames of calls in tracebacks; below such a line stands a line of the program
+    call_mark: str = ""  # a literal in each of their lines, behind tag and indentation
     last_shapes: tuple[Shape, ...] = ()  # of lines that nothing else reads; such a line counts as the application's
 
     def including_formats_in(self, texts: pl.Series) -> Dialect:

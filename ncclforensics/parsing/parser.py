@@ -10,6 +10,7 @@ from ncclforensics.grammar.dialect import MATCHED, Dialect, fields
 from ncclforensics.grammar.patterns import FORM
 from ncclforensics.inputs.lines import REPEATS
 from ncclforensics.parsing.candidates import contains_prefix
+from ncclforensics.parsing.code_excerpts import without_code
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
 from ncclforensics.parsing.matching import NO_HOST, Matched, match, no_match
@@ -132,8 +133,10 @@ def parse(
     repeated, rows = repeated_lines(rows, dialect), without_counts(rows)
     length = max(-(-rows.height // parts), 1)
     slices = list(rows.iter_slices(length)) or [rows]
-    matched = list(ordered_map(lambda part: complete_lines(part, match(part, dialect), dialect), slices))
-    complete, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
+    completed = list(ordered_map(lambda part: complete_lines(part, match(part, dialect), dialect), slices))
+    matched, code = without_code(rows, completed, dialect)
+    complete, others = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
+    unknown = others.join(code, on=PLACE, how="anti", maintain_order="left") if code.height else others
     beginnings = _hosts(complete)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
     without_prefix = [quoted_errors(matched, unknown, dialect), messages_alone(unknown, dialect, known)]
@@ -148,8 +151,8 @@ def parse(
     torn += [quoted, match(_without_blanks_at_end(unknown), dialect), match(_with_name(unknown, dialect), dialect)]
     read = pl.concat([part.known.select(PLACE) for part in torn]).unique()
     remaining = unknown.join(read, on=PLACE, how="anti", maintain_order="left")
-    others = pl.concat([remaining, _texts_before_lines(unknown, read, dialect)])
-    torn.append(match(messages_inside(rows, others, matched, dialect), dialect))
+    texts = pl.concat([remaining, _texts_before_lines(unknown, read, dialect)])
+    torn.append(match(messages_inside(rows, texts, matched, dialect), dialect))
     inside = pl.concat([part.known for part in torn])
     last = _match_last(remaining.join(inside.select(PLACE), on=PLACE, how="anti", maintain_order="left"), dialect)
     frames: dict[str, list[pl.DataFrame]] = {}
@@ -157,7 +160,7 @@ def parse(
         for name, found in part.frames.items():
             frames.setdefault(name, []).extend(found)
     frames = read_shortened(frames, dialect)
-    tally = _tally(complete, unknown, inside, dialect, repeated)
+    tally = _tally(complete, others, inside, dialect, repeated)
     known_lines = pl.concat([complete, inside])
     if repeated.height:
         known_lines = known_lines.join(repeated.select(*PLACE, REPEATS), on=PLACE, how="left", maintain_order="left")
