@@ -58,6 +58,9 @@ class Frames(Protocol):
     def quote(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:
         """Read lines a second time: (source, line) -> (line numbered from the start, text)."""
 
+    def whole_text(self, source: int, line: int) -> str:
+        """The text of a line with the next ones that it goes on in; empty where it stands alone, or in a saved run."""
+
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the parameters. `inspect.signature` takes 50 times as long, for hundreds of functions a run."""

@@ -265,12 +265,14 @@ class Run:
             by_source.setdefault(source, []).append(line)
         quotes: dict[tuple[int, int], tuple[int, str]] = {}
         for source, lines in by_source.items():
-            if source in self._saved_inputs.origin:
-                found = self._saved_inputs.quote(source, lines)
-            else:
-                found = self.inputs[source].quote(lines)
+            is_saved = source in self._saved_inputs.origin
+            found = self._saved_inputs.quote(source, lines) if is_saved else self.inputs[source].quote(lines)
             quotes |= {(source, line): quote for line, quote in found.items()}
         return quotes
+
+    def whole_text(self, source: int, line: int) -> str:
+        """The text of a line with the next ones that it goes on in; empty where it stands alone, or in a saved run."""
+        return "" if source in self._saved_inputs.origin else self._records.whole_text(source, line)
 
     def _sources(self) -> pl.DataFrame:
         counted = {row["source"]: row for row in self.tally.to_dicts()}

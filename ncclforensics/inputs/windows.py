@@ -348,10 +348,13 @@ class InputReader:
         """Read lines (negative: numbered from the end) a second time: number -> (number from the start, text)."""
         if self.is_document:  # all its records stand on one line; behind its beginning there may be private data
             return dict.fromkeys(wanted, (1, lines.shown(self.beginning[:QUOTED].partition(b"\n")[0])))
+        return {line: (number, lines.shown(text)) for line, (number, text) in self.reread(wanted).items()}
+
+    def reread(self, wanted: list[int]) -> dict[int, tuple[int, bytes]]:
+        """Read lines a second time: number -> (number from the start, the beginning of the line)."""
         in_file = self.numbers.in_file(wanted)
         numbers = {line: number for line, number in in_file.items() if number > 0}
-        texts: dict[int, bytes] = {}
-        total = skipped = 0
+        texts, total, skipped = dict[int, bytes](), 0, 0
         try:
             if min(in_file.values()) < 0:
                 total = self._count_lines()
@@ -365,7 +368,7 @@ class InputReader:
         except DAMAGED_ARCHIVE as error:
             if is_system_error(error):  # damage of an archive was reported when the lines were parsed
                 self.note_damage(error)
-        return {line: (number, lines.shown(texts[number])) for line, number in numbers.items() if number in texts}
+        return {line: (number, texts[number]) for line, number in numbers.items() if number in texts}
 
     def _count_lines(self) -> int:
         total, last = 0, 10

@@ -14,7 +14,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.altered_lines import altered_lines
 from ncclforensics.parsing.matching import Matched, match
 from ncclforensics.parsing.next_lines import PLACE, joined_texts, rest_lines, specific_shapes, with_next_lines
-from ncclforensics.parsing.wrapped_lines import lines_of_specific_shapes
+from ncclforensics.parsing.wrapped_lines import is_start, lines_of_specific_shapes
 
 MAX_LINES = 2_000  # lines that are tried together with the next ones
 MAX_TORN = 200  # lines that are tried with every place where they may be torn
@@ -31,14 +31,36 @@ def complete_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> Ma
     """
     if matched.unknown.is_empty():
         return matched
+    completed = _all_completed(rows, matched, dialect)
+    return _replaced(rows, matched, completed, dialect) if completed.height else matched
+
+
+def whole_text(rows: pl.DataFrame, dialect: Dialect) -> str:
+    """The text of the first of these lines with the next ones that it goes on in; empty where it stands alone.
+
+    Lines that were wrapped at one width have been put together: then the number of the second one shows it.
+    """
+    if rows["line"].slice(1, 1).to_list() != [rows["line"][0] + 1]:
+        return str(rows["text"][0]) if rows.height > 1 else ""
+    if rows.slice(1, 1).select(is_start(dialect)).item():
+        return ""
+    matched = match(rows, dialect)
+    completed = _all_completed(rows, matched, dialect).filter(
+        (pl.col("line") == rows["line"][0]) & (pl.col("parts") > 1)
+    )
+    return str(completed["text"][0]) if completed.height else ""
+
+
+def _all_completed(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """Lines that are read together with others (columns PLACE, `text`, `parts`, `is_torn`)."""
     rest = rest_lines(matched, dialect)
     completed = altered_lines(rows, matched, rest, dialect).with_columns(is_torn=False)
-    if rest.height:
-        certain = _completed(rows, matched, rest, dialect)
-        # Of two readings, the one that leaves fewer lines over.
-        completed = pl.concat([certain, completed]).sort("parts", descending=True, maintain_order=True)
-        completed = _apart(completed.unique(PLACE, keep="first", maintain_order=True))
-    return _replaced(rows, matched, completed, dialect) if completed.height else matched
+    if rest.is_empty():
+        return completed
+    certain = _completed(rows, matched, rest, dialect)
+    # Of two readings, the one that leaves fewer lines over.
+    completed = pl.concat([certain, completed]).sort("parts", descending=True, maintain_order=True)
+    return _apart(completed.unique(PLACE, keep="first", maintain_order=True))
 
 
 def _completed(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:

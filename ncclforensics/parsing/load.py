@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import polars as pl
@@ -12,14 +13,17 @@ import polars as pl
 from ncclforensics.errors import Defect
 from ncclforensics.formats import DAMAGED, DocumentReader, Reader, TraceReader, TraceRecords, dialect, document
 from ncclforensics.formats import Records as DocumentRecords
+from ncclforensics.inputs import lines
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
 from ncclforensics.inputs.windows import InputReader, Lines
 from ncclforensics.parsing.alike_rows import AlikeRows
 from ncclforensics.parsing.calls_between import CALLS_BETWEEN, CountedCalls, CountedStretches, count_calls
 from ncclforensics.parsing.concurrency import DEFECTS, ordered_map
+from ncclforensics.parsing.continuations import whole_text
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
 from ncclforensics.parsing.kept_calls import keep_ends
+from ncclforensics.parsing.next_lines import MAX_NEXT
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.repeated_lines import no_repeats
 from ncclforensics.parsing.sampled_outputs import Samples
@@ -111,6 +115,17 @@ class Records:
         """Keep no more rows of a frame of events than their kinds need."""
         if self._events[name].is_flooded and name in self.dialect.with_all_formats.collapsible:
             self.frames[name] = self._events[name].bounded(self.frames[name])
+
+    def whole_text(self, source: int, line: int) -> str:
+        """Read a line a second time, with the next ones that it goes on in; empty where it does not."""
+        form, reader = self._formats.get(source), self.inputs[source]
+        is_long = reader.source.text_size > reader.policy.chunk  # a copied text, which may be wrapped, is shorter
+        if form is None or reader.is_document or reader.export is not None or is_long:
+            return ""
+        wanted = [number for number in range(line, line + MAX_NEXT + 1) if number * line > 0]  # both of head or tail
+        read = reader.reread(wanted)
+        texts = [read[number][1] + b"\n" for number in takewhile(read.__contains__, wanted)]
+        return whole_text(form.strip(lines.block(b"".join(texts), line, source)), form.dialect) if texts else ""
 
     def detect(self, readers: Sequence[InputReader]) -> None:
         """Detect the formats of inputs; those that are JSON documents or bare values are read at once."""

@@ -17,7 +17,8 @@ ORIGIN = ("journal", "time", "host", "pid", "rank", "comm", "commid")  # of a li
 SEVERITIES = ("[E", "[W", "[I", "[F", "[C", "ERROR ", "WARNING ", "INFO ")
 LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefix of PyTorch and Python programs
 LEFT_OUT = "…"
-DECISIVE = ("ERR", "status=", "error", "OpType=", "isabled")  # parts of words that say how something failed
+# Parts of words that say how something failed.
+DECISIVE = ("ERR", "status=", "error", "OpType=", "isabled", "closed", "refused", "reset")
 ERROR = "error: "  # behind it stands the reason
 LONG_WORDS, SHORT_WORD = 3, 18  # no word takes more than a third, and none of this length is shortened
 ENDS_OF_CLAUSES = (",", ";", ".", ")")
@@ -116,7 +117,7 @@ def cut_middle(text: str, longest: int) -> str:
     >>> cut_middle("RuntimeError: Connection closed by peer [10.11.0.10]:57231.", 44)
     'RuntimeError: Connection closed by peer …'
     >>> cut_middle("RuntimeError: Connection closed by peer [10.11.0.10]:57231.", 34)
-    'RuntimeError: Connection … by peer'
+    'RuntimeError: Connection closed …'
     >>> cut_middle("Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: 93907630711664.", 44)
     'Timeout at NCCL work: 1, last enqueued …'
     >>> cut_middle("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", 44)
@@ -149,7 +150,9 @@ def cut_middle(text: str, longest: int) -> str:
     head = _fitting(words, room - len(" ".join(tail)))
     decisive = next((word for word in words[len(head) :] if any(part in word for part in DECISIVE)), "")
     if decisive and (longer := _fitting(words, room - len(decisive))):
-        head, tail = longer, [] if decisive in longer else [decisive]
+        tail = [] if decisive in longer else [decisive]
+        is_next = words[len(longer) : len(longer) + 1] == tail  # nothing is left out before it
+        head, tail = ([*longer, *tail], []) if is_next else (longer, tail)
     if head:
         return " ".join([*head, LEFT_OUT, *tail])
     return text[: (longest - 1) // 2] + LEFT_OUT + text[-(longest // 2) :]

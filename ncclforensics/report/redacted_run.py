@@ -88,6 +88,10 @@ class RedactedRun:
         """Quote lines, redacted."""
         return redact_quotes(self._run, self._run.quote(lines), self._pseudonyms)
 
+    def whole_text(self, source: int, line: int) -> str:
+        """Quote a line with the next ones that it goes on in, redacted."""
+        return self._pseudonyms.text(self._run.whole_text(source, line))
+
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
             kept = [column for frame, column in VOCABULARY if frame == name]
@@ -161,6 +165,7 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
             detail=pseudonyms.text(finding.detail),
             remedy=finding.remedy if finding.remedy == remedies[finding.rule] else pseudonyms.text(finding.remedy),
             hosts=[pseudonyms.host(name) for name in finding.hosts],
+            place=pseudonyms.text(finding.place),
         )
 
     return Report(

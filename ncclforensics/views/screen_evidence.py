@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ncclforensics.inputs.lines import SHOWN
 from ncclforensics.report.build import Report
-from ncclforensics.report.condensed_lines import OWN_COUNT, condensed, cut, cut_middle
+from ncclforensics.report.condensed_lines import MARKERS, OWN_COUNT, condensed, cut, cut_middle
 from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.rules.registry import RETURNED
 from ncclforensics.views.text_layout import indented, place_of, quoted
@@ -24,19 +24,27 @@ SHORTEST = 34  # characters of a line that are always shown, on a narrow termina
 LABELS = 12  # characters in which labels of launchers stand
 CUT_OFF = SHOWN - 20  # characters: as long a quote lacks its end, even without its tag
 DUMP = "flight-recorder"  # inputs of this kind have one line, which holds everything
+DUMP_TEXT = "the calls in its Flight Recorder dump"
+WARNINGS = MARKERS[:2]  # what a rank reported last, which says more than that it is the last line
 
 
 def evidence(
-    report: Report, width: int, finding: Finding | None, cause: Finding | None = None, culprits: Collection[int] = ()
+    report: Report,
+    width: int,
+    finding: Finding | None,
+    cause: Finding | None = None,
+    culprits: Collection[int] = (),
+    first: str = "",
 ) -> list[list[RenderableType]]:
     """Cite lines that show a finding and its cause, each on one row of `width` characters, in ever shorter versions.
 
-    First come a line of the cause and one of each culprit, which no version lacks, then those of each kind. The first
-    line takes further rows where one would cut words off that the headline lacks.
+    First come a line of the cause and one of each culprit, which no version lacks, then those of each kind, of which
+    those with the label `first` come before the others. The first line takes further rows where one would cut words
+    off that the headline lacks.
     """
     callers = _callers(report)
     findings = [found for found in (cause, finding) if found]
-    places = [(line.source, line.line) for found in findings for line in _of_each_kind(found.evidence)]
+    places = [(line.source, line.line) for found in findings for line in _of_each_kind(found.evidence, first)]
     of_culprits: dict[int, tuple[int, int]] = {}
     for place in places:
         rank, _ = callers.get(place, (None, None))
@@ -46,15 +54,19 @@ def evidence(
     decisive = dict.fromkeys(
         [*places[: cause is not None], *reasons[:1], *list(of_culprits.values())[: MOST_LINES - bool(reasons)]]
     )
+    last_lines = set(report.run["process"].select("last_source", "last_line").iter_rows())
     shown: dict[str, tuple[str, str]] = {}  # file and line -> who printed the line, and its text
     fewest, most = 1, max(MOST_LINES, len(decisive) + 1)
     for place in dict.fromkeys([*decisive, *places]):
         cited = report.cited(*place)
-        text = "" if report.run.kinds.get(place[0]) == DUMP else quoted(cited).strip()
+        is_dump = report.run.kinds.get(place[0]) == DUMP
+        text = DUMP_TEXT if is_dump and place in of_culprits.values() else "" if is_dump else quoted(cited).strip()
+        text = text and (report.run.whole_text(*place) or text)
         if text and (name := place_of(report, cited)) not in shown and len(shown) < most:
             rank, ordinal = callers.get(place, (None, None))
             number = "" if ordinal is None else f" #{ordinal}"
-            prefix = "" if rank is None else f"rank {rank}{number}: "
+            is_last = place in last_lines and ordinal is None and not any(mark in text for mark in WARNINGS)
+            prefix = "" if rank is None else f"rank {rank}{number}{', its last line' * is_last}: "
             label = text.find(f"[rank{rank}]:")  # behind the one of a launcher, such as srun's task
             shown[name] = prefix, text[label:].partition(":")[2].strip() if 0 <= label < LABELS else text
             fewest = len(shown) if place in decisive else fewest
@@ -68,7 +80,7 @@ def evidence(
         shorten = cut if len(text) >= CUT_OFF else cut_middle  # the end of a quote that is cut off decides nothing
         short = condensed(text, room)
         if prefix:  # PyTorch's watchdog names its rank, too
-            short = short.replace(f"[{prefix.removesuffix(': ').capitalize()}] ", "", 1)
+            short = short.replace(f"[{prefix.partition(',')[0].removesuffix(': ').capitalize()}] ", "", 1)
         row = shorten(short, room)
         if not parts and _says_more(short, f"{row} {headlines}"):
             indent = " " * (widest + 2)
@@ -127,11 +139,12 @@ def _callers(report: Report) -> dict[tuple[int, int], tuple[int, int | None]]:
     return callers
 
 
-def _of_each_kind(lines: list[Line]) -> list[Line]:
-    """Order lines so that one of each label comes first."""
+def _of_each_kind(lines: list[Line], first: str) -> list[Line]:
+    """Order lines so that one of each label comes first, and of these the one with the label `first`."""
     seen: Counter[str] = Counter()
     turns = []
     for line in lines:
         turns.append(seen[line.what])
         seen[line.what] += 1
-    return [line for _, _, line in sorted(zip(turns, range(len(lines)), lines, strict=True))]
+    order = sorted(range(len(lines)), key=lambda place: (turns[place], lines[place].what != first, place))
+    return [lines[place] for place in order]
