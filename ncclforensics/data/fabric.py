@@ -10,6 +10,8 @@ VENDOR = "Mellanox Technologies"  # in descriptions that nothing set
 AGGREGATION_DEVICE = "cf09"  # device number of SHARP's aggregation nodes, in every map that has some
 # Ports in the map of a switch with an aggregation node on its last port: one more than can be used.
 AGGREGATING_PORTS = (37, 41, 65, 81, 129, 145)
+# How Linux calls the planes of a ConnectX-8 through which it is managed, and which carry no data: smi0, smi1.
+PLANE_DEVICE = "smi"
 PLANAR_DEVICE, PLANAR_SPEED = "1023", "XDR"  # ConnectX-8: a port is several planes (rdma-core PR 1541)
 
 BOTH_ENDS_LEAST = 0.9  # share of links between switches that both ends show; below, the map is a part of one

@@ -117,7 +117,12 @@ def sentence(text: str) -> str:
     """
     first = text.partition(" ")[0].rstrip(",;:")
     begun = text if first in COMMANDS else text[:1].upper() + text[1:]
-    return begun + "." * (not begun.endswith((".", "…")))
+    return with_stop(begun)
+
+
+def with_stop(text: str) -> str:
+    """Return a text with a full stop, unless it has one or is cut."""
+    return text if text.endswith((".", "…")) else f"{text}."
 
 
 def with_open_end(text: str) -> str:

@@ -14,7 +14,7 @@ class Noun(NamedTuple):
     frames: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-BENCHMARK = Noun("benchmark", "benchmarks", (("benchmark", ()),))
+BENCHMARK = Noun("benchmark", "benchmarks", (("benchmark_sweep", ()),))
 LINK_TEST = Noun("test of a link", "tests of links", (("link_measurement", ("table",)),))
 PAIR_MATRIX = Noun("matrix of pairs", "matrices of pairs", (("gpu_pair", ("matrix",)),))
 MACHINE_DUMP = Noun("dump of a machine", "dumps of machines", (("dump", ()),))
@@ -22,7 +22,7 @@ RECORDER_DUMP = Noun("Flight Recorder dump", "Flight Recorder dumps", (("recorde
 PORT = Noun(
     "port", "ports", (("counter_increase", ("key",)), ("port_state", ("host", "device", "port", "lid", "guid", "node")))
 )
-STACK = Noun("stack", "stacks", (("stack_thread", ()),))
+STACK = Noun("stack", "stacks", (("stack_dump", ()),))
 PROFILE = Noun("profiler trace", "profiler traces", (("profiler_event", ("source",)),))
 INSPECTOR = Noun("Inspector record", "Inspector records", (("ended_operation", ()),))
 STEP_LINE = Noun("step line", "step lines", (("training_step", ()), ("progress_bar", ()), ("trainer_progress", ())))

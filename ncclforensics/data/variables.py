@@ -44,7 +44,15 @@ STACK_OF_ANY_RANK = (
 )
 
 
+def hosts_of(ranks: str) -> str:
+    """Return how a sentence names the hosts of ranks that it named before, as a text.
+
+    >>> hosts_of("rank 3"), hosts_of("ranks 3-4"), hosts_of("rank 3 and rank 7")
+    ('its host', 'their hosts', 'their hosts')
+    """
+    return "its host" if ranks.startswith("rank ") and " and " not in ranks else "their hosts"
+
+
 def stacks_of(ranks: str) -> str:
     """Return the step that takes the stacks of ranks, which are given as a text."""
-    hosts = "its host" if ranks.startswith("rank ") else "their hosts"
-    return f"take the stacks of {ranks} on {hosts}: `{STACKS_OF_HOST}`"
+    return f"take the stacks of {ranks} on {hosts_of(ranks)}: `{STACKS_OF_HOST}`"

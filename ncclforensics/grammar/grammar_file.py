@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cache, cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,12 @@ class Grammar:
     def needs(self) -> str:
         """The `// needs:` line of the file: how to have its lines printed; empty if there is none."""
         return _read_comments(self.path.read_text(encoding="utf-8"))[1]
+
+    @cached_property
+    def subject(self) -> str:
+        """What its lines are, in a sentence: the first one of the file."""
+        heading = takewhile(lambda line: line.startswith("// "), self.path.read_text(encoding="utf-8").splitlines())
+        return " ".join(line.removeprefix("// ") for line in heading).partition(". ")[0].rstrip(".")
 
     @cached_property
     def may_collapse(self) -> bool:

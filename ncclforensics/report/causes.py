@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer
-from ncclforensics.data.names import CERTAINTIES
+from ncclforensics.data.names import CERTAINTIES, with_stop
 from ncclforensics.frames.columns import OWNER, printed_hosts, short_name
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.rules.finding import Finding, Role, Severity
@@ -40,6 +40,11 @@ class Cause(NamedTuple):
     def title(self) -> str:
         """What happened."""
         return self.finding.title
+
+    @property
+    def text(self) -> str:
+        """What happened, and where in the program where that is known."""
+        return f"{with_stop(self.title)} In {self.finding.place}" if self.finding.place else self.title
 
     def label(self, answer: Answer) -> str:
         """`Cause`, and how sure it is where that is less sure than the verdict that it explains."""

@@ -64,7 +64,7 @@ _KINDS = (
         "nvidia-smi shows GPUs and their load, not which call a rank is in",
     ),
     _Kind(
-        ("hardware_event", "kernel_kill", "kernel_report", "storage_report"),
+        ("hardware_event", "kernel_kill", "kernel_report", "storage_report", "kernel_line"),
         "the kernel's log",
         "the kernel names GPUs, links and processes, not ranks",
     ),
@@ -152,7 +152,7 @@ def _end(run: Frames) -> str:
 
 def _reached(run: Frames) -> str:
     """How far the benchmarks came, those that did not end first."""
-    rows = run["benchmark"].sort("is_complete", maintain_order=True).to_dicts()
+    rows = run["benchmark_sweep"].sort("is_complete", maintain_order=True).to_dicts()
     texts = [f"{called(row)} {_reached_by(row)}" for row in rows[:MOST_BENCHMARKS]]
     more = [f"{len(rows) - MOST_BENCHMARKS} more"] if len(rows) > MOST_BENCHMARKS else []
     return ", ".join([*texts, *more]) or "no test has begun"

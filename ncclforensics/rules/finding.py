@@ -104,6 +104,7 @@ class Finding:
     rule: str = ""
     explains: bool = True  # it says what the lines it cites mean, not only how many there are
     about: list[Line] = field(default_factory=list)  # all lines that a finding of a fallback rule is about
+    place: str = ""  # in the program: the call that raised, with file and line
     is_elsewhere: bool = False  # it concerns no job: another host, or another time; the report fills it in
 
 
@@ -119,9 +120,11 @@ def checked(finding: object, known: Known) -> Finding:
     """Return a finding that a report can hold. Raises TypeError or ValueError, so that a wrong one costs its rule."""
     if not isinstance(finding, Finding):
         raise TypeError(f"a rule yields findings, not {type(finding).__name__}")
-    texts = (finding.title, finding.detail, finding.remedy, *finding.hosts, finding.communicator or "")
+    texts = (
+        finding.title, finding.detail, finding.remedy, finding.place, *finding.hosts, finding.communicator or "",
+    )  # fmt: skip
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError("title, detail, remedy, hosts and communicator of a finding are texts")
+        raise TypeError("title, detail, remedy, place, hosts and communicator of a finding are texts")
     lines = (*finding.evidence, *finding.about)
     if not all(isinstance(line, Line) for line in lines):
         raise TypeError("evidence of a finding consists of lines")

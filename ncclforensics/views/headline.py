@@ -103,7 +103,7 @@ def story(report: Report) -> list[tuple[str, str]]:
         ("What", sentence(report.title_of(answer))),
         (
             began.label(answer) if began else "Why",
-            sentence(began.title if began else detail) if began or detail else "",
+            sentence(began.text if began else detail) if began or detail else "",
         ),
         ("Where", _culprits(report, answer)),
         ("State", hang_text(report, answer)),

@@ -121,7 +121,7 @@ def _job(report: Report, answer: Answer, title: str, most: int, *, is_worst: boo
     sure = certainty_text(answer.verdict, answer.certainty)
     yield f"**{answer.verdict}**{sure}. {inline(' '.join(sentence(text) for text in texts))}\n"
     if is_worst and (first := cause(report)):
-        yield f"**{first.label(answer)}**: {inline(sentence(first.title))}\n"
+        yield f"**{first.label(answer)}**: {inline(sentence(first.text))}\n"
     if job["chain"]:
         rows = [(word, inline(text), code(at)) for word, text, at in job["chain"]]
         yield _long_table("What began it, and what followed", ("", "what happened", "at"), rows, most)

@@ -21,7 +21,6 @@ from ncclforensics.views.text_layout import heading, indented, table_with_header
 MOST = 12  # runs listed without -v
 DRAWN = 2  # up to so many runs are shown in detail
 LARGEST = 4  # sizes
-OF_A_SWEEP = ("source", "collective", "nranks", "hosts", "gpus", "version", "is_checked", "has_failed")
 Row = dict[str, Any]
 
 
@@ -35,7 +34,7 @@ class Detail(IntEnum):
 
 def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> list[RenderableType]:
     """List all runs of nccl-tests in the order of the files."""
-    rows = _with_joined_sweeps(report.run["benchmark"].to_dicts())
+    rows = report.run["benchmark_sweep"].to_dicts()
     if not rows:
         return []
     kept = sorted(range(len(rows)), key=lambda place: -(rows[place]["last_size"] or 0))[: None if verbose else MOST]
@@ -47,33 +46,6 @@ def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> l
         for row in rows:
             parts += _details(row, report.run["measurement"], detail)
     return parts
-
-
-def _with_joined_sweeps(rows: list[Row]) -> list[Row]:
-    """Join runs of one size each that follow one another in a file and differ in nothing else: one run over all sizes.
-
-    Where the test is started once for each size, the rows would be equal but for the size.
-    """
-    joined: list[Row] = []
-    for run in rows:
-        row = {**run, "benchmarks": [run["benchmark"]]}
-        last = joined[-1] if joined else None
-        if last is None or row["rows"] != 1 or any(row[name] != last[name] for name in OF_A_SWEEP):
-            joined.append(row)
-            continue
-        best = max(last, row, key=lambda run: (run["max_busbw"] or 0.0, run["max_size"] or 0))
-        joined[-1] = {
-            **last,
-            "benchmarks": [*last["benchmarks"], row["benchmark"]],
-            "rows": last["rows"] + 1,
-            "last_size": max(filter(None, (last["last_size"], row["last_size"])), default=None),
-            "max_busbw": best["max_busbw"],
-            "max_size": best["max_size"],
-            "wrong": None if row["wrong"] is None else (last["wrong"] or 0.0) + row["wrong"],
-            "failed_checks": (last["failed_checks"] or 0) + (row["failed_checks"] or 0),
-            "is_complete": last["is_complete"] and row["is_complete"],
-        }
-    return joined
 
 
 def other_tests(report: Report) -> list[RenderableType]:
@@ -128,9 +100,9 @@ def _list(rows: list[Row]) -> Table:
     return table
 
 
-def decisive_runs(benchmark: pl.DataFrame) -> list[Row]:
+def decisive_runs(benchmark_sweep: pl.DataFrame) -> list[Row]:
     """Return the run with the largest size of each test; those of small sizes alone only where no other was made."""
-    measured = benchmark.filter(pl.col("max_busbw").is_not_null())
+    measured = benchmark_sweep.filter(pl.col("max_busbw").is_not_null())
     largest = measured.filter(pl.col("last_size") == pl.col("last_size").max().over("collective", "nranks", "hosts"))
     runs = largest.unique(["collective", "nranks", "hosts"], keep="first", maintain_order=True)
     is_large = pl.col("last_size") >= LARGE

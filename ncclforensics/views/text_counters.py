@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.analyses.fabric.counters import PORT
+from ncclforensics.analyses.fabric.counters import IS_PLANE, PORT
 from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.data.networks import NVLINK
@@ -32,11 +32,17 @@ FIGURES = (3, 4, 5)  # columns of numbers
 def ports(report: Report) -> list[RenderableType]:
     """List the ports by state and rate, and their GIDs."""
     parts: list[RenderableType] = []
-    if states := _states(report.run["port_state"]):
+    if states := [*_states(report.run["port_state"]), *_planes(report)]:
         parts += [heading("PORTS"), *(indented(Text(line)) for line in states)]
     if gids := _gids(report.run["port_gid"]):
         parts += [heading("GIDS"), *(indented(Text(line)) for line in gids[:MOST]), *_more(len(gids) - MOST)]
     return parts
+
+
+def _planes(report: Report) -> list[str]:
+    """Name the ports that are not counted, because no data goes through them."""
+    planes = pl.concat([report.run["fabric_port"], report.run["host_port"]]).filter(IS_PLANE)
+    return [f"not counted: {port_names(planes)}, for management alone"] if planes.height else []
 
 
 def counters(report: Report, verbose: bool) -> list[RenderableType]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from statistics import multimode
+
 import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
@@ -28,10 +31,13 @@ def fabrics(report: Report) -> list[RenderableType]:
 
 
 def fabric_text(shape: Row) -> str:
-    """Say what kind of fabric a map shows: `666 switches, 3 levels, 458 hosts with 8 NICs on 8 rails, 1:1.05`."""
+    """Say what kind of fabric a map shows: `666 switches, 3 levels, 458 hosts with 8 NICs on 8 rails, 1:1.05`.
+
+    Its links are those between switches, and of hosts.
+    """
     switches, systems = shape["switches"], shape["systems"]
-    chips = f" in {systems:,} chassis" if systems < switches else ""
-    parts = [f"{switches:,} switch{'es' * (switches != 1)}{chips}"]
+    chips = f" with {switches:,} chips" if systems < switches else ""
+    parts = [f"{systems:,} switch{'es' * (systems != 1)}{chips}"]
     if shape["levels"]:
         parts.append(f"{shape['levels']} level{'s' * (shape['levels'] != 1)}")
     if nics := shape["nics"]:
@@ -49,27 +55,47 @@ def fabric_text(shape: Row) -> str:
 
 
 def _drawing(report: Report, shape: Row) -> Text:
-    """One row per level with a sign for each switch, and between levels the number of links."""
+    """One row per level with a sign for each switch, and between levels the number of links.
+
+    A director is one switch, at the level of its lowest chip; the links between its chips are not drawn.
+    """
     of_map = pl.col("source") == shape["source"]
-    switches = report.run["fabric_switch"].filter(of_map & pl.col("level").is_not_null())
+    chips = report.run["fabric_switch"].filter(of_map)
     links = report.run["fabric_link"].filter(of_map)
-    levels = dict(switches.select("guid", "level").iter_rows())
     deviations = report.run["fabric_deviation"].filter(of_map & ~pl.col("kind").is_in(OF_ALL))
     marked = set(deviations["guid"].drop_nulls())
     hosts = set(deviations["hosts"].explode().drop_nulls())
-    between = links.filter(pl.col("kind") == "uplink").with_columns(
-        below=pl.min_horizontal(
-            *(pl.col(end).replace_strict(levels, default=None, return_dtype=pl.Int32) for end in ("guid", "peer_guid"))
+    switches = (
+        chips.filter(pl.col("level").is_not_null())
+        .sort("siblings", "name", maintain_order=True)
+        .group_by("logical", maintain_order=True)
+        .agg(
+            name=pl.col("logical_name").first(),
+            level=pl.col("level").min(),
+            is_marked=pl.col("guid").is_in(marked).any() | pl.col("logical").is_in(marked).any(),
         )
     )
-    counted = dict(between.group_by("below").len().iter_rows())
+    owner = dict(chips.select("guid", "logical").iter_rows())
+    below, above = Counter[str](), Counter[str]()  # links of each switch, downwards and upwards
+    to_hosts = Counter(owner[guid] for guid in links.filter(pl.col("kind") == "host")["peer_guid"])
+    levels = dict(switches.select("logical", "level").iter_rows())
+    between = Counter[int]()  # level -> links from there to the next one
+    for guid, peer in links.filter(pl.col("kind") == "uplink").select("guid", "peer_guid").iter_rows():
+        lower, upper = sorted((owner[guid], owner[peer]), key=levels.__getitem__)
+        if levels[lower] < levels[upper]:
+            above[lower] += 1
+            below[upper] += 1
+            between[levels[lower]] += 1
     text = Text()
     for level in range(shape["levels"], 0, -1):
-        rows = switches.filter(pl.col("level") == level).sort("siblings", "name")
-        names = [(row["name"], row["guid"] in marked or row["logical"] in marked) for row in rows.to_dicts()]
-        _row(text, LEVELS[min(level, 3)], names, _usual_links(rows, level, shape["levels"]))
-        below = counted.get(level - 1) if level > 1 else links.filter(pl.col("kind") == "host").height
-        text.append(f"{'│':>16} {_links(below or 0)}\n", "dim")
+        rows = switches.filter(pl.col("level") == level)
+        counts = {"uplinks": above} if level < shape["levels"] else {}
+        counts |= {"downlinks": below} if level > 1 else {"hosts": to_hosts}
+        usual = ", ".join(
+            f"{max(multimode(counted[key] for key in rows['logical']))} {word}" for word, counted in counts.items()
+        )
+        _row(text, LEVELS[min(level, 3)], [*rows.select("name", "is_marked").iter_rows()], usual)
+        text.append(f"{'│':>16} {_links(between[level - 1] if level > 1 else to_hosts.total())}\n", "dim")
     text.append(f"{'hosts':<6}{shape['hosts']:>7,}  ")
     _names(text, sorted(hosts))
     text.rstrip()
@@ -80,18 +106,6 @@ def _links(count: int) -> str:
     return f"{count:,} link{'s' * (count != 1)}"
 
 
-def _usual_links(rows: pl.DataFrame, level: int, top: int) -> str:
-    """`each 32 uplinks, 31 hosts`: what most switches of a level have."""
-    columns = (
-        [("uplinks", "uplinks")] * (level < top)
-        + [("downlinks", "downlinks")] * (level > 1)
-        + [("hosts", "hosts")] * (level == 1)
-    )
-    return "each " * (rows.height > 1) + ", ".join(
-        f"{int(str(rows[column].mode().max()))} {word}" for column, word in columns
-    )
-
-
 def _row(text: Text, label: str, names: list[tuple[str, bool]], usual: str) -> None:
     """Add a row: label, number of switches, a sign for each or for several, and the names of those that deviate."""
     size = -(-len(names) // WIDEST)
@@ -99,7 +113,7 @@ def _row(text: Text, label: str, names: list[tuple[str, bool]], usual: str) -> N
     for start in range(0, len(names), size):
         is_marked = any(marked for _, marked in names[start : start + size])
         text.append(MARK if is_marked else SWITCH, STYLE["warning"] if is_marked else "")
-    text.append(f"  {usual}" + f" ({SWITCH} = {size} switches)" * (size > 1), "dim")
+    text.append(f"  {'each ' * (len(names) > 1)}{usual}" + f" ({SWITCH} = {size} switches)" * (size > 1), "dim")
     _names(text, [name for name, marked in names if marked])
     text.append("\n")
 

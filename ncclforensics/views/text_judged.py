@@ -7,9 +7,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.data.names import count_of, some_of
+from ncclforensics.grammar.grammar_file import load
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import all_rules
+from ncclforensics.rules.shared.port_text import port_names
 from ncclforensics.views.text_benchmarks import decisive_runs, expected
 from ncclforensics.views.text_layout import STYLE, indented
 
@@ -23,6 +25,11 @@ NEEDS_OTHERS = (
     "No rule judges such lines by themselves. Give them together with logs, counters or dumps of the same hosts."
 )
 MOST_TESTS = 3  # named
+OF_JOBS = {"nccl-log", "pytorch-log", "nccl-tests"}  # kinds of input
+MOST_SUBJECTS = 3
+MOST_RULES = 3  # named; of more, the number says that much was looked at
+SURROUNDING = ("collected",)  # grammars of what stands around the output of any tool
+KERNEL = "The kernel's log: none of its lines is of a kind that a rule knows as a fault."
 UNKNOWN = "No line is of a known format: nothing is known of what these files show."
 
 
@@ -33,15 +40,35 @@ def without_findings(report: Report) -> list[RenderableType]:
         for rule in all_rules()  # others answer what none of these does, or say what is missing
         if not (rule.fallback or rule.last) and rule.category is not Category.INCOMPLETE_EVIDENCE
     )
-    number = sum(_looks(report, *rule.of) for rule in of_faults)
-    if not number:
+    looking = [rule.name for rule in of_faults if _looks(report, *rule.of)]
+    if not looking:
         return [
             Text("\nnot judged", style=STYLE["warning"]),
-            indented(Text(NEEDS_OTHERS if report.run.kinds else UNKNOWN)),
+            *(indented(Text(sentence)) for sentence in [*_subjects(report), _why_not(report)]),
         ]
     noted = " but what the notes below say" * any(note.rule not in UNSEEN for note in report.findings)
-    sentences = [f"{count_of(number, 'rule')} looked at these lines and found no fault{noted}.", *_open(report)]
+    named = f" ({', '.join(looking)})" * (len(looking) <= MOST_RULES)
+    looked = f"{count_of(len(looking), 'rule')} looked at these lines and found no fault{noted}{named}."
+    sentences = [*_subjects(report), looked, *_open(report)]
     return [Text("\nno findings", style=STYLE["no-hang"]), *(indented(Text(sentence)) for sentence in sentences)]
+
+
+def _why_not(report: Report) -> str:
+    if report.run.kinds:
+        return NEEDS_OTHERS
+    return KERNEL if report.run.has("kernel_line") else UNKNOWN
+
+
+def _subjects(report: Report) -> list[str]:
+    """Say what lines these are, where none is of a job: its lines need no introduction."""
+    if report.verdicts or OF_JOBS & set(report.run.kinds.values()):
+        return []
+    dialect = report.run.dialect
+    of_jobs = {shape.grammar for shape in dialect.shapes}
+    shapes = [shape for shape in dialect.with_all_formats.shapes if shape.grammar not in of_jobs]
+    grammars = dict.fromkeys(shape.grammar for shape in shapes if report.run.has(shape.frame))
+    subjects = [load(name).subject for name in grammars if name not in SURROUNDING]
+    return [f"Read: {subject}." for subject in subjects[:MOST_SUBJECTS]]
 
 
 def _looks(report: Report, *frames: str) -> bool:
@@ -51,9 +78,13 @@ def _looks(report: Report, *frames: str) -> bool:
 def _open(report: Report) -> list[str]:
     """Return a sentence for each question that no rule can decide, and what would decide it."""
     run = report.run
-    runs = decisive_runs(run["benchmark"])
-    down = run["port_state"].filter(pl.col("state") == "down").unique(["guid", "host", "device", "port", "node"])
-    which = "the port that is down" if down.height == 1 else f"the {down.height} ports that are down"
+    runs = decisive_runs(run["benchmark_sweep"])
+    down = (
+        run["port_state"]
+        .filter(pl.col("state") == "down")
+        .unique(["guid", "host", "device", "port", "node"], maintain_order=True)
+    )
+    which = f"{port_names(down)}, which {'is' if down.height == 1 else 'are'} down,"
     ports = f"Not judged: whether {which} should be up. Give the log of a job there, or an earlier dump, too."
     tests = list(dict.fromkeys(row["collective"] or "a test" for row in runs if not expected(row)))
     return [

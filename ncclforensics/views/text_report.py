@@ -172,7 +172,7 @@ def _job(report: Report, answer: Answer, verbose: bool, cause: Cause | None) -> 
     if finding and finding.detail:
         parts.append(indented(Text(sentence(finding.detail))))
     if cause is not None:
-        parts.append(indented(Text(sentence(f"{cause.label(answer)}: {cause.title}"), "bold")))
+        parts.append(indented(Text(sentence(f"{cause.label(answer)}: {cause.text}"), "bold")))
     parts += chain_text(report, answer) + culprits(report, answer)
     now, steps = report.run_now(answer), report.other_steps(answer)
     parts += run_now(now, len(now) if verbose else MOST_LINES)

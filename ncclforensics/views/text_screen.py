@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
@@ -229,7 +230,7 @@ def _reached(report: Report) -> list[RenderableType]:
     """Say what benchmarks without a finding reached, and what hosts of their kind reach."""
     from ncclforensics.views.text_benchmarks import decisive_runs, reached  # the screen of a hang does without
 
-    rows = decisive_runs(report.run["benchmark"])
+    rows = decisive_runs(report.run["benchmark_sweep"])
     texts = [Text(f"{text}.", "bold") for row in rows[:MOST_LINES] if (text := reached(row))]
     return [Text(""), *texts] if texts else []
 
@@ -305,13 +306,14 @@ def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding 
         return [_Section(3, [[head, *reason, *state], [head]])]
     causes: list[RenderableType] = []
     if cause is not None:
-        causes = [indented(Text(sentence(f"{cause.label(answer)}: {cause.title}"), "bold"))]
+        causes = [indented(Text(sentence(f"{cause.label(answer)}: {cause.text}"), "bold"))]
     verdict = _Section(0, [[head, *reason, *causes, *state], [head, *causes]])
     waits = waiting(report, answer)
     tables = [table for most in (MOST_CULPRITS, MOST_LINES, 1) if (table := culprits(report, answer, most))]
     has_several = len(answer.culprits) > 1
     by_host = [*culprits_by_host(report, answer), *waits] if has_several else waits  # the title names a single one
-    lines = evidence(report, width, finding, began, report.numbers(answer.culprits))
+    first = "failure" if answer.verdict == Kind.RANK_DIED else ""  # the calls of others do not show an end
+    lines = evidence(report, width, finding, began, report.numbers(answer.culprits), first)
     incident = [chained] if (chained := chain_text(report, answer)) else []
     return [
         verdict,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from ncclforensics.data.fabric import PLANE_DEVICE
 from ncclforensics.frames.columns import SOURCE_BITS
 from ncclforensics.frames.registry import analysis
 
@@ -29,6 +30,7 @@ COUNTER = {
     "unit": pl.String(),  # errors, bytes, packets, events, ticks
     "is_saturated": pl.Boolean(),  # at its maximum: the true value is at least this
 }
+IS_PLANE = pl.col("device").str.starts_with(PLANE_DEVICE).fill_null(value=False)
 COUNTER_SAMPLE = {**COUNTER, "sample": pl.Int32()}  # number of the dump in its source, from 0
 PORT_STATE = {
     "source": pl.Int32(),
@@ -84,8 +86,9 @@ def counter(
 
 @analysis(PORT_STATE, of=("fabric_port", "host_port"))
 def port_state(fabric_port: pl.DataFrame, host_port: pl.DataFrame) -> pl.DataFrame:
-    """One row per port and dump that shows its state, speed or peer."""
-    return pl.concat([fabric_port, host_port]).sort("source", "line", maintain_order=True)
+    """One row per port and dump that shows its state, speed or peer; without ports that carry no data."""
+    ports = pl.concat([fabric_port, host_port]).filter(~IS_PLANE)
+    return ports.sort("source", "line", maintain_order=True)
 
 
 @analysis(COUNTER_SAMPLE, of=("counter",))

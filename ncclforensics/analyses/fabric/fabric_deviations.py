@@ -54,7 +54,7 @@ FABRIC_SHAPE = {
     "switches": pl.Int32(),
     "systems": pl.Int32(),  # logical switches: the chips of a director are one
     "levels": pl.Int32(),  # to which half of the switches below has links; branches of managers are left out
-    "links": pl.Int32(),
+    "links": pl.Int32(),  # of switches and hosts; without those inside of directors, and of SHARP
     "hosts": pl.Int32(),
     "usual_hosts": pl.Int32(),  # with the usual number of ports
     "host_ports": pl.Int32(),
@@ -86,9 +86,13 @@ def _nics_of_most(hosts: dict[str, list[Nic]]) -> int:
 
 
 @analysis(FABRIC_SHAPE, of=("fabric_map",))
-def fabric_shape(fabric_map: pl.DataFrame, fabric_member: pl.DataFrame, fabric_end: pl.DataFrame) -> pl.DataFrame:
+def fabric_shape(
+    fabric_map: pl.DataFrame, fabric_member: pl.DataFrame, fabric_end: pl.DataFrame, fabric_link: pl.DataFrame
+) -> pl.DataFrame:
     """One row per map that is the last of its fabric: what kind of fabric it is."""
     rows: list[dict[str, Any]] = []
+    outside = fabric_link.filter(~pl.col("kind").is_in(["inside", "aggregation"]))
+    counted = dict(outside.group_by("source").len().iter_rows())
     for map_row, graph in _judged(fabric_map, fabric_member, fabric_end):
         hosts, unnamed = _named_hosts(graph)
         nics = Counter(len(ports) for ports in hosts.values() for _ in ports).most_common(1)
@@ -99,6 +103,7 @@ def fabric_shape(fabric_map: pl.DataFrame, fabric_member: pl.DataFrame, fabric_e
         rows.append(
             {
                 **map_row,
+                "links": counted.get(map_row["source"], 0),
                 "systems": len(set(graph.logical.values())),
                 "levels": _levels(graph),
                 "hosts": len(hosts),

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.fabric.fabric_graph import End, Graph, Name, Node, switch_names
-from ncclforensics.data.fabric import BOTH_ENDS_LEAST, NO_HOST_NAMES, PLANAR_DEVICE, PLANAR_SPEED, VENDOR
+from ncclforensics.data.fabric import BOTH_ENDS_LEAST, NO_HOST_NAMES, PLANAR_DEVICE, PLANAR_SPEED, PLANE_DEVICE, VENDOR
 from ncclforensics.frames.columns import frame_of_rows
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
@@ -64,7 +64,6 @@ FABRIC_MAP = {
     "is_latest": pl.Boolean(),  # no later map shows the same switches
 }
 LEVEL_NAMES = {1: "leaf", 2: "spine"}
-PLANE_DEVICE = "smi"  # what Linux calls the planes of a ConnectX-8
 
 
 def maps_of(members: pl.DataFrame, ends: pl.DataFrame) -> Iterator[tuple[int, Graph]]:

@@ -166,7 +166,7 @@ def fabric_oversubscribed(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
     """
     for row in rows_of(fabric_deviation, "oversubscribed"):
         finding = Finding(
-            f"leaves are oversubscribed {row['ratio']:.2g}:1",
+            f"leaves are oversubscribed {row['ratio']:.3g}:1",
             "at least half of the hosts' ports are below such leaves; "
             f"at {row['name']}, {row['usual']} ports of hosts share {row['have']} uplinks",
             "certain",

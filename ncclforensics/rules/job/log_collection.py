@@ -109,16 +109,16 @@ def read_nothing_of_nccl(
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("source",), hang=True)
-def read_unknown_formats(source: pl.DataFrame) -> Iterator[Finding]:
+def read_unknown_formats(source: pl.DataFrame, kernel_line: pl.DataFrame) -> Iterator[Finding]:
     """Files hold no line of a known format.
 
     Means: nothing in these files took part in the answer. The cited lines are their first ones: they show which files
     these are, such as the output of the training program, or of a tool that no grammar knows.
-    Not when: every file holds a line of a known format; a file was read in part.
+    Not when: every file holds a line of a known format, or is the kernel's log; a file was read in part.
     Do: see that these are the files you meant; for the output of a tool add a line shape, or report it as missing.
     Sources: docs/adding-a-shape.md, docs/own-rules.md.
     """
-    unknown = source.filter(IS_UNKNOWN)
+    unknown = source.filter(IS_UNKNOWN).join(kernel_line.select("source"), on="source", how="anti")
     if unknown.height:
         of_all = f" of {source.height}" if source.height > unknown.height else ""
         yield Finding(

@@ -176,7 +176,8 @@ def app_process_died(
             verb = "was killed by" if signal == KILL else "ended by" if is_no_crash else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
             ending = "every rank did" if _is_on_all(rows, rank) else "the first process to end"
-            detail = f"{ending}, reported by {reporters}"
+            place = next((f"in {place}; " for place in rows["place"] if place), "")
+            detail = f"{place}{ending}, reported by {reporters}"
             if is_unexplained:
                 detail += "; its lines before show whether an assertion or a time-out of PyTorch's watchdog did it"
             finding = exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")
@@ -220,7 +221,8 @@ def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
 
     Means: later messages of ranks follow from that. A job that reaches its time limit need not have hung.
     Not when: the step was cancelled because one of its processes had failed.
-    Do: compare the time of the cancellation with that of the last step of the training; ask for more time.
+    Do: compare the time of the cancellation with that of the last step of the training: if steps were made until then,
+    ask for more time; if not, it stood still: on the next run take the stacks of all ranks before the limit.
     Sources: sbatch(1), Slurm job state codes.
     """
     causes = job_end.filter(pl.col("cause").is_not_null()).sort("source", "line")

@@ -82,6 +82,7 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         certainty=certainty,
         ranks=ranks,
         hosts=hosts,
+        place=next(iter(rows["place"].drop_nulls()), ""),
         evidence=evidence_lines(
             rows.sort("source", "line").unique(["source", "line"], maintain_order=True).drop("host")
         ),

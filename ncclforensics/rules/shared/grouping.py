@@ -63,7 +63,11 @@ def error_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: st
     processes = processes_text(ranks, hosts, rank)
     if not ranks:
         processes = printed_process(rows, processes)
-    return Finding(titled(title, processes), detail, certainty, ranks=ranks, hosts=hosts, evidence=evidence_lines(rows))
+    place = next(iter(rows["place"].drop_nulls()), "") if "place" in rows else ""
+    evidence = evidence_lines(rows)
+    return Finding(
+        titled(title, processes), detail, certainty, ranks=ranks, hosts=hosts, place=place, evidence=evidence
+    )
 
 
 def printed_process(rows: pl.DataFrame, processes: str) -> str:

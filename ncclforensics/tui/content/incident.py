@@ -145,7 +145,7 @@ def _verdict(
     ]
     before = [Section("What happened", links), *before] if links else before
     if cause := report.cause_of(answer):
-        before = [Section(cause.label(answer), [printable(sentence(cause.title))]), *before]
+        before = [Section(cause.label(answer), [printable(sentence(cause.text))]), *before]
     rivals = [printable(f"{sentence(text)} {at}".strip()) for text, at in considered(report, answer)]
     children = [
         Node(printable(f"run now on {where}"), "", children=[_command(command) for command in group])
@@ -189,7 +189,7 @@ def _measured(report: Report, citer: Citer) -> list[Node]:
     """Return what benchmarks reached, unless a finding says that something is wrong."""
     if any(finding.severity is not Severity.INFO for finding in report.findings):
         return []
-    rows = decisive_runs(report.run["benchmark"])[:MOST_BENCHMARKS]
+    rows = decisive_runs(report.run["benchmark_sweep"])[:MOST_BENCHMARKS]
     note = [Section("", ["6 shows all sizes"])]
     return [
         Node(printable(reached(row)), "MEASURED", "", note, [citer.cite(row["source"], row["line"])]) for row in rows

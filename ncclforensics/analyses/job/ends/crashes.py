@@ -20,7 +20,9 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     Row,
     exit_report,
 )
+from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
 from ncclforensics.data.processes import ABORT, REASONS, SEGMENTATION_FAULT, SIGNAL_NUMBERS
+from ncclforensics.frames.columns import text_of
 
 STACK = 100  # most lines from a crash to a function of NCCL in its stack
 LIBNCCL = "libnccl"
@@ -28,10 +30,16 @@ PRINTER = ("source", "launcher_rank")
 UNCAUGHT_FORMS = ("what", "uncaught")
 
 
-def crash_reports(crash: pl.DataFrame, native_frame: pl.DataFrame) -> Iterator[ExitReport]:
-    """Yield the last lines of crashed processes, with the innermost function of NCCL in the stack below them."""
+def crash_reports(
+    crash: pl.DataFrame,
+    native_frame: pl.DataFrame,
+    faulthandler_thread: pl.DataFrame,
+    faulthandler_frame: pl.DataFrame,
+) -> Iterator[ExitReport]:
+    """Yield the last lines of crashed processes, with the innermost functions in the stacks below them."""
     frames = native_frame.sort("pos").to_dicts()
     positions = [frame["pos"] for frame in frames]
+    places = _places(crash.filter(form="python"), faulthandler_thread, faulthandler_frame)
     has_signal = {(row["node"], row["pid"]) for row in crash.filter(form="mpi_signal").to_dicts()}
     for row in crash.sort("pos").to_dicts():
         process_fields = {
@@ -50,7 +58,8 @@ def crash_reports(crash: pl.DataFrame, native_frame: pl.DataFrame) -> Iterator[E
                 yield exit_report(row, "the process", None, number, **process_fields)
             case "python":
                 reason = next((number for text, number in REASONS.items() if row["message"].startswith(text)), ABORT)
-                yield exit_report(row, "Python", None, reason, message=row["message"], **process_fields)
+                place = places.get(row["pos"], "")
+                yield exit_report(row, "Python", None, reason, message=row["message"], place=place, **process_fields)
             case "shell" if row["reason"] in REASONS:
                 yield exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
             case "traced":
@@ -87,6 +96,41 @@ def name_crashes(reports: list[ExitReport]) -> None:
 
 def _is_named(end: ExitReport) -> bool:
     return any(name is not None for name in (end.rank, end.local_rank, end.child, end.pid))
+
+
+def _places(crash: pl.DataFrame, faulthandler_thread: pl.DataFrame, faulthandler_frame: pl.DataFrame) -> dict[int, str]:
+    """Return the call that each crashed thread was in, by the position of the line that Python prints above stacks.
+
+    Where several processes print their stacks at once into one file, which stack is whose is not known.
+    """
+    if crash.is_empty() or faulthandler_thread.is_empty():
+        return {}
+    lines = pl.concat(
+        [
+            crash.select(*PRINTER, "pos", kind=pl.lit("crash")),
+            faulthandler_thread.select(*PRINTER, "pos", kind=text_of("form")),
+            faulthandler_frame.filter(form="").select(
+                *PRINTER, "pos", "numbered", kind=pl.lit("frame"), function=text_of("function"), file=text_of("file")
+            ),
+        ],
+        how="diagonal_relaxed",
+    )
+    places: dict[int, str] = {}
+    for _, rows in lines.sort("pos").group_by(*PRINTER, maintain_order=True):
+        own: dict[int, list[list[tuple[str, str, int | None]]]] = {}  # crash -> the frames of each thread that crashed
+        frames: list[tuple[str, str, int | None]] = []
+        for row in rows.to_dicts():
+            if row["kind"] == "crash":
+                own[row["pos"]] = []
+            elif row["kind"] == "frame":
+                frames.append((row["function"], row["file"], row["numbered"]))
+            else:
+                frames = []
+                if row["kind"] == "current" and own:
+                    own[max(own)].append(frames)
+        if all(len(stacks) == 1 for stacks in own.values()):
+            places |= {pos: place_of_calls(stack) for pos, (stack,) in own.items()}
+    return places
 
 
 def _function_of_nccl(crash: Row, later: list[Row]) -> str:

@@ -134,6 +134,8 @@ def process_exit(
     traced_call: pl.DataFrame,
     ray_task: pl.DataFrame,
     native_frame: pl.DataFrame,
+    faulthandler_thread: pl.DataFrame,
+    faulthandler_frame: pl.DataFrame,
     journal_exit: pl.DataFrame,
     training_step: pl.DataFrame,
     watchdog: pl.DataFrame,
@@ -161,7 +163,7 @@ def process_exit(
         *torchrun_reports(elastic_failure, exception),
         *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
         *system_reports(job_end, worker_end, kernel_kill),
-        *crash_reports(crash, native_frame),
+        *crash_reports(crash, native_frame, faulthandler_thread, faulthandler_frame),
         *exception_reports(exception, gpu_exception),
         *capture_reports(journal_exit),
     ]

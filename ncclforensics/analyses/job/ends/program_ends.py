@@ -7,6 +7,7 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
+OF_ONE = ("process", "rank")  # forms of `program_success` that are not of the whole program
 PROGRAM_END = {
     "source": pl.Int32(),
     "host": pl.Categorical(),  # null where the program says it of all its ranks
@@ -27,14 +28,15 @@ def program_end(group_note: pl.DataFrame, program_success: pl.DataFrame, rank: p
         .select("source", "pos", rank=pl.coalesce("global_rank", "launcher_rank"))
         .join(rank.select(*OWNER, "rank").drop_nulls(), on="rank", how="inner")
     )
-    of_all = program_success.filter(pl.col("form") != "process").select("source", "pos")
+    of_all = program_success.filter(~pl.col("form").is_in(OF_ONE)).select("source", "pos")
     ends = pl.concat([of_ranks.select("source", "pos", *OWNER), of_all], how="diagonal_relaxed")
     return ends.group_by("source", *OWNER, maintain_order=True).agg(pl.col("pos").min()).select(*PROGRAM_END)
 
 
 REPORTED_SUCCESS = {
-    "form": pl.Categorical(),  # of `program_success`; `process`: of one process alone
-    "ended_pid": pl.Int32(),
+    "form": pl.Categorical(),  # of `program_success`
+    "ended_pid": pl.Int32(),  # where it is of one process
+    "ended_rank": pl.Int32(),  # where it is of one rank
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),

@@ -90,6 +90,18 @@ def with_places(
     return [frame.with_columns(is_passed_on=is_passed_on).drop("passed_pos") for frame in placed]
 
 
+def place_of_calls(calls: Iterable[tuple[str, str, int | None]]) -> str:
+    """Return the innermost of calls, innermost first, and that of the user's own code, in the form of `place`.
+
+    >>> place_of_calls([("all_reduce", "torch/distributed/distributed_c10d.py", 2806), ("step", "/mnt/a.py", 7)])
+    'all_reduce (distributed_c10d.py:2806), called from step (a.py:7)'
+    """
+    known = list(calls)
+    own = next((call for call in known if not is_library(call[1])), None)
+    shown = dict.fromkeys([*known[:1], *([own] if own else [])])
+    return ", called from ".join(f"{function} ({file.rpartition('/')[2]}:{number})" for function, file, number in shown)
+
+
 def with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:
     """Join the last of these lines of the same program above each error, unless it is too far away."""
     printer = pl.concat_str([pl.col(name).cast(pl.String).fill_null("") for name in PRINTER], separator=" ")

@@ -48,13 +48,14 @@ STACK_DUMP = {
     "pid": pl.Int32(),
     "parent": pl.Int32(),
     "by_watchdog": pl.Boolean(),  # a watchdog took it because nothing moved
+    "of_crash": pl.Boolean(),  # Python printed it because the process crashed: it does not stand there
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
 
 PRINTED_BY = ["source", "launcher_rank", "launcher_node"]  # lines with equal values come from one program
-_HEAD, _BEGIN, _PROCESS, _PARENT, _LATE_PROCESS, _HEADING, _WATCHDOG, _END, _FRAME = (
-    "head", "begin", "process", "parent", "late process", "heading", "watchdog", "end", "frame",
+_HEAD, _BEGIN, _PROCESS, _PARENT, _LATE_PROCESS, _HEADING, _WATCHDOG, _CRASH, _END, _FRAME = (
+    "head", "begin", "process", "parent", "late process", "heading", "watchdog", "crash", "end", "frame",
 )  # fmt: skip
 STACK_EVENT = {
     "kind": pl.String(),
@@ -75,6 +76,7 @@ STACK_EVENT = {
     **ORIGIN,
 }
 LARGEST_PID = 1 << 22  # of Linux
+ABORTED = "Aborted"  # how Python calls SIGABRT, by which others end a process wherever it stands
 FARTHEST = 400  # lines from one frame of a stack to the next; with --locals variables stand between them
 # The outermost function of a main thread. Debuggers and faulthandler print that thread last.
 MAIN_THREAD = "MainThread"  # as Python names it; a process has one
@@ -100,6 +102,7 @@ def stack_event(
     traceback_frame: pl.DataFrame,
     stack_heading: pl.DataFrame,
     stack_watchdog: pl.DataFrame,
+    crash: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line of a dump of stacks, in the order of lines: heads of processes and threads, frames, headings."""
@@ -138,6 +141,7 @@ def stack_event(
         _rows(traceback_frame.join(of_debugger, on="source", how="semi"), _FRAME, **(code | python_function)),
         _rows(stack_heading, _HEADING, rank="rank", pid="pid", host=heading_host),
         _rows(stack_watchdog, _WATCHDOG, pid="pid"),
+        _rows(crash.filter((form == "python") & ~text_of("message").str.starts_with(ABORTED)), _CRASH),
     ]
     at_start = pl.concat(parts).select("source", start=pl.col("pos") - pl.col("line")).unique("source")
     hosts = output_heading.drop_nulls("heading_host").join(at_start, on="source")
@@ -221,6 +225,8 @@ def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Ro
             pending = {"pid": event["pid"]}
         elif kind == _WATCHDOG:
             is_watched, pending = True, {"pid": event["pid"]}
+        elif kind == _CRASH:
+            pending = {"of_crash": True}
         elif kind == _PROCESS:
             pending = {"pid": event["pid"], "rank": event["rank"]}
         elif kind == _PARENT:
@@ -242,6 +248,7 @@ def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Ro
                     "pid": pending.get("pid"),
                     "parent": pending.get("parent"),
                     "by_watchdog": is_watched,
+                    "of_crash": pending.get("of_crash", False),
                     "source": event["source"],
                     "line": event["line"],
                 }

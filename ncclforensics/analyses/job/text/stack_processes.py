@@ -66,7 +66,7 @@ _FORKED = Place("multiprocessing/popen_fork.py", frozenset({"_launch"}), PYTHON,
 def stack_process(
     stack_dump: pl.DataFrame, stack_thread: pl.DataFrame, stack_frame: pl.DataFrame, source: pl.DataFrame
 ) -> pl.DataFrame:
-    """One row per dump: the rank, and where the main thread stands."""
+    """One row per dump of a process that did not crash: the rank, and where the main thread stands."""
     main = dict(stack_thread.filter("is_main").select("dump", "stack").iter_rows())
     states = dict(stack_thread.filter("is_main").select("dump", "state").iter_rows())
     handles = dict(
@@ -79,7 +79,7 @@ def stack_process(
     for frame in stack_frame.join(stack_thread.filter("is_main"), on="stack", how="semi").iter_rows(named=True):
         frames[frame["stack"]].append(frame)
     rows = []
-    for dump in stack_dump.to_dicts():
+    for dump in stack_dump.filter(~pl.col("of_crash")).to_dicts():
         own_frames = _own_process(frames[main[dump["dump"]]])
         rows.append(
             {

@@ -12,6 +12,7 @@ from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.data.nccl_sources import result_text
 from ncclforensics.data.variables import (
     COLLECT_CALLS,
+    COLLECT_OUTPUT,
     COLLECT_PROGRESS,
     COLLECT_UNBUFFERED,
     COLLECT_UNCHANGED,
@@ -29,11 +30,9 @@ def find_reported_success(job: Job) -> Explanation | None:
     has_failed = any(not event.at_exit for event in job.failure_events) or bool(job.process_exits)
     if job.is_finished or has_failed:
         return None
-    processes = {row["ended_pid"] for row in job.successes if row["form"] == "process"}
-    # A launcher reports it of these processes, and others may still wait.
-    if job.successes and (
-        len(processes) >= len(job.rank_ids) or not all(row["form"] == "process" for row in job.successes)
-    ):
+    # What one process or rank reports is not of the others, which may still wait.
+    processes = {(row["ended_pid"], row["ended_rank"]) for row in job.successes}
+    if job.successes and ((None, None) in processes or len(processes) >= len(job.rank_ids)):
         diagnosis = Explanation(
             Kind.NO_HANG, "the program reports that it came to its end, and nothing failed", [Doubt.LOGS_END_BEFORE]
         )
@@ -57,13 +56,18 @@ def find_reported_success(job: Job) -> Explanation | None:
 def _is_aborted_at_exit(job: Job) -> bool:
     """Whether all ranks ended a communicator behind all else, in files that hold the output of their program, too."""
     ends = [row.place_of_end for row in job.memberships if row.end]
-    has_output = {number for number, row in job.sources.items() if row["lines"] > row["recognised"] + row["damaged"]}
+    has_output = _files_with_output(job)
     shows_calls = any(row["calls"] for row in job.visibility.values())
     return (
         job.is_ended
         and not (job.absent or job.timeouts or job.is_cancelled or shows_calls)
         and all(place["source"] in has_output for place in ends)
     )
+
+
+def _files_with_output(job: Job) -> set[int]:
+    """Return the sources that hold lines of the program, too."""
+    return {number for number, row in job.sources.items() if row["lines"] > row["recognised"] + row["damaged"]}
 
 
 def find_missing_call_lines(job: Job) -> Explanation | None:
@@ -173,12 +177,13 @@ def conclude_no_hang(job: Job) -> Explanation:
     answer.collect = [] if finished else collect
     has_calls = any(row["calls"] for row in job.visibility.values())
     if job.is_ended and not job.is_finished:
-        ending = (
-            "as PyTorch does at an orderly end; it does so after a time-out, too, of which the output of the program"
-        )
         before = "all ranks made the same calls and then" if has_calls else "no line shows a call, and the ranks"
-        answer.claim = f"{before} aborted their communicators, {ending} would tell"
-        answer.collect = answer.collect if has_calls else COLLECT_PROGRESS
+        after = "the output in these files shows none" if _files_with_output(job) else "no output is in these files"
+        answer.claim = (
+            f"{before} aborted their communicators, as PyTorch does at an orderly end, and after a time-out, which its "
+            f"watchdog prints on stderr: {after}"
+        )
+        answer.collect = COLLECT_OUTPUT
         answer.doubt(Doubt.HANGS_TOGETHER)
     elif _has_single_ranks(job) and not (has_calls or job.is_finished):
         answer.claim = "every communicator in these logs has one rank, which waits for no other"

@@ -12,11 +12,12 @@ from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import DATATYPES, count_of, ranks_text
 from ncclforensics.data.torch_calls import NCCL_NAMES
+from ncclforensics.data.variables import hosts_of
 
 SHOWN = 3  # ranks that are described, and cited
 PLACES = {
-    "Flight Recorder dump": "comm_lib_trace_rank_N in ~/.cache/torch on their hosts",
-    "torchcomms log": "the file that ClogHook was given on their hosts",
+    "Flight Recorder dump": "comm_lib_trace_rank_N in ~/.cache/torch on",
+    "torchcomms log": "the file that ClogHook was given on",
 }
 
 
@@ -32,7 +33,7 @@ def with_dumps(find: Callable[[Job, Recordings], Explanation | None]) -> Callabl
 
 def request(noun: str, ranks: str) -> str:
     """Ask for the dumps of ranks, or for their logs."""
-    return f"collect the {noun}s of {ranks}: {PLACES[noun]}"
+    return f"collect the {noun}s of {ranks}: {PLACES[noun]} {hosts_of(ranks)}"
 
 
 def calls_at(recordings: Recordings, place: Standing) -> list[RecordedCall]:

@@ -204,7 +204,7 @@ def mention_stacks(job: Job, diagnosis: Explanation) -> None:
         diagnosis.remark(f"of the stacks, which do not show their ranks: {_groups_text(job, rows)}")
         diagnosis.add_evidence("context", [row.line_of_stack for row in rows[:2]])
     if len(job.stacks) == 1 and diagnosis.verdict == Kind.UNDECIDABLE and diagnosis.basis != Basis.STACKS:
-        diagnosis.remark(f"of the only stack: {_groups_text(job, job.stacks)}")
+        diagnosis.remark(f"by the stacks of one process alone: {_groups_text(job, job.stacks)}")
         diagnosis.add_evidence("context", [row.line_of_stack for row in job.stacks])
     of_culprits = [row for row in job.stacks if row.rank_id in diagnosis.culprits]
     is_of_calls = diagnosis.verdict in (Kind.LAGGING, Kind.MISMATCH, Kind.UNMATCHED)
