@@ -51,8 +51,10 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
             if shape.priority < 0:
                 suffixes = strip_prefixes(sample.filter(has_prefix), dialect, [pattern])["text"]
                 formats = dialect.formats_near(suffixes)[0]
-                revealed, bare = (sum(fmt.count_in(text) for fmt in formats) for text in (suffixes, sample["text"]))
-                of_nccl = max(of_nccl, revealed / (revealed + bare or 1))
+                revealed, as_printed = (
+                    sum(fmt.count_in(text) for fmt in formats) for text in (suffixes, sample["text"])
+                )
+                of_nccl = max(of_nccl, revealed / (revealed + as_printed or 1))
             if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                 likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
         found = max(likely, key=itemgetter(0, 1))[2] if likely else learn_tag(sample["text"], certain)

@@ -184,12 +184,12 @@ def _without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communica
 
 def without_strangers(failures: pl.DataFrame, proxy_error: pl.DataFrame) -> pl.DataFrame:
     """Leave out connections lost while a thread accepted them: it goes on (src/proxy.cc, ncclProxyService)."""
-    accepts = proxy_error.filter(form="stranger").select(*THREAD, "pos", accept_pos="pos").sort("pos")
+    accepts = proxy_error.filter(form="unexpected").select(*THREAD, "pos", accept_pos="pos").sort("pos")
     placed = failures.sort("pos").join_asof(
         accepts, on="pos", by=THREAD, strategy="forward", tolerance=ACCEPTING, check_sortedness=False
     )
-    is_stranger = text_of("form").is_in(["peer_closed", "transfer_failed"]) & pl.col("accept_pos").is_not_null()
-    return placed.filter(is_stranger.not_()).drop("accept_pos")
+    is_unexpected = text_of("form").is_in(["peer_closed", "transfer_failed"]) & pl.col("accept_pos").is_not_null()
+    return placed.filter(is_unexpected.not_()).drop("accept_pos")
 
 
 def without_registration(failures: pl.DataFrame, not_registered: pl.DataFrame) -> pl.DataFrame:
