@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.exit_reports import IN_TABLE
 from ncclforensics.frames.columns import source_of
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.inputs.file_state import FileState
@@ -63,4 +64,4 @@ def was_ended(run: Frames) -> bool:
     failures = run["elastic_failure"]
     if run["job_end"].height or failures.is_empty():
         return not run["job_end"].is_empty()
-    return not failures.filter(pl.col("form").is_in(["terminated", "signal"])).is_empty()
+    return not failures.filter(pl.col("form").is_in(["terminated", "signal", *IN_TABLE])).is_empty()

@@ -13,6 +13,7 @@ from ncclforensics.analyses.verdict.vocabulary import How, Sign
 from ncclforensics.data.names import ranks_text, sentence, some_of
 from ncclforensics.frames.time_range import as_time
 from ncclforensics.report.build import Report
+from ncclforensics.report.live_files import was_ended
 from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.shared.verdict_finding import ranks_with_output
 from ncclforensics.views.text_layout import heading, indented, table_without_header
@@ -64,7 +65,7 @@ def open_question(report: Report, answer: Answer, shown: Finding) -> str:
     is_hang = bool(HANGS.keys() & set(answer.stall_evidence))
     finding = report.finding_of(answer)
     reason = (finding.detail if finding else "") or answer.reason
-    is_over = is_suspected(report, answer) or FAILURES.keys() & set(answer.stall_evidence)
+    is_over = is_suspected(report, answer) or FAILURES.keys() & set(answer.stall_evidence) or was_ended(report.run)
     if is_over and not is_hang:  # the reason says what is not known, and that ranks still wait is not the question
         return sentence(reason)
     known = f"{'that the job hung, and ' * is_hang}the {shown.severity} above"

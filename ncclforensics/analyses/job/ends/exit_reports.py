@@ -205,6 +205,7 @@ _ACTOR_ERRORS = ("ActorDied", "RayActor")  # of Ray 2.8 and later, and before
 ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 STACK = 30  # most lines of an error stack of MPICH
 TRACEBACK_LINES = 100
+IN_TABLE = ("exit_code", "first_entry")  # forms of `elastic_failure` in the table with which torchrun ends
 NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
 
 
@@ -216,7 +217,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
     rows = elastic_failure.sort("pos").to_dicts()
     ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
     signalled_agents = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
-    sources_with_table = {row["source"] for row in rows if row["form"] in ("exit_code", "first_entry")}
+    sources_with_table = {row["source"] for row in rows if row["form"] in IN_TABLE}
     recorded = exception.filter(form="recorded").sort("pos").to_dicts()
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
     below_root_cause: dict[int, bool] = {}

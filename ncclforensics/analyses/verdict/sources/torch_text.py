@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
-from ncclforensics.analyses.job.ends.exit_reports import EXIT, TORCHRUN
+from ncclforensics.analyses.job.ends.exit_reports import EXIT, IN_TABLE, TORCHRUN
 from ncclforensics.analyses.job.ends.process_exits import ended_text, strongest_reports
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import (
@@ -39,9 +39,6 @@ COLLECT_STACKS = [
     f"while it stands still, now or on the next run, take all stacks on each host: `{STACKS_OF_HOST}`",
     pytorch.RECORDER_DUMPS,
 ]
-
-
-# Numbers of ranks
 
 
 def numbers_in_job(job: Job, rows: list[Row], column: str) -> dict[int, int] | None:
@@ -331,10 +328,13 @@ def _unexplained(first: dict[int, Row], silent: list[int]) -> str:
 def describe_end(job: Job) -> Explanation:
     """Describe a job in whose text no rank failed and none timed out."""
     terminated = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("terminated", "signal")]
+    failed = any(row["form"] in IN_TABLE for row in job.pytorch["elastic_failure"])
+    reason = "no line shows a rank that failed first, a comparison of calls or a time-out"
     if terminated or job.is_cancelled:
         reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
-    else:
-        reason = "no line shows a rank that failed first, a comparison of calls or a time-out"
-    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
+    elif failed:
+        reason = "torchrun ended the job because processes had failed, and no line shows which of them failed first"
+    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
+    diagnosis.collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
     job.cite(diagnosis, "context", terminated)
     return diagnosis
