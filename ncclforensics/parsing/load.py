@@ -120,7 +120,8 @@ class Records:
         """Read a line a second time, with the next ones that it goes on in; empty where it does not."""
         form, reader = self._formats.get(source), self.inputs[source]
         is_long = reader.source.text_size > reader.policy.chunk  # a copied text, which may be wrapped, is shorter
-        if form is None or reader.is_document or reader.export is not None or is_long:
+        is_gone = not (reader.source.remote or reader.source.file.exists())  # a screen may be drawn long after
+        if form is None or reader.is_document or reader.export is not None or is_long or is_gone:
             return ""
         wanted = [number for number in range(line, line + MAX_NEXT + 1) if number * line > 0]  # both of head or tail
         read = reader.reread(wanted)

@@ -44,7 +44,7 @@ def coverage(report: Report) -> Text:
         of_hosts = f"{_processes_text(report.run['rank'])} on {hosts} host{'s' * (hosts != 1)}" * bool(hosts)
         counted = f"{'at least ' * is_least}{seen}{of_world} rank{'s' * (seen != 1 or bool(of_world))}"
         if not report.run["rank"]["rank"].drop_nulls().len():  # nor are there as many ranks: one may drive several
-            counted = f"{'at least ' * is_least}{count_of(seen, 'process')}"
+            counted = f"{'at least ' * is_least}{count_of(seen, 'process')}{of_world}{' ranks' * bool(of_world)}"
         items.append(f"{counted}{f' in {jobs} jobs' * (jobs > 1)}{of_hosts}")
     items += [
         *_version_items(report),

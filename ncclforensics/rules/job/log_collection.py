@@ -16,6 +16,10 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 # Results of NCCL that alone show nothing.
 UNCLEAR_RESULTS = ["unhandled system error", "internal error"]
 MOST_CITED = 2
+# Where the result alone says nothing.
+FIRST_WARNING = (
+    "read the first warning that NCCL printed on each rank; where there is none, run again with NCCL_DEBUG=WARN"
+)
 MOST_UNKNOWN = 4  # files of which the first line is cited
 IS_UNKNOWN = pl.col("is_whole") & (pl.col("recognised") == 0) & (pl.col("lines") > 0) & (pl.col("problem") == "")
 
@@ -86,14 +90,14 @@ def read_nothing_of_nccl(
     """
     timed_out = work.filter(pl.col("sequence").is_not_null())
     has_no_nccl_lines = process.is_empty() and failure.is_empty()
-    cited, severity, role = returned_error, Severity.INFO, Role.CONTEXT
+    cited, severity, role, remedy = returned_error, Severity.INFO, Role.CONTEXT, COLLECT_CALLS[0]
     if has_no_nccl_lines and not returned_error.is_empty():
         title = "the application reports an NCCL error, and these logs have no NCCL lines"
         detail = "the first warning that NCCL prints on each rank shows what failed"
         unclear = returned_error.filter(pl.col("result").str.contains_any(UNCLEAR_RESULTS) & pl.col("call").is_null())
         if not unclear.is_empty():
             title, cited = f"{title}: {unclear['result'][0]}", unclear
-            severity, role = Severity.WARNING, Role.CONSEQUENCE
+            severity, role, remedy = Severity.WARNING, Role.CONSEQUENCE, FIRST_WARNING
     elif has_no_nccl_lines and not timed_out.is_empty() and not (verdict["culprits"].list.len() > 0).any():
         title = "PyTorch's watchdogs timed out, and these logs have no NCCL lines"
         detail, cited = "only NCCL's lines show networks, connections and warnings", timed_out
@@ -104,7 +108,7 @@ def read_nothing_of_nccl(
         return
     yield Finding(
         title, detail, "certain", severity=severity, role=role,
-        evidence=evidence_lines(cited.select("source", "line"))[:MOST_CITED], remedy=COLLECT_CALLS[0],
+        evidence=evidence_lines(cited.select("source", "line"))[:MOST_CITED], remedy=remedy,
     )  # fmt: skip
 
 
