@@ -31,16 +31,11 @@ GRAMMAR = "unread"
 
 
 @analysis(PROGRAM_FAILURE, of=("unread_error",))
-def program_failure(
-    unread_error: pl.DataFrame, traceback_frame: pl.DataFrame, traced_call: pl.DataFrame, source: pl.DataFrame
-) -> pl.DataFrame:
+def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     """One row per line that states a failure by the level of a logger or by its words, and that no grammar knows.
 
-    Warnings are among them where their words are about what fails jobs. Code that stands below a call in a traceback
-    states nothing.
+    Warnings are among them where their words are about what fails jobs.
     """
-    calls = pl.concat([frame.select("source", "line") for frame in (traceback_frame, traced_call)])
-    code = calls.with_columns(pl.col("line") + 1)
     part = load(GRAMMAR).part_regex
     form, line = text_of("form"), pl.col("line")
     printed = pl.coalesce(text_of("stated_by_level"), text_of("stated_by_words"), text_of("stated_mildly"))
@@ -55,7 +50,6 @@ def program_failure(
     lines_behind = pl.when(line < 0).then(-line - 1).otherwise(pl.col("lines") - line)
     return (
         unread_error.filter(form.is_in(["level", "words", "mild"]))
-        .join(code, on=["source", "line"], how="anti", maintain_order="left")
         .join(source.select("source", "lines"), on="source", how="left", maintain_order="left")
         .with_columns(printed=printed.str.strip_chars())
         .with_columns(head=head)
