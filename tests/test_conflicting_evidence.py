@@ -14,7 +14,8 @@ from ncclforensics.report.chain import chain
 from ncclforensics.rules.finding import Role
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
 from ncclforensics.views.json_report import as_object
-from tests.incidents import INCIDENTS
+from tests.budget import sample
+from tests.incidents import HANGS, INCIDENTS, Incident, answer
 
 STATUS = (
     "[rank{rank}]:[E1121 03:38:46.100000000 ProcessGroupNCCL.cpp:2100] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
@@ -26,6 +27,21 @@ TIMED_OUT = (
     "timeout: WorkNCCL(SeqNum=17, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=60000) ran for 60029 "
     "milliseconds before timing out.\n"
 )
+
+# Files beside the logs that say nothing of the job.
+BESIDE = {
+    "config.json": '{\n  "rank": 0,\n  "size": 8,\n  "AllReduce": 7,\n  "hash": "0x12",\n  "state": "exited rc=5"\n}\n',
+    "storage.log": (
+        "Nov 21 03:38:45 storage-17 kernel: NVRM: Xid (PCI:0000:65:00): 79, pid=4242, name=python3, GPU has fallen "
+        "off the bus.\n"
+        "Nov 21 03:38:46 storage-17 kernel: mlx5_core 0000:3b:00.0 mlx5_2: Port: 1 Link DOWN\n"
+        "Nov 21 03:38:47 storage-17 kernel: Out of memory: Killed process 99321 (java) total-vm:1000kB, "
+        "anon-rss:900kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0\n"
+    ),
+    "notes.txt": "We saw a timeout last week. The error was a bad cable.\nAsk about rank 3 and the hang of Tuesday.\n",
+    "ras.txt": "Failed to connect to the NCCL RAS service!\n",
+    "steps.log": "step 100 loss 2.31 time 0.51\nstep 101 loss 2.30 time 0.52\nstep 102 loss 2.29 time 0.50\n",
+}
 
 
 def hang(folder: Path) -> dict[str, Any]:
@@ -337,3 +353,28 @@ def stack_in_all_reduce(pid: int) -> str:
         f'Process {pid}: python3 train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread {pid} (idle): "MainThread"\n'
         "    all_reduce (torch/distributed/distributed_c10d.py:2900)\n    train_step (train.py:88)\n"
     )
+
+
+@pytest.mark.parametrize("incident", sample(HANGS, 12), ids=lambda incident: incident.name)
+def test_files_that_say_nothing_of_the_job_change_no_answer(incident: Incident, tmp_path: Path) -> None:
+    for name, text in BESIDE.items():
+        (tmp_path / name).write_text(text)
+
+    found = as_object(analyze([*(str(incident.folder / log) for log in incident.logs), str(tmp_path)]))
+
+    jobs = found.get("jobs") or [found["hang"]]
+    named = ("verdict", "certainty", "culprits")
+    assert [[job[name] for name in named] for job in jobs] == [
+        [job[name] for name in named] for job in answer(incident).jobs
+    ]
+
+
+@pytest.mark.parametrize("communicator", ["world", "tp", "pp"])
+def test_an_empty_report_makes_no_lost_process_one_that_skips_a_call(communicator: str, tmp_path: Path) -> None:
+    fault = Fault(FaultKind.KILLED, (5,), communicator)
+    generate(Plan(gpus_per_node=4, tp=2, pp=2, layers=1, steps=3, version="2.27.7", fault=fault), tmp_path)
+    (tmp_path / "ras.txt").write_text("NCCL version 2.27.7 compiled with CUDA 12.9\n")
+
+    found = hang(tmp_path)
+
+    assert (found["verdict"], found["certainty"], found["culprits"]) == ("rank-died", "likely", [5])

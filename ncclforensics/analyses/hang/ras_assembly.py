@@ -281,8 +281,6 @@ class RasAssembly:
         self._current_report(row)
         if form in ("missing_ranks", "collection"):
             self._end_member()
-        elif self._member is not None and form in OPERATIONS and row["launched"] is not None:
-            self._member["counts"].append((OPERATIONS[form], row["launched"], row["line"]))
         elif self._member is not None and (row["flag"] is not None or row["result"] is not None):
             value = row["result"] if row["flag"] is None else row["flag"] == "true"
             self._member[form] = (value, row["line"])
@@ -306,6 +304,8 @@ class RasAssembly:
         elif form == "rank":
             self._end_member()
             self._member = {**row, "counts": []}
+        elif self._member is not None and form in OPERATIONS and row["launched"] is not None:
+            self._member["counts"].append((OPERATIONS[form], row["launched"], row["line"]))
         elif self._member is not None and form in _JSON_COLUMNS:
             self._member[_JSON_COLUMNS[form]] = row[_JSON_COLUMNS[form]]
 

@@ -40,9 +40,6 @@ SUREST = (Certainty.CERTAIN, Certainty.LIKELY, Certainty.POSSIBLE)
 
 def settle(job: Job, explanation: Explanation) -> Explanation:
     """Return the explanation that most sources of a job agree on, with what confirms and what contradicts it."""
-    others = (job.recordings, job.timeouts, job.desyncs, job.stacks, job.unranked_stacks, job.snapshots, job.states)
-    if not any(map(bool, (*others, job.counted_calls))):
-        return explanation
     testimonies = [testify(job) for testify in TESTIMONIES]
     explanation = _without_ranks_that_made_it(job, explanation, testimonies)
     explanation = _decided(job, explanation, testimonies)

@@ -20,7 +20,15 @@ from ncclforensics.data.stack_classes import COLLECTIVE, GPU
 COUNTERS = (Source.LINES, Source.DUMPS, Source.WATCHDOGS)  # of every call of a rank
 # The source of an explanation, by the claim that suggests it: it does not contradict itself.
 SOURCE_OF = {
+    Claim.REFUSED: Source.LINES,
+    Claim.FAULT_IN_INIT: Source.LINES,
+    Claim.CALLS_DIFFER: Source.LINES,
+    Claim.LOST: Source.LINES,
+    Claim.INIT_UNFINISHED: Source.LINES,
+    Claim.LINES_DIFFER: Source.LINES,
     Claim.CALL_MISSING: Source.LINES,
+    Claim.TRANSPORT_FAILED: Source.LINES,
+    Claim.CALL_LACKING: Source.LINES,
     Claim.RECORDED_DIFFERENCE: Source.DUMPS,
     Claim.RECORDED_WAIT: Source.DUMPS,
     Claim.RECORDED_OPEN: Source.DUMPS,
