@@ -19,7 +19,7 @@ from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import counts
 from ncclforensics.analyses.verdict.testimonies import COUNTERS, TESTIMONIES, Testimony
 from ncclforensics.analyses.verdict.vocabulary import FROM_ENDS, OF_ABSENCE, Certainty, How, Kind, Source
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import MESSAGES, ranks_text
 from ncclforensics.data.variables import COLLECT_ANEW, STACKS_OF_HOST
 
 # Sources of one moment, with the world in which a rank waits although its log lacks the call.
@@ -127,12 +127,13 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
     if found is None or testimony.is_of(explanation) or not found.culprits or not job.numbers_blamed(found) <= named:
         return explanation
     has_ended = found.verdict == Kind.RANK_DIED and found.certainty is not Certainty.POSSIBLE
-    if has_ended and explanation.verdict == Kind.LAGGING:
+    if has_ended and explanation.verdict in OF_ABSENCE:
         found.remark(explanation.reason)
         found.call, found.key = explanation.call, explanation.key
         found.evidence_lines += explanation.evidence_lines
         return found
-    if found.certainty is Certainty.CERTAIN is not explanation.certainty and testimony.source in COUNTERS:
+    is_surer = found.certainty is Certainty.CERTAIN is not explanation.certainty and testimony.source in COUNTERS
+    if is_surer and explanation.verdict != Kind.RANK_DIED:
         return found  # it names the call and its line
     if job.numbers_blamed(found) == named and testimony.source in LOOKS and testimony.is_of_stalled_job:
         explanation.confirm()
@@ -184,9 +185,13 @@ def _by_most(job: Job, explanation: Explanation, testimonies: list[Testimony]) -
 
 
 def _doubt_by_looks(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> None:
+    """Doubt an answer whose culprits wait, by stacks, or launched all calls, by RAS, which counts no Send and Recv."""
     named = job.numbers_blamed(explanation)
+    is_message = (explanation.call or {}).get("name") in MESSAGES
     for testimony in testimonies:
-        if testimony.source in LOOKS and named & testimony.waiting and not testimony.is_of(explanation):
+        is_uncounted = is_message and testimony.source is Source.REPORTS
+        waiting = frozenset() if is_uncounted or testimony.is_of(explanation) else testimony.waiting
+        if testimony.source in LOOKS and named & waiting:
             doubt, text = LOOKS[testimony.source]
             explanation.doubt(doubt, "" if testimony.named else text)
         elif named & testimony.may_wait:

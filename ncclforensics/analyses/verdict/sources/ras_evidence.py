@@ -94,7 +94,7 @@ def _find_unreachable(reports: Reports) -> Explanation | None:
         # The list of dead processes names no ranks; the communicators do.
         places = {process_place(row) for row in dead if row["process"] is not None}
         rows = dead + [row for row in unreachable if process_place(row) in places]
-        reason = "could not be reached by RAS for a minute and is considered dead: crashed, killed, stopped or cut off"
+        reason = "did not answer RAS for a minute, which counts as dead: crashed, killed, stopped or cut off"
         return reports.diagnose(Kind.RANK_DIED, reason, [Doubt.NO_TRACE_OF_END], rows)
     earlier_places = [
         process_place(row) for states in reports.by_report[:-1] for row in states if row["state_kind"] in UNREACHABLE
