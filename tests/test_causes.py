@@ -124,6 +124,18 @@ def test_a_gpu_that_failed_under_a_waiting_rank_is_no_cause(of: int, is_cause: b
     assert (found is not None and found[0] == "certain" and found[1].startswith("GPU fault")) is is_cause
 
 
+@pytest.mark.parametrize(("of", "is_cause"), [(5, True), (4, False)])
+def test_the_kill_of_a_rank_that_is_not_at_fault_is_no_cause(of: int, is_cause: bool, tmp_path: Path) -> None:
+    killed = Fault(FaultKind.KILLED, (5,))
+    write_job(tmp_path, KILLED, DURING, of=of, fault=killed, finish=Finish.ABORTED)
+
+    report = analyze([str(tmp_path)])
+
+    (row,) = report.verdicts
+    assert [report.run["rank"].row(rank_id, named=True)["rank"] for rank_id in row.culprits] == [5]
+    assert (cause_of_job(report) is not None) is is_cause
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -100,7 +100,8 @@ def condition_of_job(
 def _concerning(condition: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
     """Return the conditions that may be on hosts of these places, with what they share, and whether with a failed end.
 
-    A host that no line names, of the condition or of a place, is compared with none, and excludes nothing.
+    A host that no line names, of the condition or of a place, is compared with none, and excludes nothing. A condition
+    that names a process of the job concerns no other one.
     """
     by_host: dict[str | None, list[Row]] = {}
     for place in places.to_dicts():
@@ -115,7 +116,10 @@ def _concerning(condition: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
     for row in condition.to_dicts():
         host = named[0] if row["host"] is None and len(by_host) == len(named) == 1 else row["host"]
         if host in by_host:
-            shared = [(_shared(row, place), place["is_end"]) for place in by_host[host]]
+            pids = {row["pid"], None} if any(place["pid"] == row["pid"] for place in by_host[host]) else None
+            shared = [
+                (_shared(row, place), place["is_end"]) for place in by_host[host] if not pids or place["pid"] in pids
+            ]
         elif host is None or has_unnamed:
             keys = [key for key in ("pid", "gpu") if row[key] is not None and (key, row[key]) in is_end]
             shared = [(key, is_end[key, row[key]]) for key in keys[:1]] or [(NOT_KNOWN, False)]

@@ -1,6 +1,6 @@
-"""The ends at which jobs failed: ranks at fault, both ends of failed transfers, and processes that ended first.
+"""The ends at which jobs failed: ranks at fault, both ends of failed transfers, and ended processes without a rank.
 
-Where no rank is at fault, all ranks that report an error are ends; where none does, all ranks of the job.
+Where no rank is at fault, all ranks that ended first or report an error are ends; where none does, all of the job.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def failing_end(
     process_exit = process_exit.join(unexplained_failure, on=["source", "line"], how="anti")  # of another fault
     at_fault = [_of_ranks(places, culprits), _of_absent(absent, process_exit)]
     transfers = [_of_ranks(places, of_network), _peers(places, of_network), *_of_transfers(places, completion_error)]
-    ends = _concatenated([*at_fault, *transfers, _of_exits(places, verdict, process_exit)])
+    exits = _of_exits(places, verdict, process_exit)
+    ends = _concatenated([*at_fault, *transfers, exits.filter(pl.col("rank_id").is_null())])
     jobs_at_fault = _concatenated(at_fault).select("job").unique()
-    of_errors = _concatenated([_of_ranks(places, events), _peers(places, events)])
-    ends = pl.concat([ends, of_errors.join(jobs_at_fault, on="job", how="anti")])
+    of_others = _concatenated([exits.drop_nulls("rank_id"), _of_ranks(places, events), _peers(places, events)])
+    ends = pl.concat([ends, of_others.join(jobs_at_fault, on="job", how="anti")])
     stuck = verdict.filter(~pl.col("verdict").is_in(WITHOUT_FAILURE)).select("job").join(ends, on="job", how="anti")
     return pl.concat([ends, _concatenated([places.join(stuck, on="job", how="semi")])]).unique(maintain_order=True)
 
