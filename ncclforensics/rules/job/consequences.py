@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.failure_events import AFTER, LOST
+from ncclforensics.analyses.job.ends.failure_events import AFTER, CONNECTION_FORMS, LOST
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -82,7 +82,6 @@ def remote_error_returned(
         yield finding
 
 
-CONNECTION_FORMS = ("peer_closed", "transfer_failed")
 MOST_PEERS = 3  # in a title
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.failure_events import CONNECTION_FORMS
 from ncclforensics.data.advisories import ADVISORIES, LARGE_SCALE
 from ncclforensics.data.versions import release
 from ncclforensics.frames.columns import text_of
@@ -55,7 +56,7 @@ def ver_known_defect(
     form, site = text_of("form"), text_of("site")
     mixed = topology_detection.filter(form.is_in(["mixed_architecture", "mixed_vendors"])).select(*LINE_COLUMNS)
     is_pairwise = pl.col("called").is_in(["Send", "Recv"])
-    network = failure.filter(form.str.starts_with("ib_") | form.is_in(["peer_closed", "transfer_failed"]))
+    network = failure.filter(form.str.starts_with("ib_") | form.is_in(CONNECTION_FORMS))
     large = member.filter(pl.col("nranks") >= LARGE_SCALE)
     no_lines = pl.DataFrame(schema=LINE_COLUMNS)
     symptoms = {

@@ -29,6 +29,7 @@ CONTEXT = "context"  # neither: retries, warnings that NCCL continues after, and
 CLASSES = (REFUSED, HARD, NETWORK, LOST, AFTER, CONTEXT)
 # Where the program reported success, its processes close their local connections as each one ends, and errors return.
 AFTER_SUCCESS = ("local_closed", "local_lost", "proxy_failed", "unwinding", "aborting")
+CONNECTION_FORMS = ("peer_closed", "transfer_failed")  # a connection was closed, or moved no data
 REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network failed
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 THREAD = [*OWNER, "tid"]
@@ -188,7 +189,7 @@ def without_strangers(failures: pl.DataFrame, proxy_error: pl.DataFrame) -> pl.D
     placed = failures.sort("pos").join_asof(
         accepts, on="pos", by=THREAD, strategy="forward", tolerance=ACCEPTING, check_sortedness=False
     )
-    is_unexpected = text_of("form").is_in(["peer_closed", "transfer_failed"]) & pl.col("accept_pos").is_not_null()
+    is_unexpected = text_of("form").is_in(CONNECTION_FORMS) & pl.col("accept_pos").is_not_null()
     return placed.filter(is_unexpected.not_()).drop("accept_pos")
 
 

@@ -138,15 +138,22 @@ def _explain_gpu_used_twice(
     """
     groups = _numbers_on_one_gpu(lines)
     numbers = sorted(number for group in groups for number in group)
-    uses = [f"{_group_text(group)} use the same GPU{_gpus_text(busids)}" for group, busids in groups.items()]
-    shared = ", ".join(uses[:SHOWN_GPUS]) + f" and {len(uses) - SHOWN_GPUS} more do" * (len(uses) > SHOWN_GPUS)
     if _are_numbers_of_job(job, lines):
         culprits = sorted({rank_id for number in numbers for rank_id in by_number.get(number, [])})
-        return culprits, shared, Detail.SAME_GPU
+        return culprits, _shared_gpus_text(groups), Detail.SAME_GPU
     printers = ranks_text(job.rank_numbers(row.rank_id for row in lines if row.rank_id is not None))
     reporter = f" ({printers} of the job reports it)" if printers else ""
-    shared = shared.replace(" use the same GPU", " of one communicator use the same GPU", 1)
+    shared = _shared_gpus_text(groups, " of one communicator")
     return [], f"{shared}; in the job they may have other numbers{reporter}", Detail.SAME_GPU
+
+
+def _shared_gpus_text(groups: dict[tuple[int, ...], set[int]], of: str = "") -> str:
+    """Say which ranks share which GPU; `of`: whose numbers these are."""
+    uses = [
+        f"{_group_text(group)}{of * (number == 0)} use the same GPU{_gpus_text(busids)}"
+        for number, (group, busids) in enumerate(groups.items())
+    ]
+    return ", ".join(uses[:SHOWN_GPUS]) + f" and {len(uses) - SHOWN_GPUS} more do" * (len(uses) > SHOWN_GPUS)
 
 
 def _group_text(numbers: tuple[int, ...]) -> str:

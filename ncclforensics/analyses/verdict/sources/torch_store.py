@@ -37,9 +37,9 @@ def find_missing_clients(job: Job) -> Explanation | None:
     at_rendezvous = {(row["source"], row["line"]) for row in job.pytorch["torch_error"] if row["call"] == RENDEZVOUS}
     if (row["source"], row["line"]) in at_rendezvous:
         reason = (
-            f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the"
+            f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the "
+            "others were never started, and no line shows which these are"
         )
-        reason += " others were never started, and no line shows which these are"
         diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, [], Doubt.OTHER_TEXT)
         diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
         job.cite(diagnosis, "waiting", rows)
@@ -50,8 +50,9 @@ def find_missing_clients(job: Job) -> Explanation | None:
     shown_ranks = {rank.rank for rank in job.rank_ids.values()} - {None}
     suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
     is_named = len(suspects) == lacking
-    reason = f"never came to the store of the process group: {joined} of {expected} processes did"
-    if not is_named:
+    if is_named:
+        reason = f"never came to the store of the process group: {joined} of {expected} processes did"
+    else:
         reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
     diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, suspects if is_named else [], Doubt.OTHER_TEXT)
     if not is_named and suspects:
