@@ -61,8 +61,9 @@ def _by_suggestions(answer: Explanation, suggestions: Iterable[Explanation]) -> 
     lines = _of_culprits(answer, MOST_LINES)
     for other in suggestions:
         is_rival = other.verdict not in NOT_RIVALS and other.suggested_by < WITHOUT_FAULT
-        is_same = other.verdict == answer.verdict and not other.culprits
-        if not is_rival or is_same or (other.culprits and set(other.culprits) <= set(answer.culprits)):
+        own, named = set(answer.culprits), set(other.culprits)
+        is_same = other.verdict == answer.verdict and (not named or own <= named)
+        if not is_rival or is_same or (named and named <= own):
             continue
         if other.suggested_by > answer.suggested_by and answer.suggested_by in CLAIMS:
             against = f"leaves unexplained that {CLAIMS[answer.suggested_by]}"
