@@ -68,6 +68,50 @@ def test_a_time_out_is_read_however_it_is_pasted_and_accuses_no_rank(line: str, 
     assert [list(answer.culprits) for answer in report.verdicts] == [[]]
 
 
+@pytest.mark.parametrize("head", ["[rank2]:[E813 12:25:30.9 ProcessGroupNCCL.cpp:1895] ", "  what():  "])
+def test_a_time_out_is_one_wherever_its_line_is_cut(head: str, tmp_path: Path) -> None:
+    thrown = f"{head}[Rank 2] NCCL watchdog thread terminated with exception: [Rank 2] Watchdog caught collective "
+    line = f"{thrown}operation timeout: {CALL.replace('Timeout', 'NumelIn=1, NumelOut=1, Timeout')}."
+    for length in range(line.index("caught") + 3, len(line), 7):
+        title = _titles(_report(tmp_path, line[:length]))["torch-watchdog-timeout"]
+        work = " at work 57" * ("BROADCAST," in line[:length])
+        assert title == f"the watchdog of rank 2 timed out{work}", line[:length]
+
+
+def test_an_error_of_nccl_is_told_where_its_version_is_cut(tmp_path: Path) -> None:
+    error = "torch.distributed.DistBackendError: NCCL error in: /c10d/NCCLUtils.hpp:275, unhandled system error, NCCL"
+    reason = "Last error:\n[Proxy Service 2] Failed to execute operation Connect from rank 2, retcode 3"
+    report = _report(tmp_path, f"{error} version 2.21.5", reason, f"{error} versi")
+
+    assert report.findings[0].title == "a call of NCCL returned an error: unhandled system error"
+
+
+def test_a_test_of_nccl_whose_line_is_cut_failed_in_nccl(tmp_path: Path) -> None:
+    report = _report(tmp_path, "gpu-a012: Test NCCL failure common.cu:775 'unhandled cuda error (run with NCCL_")
+
+    assert _titles(report)["bench-call-failed"] == "a test failed in a call of NCCL on gpu-a012: unhandled cuda error"
+
+
+def test_a_status_line_that_is_cut_on_the_screen_still_tells_how_far_a_rank_came(tmp_path: Path) -> None:
+    line = "[rank1]:[E307 05:29:18.161079108 ProcessGroupNCCL.cpp:1858] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received"
+    line += " a dump signal due to a collective timeout from this local rank and we will try our best to dump the debug"
+    report = _report(tmp_path, f"{line} info. Last enqueued NCCL work: 855, last completed NCCL work: 12.This is most")
+
+    assert report.verdicts[0].reason.endswith("; rank 1 had completed work 12 of 855")
+
+
+def test_all_ranks_of_a_stated_size_are_counted_among_those_that_print_nothing(tmp_path: Path) -> None:
+    aborted = "gpu-a012:{0}:447 [{0}] NCCL INFO comm 0xc32022{0} rank {0} nranks 4 cudaDev {0} busId {0}000 - Abort"
+    report = _report(
+        tmp_path,
+        f"[E ProcessGroupNCCL.cpp:475] [Rank 2] Watchdog caught collective operation timeout: {CALL}.",
+        "gpu-a012:7:494 [3] NCCL INFO [Service thread] Connection closed by localRank 3",
+        f"{aborted.format(1)} COMPLETE",
+    )
+
+    assert "ranks 0, 1, 3 printed no time-out" in report.verdicts[0].reason
+
+
 def test_a_status_line_that_stands_for_an_error_too_is_no_hang(tmp_path: Path) -> None:
     report = _report(tmp_path, STATUS)
 

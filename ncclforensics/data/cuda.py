@@ -13,6 +13,7 @@ FABRIC = "fabric"  # NVSwitch is not configured
 PEER = "peer"  # direct access between two GPUs is not possible
 AMD = "amd"  # ROCm's runtime reports it, and ends the process
 OTHER = "other"
+SHORTEST_CUT = 10  # characters of an error whose end is missing
 SELF_EXPLAINED = (MEMORY, CORRUPTED, HARDWARE, UNUSABLE)  # the error says what failed, whichever call reports it
 
 KINDS = {
@@ -155,9 +156,15 @@ def error_advice(text: str) -> str | None:
 
 
 def error_kind(text: str) -> str:
-    """Return the kind of the error that a text begins with; OTHER for unknown errors.
+    """Return the kind of the error that a text begins with, or that it is the cut beginning of; OTHER for unknown ones.
 
     >>> error_kind("an illegal memory access was encountered'"), error_kind("invalid argument")
     ('poisoned', 'other')
+    >>> error_kind("uncorrectable ECC err"), error_kind("invalid device"), error_kind("invalid device ordi")
+    ('hardware', 'other', 'hidden')
     """
-    return next((kind for error, kind in KINDS.items() if text.startswith(error)), OTHER)
+    known = next((kind for error, kind in KINDS.items() if text.startswith(error)), None)
+    if known or len(text) < SHORTEST_CUT:
+        return known or OTHER
+    kinds = {KINDS.get(error, OTHER) for error in (*KINDS, *_ADVICE, *ERROR_NUMBERS.values()) if error.startswith(text)}
+    return kinds.pop() if len(kinds) == 1 else OTHER

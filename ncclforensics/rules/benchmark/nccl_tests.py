@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.ends.warnings import OFTEN_HARMLESS
-from ncclforensics.data.names import bytes_text, version_text
+from ncclforensics.data.names import bytes_text, some_of, version_text
 from ncclforensics.data.nccl_sources import topic
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -224,7 +224,7 @@ def bench_call_failed(
             continue
         hosts = sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list())
         yield Finding(
-            title=f"a test failed in a call of NCCL: {cause or name}",
+            title=f"a test failed in a call of NCCL{f' on {some_of(hosts, SHOWN)}' * bool(hosts)}: {cause or name}",
             detail=f"NCCL returned: {name}" + "; the test prints no last error of NCCL" * (not cause),
             certainty="certain",
             category=RESULT_CATEGORIES.get(name, Category(topic(None, cause))),

@@ -260,6 +260,7 @@ def torch_watchdog_failed(watchdog_failure: pl.DataFrame, work: pl.DataFrame) ->
             detail="a failed assertion of PyTorch's own, which ends the process; debugging aids run after a time-out"
             if is_assertion
             else "it ends the process; the message may be the consequence of another failure",
+            remedy="" if is_assertion else "read the whole message where it stands, and what the other ranks printed",
             certainty="likely" if is_assertion else "possible",
             ranks=ranks,
             evidence=_lines(rows),

@@ -329,7 +329,7 @@ def describe_end(job: Job) -> Explanation:
     """Describe a job in whose text no rank failed and none timed out."""
     terminated = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("terminated", "signal")]
     failed = any(row["form"] in IN_TABLE for row in job.pytorch["elastic_failure"])
-    reason = "no line shows a rank that failed first, a comparison of calls or a time-out"
+    reason = "no line shows a rank that failed first, a comparison of calls or a call that timed out"
     if terminated or job.is_cancelled:
         reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
     elif failed:

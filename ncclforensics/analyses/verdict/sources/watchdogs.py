@@ -18,7 +18,7 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.rows import Timeout
 from ncclforensics.analyses.verdict.vocabulary import Basis, Kind
-from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.data.variables import ASCEND_LOGS
 
 RECORDER_DUMPS = (
@@ -149,6 +149,13 @@ def _timed_out_text(rows: list[Timeout]) -> str:
     return ", ".join([f"{first} timed out{at}{place}", *texts[1:]])
 
 
+def _progress_text(rows: list[Timeout]) -> str:
+    """Say how far ranks had come whose lines show it."""
+    shown = [row for row in rows if row.enqueued is not None and row.completed is not None]
+    texts = [f"{ranks_text([row.rank])} had completed work {row.completed} of {row.enqueued}" for row in shown]
+    return f"; {some_of(texts, MOST_GROUPS)}" * bool(texts)
+
+
 def _work_text(operation: str, numel: int | None) -> str:
     return operation.strip("_") + (f" of {count_of(numel, 'element')}" if numel is not None else "")
 
@@ -171,7 +178,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     members = max((row.members for row in rows if row.members), default=0)  # 0: not known
     numbers = {*job.rank_id_of, *job.absent}
     # A number implies all lower ones, and a group of so many members as many ranks.
-    numbers |= set(numbers_below(max(members, *numbers, *reporting_ranks)))
+    numbers |= set(numbers_below(max(members, job.nranks or 0, *numbers, *reporting_ranks)))
     # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
     timed_out = {row.rank for row in job.timeouts if row.has_timed_out}
     silent = numbers - reporting_ranks - timed_out
@@ -188,6 +195,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
             reason = f"{_timed_out_text(shown)}, and {reason}"
         if silent_ranks:
             reason += f"; {silent_ranks} printed no time-out"
+        reason += _progress_text(rows)
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
         unread = sorted({row.first_rank for row in rows if row.first_rank is not None} - timed_out)
         first = f", first that of {ranks_text(unread)}, which timed out first" if unread else ""
