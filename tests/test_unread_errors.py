@@ -302,6 +302,10 @@ SILENT = {
     "warning": "2026-03-02 11:04:57 WARNING could not read the cache, which failed to load\n",
     "program": 'raise RuntimeError("failed")\nif error:\n',
     "causes that may be": "potential root causes: (1) the process is killed by the OOM killer due to memory usage\n",
+    "settings": (
+        "[I ProcessGroupNCCL.cpp:881] [PG ID 0 PG GUID 0 Rank 0] ProcessGroupNCCL environments: NCCL version: 2.21.5, "
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING: 3, TORCH_NCCL_DUMP_ON_TIMEOUT: 1\nNCCL_ASYNC_ERROR_HANDLING: 1\n"
+    ),
     "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }
 
@@ -355,6 +359,24 @@ def test_an_exit_code_is_explained_by_what_was_printed_before_it(tmp_path: Path)
     (found,) = (finding for finding in report.findings if finding.rule == "app-process-died")
     assert "printed before it: gpu-a012: me@gpu-a012: Permission denied" in found.detail
     assert "ssh -v" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "line", ["me@gpu-a012: Permission denied (publickey,password).", "bash: line 1: orted: command not found"]
+)
+def test_what_stands_before_it_says_why_a_daemon_of_mpirun_did_not_start(line: str, tmp_path: Path) -> None:
+    failed = "ORTE was unable to reliably start one or more daemons.\n"
+    (found,) = read(tmp_path, f"{line}\n{failed}").findings[:1]
+    assert (found.rule, found.detail) == ("mpirun-daemon-missing", f"printed before it: {line}")
+
+    (found,) = read(tmp_path, failed).findings[:1]
+    assert found.detail == "no line before it says why"
+
+
+def test_a_stated_failure_names_the_device_of_its_line(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, "[ 1632.420957] infiniband efa_0: Failed to allocate pd[-12]\n").findings[:1]
+
+    assert found.title == "an RDMA device refused a command of its driver: efa_0"
 
 
 def test_a_short_time_out_is_said(tmp_path: Path) -> None:

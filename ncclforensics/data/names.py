@@ -105,18 +105,20 @@ def printable(name: str) -> str:
 # Commands are not capitalised at the beginning of a sentence.
 COMMANDS = (
     "df", "dmesg", "docker", "gdb", "getent", "ibstat", "ip", "lspci", "mlxlink", "modprobe", "mpirun",
-    "nvidia-imex-ctl", "nvidia-smi", "py-spy", "srun", "systemctl", "ulimit",
+    "nvidia-imex-ctl", "nvidia-smi", "py-spy", "srun", "ssh", "systemctl", "ulimit",
 )  # fmt: skip
 
 
 def sentence(text: str) -> str:
-    """Make a text a sentence: capitalised, unless it begins with a command, with a full stop unless it is cut.
+    """Make a text a sentence: capitalised, unless it begins with a command or a name of a program, with a full stop.
 
     >>> sentence("see dmesg"), sentence("ulimit -l unlimited"), sentence("it raised ValueError: a…")
     ('See dmesg.', 'ulimit -l unlimited.', 'It raised ValueError: a…')
+    >>> sentence("ibv_reg_mr failed"), sentence("mlx5_0: no answer")
+    ('ibv_reg_mr failed.', 'mlx5_0: no answer.')
     """
     first = text.partition(" ")[0].rstrip(",;:")
-    begun = text if first in COMMANDS else text[:1].upper() + text[1:]
+    begun = text if first in COMMANDS or "_" in first else text[:1].upper() + text[1:]
     return with_stop(begun)
 
 

@@ -29,7 +29,10 @@ HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a lin
 PIDS = ("pid", "launcher_pid")
 WORKERS = ("worker", "launcher_process")
 RANKS = ("global_rank", "launcher_rank")
-SUBJECTS = ("subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service", "error_text")
+SUBJECTS = (
+    "subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service", "error_text",
+    "device_name", "daemon_host", "nvshmem_nic", "cxi_nic", "peer",
+)  # fmt: skip
 
 
 def stated_lines(run: Frames, frames: Iterable[str]) -> pl.DataFrame:

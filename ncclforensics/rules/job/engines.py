@@ -12,6 +12,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges, parse_value
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.ended_processes import statements_before
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 SHOWN = 8  # workers
@@ -201,7 +202,9 @@ def engine_stops_at_nccl(
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("mpi_daemon", "job_end"), hang=True)
-def mpirun_daemon_missing(mpi_daemon: pl.DataFrame, job_end: pl.DataFrame) -> Iterator[Finding]:
+def mpirun_daemon_missing(
+    mpi_daemon: pl.DataFrame, job_end: pl.DataFrame, program_failure: pl.DataFrame
+) -> Iterator[Finding]:
     """Mpirun could not start its daemon on a node, or lost it.
 
     Means: the daemon starts the ranks of its node and passes on what they print. Without it these ranks never start; if
@@ -214,24 +217,19 @@ def mpirun_daemon_missing(mpi_daemon: pl.DataFrame, job_end: pl.DataFrame) -> It
     named = mpi_daemon.filter(form="of_lost").sort("line")
     heads = job_end.filter(form="daemon_lost").select("source", head="line")
     named = named.join(heads, on="source").filter((pl.col("line") - pl.col("head")).is_between(1, NEAR_HOST))
-    lost = pl.concat(
-        [
-            mpi_daemon.filter(form="lost").select("source", "line", "daemon_host"),
-            named.select("source", "line", "daemon_host"),
-            job_end.filter(form="daemon_lost")
-            .select("source", "line", daemon_host=None)
-            .cast({"daemon_host": pl.Categorical}),
-        ]
-    )
+    named = pl.concat([mpi_daemon.filter(form="lost"), named], how="diagonal").select("source", "line", "daemon_host")
+    lost = pl.concat([named, job_end.filter(form="daemon_lost").select("source", "line")], how="diagonal")
     not_started = mpi_daemon.filter(form="not_started")
     failed = mpi_daemon.filter(text_of("form").is_in(["unresolved", "unreachable"])).sort("source", "line")
     hosts = sorted(failed["daemon_host"].cast(pl.String).unique().to_list())
     ssh_report = f"ssh reports: {failed['ssh_reason'].cast(pl.String)[0]}" if hosts else ""
     if not not_started.is_empty():
         where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
-        reason = ssh_report or "no line says on which node, or why"
-        evidence = [*evidence_lines(failed), *evidence_lines(not_started)]
-        yield Finding(f"mpirun could not start its daemon{where}", reason, "certain", hosts=hosts, evidence=evidence)
+        stated = statements_before(not_started, program_failure).tail(0 if hosts else 1)
+        before = f"printed before it: {stated['statement'][0]}" if stated.height else "no line before it says why"
+        evidence = [*evidence_lines(failed), *evidence_lines(stated), *evidence_lines(not_started)]
+        title = f"mpirun could not start its daemon{where}"
+        yield Finding(title, ssh_report or before, "certain", hosts=hosts, evidence=evidence)
     if not lost.is_empty():
         hosts = sorted(lost["daemon_host"].cast(pl.String).drop_nulls().unique().to_list())
         title = f"mpirun lost its daemon on {', '.join(hosts[:SHOWN]) or 'a node'}"
