@@ -112,6 +112,21 @@ def test_all_ranks_of_a_stated_size_are_counted_among_those_that_print_nothing(t
     assert "ranks 0, 1, 3 printed no time-out" in report.verdicts[0].reason
 
 
+def test_a_sentence_behind_last_error_is_quoted_and_a_lost_connection_names_its_host(tmp_path: Path) -> None:
+    quoted = ["ncclInvalidArgument: Invalid value for an argument.", "Last error:", "Invalid config blocking value -1"]
+    assert _report(tmp_path, *quoted).findings[0].title == "NCCL WARN: Invalid config blocking value -1"
+
+    lost = "gpu-a012:83:2526 [0] misc/socket.cc:503 NCCL WARN Net : Call to recv from 10.0.4.13<41468> failed : "
+    reason = _report(tmp_path, f"{lost}Connection timed out").verdicts[0].reason
+    assert reason.startswith("connections of gpu-a012 to 10.0.4.13<41468> failed; ")
+
+
+def test_an_early_torchrun_names_the_process_that_ended(tmp_path: Path) -> None:
+    report = _report(tmp_path, "Child process 41887 (local_rank 3) FAILED (exitcode -9)")
+
+    assert _titles(report)["app-process-died"] == "local rank 3 was killed by SIGKILL"
+
+
 def test_a_status_line_that_stands_for_an_error_too_is_no_hang(tmp_path: Path) -> None:
     report = _report(tmp_path, STATUS)
 

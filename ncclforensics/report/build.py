@@ -262,5 +262,6 @@ def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple
             quoted = [quotes.get((line.source, line.line), (0, ""))[1] for line in finding.evidence[:1]]
             warning = parse_value("".join(quoted), "warning_line")
             texts = [warning.get("sentence"), warning.get("quoted_sentence")] if warning else []
-            sentence = next((str(text) for text in texts if text), "its text was not kept")
+            # Behind PyTorch's `Last error:`, the sentence stands alone.
+            sentence = next((str(text) for text in (*texts, *quoted) if text), "its text was not kept")
             finding.title = finding.title.replace(QUOTED_WARNING, sentence)

@@ -137,8 +137,7 @@ _DRIVER_REPORTS = {
     ),
     "peermem": _Report(
         "nvidia-peermem{where} reports: {detail}",
-        "harmless by itself: a program freed GPU memory that a NIC had registered, and the module skipped it; drivers "
-        "before R560 print it",
+        "harmless by itself: a program freed GPU memory that a NIC had registered; drivers before R560 print it",
         Severity.INFO,
         "update the driver to R560 or later; where transfers fail, look at what failed before",
     ),
@@ -306,12 +305,13 @@ def _besides(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame) -> 
     """Return what other lines of the same hosts add: whose work it was, how a reset ended, that a crash was wanted."""
     beside = kernel_message.join(reports.select(OF_HOST).unique(), on=OF_HOST, how="semi", nulls_equal=True)
     kinds = {str(kind): rows for (kind,), rows in beside.sort(OF_LINES).group_by(text_of("form"), maintain_order=True)}
+    reset = ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
     if form == "amd_timeout" and "amd_process" in kinds:
         programs = kinds["amd_process"].filter(pl.col("pid") > 0).select(text_of("worker"), "pid").unique().rows()
-        return ["it was work of " + ", ".join(f"{name} (pid {pid})" for name, pid in programs[:3])] * bool(programs)
+        named = ", ".join(f"{name} (pid {pid})" for name, pid in programs[:3])
+        return [f"it was work of {named}"] * bool(named) + reset
     if form == "amd_reset":
-        reasons = ["a ring or the scheduler (MES) of the GPU gave no answer"] * ("amd_ring" in kinds)
-        return reasons + ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
+        return ["a ring or the scheduler (MES) of the GPU gave no answer"] * ("amd_ring" in kinds) + reset
     return ["somebody made the kernel crash on purpose (SysRq)"] * (form in ("panic", "oops") and "sysrq" in kinds)
 
 

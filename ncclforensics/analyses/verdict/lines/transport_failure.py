@@ -7,8 +7,9 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.variables import COLLECT_CALLS
+from ncclforensics.frames.columns import printed_hosts
 
 MOST_PEERS = 3  # named in a reason
 
@@ -26,7 +27,10 @@ def find_transport_failure(job: Job) -> Explanation | None:
         is_local = bool(local_faults) or {event.form for event in failures} == {"system_call"}
         peers = [] if is_local else list(dict.fromkeys(str(event.peer) for event in failures if event.peer))
         named = ", ".join(peers[:MOST_PEERS])
-        cause = "a rank reports a fault of its own" if is_local else f"connections{f' to {named}' * bool(peers)} failed"
+        hosts = printed_hosts(dict.fromkeys(event.host for event in failures))
+        of_hosts = f" of {some_of(hosts, MOST_PEERS)}" * bool(hosts)
+        lost = f"connections{of_hosts}{f' to {named}' * bool(peers)} failed"
+        cause = "a rank reports a fault of its own" if is_local else lost
         reason = f"{cause}; these logs contain no calls of NCCL, so they do not show which call it stopped"
         of_peers = [f"collect the logs and the output of the processes at {named}"] * bool(peers)
         diagnosis = undecided(reason, of_peers + COLLECT_CALLS)
