@@ -539,3 +539,28 @@ def test_communicators_that_all_ranks_abort_at_exit_are_no_hang_where_the_output
 
     assert found["verdict"] == verdict
     assert "NCCL_DEBUG=" not in str(found)
+
+
+@pytest.mark.parametrize("hidden", [(1,), (1, 4, 6)])
+def test_ranks_whose_logs_show_no_calls_are_not_accused_as_likely(hidden: tuple[int, ...], tmp_path: Path) -> None:
+    plan = Plan(
+        gpus_per_node=4, tp=2, layers=2, steps=3, finish=Finish.ABORTED, fault=Fault(FaultKind.NETWORK_LOST, (5,))
+    )
+    generate(plan, tmp_path)
+    for rank in hidden:  # they ran with NCCL_DEBUG_SUBSYS=INIT
+        log = tmp_path / f"nccl_rank{rank}.log"
+        log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if " opCount " not in line))
+
+    found = json_report.as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert not found["culprits"] or found["certainty"] == "possible"
+
+
+@pytest.mark.parametrize(("layers", "certainty"), [(1, "likely"), (4, "possible")])
+def test_a_rank_without_a_call_is_behind_a_few_calls_of_the_others(layers: int, certainty: str, tmp_path: Path) -> None:
+    fault = Fault(FaultKind.LAGGING, (5,), "tp", 0)
+    generate(Plan(gpus_per_node=4, tp=2, layers=layers, steps=0, finish=Finish.ABORTED, fault=fault), tmp_path)
+
+    found = json_report.as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert (found["verdict"], found["certainty"], found["culprits"]) == ("lagging-ranks", certainty, [5])

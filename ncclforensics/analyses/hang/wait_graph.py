@@ -38,6 +38,7 @@ VISIBLE = {
     "rank_id": pl.Int32(),
     "calls": pl.Int32(),  # call lines in this rank's log
     "is_visible": pl.Boolean(),  # the log would show a call if there were one
+    "is_noted": pl.Boolean(),  # a journal notes every call
 }
 
 
@@ -53,8 +54,9 @@ def visibility(rank: pl.DataFrame, last_call: pl.DataFrame, journal_init: pl.Dat
     most_show = (pl.col("calls") > 0).mean().over("job") > 0.5
     with_journal = journal_init.filter(pl.col("phase") == "COMPLETE").select(OWNER).unique()
     journaled = rank.join(with_journal, on=OWNER, how="semi")["rank_id"]
-    is_visible = (pl.col("calls") > 0) | most_show | pl.col("rank_id").is_in(journaled.implode())
-    return by_rank.select("rank_id", "calls", is_visible=is_visible)
+    is_noted = pl.col("rank_id").is_in(journaled.implode())
+    is_visible = (pl.col("calls") > 0) | most_show | is_noted
+    return by_rank.select("rank_id", "calls", is_visible=is_visible, is_noted=is_noted)
 
 
 @analysis(WAIT, of=("member",))

@@ -43,7 +43,11 @@ class Doubt(Enum):
     NO_MAJORITY = Cost.UNUSUAL, "the others are the ones that differ"
     OTHERS_DIFFER = Cost.ORDINARY, "another rank differs, and lines were lost from the log of this one"
     NO_MAJORITY_OF_ORDER = Cost.ORDINARY, "the others are the ones that left the order of the program"
-    CALLS_NOT_LOGGED_NOR_MEMBERS = Cost.ORDINARY, "its log would not show the call, nor those of other members"
+    CALLS_NOT_LOGGED = Cost.UNUSUAL, "it made this call, and its log shows none, as with another NCCL_DEBUG_SUBSYS"
+    CALLS_HIDDEN = (
+        Cost.ORDINARY,
+        "it made calls like the others, and its log shows none, as with another NCCL_DEBUG_SUBSYS",
+    )
     LOG_NOT_GIVEN = Cost.ORDINARY, "these logs exist and were only not given"
     POSTED_TOGETHER = Cost.ORDINARY, "each of them posted both messages in one group"
     # Whether the job stood still.

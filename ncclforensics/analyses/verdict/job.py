@@ -269,6 +269,11 @@ class Job:
             return 0
         return int(self.sources[source]["lines"] - last if last > 0 else -last - 1)
 
+    def may_hide_calls(self, rank_id: int) -> bool:
+        """Whether the log of a rank shows no call, and would show none with another NCCL_DEBUG_SUBSYS."""
+        row = self.visibility[rank_id]
+        return not row["calls"] and not row["is_noted"]
+
     def lag(self, rank_ids: Iterable[int]) -> int:
         """Count the collectives by which one of some ranks is behind the furthest member that waits for it."""
         most = dict(self.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max()).iter_rows())

@@ -9,6 +9,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.job.ends.failure_events import LOST, REMOTE_ERROR
+from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
@@ -210,10 +211,9 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.MEMBERS_INFERRED)
     if keys and all(map(job.holds_several, keys)):
         diagnosis.doubt(Doubt.MEMBERS_GUESSED)
-    if any(map(job.count_unseen_members, keys)) and not all(
-        job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits
-    ):
-        diagnosis.doubt(Doubt.CALLS_NOT_LOGGED_NOR_MEMBERS)
+    if silent := [rank_id for rank_id in diagnosis.culprits if job.may_hide_calls(rank_id)]:
+        is_hidden = job.lag(silent) > OFTEN_AHEAD or any(map(job.count_unseen_members, keys))
+        diagnosis.doubt(Doubt.CALLS_HIDDEN if is_hidden else Doubt.CALLS_NOT_LOGGED)
     if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):
         diagnosis.doubt(Doubt.LINES_MISSING)
     if open_answer := doubt_left_out_calls(job, diagnosis):
