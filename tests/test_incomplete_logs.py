@@ -564,3 +564,26 @@ def test_a_rank_without_a_call_is_behind_a_few_calls_of_the_others(layers: int, 
     found = json_report.as_object(analyze([str(tmp_path)]))["hang"]
 
     assert (found["verdict"], found["certainty"], found["culprits"]) == ("lagging-ranks", certainty, [5])
+
+
+def test_a_silent_rank_did_not_die_for_sure_where_ranks_that_it_waits_for_have_no_log(tmp_path: Path) -> None:
+    killed = Fault(FaultKind.KILLED, (0,))
+    generate(Plan(gpus_per_node=4, tp=2, version="2.27.7", finish=Finish.ABORTED, fault=killed), tmp_path)
+    for log in tmp_path.glob("nccl_rank*.log"):  # all but rank 1 ran with NCCL_DEBUG=WARN
+        if log.stem != "nccl_rank1":
+            log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if " WARN " in line))
+
+    found = json_report.as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert (found["verdict"], found["culprits"]) == ("undecidable", [])
+
+
+def test_a_log_that_ends_inside_an_init_which_others_completed_lacks_lines(tmp_path: Path) -> None:
+    logs = simulated(None, tmp_path / "whole")
+    own = logs["nccl_rank0.log"]
+    ended = max(number for number, line in enumerate(own) if b"Init COMPLETE" in line)
+    logs["nccl_rank0.log"] = own[:ended]
+
+    found = hang_of(logs, tmp_path / "logs")
+
+    assert not found["culprits"] or found["certainty"] == "possible"

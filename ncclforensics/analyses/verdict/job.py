@@ -370,10 +370,15 @@ class Job:
         return sum(self.sources[source]["dropped"] for source in self.process(rank_id)["sources"])
 
     def may_lack_lines(self, rank_id: int) -> bool:
-        """Whether lines of this rank may be lost: its file is cut or damaged, or lines were dropped or moved."""
+        """Whether lines of this rank may be lost: its file is cut, damaged or ends early, or lines were lost or moved.
+
+        All members end an init together: a log that ends inside of one lacks what came next.
+        """
         process = self.process(rank_id)
         is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
         is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
+        open_keys = [row.key for row in self._memberships if row.rank_id == rank_id and not row.is_complete]
+        is_partial |= any(row.is_complete for key in open_keys[-1:] for row in self.members[key])
         return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)
 
     def faults_of(self, rank_id: int) -> set[str]:

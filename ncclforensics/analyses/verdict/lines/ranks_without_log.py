@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from itertools import chain
 
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -87,10 +88,7 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation 
     """
     if diagnosis.verdict not in OF_ABSENCE:
         return None
-    last_calls = {rank_id: job.last_call(rank_id) for rank_id in diagnosis.culprits}
-    keys = {last["key"] for last in last_calls.values() if last}
-    hidden = {key for key in keys if _has_hidden_member(job, key)}
-    may_wait = [rank_id for rank_id, last in last_calls.items() if last and last["key"] in hidden]
+    may_wait = ranks_that_may_wait_for_hidden(job, diagnosis.culprits)
     if len(may_wait) < len(diagnosis.culprits):
         diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in may_wait]
         diagnosis.victims = sorted({*diagnosis.victims, *may_wait})
@@ -113,6 +111,13 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation 
     )
     answer.victims, answer.key, answer.call = sorted(job.rank_ids), diagnosis.key, diagnosis.call
     return answer
+
+
+def ranks_that_may_wait_for_hidden(job: Job, rank_ids: Iterable[int]) -> list[int]:
+    """Return the ranks whose last call is on a communicator with a member whose calls no log shows."""
+    last_calls = {rank_id: job.last_call(rank_id) for rank_id in rank_ids}
+    hidden = {key for key in {last["key"] for last in last_calls.values() if last} if _has_hidden_member(job, key)}
+    return [rank_id for rank_id, last in last_calls.items() if last and last["key"] in hidden]
 
 
 def _has_hidden_member(job: Job, key: str) -> bool:

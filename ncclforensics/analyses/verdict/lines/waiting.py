@@ -14,7 +14,10 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines.left_out import doubt_left_out_calls
-from ncclforensics.analyses.verdict.lines.ranks_without_log import exclude_waiting_for_absent
+from ncclforensics.analyses.verdict.lines.ranks_without_log import (
+    exclude_waiting_for_absent,
+    ranks_that_may_wait_for_hidden,
+)
 from ncclforensics.analyses.verdict.lines.wait_cycle import (
     judge_cycle,
     judge_messages_in_order,
@@ -76,11 +79,13 @@ def find_lost_process(job: Job) -> Explanation | None:
     is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
     is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
     is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
+    is_open |= bool(job.absent) and len(ranks_that_may_wait_for_hidden(job, culprits)) == len(culprits)
     if not named_ranks and is_open:
+        died = "at different places without an error: one of these" if len(silent_ranks) > 1 else "without an error: it"
         reason = (
-            f"other ranks lost a connection, and {job.names(silent_ranks)} stopped printing at different places "
-            f"without an error: one of these died{', or a rank without a log' * bool(job.absent)}, and the logs of the "
-            "others may only be shorter than their runs"
+            f"other ranks lost a connection, and {job.names(silent_ranks)} stopped printing {died} died"
+            f"{', or a rank without a log' * bool(job.absent)}, and the logs of the others may only be shorter than "
+            "their runs"
         )
         last_lines = [job.last_line(rank_id) for rank_id in silent_ranks[:4]]
         answer = one_of_these_died(job, silent_ranks, reason, "context", last_lines)
