@@ -121,6 +121,15 @@ def test_a_sentence_behind_last_error_is_quoted_and_a_lost_connection_names_its_
     assert reason.startswith("connections of gpu-a012 to 10.0.4.13<41468> failed; ")
 
 
+def test_an_attempt_to_connect_gives_the_address_of_a_store_and_alone_is_no_failure(tmp_path: Path) -> None:
+    attempt = "[W socket.cpp:601] [c10d] The client socket has failed to connect to [gpu-a011]:29500 (errno: 110 - "
+    error = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
+    title = _titles(_report(tmp_path, f"{attempt}Connection timed out).", f"{error}failed."))["torch-store-failed"]
+    assert title == "the store of the rendezvous at gpu-a011:29500 could not be reached: Connection timed out"
+
+    assert "torch-store-failed" not in _titles(_report(tmp_path, f"{attempt}Connection timed out)."))
+
+
 def test_an_early_torchrun_names_the_process_that_ended(tmp_path: Path) -> None:
     report = _report(tmp_path, "Child process 41887 (local_rank 3) FAILED (exitcode -9)")
 

@@ -89,7 +89,9 @@ def lightning_ranks_absent(rank_announced: pl.DataFrame, communicator: pl.DataFr
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("store_error",), hang=True)
-def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> Iterator[Finding]:
+def torch_store_failed(
+    store_error: pl.DataFrame, torch_error: pl.DataFrame, c10d_note: pl.DataFrame
+) -> Iterator[Finding]:
     """Ranks did not meet at the store of the process group.
 
     Means: the store counts its clients: fewer than expected came. A rank that waits for a key waits for the rank that
@@ -138,6 +140,10 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
         title, rows = f"the store could not be reached {within}", late
     elif store_error.filter(form="no_connection").height == store_error.height:
         title, rows = "the store of the rendezvous could not be reached", store_error
+        attempts = c10d_note.filter(form="refused").sort("source", "line").tail(1)
+        for server, port, refusal in attempts.select("server", "port", "refusal").rows():
+            title = f"the store of the rendezvous at {server}:{port} could not be reached: {refusal}"
+            rows = pl.concat([store_error, attempts], how="diagonal_relaxed")
     elif not (asked := store_error.filter(pl.col("store_reason").is_not_null())).is_empty():
         title, rows = _title_of_id(asked), asked
     elif not (asked := store_error.drop_nulls("awaited_rank")).is_empty():
