@@ -358,7 +358,7 @@ def test_the_warning_after_a_failed_socket_is_not_the_cause(tmp_path: Path) -> N
     )
     report = analyze([tmp_path])
 
-    assert "connections to 10.0.0.9<41468> failed" in report.verdicts[0].reason
+    assert "connections of worker-2 to 10.0.0.9<41468> failed" in report.verdicts[0].reason
     assert not [finding for finding in report.findings if finding.severity == "error" and finding.role == "cause"]
 
 
