@@ -37,6 +37,7 @@ def line_fault(
     channel_count: pl.DataFrame,
     ring: pl.DataFrame,
     connection: pl.DataFrame,
+    milestone: pl.DataFrame,
     call_template: pl.DataFrame,
     call_occurrence: pl.DataFrame,
     source: pl.DataFrame,
@@ -46,7 +47,7 @@ def line_fault(
     faults = [
         *_creations(communicator, call_template, source, omission),
         _sorted_calls(call_template, call_occurrence),
-        _moved(connection),
+        _moved(connection, milestone),
         _late(call_template, call_occurrence),
         _selected(call_template, call_occurrence),
         _distinct(call_template, call_occurrence),
@@ -177,11 +178,18 @@ def _doubled(lines: pl.DataFrame) -> pl.DataFrame:
     return found.select(*OWNER, pl.lit(DOUBLED).alias("kind"), "source", "line")
 
 
-def _moved(connection: pl.DataFrame) -> pl.DataFrame:
-    """Connections of collectives in which two neighbouring channels stand the other way round: 0, 2, 1, 3."""
-    same_pair = [*OWNER, "source", "form", "direction", "from", "to"]
-    rows = connection.filter(pl.col("conn").fill_null(0) == 0).select(*same_pair, "line", "channel")
-    rows = rows.sort("source", "line")
+def _moved(connection: pl.DataFrame, milestone: pl.DataFrame) -> pl.DataFrame:
+    """Connections of collectives in which two neighbouring channels stand the other way round: 0, 2, 1, 3.
+
+    Those of the trees are made when all rings are connected: channels 0 and 2 of a pair may be of rings, 1 and 3 of
+    trees (NCCL: src/init.cc, initTransportsRank).
+    """
+    same_pair = [*OWNER, "source", "form", "direction", "from", "to", "ended"]
+    rows = connection.filter(pl.col("conn").fill_null(0) == 0)
+    ends = milestone.filter(text_of("form").is_in(["rings", "trees"])).select(*OWNER, "source", "line", ended=1)
+    rows = pl.concat([rows.with_columns(ended=0), ends], how="diagonal").sort("source", "line")
+    rows = rows.with_columns(pl.col("ended").cum_sum().over(*OWNER, "source")).drop_nulls("channel")
+    rows = rows.select(*same_pair, "line", "channel")
     channel = pl.col("channel").cast(pl.Int64)
     steps = {f"step{place}": channel.shift(-place - 1) - channel.shift(-place) for place in range(3)}
     rows = rows.with_columns(**{name: step.over(same_pair) for name, step in steps.items()})
