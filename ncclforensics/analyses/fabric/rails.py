@@ -25,6 +25,7 @@ class Nic(NamedTuple):
     rate: float | None
     device_number: str
     system: str
+    line: int  # of its link, which shows the rate
 
 
 @lru_cache(4096)
@@ -58,7 +59,7 @@ def nics_of_hosts(graph: Graph, names: dict[str, tuple[str, str]]) -> dict[str, 
         node = graph.nodes[guid]
         for end in graph.ends.get(guid, ()):
             if graph.nodes[end.peer].kind != "host":
-                hosts[host].append(Nic(device, guid, end.peer, end.rate, node.device_number, node.system))
+                hosts[host].append(Nic(device, guid, end.peer, end.rate, node.device_number, node.system, end.line))
     return dict(hosts)
 
 
@@ -106,7 +107,7 @@ def _slow_nics(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
             yield {
                 "kind": "slow-nic", "hosts": [host], "devices": [slow[0].device], "guid": slow[0].guid,
                 "rate": slow[0].rate, "usual_rate": usual, "count": count, "others": [slow[0].leaf],
-                "evidence": [slow[0].guid, next(nic.guid for nic in alike if nic.rate == usual)],
+                "line": slow[0].line, "evidence": [slow[0].guid],
             }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 import polars as pl
@@ -14,6 +14,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     GPU_ERROR,
     ROCM,
     SIGNAL,
+    TORCHRUN,
     TRACEBACK_LINES,
     UNCAUGHT,
     ExitReport,
@@ -75,21 +76,24 @@ def crash_reports(
                 yield ExitReport(SIGNAL, row, "the C library", signal=ABORT, message=message, **process_fields)
 
 
-def name_crashes(reports: list[ExitReport]) -> None:
+def name_crashes(reports: list[ExitReport], files_of_workers: Collection[int]) -> None:
     """Give crashes without a process to the only process of their file that a launcher reports behind them.
 
-    Not those whose text stands there more than once: then several processes crashed, and the launcher names the first.
+    To torchrun's files of its workers belong the processes in its tables, which stand in other files. Not those whose
+    text stands there more than once: then several processes crashed, and the launcher names the first.
     """
-    by_signal: dict[tuple[int, int | None], list[ExitReport]] = defaultdict(list)
+    by_signal: dict[tuple[int | None, int | None], list[ExitReport]] = defaultdict(list)
     for report in reports:
         if report.how == SIGNAL:
             by_signal[report.row["source"], report.signal].append(report)
-    for ends in by_signal.values():
+            if report.row["source"] in files_of_workers or report.reporter == TORCHRUN:
+                by_signal[None, report.signal].append(report)
+    for (file, _), ends in by_signal.items():
         named = [end for end in ends if _is_named(end)]
         is_one = len({end.pid or (end.node, end.local_rank, end.child, end.rank) for end in named}) == 1
         texts = Counter(end.message for end in ends if not _is_named(end))
         for crash in ends if is_one else []:
-            if texts[crash.message] == 1 and crash.row["pos"] < named[0].row["pos"]:
+            if texts[crash.message] == 1 and (file is None or crash.row["pos"] < named[0].row["pos"]):
                 crash.local_rank, crash.child, crash.rank = named[0].local_rank, named[0].child, named[0].rank
                 crash.node, crash.pid, crash.code = named[0].node, named[0].pid, named[0].code
 

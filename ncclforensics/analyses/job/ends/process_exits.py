@@ -169,7 +169,7 @@ def process_exit(
     ]
     if not reports:
         return pl.DataFrame(schema=PROCESS_EXIT)
-    name_crashes(reports)
+    name_crashes(reports, set(torch_source.drop_nulls("attempt")["source"]))
     finished = finished_processes(communicator_lifetime)
     timely = set(kernel_kill.filter("is_in_run").select("source", "line").iter_rows())
     is_one_host = rank["host"].drop_nulls().n_unique() == 1

@@ -49,6 +49,7 @@ TORCH_ERROR = {
     "rank": pl.Int32(),  # that suffered it
     "kind": pl.String(),
     "call": pl.String(),  # the function of torch.distributed that it was in
+    "call_line": pl.Int32(),  # that shows it
     "place": pl.String(),  # the innermost call of the program's own code: `exchange (train.py:54)`
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -184,15 +185,19 @@ def torch_error(
     inner = traceback_frame.with_columns(call=text_of("frame_function").replace_strict(CALLS_WITHIN, default=None))
     calls = pl.concat(
         [
-            traced_call.select("source", "pos", rank=pl.col("global_rank").cast(pl.Int32), call=text_of("function")),
-            inner.drop_nulls("call").select("source", "pos", pl.col("rank").cast(pl.Int32), "call"),
+            traced_call.select(
+                "source", "pos", rank=pl.col("global_rank").cast(pl.Int32), call=text_of("function"), call_line="line"
+            ),
+            inner.drop_nulls("call").select(
+                "source", "pos", pl.col("rank").cast(pl.Int32), "call", pl.col("line").alias("call_line")
+            ),
         ]
     )
     named = errors.join(owner, on="source", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
     named = named.with_columns(printer=printer).sort("pos")
-    for frame, column in ((calls, "call"), (places, "place")):
+    for frame, columns in ((calls, ("call", "call_line")), (places, ("place",))):
         above = frame.join(owner, on="source", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
-        above = above.select("pos", column, printer=printer).sort("pos")
+        above = above.select("pos", *columns, printer=printer).sort("pos")
         named = named.join_asof(above, on="pos", by="printer", strategy="backward", check_sortedness=False)
     return named.select(*TORCH_ERROR)
 

@@ -213,12 +213,14 @@ def find_failed_calls(job: Job) -> Explanation | None:
         diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], Doubt.OTHER_TEXT)
     elif has_all and len(names) > 1 and is_collective:
         outliers = minority_of(calls) if 2 * len(minority_of(calls)) < len(calls) else []
-        others = sorted({call for rank, call in calls.items() if rank not in outliers})
-        call = others[0] if len(others) == 1 else "another call"
-        where = f"was in {calls[outliers[0]]} while the others were in {call}" if outliers else _ends_text(first)
-        reason = f"{where}, if all use one process group"
+        others = {row["call"]: row for rank, row in sorted(first.items(), reverse=True) if rank not in outliers}
+        call = "another call" if len(others) > 1 else "".join(map(_call_text, others.values()))
+        where = f"was in {_call_text(first[outliers[0]])} while the others were in {call}" if outliers else ""
+        reason = f"{where or _ends_text(first)}, if all use one process group"
         diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.OTHER_GROUP)
         diagnosis.how = How.SWAPPED
+        job.cite(diagnosis, "minority", [_line_of_call(first[rank]) for rank in outliers])
+        job.cite(diagnosis, "majority", [_line_of_call(row) for row in others.values()])
     elif silent and silent == _ranks_that_left(job, silent):
         reason = (
             "ended with exit code 0 before the others, for torchrun neither saw a failure of it nor ended it:"
@@ -238,7 +240,7 @@ def find_failed_calls(job: Job) -> Explanation | None:
     if len(set(awaited)) == 1 and awaited[0] not in CALLS_WITHIN.values():
         diagnosis.call = {"name": awaited[0]}
     culprit_numbers = job.rank_numbers(diagnosis.culprits)
-    job.cite(diagnosis, "minority", [first[rank] for rank in culprit_numbers])
+    job.cite(diagnosis, "minority", [first[rank] for rank in culprit_numbers if rank in first])
     job.cite(
         diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
     )
@@ -255,6 +257,7 @@ def _ranks_that_left(job: Job, silent: list[int]) -> list[int]:
     placed = [row for row in rows if row["rank"] is not None and row["local_rank"] is not None]
     per_node = 1 + max((row["local_rank"] for row in placed), default=0)
     left: set[int] = set()
+    silent = [rank for rank in silent if rank not in {row["rank"] for row in placed}]
     for source, first in {(row["source"], row["rank"] - row["local_rank"]) for row in placed}:
         named = {row["pid"] for row in rows if row["source"] == source and row["pid"] is not None}
         own = [rank for rank in silent if first <= rank < first + per_node]
@@ -315,6 +318,16 @@ def _ends_text(first: dict[int, Row]) -> str:
         where = f" in {row['call']}" if row["call"] else f" at {row['place']}" if row["place"] else ""
         by_end[("timed out" if row["kind"] == TIMED_OUT else "lost a connection") + where].append(rank)
     return " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_end.items())
+
+
+def _call_text(row: Row) -> str:
+    """Name the call that a rank was in, and where the program made it."""
+    return str(row["call"]) + (f" called from {row['place']}" if row["place"] else "")
+
+
+def _line_of_call(row: Row) -> Row:
+    """Return an error at the line of its traceback that shows the call."""
+    return {**row, "line": row["call_line"] or row["line"]}
 
 
 def _unexplained(first: dict[int, Row], silent: list[int]) -> str:
