@@ -203,10 +203,16 @@ def argument_text(call: dict[str, Any], name: str) -> str:
     >>> broadcast = {"name": "Broadcast", "count": 8404992, "op": 0, "root": 0, "root_rank": 8}
     >>> [argument_text(broadcast, name) for name in ("count", "op", "root")]
     ['8,404,992', '-', 'rank 8']
+    >>> [argument_text({**broadcast, "datatype": 0}, name) for name in ("count", "datatype")]
+    ['8,404,992 bytes', 'int8, or any (up to 2.21)']
     """
     match name:
+        case "count" if call["count"] is not None:
+            return f"{call['count']:,}{' bytes' * _is_in_bytes(call)}"
         case "count":
-            return known(call["count"]) if call["count"] is None else f"{call['count']:,}"
+            return known(None)
+        case "datatype" if _is_in_bytes(call):
+            return f"{BYTE}, or any (up to 2.21)"
         case "datatype":
             return str(datatype(call["datatype"]))
         case "op":
@@ -214,6 +220,10 @@ def argument_text(call: dict[str, Any], name: str) -> str:
     if call["name"] not in WITH_ROOT:
         return "-"
     return known(call["root"]) if call.get("root_rank") is None else f"rank {call['root_rank']}"
+
+
+def _is_in_bytes(call: dict[str, Any]) -> bool:
+    return call["name"] in IN_BYTES and datatype(call.get("datatype")) == BYTE
 
 
 def short_ranks(numbers: list[int], most: int = 48) -> str:
@@ -239,8 +249,7 @@ def operation_text(call: dict[str, Any]) -> str:
         return "a call"
     if call.get("count") is None:
         return str(name)
-    is_in_bytes = name in IN_BYTES and datatype(call["datatype"]) == BYTE
-    more = [f"{call['count']:,} bytes" if is_in_bytes else f"{call['count']:,} x {datatype(call['datatype'])}"]
+    more = [argument_text(call, "count") if _is_in_bytes(call) else f"{call['count']:,} x {datatype(call['datatype'])}"]
     if reduced := reduction(name, call["op"]):
         more.append(reduced)
     root = call["root"] if call.get("root_rank") is None else f"rank {call['root_rank']}"

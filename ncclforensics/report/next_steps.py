@@ -14,6 +14,7 @@ from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Part
 from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.processes import ABORT
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AT_HOST, STACKS_OF_HOST
 from ncclforensics.frames.columns import printed_hosts, short_name
 from ncclforensics.frames.protocol import Frames
@@ -132,6 +133,8 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
         steps.append("read the output of the launcher, which may say why these ranks did not start")
     elif answer.verdict == "rank-died" and run["process_exit"].filter("is_first").is_empty():
         steps.append("collect the exit code of the process that ended, and its stderr")
+    elif answer.verdict == "rank-died" and ABORT in run["process_exit"].filter("is_first")["signal"]:
+        steps.append("read the end of its stderr, and take a core dump on the next run: a process that aborts says why")
     elif answer.detail in (Detail.SAME_GPU, Detail.SAME_NUMBER, Detail.OTHER_SIZE):
         steps.append(PRINT_PLACEMENT)
     elif answer.detail == Detail.OTHER_VERSION:
@@ -267,7 +270,8 @@ def _host_of(process: Row) -> str:
 def _of_ended(processes: list[Row], where: str, answer: Answer, run: Frames) -> list[Command]:
     """Search the kernel's log for why processes ended, unless they say themselves why, or a launcher ended them."""
     exits = run["process_exit"].filter(pl.col("is_first") & pl.col("rank").is_in([p["rank"] for p in processes]))
-    if not processes or answer.verdict != "rank-died" or not set(exits["how"]).isdisjoint(_EXPLAINED):
+    is_explained = not set(exits["how"]).isdisjoint(_EXPLAINED) or ABORT in exits["signal"]
+    if not processes or answer.verdict != "rank-died" or is_explained:
         return []
     pids = [process["pid"] for process in processes if process["pid"]] or exits["pid"].drop_nulls().to_list()
     names = "|".join(["oom", "xid", "segfault", *map(str, pids[:MOST_PROCESSES])])

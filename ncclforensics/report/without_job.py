@@ -104,6 +104,11 @@ def ends_well(run: Frames) -> bool:
     return bool(_end(run))
 
 
+def holds_machines(run: Frames) -> bool:
+    """Whether inputs without a job hold what hosts, GPUs or ports report."""
+    return bool(_kinds(run)) and not _health(run)
+
+
 def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
     """What to collect where there is nothing to judge; nothing where the program ended well.
 

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 from rich.text import Text
 
+from ncclforensics.analyses.job.text.recorder_groups import members_of
 from ncclforensics.data.names import count_of
 from ncclforensics.data.networks import NVLINK
 from ncclforensics.data.nouns import PORT, Noun
@@ -77,6 +78,9 @@ def _size_text(report: Report, seen: int, world: Any) -> str:
     """Say of how many ranks these are, if that is known to be more: of at least as many as the highest number needs."""
     numbers = report.run["rank"]["rank"].drop_nulls().to_list()
     numbers += [members - 1 for members in report.run["work"]["members"].drop_nulls()]
+    numbers += [
+        max(members_of(ranks), default=-1) for ranks in report.run["dumped_group"]["ranks"].unique().drop_nulls()
+    ]
     for answer in report.verdicts:
         numbers += [*answer.missing, *answer.suspects, *answer.absent]
     least = max(numbers, default=-1) + 1

@@ -50,7 +50,8 @@ def fabric_text(shape: Row) -> str:
         parts.append(f"{shape['unnamed']:,} ports of hosts without a name")
     parts.append(_links(shape["links"]))
     if ratio := shape["ratio"]:
-        parts.append(f"{ratio:.3g}:1" if ratio > 1 else f"1:{1 / ratio:.3g}")
+        more = f"more uplinks than downlinks (1:{1 / ratio:.3g})"
+        parts.append(more if ratio < 1 else f"{ratio:.3g}:1")
     return ", ".join(parts)
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from ncclforensics.analyses.hang.rank_stacks import stacks_in
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.stacks import place_text
+from ncclforensics.analyses.verdict.vocabulary import Detail
 from ncclforensics.data.names import (
     argument_text,
     certainty_text,
@@ -211,12 +212,10 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
             place_of(report, report.cited(*place)) if place else "",
         ]  # fmt: skip
         table.add_row(*cells[: len(headers)])
+    unseen = "no process has it" if answer.detail == Detail.SAME_NUMBER else "no log"
     for number in answer.missing[:most]:
-        table.add_row(str(number), *("?" for _ in known_columns), "no log", "")
-    if not table.row_count:
-        return []
-    places = [rank[name] for rank in ranks for name in columns]
-    if not any(place is not None for place in [*places, *last, *stacks]):
+        table.add_row(str(number), *("?" for _ in known_columns), unseen, "")
+    if not (known_columns or (has_place and (last or stacks))):
         return []  # the verdict has said their numbers
     left = [rank["rank"] for rank in ranks[most:]]
     others = ranks_text([*left, *answer.missing[most:]]) if None not in left else f"{len(left)} more"

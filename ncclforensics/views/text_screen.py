@@ -22,7 +22,13 @@ from ncclforensics.report.causes import Cause
 from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown
-from ncclforensics.report.without_job import ends_well, reason_without_job, steps_without_job, verdict_without_job
+from ncclforensics.report.without_job import (
+    ends_well,
+    holds_machines,
+    reason_without_job,
+    steps_without_job,
+    verdict_without_job,
+)
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.views.screen_evidence import evidence, legend
 from ncclforensics.views.screen_ranks import culprits_by_host, waiting
@@ -180,7 +186,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     elif not everything:
         reason = reason_without_job(report.run)
         verdict_text = verdict_without_job(report.run).upper().replace("-", " ")
-        unknown: list[RenderableType] = [Text(f"\n{verdict_text}  {reason}", style="bold")]
+        without_fault = "; nothing that stops a job was found in them" * holds_machines(report.run)
+        unknown: list[RenderableType] = [Text(f"\n{verdict_text}  {reason}{without_fault}", style="bold")]
         if shown is not None:
             known = "No hang: " if ends_well(report.run) else "Not known: whether a job hangs. "
             unknown = [Text(""), indented(Text(known + sentence(reason)))]

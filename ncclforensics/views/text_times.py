@@ -13,6 +13,7 @@ from ncclforensics.analyses.verdict.vocabulary import How, Sign
 from ncclforensics.data.names import ranks_text, sentence, some_of
 from ncclforensics.frames.time_range import as_time
 from ncclforensics.report.build import Report
+from ncclforensics.report.failed_ranks import failed_ranks
 from ncclforensics.report.live_files import was_ended
 from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.shared.verdict_finding import ranks_with_output
@@ -93,6 +94,8 @@ def _state_text(report: Report, answer: Answer) -> str:
         return "Only if the job stands still, which no line of these logs shows."
     if answer.rests_on_stall:
         return "Assumed, since you ask about a hang: the job stands still. No line of these logs shows it."
+    if failed_ranks(report.run, answer):
+        return "Failed: yes; ranks stopped with an error."
     return "Not shown: that the job stands still; the verdict holds either way."
 
 

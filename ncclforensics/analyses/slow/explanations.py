@@ -103,7 +103,7 @@ def answer_of(
         lines = (
             "too few step lines to show a change" if Observation.STEP_LINES in present else "no step line with a time"
         )
-        claim = f"these files hold no trace, no tables of profilers of all ranks, and {lines}"
+        claim = f"no trace, no tables of profilers of all ranks, and {lines} were recognised in these files"
         found = [SlowExplanation(SlowKind.UNDECIDABLE, claim, (Doubt.OPEN,), collect=tuple(collect))]
     best = found[0]
     alike = [other for other in found[1:] if other.verdict is best.verdict]

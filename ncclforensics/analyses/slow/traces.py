@@ -148,7 +148,7 @@ class _Traces:
         others = self.size - len(ranks)
         makes = "makes" if named.kind != "rank" or len(ranks) == 1 else "make"
         last = round(named.found.last_share * named.steps)
-        since = "" if named.since is None else " since then"
+        since = "" if named.since is None else f" since step {steps.numbers[named.since]}"
         uneven = max(self._uneven(), named.found.step_share)
         return SlowExplanation(
             {"rank": SlowKind.RANK, "host": SlowKind.HOST, "group": SlowKind.GROUP}[named.kind],

@@ -237,6 +237,11 @@ class JobRows:
         """The releases of NCCL, sorted."""
         return sorted(self.frames["version"]["version"].cast(pl.String).unique().to_list())
 
+    @cached_property
+    def release_hosts(self) -> set[str | None]:
+        """The hosts whose lines show a release of NCCL; null where such a line names none."""
+        return set(self.frames["version"]["host"].cast(pl.String))
+
 
 def _divide(keys: Iterable[tuple[Any, ...]], rows: list[Any]) -> dict[tuple[Any, ...], list[Any]]:
     """The rows of each key, in their order."""

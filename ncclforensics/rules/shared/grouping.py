@@ -20,17 +20,22 @@ def group_finding(
 ) -> Finding:
     """Return one finding on all rows of a parsed frame (columns `host`, `pid`, `source`, `line`).
 
-    `{processes}` in the title becomes the ranks, or the hosts if no rank is known; `fields`: others of the finding.
+    `{processes}` in the title becomes the ranks, or if none is known the hosts, or the only process of several on its
+    host; `fields`: others of the finding.
     """
     if "host" in rows:
         reporting = rank.join(rows.select("host", "pid").unique(), on=OWNER, how="semi")
         ranks = sorted(reporting["rank"].drop_nulls().unique().to_list())
         hosts = printed_hosts(sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list()))
+        has_others = rank.filter(text_of("host").is_in(hosts))["pid"].n_unique() > rows["pid"].n_unique()
     else:  # lines of a script name no process
         known = rows["launcher_rank"] if "launcher_rank" in rows else pl.Series(dtype=pl.Int32)
-        ranks, hosts = sorted(known.drop_nulls().unique().to_list()), []
+        ranks, hosts, has_others = sorted(known.drop_nulls().unique().to_list()), [], False
+    processes = processes_text(ranks, hosts, rank)
+    if has_others and not ranks:
+        processes = printed_process(rows, processes)
     return Finding(
-        title=titled(title, processes_text(ranks, hosts, rank)),
+        title=titled(title, processes),
         detail=detail,
         certainty=certainty,
         ranks=ranks,

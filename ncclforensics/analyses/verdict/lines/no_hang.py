@@ -158,7 +158,10 @@ def conclude_no_hang(job: Job) -> Explanation:
     finished = {row.rank_id for row in job.memberships} - unfinished
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
     if len(cut_logs) > MAJORITY * len(job.rank_ids) and not finished:
-        reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"
+        reason = (
+            "the last lines of these files have no end: the last calls may be lost in a buffer, so that they agree "
+            "proves nothing"
+        )
         return undecided(reason, COLLECT_UNBUFFERED)
     reason = "all ranks made the same calls and none failed: the last ones completed, or all ranks hang in them"
     doubts, collect = [Doubt.HANGS_TOGETHER], [STACK_OF_ANY_RANK]

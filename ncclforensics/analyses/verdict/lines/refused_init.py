@@ -10,7 +10,7 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
-from ncclforensics.data.names import pci_address, ranks_text, shown
+from ncclforensics.data.names import pci_address, ranks_text, shown, some_of
 from ncclforensics.data.redaction_rules import EVERYWHERE
 
 # The most specific refusal first; the others follow from it.
@@ -29,6 +29,7 @@ _REASONS = {
     "no_transport": "no transport connects two of the ranks",
 }
 SHOWN_GPUS = 2
+SHOWN_HOSTS = 3
 _REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
 
 
@@ -108,7 +109,9 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
             return outliers, versions, Detail.OTHER_VERSION
         case "root_info" if line.nroots != line.otherroots and _is_of_another_layout(line):
             shown_versions = ", ".join(job.releases)
-            only = f"; the only version that these logs show is {shown_versions}" if shown_versions else ""
+            silent = sorted({row.host for row in job.rank_ids.values() if row.host} - job.release_hosts)
+            none = f"; no line of {some_of(silent, SHOWN_HOSTS)} shows one" if silent else ""
+            only = f"; the only version that these logs show is {shown_versions}{none}" if shown_versions else ""
             numbers = f"nroots {shown(line.nroots)} vs {shown(line.otherroots)}"
             layout = f"a process sent init data in another layout ({numbers}), as another version of NCCL does{only}"
             return [], layout, Detail.OTHER_VERSION

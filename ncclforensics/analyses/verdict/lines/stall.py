@@ -95,7 +95,8 @@ def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
     """Doubt that the job stood still: no sign shows it, or one that an orderly end may show as well."""
     evidence = job.stall_evidence
     diagnosis.rests_on_stall = not evidence
-    diagnosis.doubt(Doubt.RUNS_ON, _shown_by(job, evidence) if evidence else "")
+    went_on = Doubt.ABORTED_IN_ORDER if Sign.ABORT in evidence else Doubt.RUNS_ON
+    diagnosis.doubt(went_on, _shown_by(job, evidence, len(diagnosis.culprits)) if evidence else "")
     if job.is_ended:
         diagnosis.remark("all ranks ended their communicators, which PyTorch does at an orderly end, too")
     is_of_a_running_job = (
@@ -127,9 +128,10 @@ def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
     return min(pairs, default=None)
 
 
-def _shown_by(job: Job, evidence: list[Sign]) -> str:
+def _shown_by(job: Job, evidence: list[Sign], culprits: int) -> str:
+    open_question = f", and no line shows whether {'its process' if culprits == 1 else 'their processes'} ended"
     texts = {
-        Sign.ABORT: "the others aborted their communicators",
+        Sign.ABORT: "the others aborted their communicators" + open_question,
         Sign.SILENCE: f"no rank made a call in the last {int(_silence(job) or 0)} seconds of the logs",
     }
     return " and ".join(texts[kind] for kind in evidence)

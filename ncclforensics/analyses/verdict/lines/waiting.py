@@ -231,7 +231,7 @@ def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | Non
     culprits, names = diagnosis.culprits, job.names(diagnosis.culprits)
     cut = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
     incomplete: dict[str, tuple[Sequence[int], list[str]]] = {
-        "the files end inside a line: the last calls were lost in a buffer": (
+        "the last lines of these files have no end: the last calls may be lost in a buffer": (
             cut if len(cut) > MAJORITY * len(job.rank_ids) else [],
             COLLECT_UNBUFFERED,
         ),

@@ -199,13 +199,12 @@ def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[Re
     else:
         text = f"did not call {call.name}, {place_text(recordings, call)}, at which {stand_text(there)}"
         text += f" (called from {call.called_from})" if call.called_from else ""
-    last = [
-        f"rank {rank} last called {described(row)}, {place_text(recordings, row)}, and it is "
-        + ("open" if row.is_open else "over")
-        for rank in ranks[:SHOWN]
-        if (row := recordings.last_call(rank))
-    ]
-    return "; ".join([text, *last])
+    last: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks[:SHOWN]:
+        if row := recordings.last_call(rank):
+            is_open = "open" if row.is_open else "over"
+            last[f"last called {described(row)}, {place_text(recordings, row)}, and it is {is_open}"].append(rank)
+    return "; ".join([text, *(f"{ranks_text(numbers)} {what}" for what, numbers in last.items())])
 
 
 def _describe_unfinished(recordings: Recordings, ranks: list[int]) -> str:
