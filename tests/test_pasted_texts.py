@@ -129,6 +129,10 @@ def test_an_attempt_to_connect_gives_the_address_of_a_store_and_alone_is_no_fail
 
     assert "torch-store-failed" not in _titles(_report(tmp_path, f"{attempt}Connection timed out)."))
 
+    endpoint = "I0618 15:59:02.634000 4711 torch/distributed/launcher/api.py:188]   rdzv_endpoint    : gpu-a011:29400"
+    title = _titles(_report(tmp_path, endpoint, f"{error}failed."))["torch-store-failed"]
+    assert title == "the store of the rendezvous at gpu-a011:29400 could not be reached"
+
 
 def test_an_early_torchrun_names_the_process_that_ended(tmp_path: Path) -> None:
     report = _report(tmp_path, "Child process 41887 (local_rank 3) FAILED (exitcode -9)")

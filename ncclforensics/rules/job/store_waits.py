@@ -140,10 +140,11 @@ def torch_store_failed(
         title, rows = f"the store could not be reached {within}", late
     elif store_error.filter(form="no_connection").height == store_error.height:
         title, rows = "the store of the rendezvous could not be reached", store_error
-        attempts = c10d_note.filter(form="refused").sort("source", "line").tail(1)
-        for server, port, refusal in attempts.select("server", "port", "refusal").rows():
-            title = f"the store of the rendezvous at {server}:{port} could not be reached: {refusal}"
-            rows = pl.concat([store_error, attempts], how="diagonal_relaxed")
+        places = c10d_note.filter(text_of("form").is_in(["refused", "endpoint"])).sort(text_of("form"), "line").tail(1)
+        for endpoint, server, port, refusal in places.select("endpoint", "server", "port", "refusal").rows():
+            place = endpoint or f"{server}:{port}"
+            title = f"the store of the rendezvous at {place} could not be reached" + f": {refusal}" * bool(refusal)
+            rows = pl.concat([store_error, places], how="diagonal_relaxed")
     elif not (asked := store_error.filter(pl.col("store_reason").is_not_null())).is_empty():
         title, rows = _title_of_id(asked), asked
     elif not (asked := store_error.drop_nulls("awaited_rank")).is_empty():
