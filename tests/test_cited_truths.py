@@ -145,3 +145,11 @@ def test_files_that_no_format_fits_are_not_said_to_hold_nothing(tmp_path: Path) 
     table.write_text("run,train_step_time_s,step\na,0.386,31\na,0.392,63\n")
 
     assert "were recognised in these files" in analyze([str(table)], full=True).run["slow_answer"]["claim"][0]
+
+
+def test_a_kernels_log_without_a_fault_is_said_to_show_none(tmp_path: Path) -> None:
+    line = "[    4.711] mlx5_core 0000:1a:00.0 eth0: Link up\n"
+    first = shown(read(tmp_path, "[    4.700] Linux version 6.8.0\n" + line, everything=False), everything=False)
+
+    assert "these files hold the kernel's log" in first
+    assert "nothing that stops a job was found in them" in first

@@ -186,7 +186,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     elif not everything:
         reason = reason_without_job(report.run)
         verdict_text = verdict_without_job(report.run).upper().replace("-", " ")
-        without_fault = "; nothing that stops a job was found in them" * holds_machines(report.run)
+        is_clean = holds_machines(report.run) and not report.elsewhere
+        without_fault = "; nothing that stops a job was found in them" * is_clean
         unknown: list[RenderableType] = [Text(f"\n{verdict_text}  {reason}{without_fault}", style="bold")]
         if shown is not None:
             known = "No hang: " if ends_well(report.run) else "Not known: whether a job hangs. "
