@@ -79,7 +79,10 @@ def find_lost_process(job: Job) -> Explanation | None:
     is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
     is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
     is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
-    is_open |= bool(job.absent) and len(ranks_that_may_wait_for_hidden(job, culprits)) == len(culprits)
+    # More ranks have no log than report the loss or wait for these: they may as well wait for one without a log.
+    waiting = {edge.waiter for edge in job.waits if not set(culprits).isdisjoint(edge.waits_for)}
+    is_unseen = len(job.absent) > len(reporting | waiting)
+    is_open |= is_unseen and len(ranks_that_may_wait_for_hidden(job, culprits)) == len(culprits)
     if not named_ranks and is_open:
         died = "at different places without an error: one of these" if len(silent_ranks) > 1 else "without an error: it"
         reason = (
