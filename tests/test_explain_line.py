@@ -8,7 +8,11 @@ import pytest
 
 from ncclforensics.cli import Exit, main
 from ncclforensics.formats import nccl
+from ncclforensics.grammar import grammar_file
+from ncclforensics.inputs import lines
 from ncclforensics.parsing.explain_line import explain_line
+from ncclforensics.parsing.matching import match
+from tests.budget import drawn
 
 LANGUAGE = nccl.dialect()
 CALL = (
@@ -91,9 +95,69 @@ def test_a_line_is_followed_by_what_it_means_alone(capsys: pytest.CaptureFixture
     assert main(["explain", line]) == Exit.OK
 
     printed = capsys.readouterr().out
-    assert "gpu-a: remote access error at 10.0.0.2  (likely)" in printed
+    assert "  peer = 10.0.0.2<4>" in printed
+    assert "status 10 (IBV_WC_REM_ACCESS_ERR): remote access error" in printed
+    assert "The fault is at the peer, not on the host that prints it." in printed
+    assert "Judged, with the lines around it, by ib-remote-access:" in printed
     assert "This host logs the error, but the fault is on the peer." in printed
     assert "Search for the sentence" not in printed  # what fits a warning of any text
+
+
+@pytest.mark.parametrize(
+    ("line", "printed", "absent"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python, GPU has fallen off the bus.",
+            ["Xid 79: it fell off the bus", "by cuda-gpu-fault or kernel-xid:", "The hardware reports"],
+            [],
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 13, pid=1, name=python, Graphics Exception",
+            ["Xid 13: ", "by kernel-xid:"],
+            ["cuda-gpu-fault"],
+        ),
+        (
+            "a:1:2 [0] enqueue.cc:80 NCCL WARN Cuda failure 700 'an illegal memory access was encountered'",
+            ["CUDA error 700 (cudaErrorIllegalAddress)", "by cuda-sticky-error:"],
+            ["cuda-call-failed"],
+        ),
+        (
+            "a:1:2 [0] net_ib.cc:9 NCCL WARN NET/IB : Got completion from peer X with error 12, ... vendor err 129",
+            ["form ib_completion", "status 12 (IBV_WC_RETRY_EXC_ERR)", "by ib-timeout-at-start or ib-timeout-mid-run:"],
+            [],
+        ),
+        (
+            "a:1:2 [0] enqueue.cc:80 NCCL WARN Cuda failure 'out of memory'",
+            ["CUDA error 2 (cudaErrorMemoryAllocation)", "by cuda-oom-in-nccl:"],
+            ["cuda-call-failed"],
+        ),
+        (CALL, ["opcount = 26", "fact: a healthy run prints it, too"], ["Judged"]),
+    ],
+)
+def test_the_codes_of_a_line_decide_which_rule_judges_it(
+    line: str, printed: list[str], absent: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", line]) == Exit.OK
+
+    page = capsys.readouterr().out
+    assert [text for text in printed if text.lower() not in page.lower()] == []
+    assert [text for text in absent if text in page] == []
+
+
+def test_python_and_polars_match_lines_alike() -> None:
+    shapes = (shape for name in grammar_file.names() for shape in grammar_file.load(name).shapes)
+    texts = drawn([text for shape in shapes for text in shape.examples], 25)
+    rows = lines.block("\n".join([*texts, ""]).encode(), 1)
+    tables = [(name, table) for name, found in match(rows, LANGUAGE).frames.items() for table in found]
+    by_polars = {line: name for name, table in tables for line in table["line"]}
+    by_python = {
+        number: found.shape.frame
+        for number, text in enumerate(texts, 1)
+        if (found := explain_line(text, LANGUAGE)).shape and found.text == text and "message" not in found.fields
+    }
+
+    assert len(by_python) > len(texts) // 2
+    assert {number: by_polars.get(number) for number in by_python} == by_python
 
 
 def test_pasted_lines_are_explained_one_by_one(

@@ -14,6 +14,7 @@ import pytest
 from tests.source import MODULES, PACKAGE, nodes
 
 pytestmark = pytest.mark.xdist_group("source")
+LINE = "a:1:2 [0] enqueue.cc:80 NCCL WARN Cuda failure 700 'an illegal memory access was encountered'"
 ROOMS = {
     "inputs", "grammar", "formats", "parsing", "frames", "analyses", "rules", "report", "diff", "views", "tui", "cli",
     "archive", "capture", "data", "mcp", "simulate", "watch", "extensions", "history",
@@ -55,6 +56,7 @@ LAYERS = (
     "analyses",
     "rules.finding",
     "rules.registry",
+    "rules.running",
     "rules.shared",
     "rules",
     "extensions",
@@ -78,6 +80,8 @@ LAYERS = (
 ON_EACH_RANK = ("journal", "collectives", "pair_schedule", "worker", "orphan_guard")
 # A line of a log is described by a grammar and by nothing else: who works with patterns says here why.
 PATTERNS = {
+    "inputs/lines.py": "escape sequences and control bytes of a quoted line",
+    "parsing/explain_line.py": "those of the grammars, on one line",
     "inputs/plain_pickle.py": "runs of instructions of a pickle, which is no text",
     "inputs/chrome_trace.py": "where an event of a trace ends and the next one begins",
     "inputs/tolerant_json.py": "texts and brackets of JSON, to close what is cut off",
@@ -112,7 +116,6 @@ APPLYING = {
     "parsing/templates.py": "those of the grammars",
     "parsing/messages_inside.py": "those of the grammar of copied text",
     "parsing/quoted_errors.py": "what the grammar says stands in front of a line",
-    "parsing/explain_line.py": "those of the grammars",
     "extensions/examples.py": "those of the grammars",
     "report/marked_names.py": "its own, in whole files",
 }
@@ -323,3 +326,16 @@ def test_fast_commands_import_no_heavy_library(module: str) -> None:
     said = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
 
     assert said.stdout.split() == []
+
+
+@pytest.mark.parametrize("what", ["ib-remote-access", "Xid 79", "NCCL_IB_HCA", LINE])
+def test_to_explain_a_rule_an_error_a_variable_or_a_line_loads_no_polars(what: str) -> None:
+    code = f"""
+import sys
+from ncclforensics import cli
+cli._prepare_environment()
+print(cli.main(["explain", {what!r}]), "polars.dataframe" in sys.modules, file=sys.stderr)
+"""
+    said = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+
+    assert said.stderr.split() == ["0", "False"]

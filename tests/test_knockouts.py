@@ -7,7 +7,7 @@ from functools import wraps
 
 import pytest
 
-from ncclforensics.rules import registry
+from ncclforensics.rules import registry, running
 from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.registry import Rule
 from tests.budget import IS_FULL
@@ -27,7 +27,7 @@ def _smallest(incidents: Iterator[Incident]) -> Incident:
 
 
 def _speaking(incident: Incident, rules: list[Rule]) -> set[str]:
-    return {finding.rule for finding in registry.run_rules(checked(incident).report.run, rules)}
+    return {finding.rule for finding in running.run_rules(checked(incident).report.run, rules)}
 
 
 def _noticed_by_labels() -> set[str]:

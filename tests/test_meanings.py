@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 import pytest
 
+from ncclforensics.data.line_rules import LINE_RULES, rules_of_line
 from ncclforensics.errors import GrammarError
 from ncclforensics.formats import all_formats
 from ncclforensics.grammar import grammar_file
@@ -53,17 +57,21 @@ class Sample(NamedTuple):
         return [*filter(None, [self.head]), self.text]
 
 
-def _samples(shape: Shape) -> Iterator[Sample]:
+def _examples(shape: Shape) -> Iterator[Sample]:
     meanings = grammar_file.load(shape.grammar).meanings[shape.frame]
-    if not any(meaning.kind in ANSWERED for meaning in meanings.values()):
-        return
-    texts = pl.Series(shape.examples)
+    texts = pl.Series(shape.examples, dtype=pl.String)
     first_match = pl.coalesce(
         pl.when(texts.str.contains(pattern.regex)).then(pl.lit(pattern.form)) for pattern in shape.patterns
     )
     for text, form in zip(texts, pl.select(first_match).to_series(), strict=True):
-        if form is not None and meanings[form].kind in ANSWERED:
+        if form is not None:
             yield Sample(shape, form, text, meanings[form])
+
+
+def _samples(shape: Shape) -> Iterator[Sample]:
+    meanings = grammar_file.load(shape.grammar).meanings[shape.frame]
+    if any(meaning.kind in ANSWERED for meaning in meanings.values()):
+        yield from (sample for sample in _examples(shape) if sample.meaning.kind in ANSWERED)
 
 
 _SAMPLES = {shape.frame: tuple(_samples(shape)) for shape in SHAPES}
@@ -75,6 +83,16 @@ def samples(shape: Shape) -> tuple[Sample, ...]:
 
 
 ANSWERABLE = [shape for shape in SHAPES if samples(shape)]
+
+
+def judging(sample: Sample, alone: Callable[..., Report]) -> set[str]:
+    """The rules that say what a line means where it stands alone."""
+    return {
+        finding.rule
+        for finding in alone(*sample.lines).findings
+        if finding.explains and finding.category != Category.INCOMPLETE_EVIDENCE
+        if any(line.line == len(sample.lines) for line in finding.evidence)
+    }
 
 
 def unanswered(sample: Sample, alone: Callable[..., Report]) -> str:
@@ -100,8 +118,30 @@ def test_a_line_that_states_a_failure_is_answered_where_it_stands_alone(
     of_forms = {sample.text if IS_FULL else sample.form: sample for sample in samples(shape)}  # one of each form
     tried = drawn([*of_forms.values()], FORMS_SHARE)
     wrong = [found for sample in tried if (found := unanswered(sample, alone))]
+    unnamed = [
+        f"{sample.form}: {rules}"
+        for sample in tried
+        if (rules := judging(sample, alone) - {*rules_of_line(shape.frame, sample.form)})
+    ]
 
-    assert wrong == []
+    assert (wrong, unnamed) == ([], [])
+
+
+@pytest.mark.nightly
+def test_the_rules_of_lines_are_those_that_answer_the_examples(
+    alone: Callable[..., Report], golden: Callable[[Path, str], None]
+) -> None:
+    rows = []
+    for shape in SHAPES:
+        counted: dict[str, Counter[str]] = {}
+        for sample in _examples(shape):
+            if sample.meaning.kind in ANSWERED or sample.form not in counted:
+                counted.setdefault(sample.form, Counter()).update(judging(sample, alone))
+        named = {form: sorted(found, key=lambda rule: (-found[rule], rule)) for form, found in counted.items()}
+        if judged := {form: named[form] for form in sorted(named) if named[form]}:
+            rows.append(f'"{shape.frame}": {json.dumps(judged)}')
+
+    golden(LINE_RULES, "{\n" + ",\n".join(sorted(rows)) + "\n}\n")
 
 
 def test_every_shape_of_a_line_has_a_meaning() -> None:

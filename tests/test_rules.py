@@ -11,7 +11,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.data.names import sentence
 from ncclforensics.frames.protocol import call, call_with
-from ncclforensics.rules import registry
+from ncclforensics.rules import registry, running
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import HEADINGS, Rule, rule
 from tests.budget import IS_FULL
@@ -84,13 +84,13 @@ def test_a_finding_gets_what_the_rule_left_out() -> None:
     def findings() -> Iterator[Finding]:
         yield Finding("title", "detail", "certain")
 
-    (finding,) = registry.run_rules(checked(ALL[0]).report.run, [first._replace(imported=findings, of=())])
+    (finding,) = running.run_rules(checked(ALL[0]).report.run, [first._replace(imported=findings, of=())])
 
     assert (finding.rule, finding.category, finding.severity) == (first.name, first.category, first.severity)
     assert finding.remedy == first.section("Do")
 
 
-@pytest.mark.parametrize(("many", "left"), [(registry.MOST_FINDINGS, []), (100_000, ["more than 256 findings"])])
+@pytest.mark.parametrize(("many", "left"), [(running.MOST_FINDINGS, []), (100_000, ["more than 256 findings"])])
 def test_a_rule_with_too_many_findings_is_stopped_and_named(many: int, left: list[str]) -> None:
     asked = []
 
@@ -100,12 +100,12 @@ def test_a_rule_with_too_many_findings_is_stopped_and_named(many: int, left: lis
             yield Finding(f"condition {number}", "detail", "certain")
 
     first = registry.all_rules()[0]
-    found = registry.run_rules(checked(ALL[0]).report.run, [first._replace(imported=findings, of=())])
+    found = running.run_rules(checked(ALL[0]).report.run, [first._replace(imported=findings, of=())])
 
     others = [finding.title for finding in found if not finding.title.startswith("condition")]
     assert others == [f"{text} of the rule {first.name}" for text in left]
-    assert len(found) - len(others) == registry.MOST_FINDINGS
-    assert len(asked) <= registry.MOST_FINDINGS + 1  # the others are not even computed
+    assert len(found) - len(others) == running.MOST_FINDINGS
+    assert len(asked) <= running.MOST_FINDINGS + 1  # the others are not even computed
 
 
 @every_rule

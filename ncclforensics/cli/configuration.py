@@ -27,17 +27,24 @@ def configure(option: Path | None, *, quiet: bool = False) -> Settings:
     nearest one upwards from the current folder, whose keys win; unless `quiet`, stderr says that it acts, because a
     folder with logs may bring one along. Such a file never loads code. Raises UsageError.
     """
-    from ncclforensics.extensions.loading import load_folder, load_installed
-    from ncclforensics.rules.registry import select_rules
+    from ncclforensics.extensions.installed import is_any_installed
 
     settings = _settings(option, quiet=quiet)
-    loaded = [*load_installed(), *(load_folder(Path(folder)) for folder in settings.rule_folders)]
+    folders: list[str] = []
+    if (is_installed := is_any_installed()) or settings.rule_folders:
+        from ncclforensics.extensions.loading import load_folder, load_installed
+
+        loaded = load_installed() if is_installed else []
+        loaded += [load_folder(Path(folder)) for folder in settings.rule_folders]
+        folders = [str(extension.folder) for extension in loaded]
     if settings.files:
+        from ncclforensics.rules.registry import select_rules
+
         try:
             select_rules(everything=True, select=settings.select, ignore=settings.ignore)
         except UsageError as error:
             raise UsageError(f"{', '.join(settings.files)}: select or ignore: {error}") from error
-    return replace(settings, rule_folders=tuple(str(extension.folder) for extension in loaded))
+    return replace(settings, rule_folders=tuple(folders))
 
 
 def configured_paths(context: typer.Context, paths: list[str]) -> list[str]:

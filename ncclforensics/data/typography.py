@@ -1,4 +1,4 @@
-"""Characters and entities that web pages, word processors and chats put in the place of plain ones."""
+"""Characters that web pages, word processors and chats put in the place of plain ones, and those that none shows."""
 
 from __future__ import annotations
 
@@ -45,3 +45,12 @@ MARKDOWN_ESCAPES = {f"\\{sign}": sign for sign in "_*|[]<>`#~"}
 
 # As a program writes characters of a text that it quotes (Python's repr, JSON).
 QUOTED_CHARACTERS = {"\\t": " ", '\\"': '"', "\\'": "'", "\\\\": "\\"}
+
+# What terminals interpret, and do not show (ECMA-48: CSI, OSC and the other strings, two-byte escapes; C0 and C1).
+ESCAPES = (
+    r"\x1b\[[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
+CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.metadata import entry_points
 from importlib.util import module_from_spec
 from itertools import count
 from pathlib import Path
@@ -22,8 +23,8 @@ from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses, so that a second one of a name is refused
-from ncclforensics.data.user_cache import digest, kept
 from ncclforensics.errors import GrammarError, UsageError, place_of
+from ncclforensics.extensions.installed import ENTRY_POINTS
 from ncclforensics.formats import Format, add_format, all_formats
 from ncclforensics.frames.protocol import parameters
 from ncclforensics.frames.registry import RUN_FRAMES, analyses, provider
@@ -31,7 +32,6 @@ from ncclforensics.grammar import folders, grammar_file
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.rules.registry import Rule, all_rules
 
-ENTRY_POINTS = "ncclforensics"  # the group of entry points; each names a package
 NOT_LOADED = ("setup", "conftest")  # modules beside those of the user, which belong to other tools
 
 
@@ -66,11 +66,6 @@ def load_folder(folder: Path) -> Extension:
 
 def load_installed() -> list[Extension]:
     """Load every installed package that has an entry point in the group ENTRY_POINTS. Raises UsageError."""
-    places = "\n".join(sys.path)
-    if not kept("entrypoints", digest(places)[:16], digest(_state_of_installed_packages()), _has_entry_points):
-        return []
-    from importlib.metadata import entry_points
-
     loaded = []
     for entry in entry_points(group=ENTRY_POINTS):
         all_rules()  # before those of the package, which may not have their names
@@ -87,22 +82,6 @@ def load_installed() -> list[Extension]:
             _LOADED[folder] = _load(folder, package)
         loaded.append(_LOADED[folder])
     return loaded
-
-
-def _has_entry_points() -> bool:
-    from importlib.metadata import entry_points
-
-    return bool(entry_points(group=ENTRY_POINTS))
-
-
-def _state_of_installed_packages() -> str:
-    """Changes when a package is installed or removed; looking through all of them takes 20 ms."""
-    states = []
-    for folder in sys.path:
-        with suppress(OSError):
-            state = Path(folder).stat()
-            states.append(f"{folder} {state.st_dev} {state.st_ino} {state.st_mtime_ns}")
-    return "\n".join(states)
 
 
 def loaded_folders() -> tuple[Path, ...]:

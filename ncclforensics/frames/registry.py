@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
@@ -11,9 +10,10 @@ import polars as pl
 
 from ncclforensics.frames.declarations import declarations
 from ncclforensics.grammar import folders
+from ncclforensics.grammar.column_types import dtype_of
 from ncclforensics.grammar.grammar_file import grammar_of
 
-Analysis = Callable[..., pl.DataFrame]
+Analysis = Callable[..., "pl.DataFrame"]
 # Frames that `frames.run.Run` provides itself.
 RUN_FRAMES = frozenset(
     {
@@ -113,12 +113,7 @@ def _dtype(described: Any) -> pl.DataType:
             return pl.List(_dtype(inner))
         case ["Struct", fields]:
             return pl.Struct({name: _dtype(inner) for name, inner in fields.items()})
-    return _simple_dtype(described)
-
-
-@cache
-def _simple_dtype(name: str) -> pl.DataType:
-    return cast(pl.DataType, getattr(pl, name)())
+    return dtype_of(described)
 
 
 def provider(name: str) -> str:

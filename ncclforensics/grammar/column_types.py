@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import polars as pl
 
@@ -16,14 +16,25 @@ from ncclforensics.grammar import folders
 class ColumnType(NamedTuple):
     """A base terminal: the dtype of columns made of it, and the cast from matched text to values."""
 
-    dtype: pl.DataType
+    dtype_name: str
     unit: str
     convert: Callable[[pl.Expr], pl.Expr]  # from matched text; categories stay text
+
+    @property
+    def dtype(self) -> pl.DataType:
+        """The dtype of the columns; to explain a line, none is made."""
+        return dtype_of(self.dtype_name)
 
     def cast(self, column: pl.Expr) -> pl.Expr:
         """Matched text as values of the dtype."""
         converted = self.convert(column)
         return converted.cast(self.dtype) if isinstance(self.dtype, pl.Categorical) else converted
+
+
+@cache
+def dtype_of(name: str) -> pl.DataType:
+    """Return the dtype of this name, without parameters."""
+    return cast(pl.DataType, getattr(pl, name)())
 
 
 def _text(column: pl.Expr) -> pl.Expr:
@@ -78,29 +89,29 @@ def _pci(column: pl.Expr) -> pl.Expr:
 
 
 COLUMN_TYPES: Mapping[str, ColumnType] = {
-    "INT": ColumnType(pl.Int64(), "", _integer),
-    "NUMBER": ColumnType(pl.Int32(), "below 2^31", _number),
-    "HEX": ColumnType(pl.Int64(), "printed in hexadecimal", _hexadecimal),
-    "DECIMAL": ColumnType(pl.Float64(), "", _decimal),
-    "FLOAT": ColumnType(pl.Float64(), "null where it says N/A", _decimal),
-    "FIGURE": ColumnType(pl.Float64(), "as people print numbers: `4,376`, `1.2E+03`, `2.45K`", _figure),
-    "DURATION": ColumnType(pl.Float64(), "seconds; printed with a unit: `153.42ms`", _duration),
-    "PTR": ColumnType(pl.Categorical(), "pointer, valid within one process; null where it was left out", _pointer),
-    "MEMORY_ADDRESS": ColumnType(pl.UInt64(), "memory address", _address),
-    "HEXID": ColumnType(pl.Categorical(), "identifier; null where it was left out", _pointer),
-    "PCI": ColumnType(pl.Categorical(), "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
-    "NAME": ColumnType(pl.Categorical(), "", _text),
-    "HOSTNAME": ColumnType(pl.Categorical(), "", _text),
-    "WORD": ColumnType(pl.String(), "", _text),
-    "LOCAL_TIME": ColumnType(pl.String(), "as printed, format chosen by the user", _text),
-    "GLOG_TIME": ColumnType(pl.String(), "month, day and time as glog prints them", _text),
-    "CLOCK": ColumnType(pl.String(), "time as a launcher or collector prints it", _text),
-    "DATETIME": ColumnType(pl.String(), "date and time of day, of whatever zone the logger has", _text),
-    "TEXT": ColumnType(pl.String(), "", _text),
+    "INT": ColumnType("Int64", "", _integer),
+    "NUMBER": ColumnType("Int32", "below 2^31", _number),
+    "HEX": ColumnType("Int64", "printed in hexadecimal", _hexadecimal),
+    "DECIMAL": ColumnType("Float64", "", _decimal),
+    "FLOAT": ColumnType("Float64", "null where it says N/A", _decimal),
+    "FIGURE": ColumnType("Float64", "as people print numbers: `4,376`, `1.2E+03`, `2.45K`", _figure),
+    "DURATION": ColumnType("Float64", "seconds; printed with a unit: `153.42ms`", _duration),
+    "PTR": ColumnType("Categorical", "pointer, valid within one process; null where it was left out", _pointer),
+    "MEMORY_ADDRESS": ColumnType("UInt64", "memory address", _address),
+    "HEXID": ColumnType("Categorical", "identifier; null where it was left out", _pointer),
+    "PCI": ColumnType("Categorical", "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
+    "NAME": ColumnType("Categorical", "", _text),
+    "HOSTNAME": ColumnType("Categorical", "", _text),
+    "WORD": ColumnType("String", "", _text),
+    "LOCAL_TIME": ColumnType("String", "as printed, format chosen by the user", _text),
+    "GLOG_TIME": ColumnType("String", "month, day and time as glog prints them", _text),
+    "CLOCK": ColumnType("String", "time as a launcher or collector prints it", _text),
+    "DATETIME": ColumnType("String", "date and time of day, of whatever zone the logger has", _text),
+    "TEXT": ColumnType("String", "", _text),
 }
 NUMERIC = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "FIGURE", "PTR", "MEMORY_ADDRESS", "HEXID", "PCI")
 # A terminal with a pattern of its own, or a list of words, is text from a small vocabulary.
-VOCABULARY = ColumnType(pl.Categorical(), "", _text)
+VOCABULARY = ColumnType("Categorical", "", _text)
 
 
 def column_type_name(terminal: str, grammar: Path) -> str:

@@ -9,12 +9,14 @@ was not read, is numbered from the end: -1 is the last line.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import polars as pl
 
+from ncclforensics.data.typography import CONTROLS, ESCAPES
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE
 
 CHUNK = 8 << 20  # bytes read at once
@@ -22,15 +24,6 @@ SHOWN = 500  # characters of a line that evidence quotes
 LITTLE = 128 << 10  # bytes
 EDGE = 4096  # bytes in which a line is expected to end
 LONGEST = 1 << 22  # bytes kept of one line; a collector may put a whole log into one
-
-# ECMA-48: CSI, OSC and the other strings, two-byte escapes.
-_ESCAPES = (
-    r"\x1b\[[0-?]*[ -/]*[@-~]"
-    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
-    r"|\x1b[ -/]*[0-~]"
-    r"|\x9b[0-?]*[ -/]*[@-~]"
-)
-_CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}]"
 
 _STRANGE = r"[^ -~]"
 _PLAIN_BYTES = bytes([10, *range(32, 127)])
@@ -64,17 +57,16 @@ def shown(raw: bytes) -> str:
     text = raw[: 4 * SHOWN].decode("utf-8", "replace").rstrip("\r\n")
     if text.isascii() and text.isprintable():
         return text.strip()[:SHOWN]
-    cleaned_text = pl.Series([text]).str.replace_all(_ESCAPES, "").str.replace_all("\r", "", literal=True)
-    return str(cleaned_text.str.replace_all(_CONTROLS, "")[0]).strip()[:SHOWN]
+    return re.sub(CONTROLS, "", re.sub(ESCAPES, "", text).replace("\r", "")).strip()[:SHOWN]
 
 
 def _cleaned(texts: pl.Series) -> pl.Series:
     return (
         texts.str.strip_chars_end("\r\x00")  # of a line end in UTF-16, `\r\0\n\0`, the newline alone was removed
-        .str.replace_all(_ESCAPES, "")
+        .str.replace_all(ESCAPES, "")
         .str.replace_all("\r", " ", literal=True)
         .str.replace_all("\t", " ", literal=True)
-        .str.replace_all(_CONTROLS, "")
+        .str.replace_all(CONTROLS, "")
     )
 
 

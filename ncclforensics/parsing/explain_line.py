@@ -1,29 +1,34 @@
-"""Explain one line: its pattern, or the nearest one and where the line stops matching it."""
+"""Explain one line: its pattern, or the nearest one and where the line stops matching it.
+
+One line needs no columns: Python reads the patterns, too, and a start without Polars takes half as long.
+"""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import polars as pl
-
+from ncclforensics.data.typography import CONTROLS, ESCAPES
 from ncclforensics.grammar import grammar_file
-from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.grammar.patterns import FORM, Shape
-from ncclforensics.inputs import lines
-from ncclforensics.parsing.launcher_prefixes import detect_prefixes, strip_prefixes
-from ncclforensics.parsing.matching import NO_HOST, match
+from ncclforensics.grammar.column_types import COLUMN_TYPES, ColumnType
+from ncclforensics.grammar.dialect import REST, Candidate, Dialect
+from ncclforensics.grammar.patterns import Pattern, Shape
+from ncclforensics.parsing.shortened_lines import read_message
 
 MIN_LITERAL = 12  # literal characters that a line must share with a shape to be compared with it
+DEPTH = 4  # prefixes of launchers in front of one another
+WORD = 12  # most characters of the word behind NCCL's name in a prefix, with its blank
 
 
 class LineExplanation(NamedTuple):
     """The shape and fields of a line; if no shape matches (None), the nearest one and where the line differs."""
 
     text: str  # without launcher prefixes and escape sequences
-    labels: dict[str, Any]  # columns of its launcher prefixes
+    labels: Mapping[str, Any]  # columns of its launcher prefixes
     shape: Shape | None
     form: str = ""
     fields: Mapping[str, Any] = {}
@@ -32,32 +37,147 @@ class LineExplanation(NamedTuple):
     expected: str = ""  # what that shape expects after them
 
 
+class Match(NamedTuple):
+    """The pattern that a line matches, and its fields."""
+
+    shape: Shape
+    form: str
+    fields: Mapping[str, Any]
+
+
 def explain_line(line: str, dialect: Dialect) -> LineExplanation:
     """Match one line with the shapes of a dialect, and with those of all embedded formats if these may be meant."""
-    rows = lines.cleaned(lines.block(line.encode("utf-8", "replace") + b"\n", 1))[:1]
-    stripped = strip_prefixes(rows, dialect, detect_prefixes(rows, dialect))
-    text = str(stripped["text"][0]) if stripped.height else ""
-    labels = {name: stripped[name][0] for name in dialect.labels if name in stripped.columns}
-    found = _match(stripped, dialect)
-    if found is None or found[0].priority < 0:  # a shape for lines of any text, behind those of all formats
-        found = _match(stripped, dialect.with_all_formats)
+    shown = re.sub(ESCAPES, "", line.rstrip("\r\n\0")).replace("\r", " ").replace("\t", " ")
+    labels, text = _without_launcher(re.sub(CONTROLS, "", shown), dialect)
+    found = _match(text, dialect)
+    if found is None or found.shape.priority < 0:  # a shape for lines of any text, behind those of all formats
+        found = _match(text, dialect.with_all_formats)
     if found is not None:
-        return LineExplanation(text, labels, *found)
+        return LineExplanation(text, labels, *_unshortened(found, dialect))
     literal, at, shape, expected = _nearest(text, dialect.with_all_formats)
     nearest = shape if literal >= MIN_LITERAL else None
     return LineExplanation(text, labels, None, nearest=nearest, at=at, expected=expected)
 
 
-def _match(rows: pl.DataFrame, dialect: Dialect) -> tuple[Shape, str, dict[str, Any]] | None:
-    """The shape that a line matches, the form of it, and its fields."""
-    for frame, tables in match(rows, dialect).frames.items():
-        (row,) = pl.concat(tables).to_dicts()
-        shape = next(shape for shape in dialect.shapes if shape.frame == frame)
-        fields = {name: row[name] for name in shape.columns if row.get(name) is not None}
-        if fields.get("host") == NO_HOST:
-            del fields["host"], fields["pid"]
-        return shape, row[FORM], fields
+def _unshortened(found: Match, dialect: Dialect) -> Match:
+    """A line of any text as the one that it is a shortened line of, if it is one."""
+    message = found.fields.get("message")
+    read = read_message(message, dialect) if found.shape.priority < 0 and isinstance(message, str) else None
+    if read is None:
+        return found
+    shape, form, values = read
+    own = {name: value for name, value in found.fields.items() if name != "message"}
+    return Match(shape, form, {**own, **_of(shape, values)})
+
+
+def _without_launcher(text: str, dialect: Dialect) -> tuple[dict[str, Any], str]:
+    """The fields of what launchers put in front of a line, and the line; of two launchers the inner one counts."""
+    labels: dict[str, str] = {}
+    tags: list[Pattern] = []
+    for _ in range(DEPTH):
+        if not text or re.search(f"^(?:{dialect.prefix_regex})", text):
+            break
+        found = next(_launchers(text, dialect), None)
+        if found is None:
+            break
+        labels, text = _cut(found, labels)
+        tags = [pattern for shape in dialect.launcher_prefixes if shape.priority > 0 for pattern in shape.patterns]
+    for pattern in tags:
+        if tag := re.search(pattern.regex, text):
+            labels, text = _cut(tag, labels)
+    return {name: _typed(labels[name], base) for name, base in dialect.labels.items() if name in labels}, text
+
+
+def _launchers(text: str, dialect: Dialect) -> Iterator[re.Match[str]]:
+    """Yield the prefixes that a text has, the sure ones first; `INFO: ` is no host unless a known line follows."""
+    unsure = []
+    for shape, pattern in dialect.untagged_prefixes:
+        if found := re.search(pattern.regex, text):
+            if shape.priority >= -1:
+                yield found
+            else:
+                unsure.append(found)
+    is_known = re.search(dialect.prefix_regex, text) is not None
+    yield from (found for found in unsure if is_known or _has_signature(found[REST] or "", dialect))
+
+
+def _has_signature(text: str, dialect: Dialect) -> bool:
+    """Whether a text is a line by which an embedded format is recognised."""
+    signatures = (signature for embedded in dialect.embedded_formats for signature in embedded.signatures)
+    return any(
+        re.search(signature.regex, text)
+        for signature in signatures
+        if signature.unanchored or any(anchor in text for anchor in signature.anchors)
+    )
+
+
+def _cut(launcher: re.Match[str], labels: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """The fields so far with those of a launcher's prefix, and what stands behind it."""
+    fields = launcher.groupdict()
+    rest = fields.pop(REST) or ""
+    return {**labels, **{name: value for name, value in fields.items() if value is not None}}, rest
+
+
+def _match(text: str, dialect: Dialect) -> Match | None:
+    """The shape that a line matches, the form of it, and the fields of its prefix and of what follows."""
+    prefix, body = _halves(text, dialect.prefix_marker)
+    kind, of_prefixes = _prefixes(prefix, dialect)
+    texts = (body, body.rstrip(" ")) if kind else (text,)  # screens fill lines with blanks
+    candidates = (*dialect.by_start, *dialect.by_anchor) if kind else dialect.without_prefix
+    for tried in dict.fromkeys(texts):
+        for candidate in candidates:
+            if (kind and not candidate.prefix_bit & kind) or candidate.shape.frame == dialect.catch_all:
+                continue
+            if (fields := _fields(tried, candidate, dialect)) is not None:
+                shape = candidate.shape
+                fields = {**of_prefixes.get(candidate.prefix, {}), **fields}
+                return Match(shape, candidate.pattern.form, _of(shape, fields))
     return None
+
+
+def _halves(text: str, marker: str) -> tuple[str, str]:
+    """The prefix of a line, up to the blank behind the word that follows the marker, and the rest."""
+    before, found, following = text.partition(marker)
+    word, blank, body = following.partition(" ")
+    return (before + found + word + blank, body) if found and blank and len(word) < WORD else ("", text)
+
+
+def _prefixes(prefix: str, dialect: Dialect) -> tuple[int, dict[str, dict[str, str | None]]]:
+    """The bits of the prefix rules that a prefix matches, and the fields that it has by each of them."""
+    rules = dialect.prefixes if prefix else ()
+    matches = {rule.frame: re.search(rule.patterns[0].regex, prefix) for rule in rules}
+    fields = {frame: match.groupdict() for frame, match in matches.items() if match}
+    if prefix and not fields and not re.search(dialect.prefix_regex, prefix):
+        for rule, replaced in dialect.short_prefixes:
+            matching = (match for pattern in rule.patterns if (match := re.search(pattern.regex, prefix)))
+            if match := next(matching, None):
+                fields = dict.fromkeys(replaced, match.groupdict())
+                break
+    return sum(1 << bit for bit, rule in enumerate(rules) if rule.frame in fields), fields
+
+
+def _fields(text: str, candidate: Candidate, dialect: Dialect) -> dict[str, str | None] | None:
+    """The fields of a text that a candidate matches."""
+    if candidate.anchor not in text or not any(word in text for word in candidate.words):
+        return None
+    found = re.search(candidate.regex, text)
+    if found and candidate.pattern.is_greedy and re.search(dialect.prefix_regex, text):
+        return None  # a second line, torn into this one
+    return found and found.groupdict()
+
+
+def _of(shape: Shape, fields: Mapping[str, str | None]) -> dict[str, Any]:
+    """The fields of a line, in the order of its shape."""
+    found = ((name, base, fields.get(name)) for name, base in shape.columns.items())
+    return {name: _typed(text, base) for name, base, text in found if text is not None}
+
+
+def _typed(text: str, base: ColumnType) -> int | str:
+    """A whole number as such, in whatever base it is printed; anything else as it stands in the line."""
+    if base.dtype_name in ("Int32", "Int64"):
+        with suppress(ValueError):
+            return int(text, 16 if base is COLUMN_TYPES["HEX"] else 10)
+    return text
 
 
 # Matching characters in literals, all matching characters, the shape, and what it expects next.
@@ -96,11 +216,10 @@ def _upper_bound(text: str, pieces: list[tuple[str, str]]) -> int:
 
 def _match_start(text: str, shape: Shape, pieces: list[tuple[str, str]]) -> PartialMatch:
     """Match as many leading pieces of an alternative as possible; found by bisection, for any fewer match as well."""
-    column = pl.Series([text])
 
     def matched(count: int) -> int:
-        found = column.str.extract(f"^({''.join(regex for regex, _ in pieces[:count])})", 1)[0]
-        return -1 if found is None else len(found)
+        found = re.match("".join(regex for regex, _ in pieces[:count]), text)
+        return found.end() if found else -1
 
     count = bisect_left(range(1, len(pieces) + 1), 1, key=lambda count: matched(count) < 0)
     literal = sum(len(_literal(name)) for _, name in pieces[:count])

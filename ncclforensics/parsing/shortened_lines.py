@@ -51,6 +51,14 @@ class _Reading(NamedTuple):
         return _Reading(self.literal + literal, values)
 
 
+def read_message(message: str, dialect: Dialect) -> tuple[Shape, str, Mapping[str, str]] | None:
+    """Return the shape, the form and the values of the only line that a message may be a shortened one of."""
+    if found := _read(message, dialect):
+        alternative, values = found
+        return alternative.shape, alternative.form, values
+    return None
+
+
 def read_shortened(frames: Mapping[str, list[pl.DataFrame]], dialect: Dialect) -> dict[str, list[pl.DataFrame]]:
     """Return the frames, where warnings that are shortened lines of a shape stand in the frame of that shape, too.
 

@@ -24,7 +24,8 @@ from ncclforensics.report.run_view import RunView
 from ncclforensics.report.selection import Selection
 from ncclforensics.report.site_names import add_site_names
 from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Role, Severity
-from ncclforensics.rules.registry import Rule, run_rules, select_rules
+from ncclforensics.rules.registry import Rule, select_rules
+from ncclforensics.rules.running import run_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
 Row = dict[str, Any]

@@ -183,6 +183,12 @@ def _cuda(number: int) -> Code | None:
     return Code(title, [f"Do: {advice}."] if advice else [], rules, "CUDA runtime API, cudaError_t")
 
 
+def code_of_cuda_text(text: str) -> Code | None:
+    """Return what an error of CUDA means that a line states in words alone."""
+    number = next((number for number, known in cuda.ERROR_NUMBERS.items() if text.startswith(known)), None)
+    return None if number is None else _cuda(number)
+
+
 def _errno(number: int) -> Code | None:
     if number not in errno.errorcode:
         return None

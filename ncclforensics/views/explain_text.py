@@ -6,27 +6,33 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import groupby
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
+from ncclforensics.data.line_rules import rules_of_line
 from ncclforensics.data.names import printable, sentence
 from ncclforensics.data.variable_catalogue import line_to_look_for
 from ncclforensics.errors import UsageError
 from ncclforensics.grammar.folders import path_of, shown
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.grammar.meanings import Kind
-from ncclforensics.grammar.patterns import Shape
 from ncclforensics.parsing.explain_line import LineExplanation
-from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import Rule
-from ncclforensics.views.explain_code import Code, codes_in
+from ncclforensics.views.explain_code import Code, code_of_cuda_text, codes_in
 from ncclforensics.views.explain_slow import OF_SLOW
 from ncclforensics.views.explain_variable import of_variable, unknown_variable
+
+if TYPE_CHECKING:
+    from ncclforensics.report.build import Report
 
 WIDTH = 100  # columns of a list of rules
 MOST_SUGGESTIONS = 6
 MOST_ANSWERS = 2  # on one line
 NOTHING_SHOWN = Category.INCOMPLETE_EVIDENCE
 _OF_KIND = {Kind.FACT: "fact: a healthy run prints it, too", Kind.NOISE: "noise: nothing follows from it"}
+# Columns with numbers of errors -> the word by which `codes_in` knows their table; of a category: further ones.
+CODE_COLUMNS = {"xid": "Xid", "sxid": "SXid"}
+CODE_COLUMNS_OF = {"ib-error": {"status": "status", "vendor_error": "vendor"}, "cuda-error": {"code": "CUDA"}}
 WORDS_OF_NAMES = 3  # at most, in a name that somebody may type with blanks
 NO_HANG = "no-hang"
 OF_NO_HANG = f"""{NO_HANG}  (a verdict that is no finding)
@@ -102,8 +108,7 @@ def of_rules(rules: Iterable[Rule]) -> str:
     for category, group in groupby(sorted(rules, key=_place), key=lambda rule: str(rule.category)):
         rows += ["", category]
         for rule in group:
-            meaning = rule.section("Means").partition(". ")[0].rstrip(".")
-            rows += wrap(f"{rule.name}: {meaning}", WIDTH, initial_indent="  ", subsequent_indent="      ")
+            rows += _summary(rule)
     return "\n".join([*rows[1:], "", "ncclforensics explain RULE shows one of them whole."])
 
 
@@ -111,36 +116,40 @@ def _place(rule: Rule) -> tuple[str, str]:
     return str(rule.category), rule.name
 
 
-def _meaning(shape: Shape, form: str) -> list[str]:
-    """Return what a line of this form means, and what to do."""
-    meaning = load(shape.grammar).meanings[shape.frame][form]
-    means = f"{meaning.kind}: {meaning.text}" if meaning.text else _OF_KIND[meaning.kind]
-    return [means, *([sentence(meaning.remedy)] if meaning.remedy else [])]
+def of_line(line: LineExplanation, rules: Iterable[Rule]) -> str:
+    """Return what a line says and means, what its codes of errors mean, and the page of the rule that judges it.
 
-
-def of_line(line: LineExplanation, report: Report) -> str:
-    """Return what a line says, and what follows from it; or the nearest pattern, and where the line stops matching it.
-
-    `report`: on a log of nothing but this line.
+    Which rule that is, is known by what the line is; whether it holds, only its log shows.
     """
-    rows = [f"{name}: {value}" for name, value in line.labels.items() if value is not None]
+    shape = line.shape
+    if shape is None:
+        return "\n".join(map(printable, _unknown_line(line)))
+    meaning = load(shape.grammar).meanings[shape.frame][line.form]
+    codes = _codes(line, meaning.category)
+    by_code = next((list(code.rules) for code in codes if code.rules), [])
+    names = by_code or rules_of_line(shape.frame, line.form)
+    judging = sorted((rule for rule in rules if rule.name in names), key=lambda rule: names.index(rule.name))
+    specific = [rule for rule in judging if not rule.fallback] or judging
+    rows = [*_fields(line), f"{meaning.kind}: {meaning.text}" if meaning.text else _OF_KIND[meaning.kind]]
+    rows += [sentence(meaning.remedy)] if meaning.remedy else []
+    for code in codes:
+        rows += ["", code.title, *code.sentences]
+    if specific:
+        rows += ["", f"Judged, with the lines around it, by {' or '.join(rule.name for rule in specific)}:"]
+    if by_code or (len(specific) == 1 and meaning.kind in (Kind.FAILURE, Kind.CONDITION)):
+        rows += ["", *of_rule(specific[0]).splitlines()]
+    else:
+        rows += [row for rule in specific for row in _summary(rule)]
+    return "\n".join(map(printable, rows)).strip("\n")
+
+
+def of_judged_line(line: LineExplanation, report: Report) -> str:
+    """Return what a line that no shape of its own matches says, and what a report on a log of it alone finds."""
     rules = {rule.name: rule for rule in report.rules}
     findings = [finding for finding in report.findings if finding.explains and finding.category is not NOTHING_SHOWN]
-    if line.shape is not None:
-        form = f", form {line.form}" if line.form else ""
-        rows += [f"{line.shape.frame}  ({shown(path_of(line.shape.grammar))}{form})"]
-        rows += [f"  {name} = {value}" for name, value in line.fields.items()]
-        rows += [] if findings else _meaning(line.shape, line.form)
-    elif not findings and (instead := line_to_look_for(line.text)):
-        rows += ["guides quote such a line, but no release of NCCL prints it", f"look for {instead}"]
-    elif line.nearest is not None and not findings:
-        rows += [
-            f"unknown line; nearest pattern: {line.nearest.frame} ({shown(path_of(line.nearest.grammar))})",
-            f"  {line.text}",
-            f"  {' ' * line.at}^ expected here: {line.expected}",
-        ]
-    elif not findings:
-        rows += ["unknown line: no pattern matches its beginning; it counts as a line of the application"]
+    if not findings:
+        return of_line(line, report.rules)
+    rows = _fields(line)
     for finding in findings[:MOST_ANSWERS]:
         rule = rules[finding.rule]
         own_remedy = [] if finding.remedy == rule.section("Do") else [sentence(finding.remedy)]
@@ -152,3 +161,43 @@ def of_line(line: LineExplanation, report: Report) -> str:
             *of_rule(rule).splitlines(),
         ]
     return "\n".join(printable(row) for row in rows).strip("\n")
+
+
+def _fields(line: LineExplanation) -> list[str]:
+    """Return the fields of a line, below what a launcher says of it and what it is."""
+    rows = [f"{name}: {value}" for name, value in line.labels.items()]
+    if line.shape is not None:
+        form = f", form {line.form}" if line.form else ""
+        rows += [f"{line.shape.frame}  ({shown(path_of(line.shape.grammar))}{form})"]
+        rows += [f"  {name} = {value}" for name, value in line.fields.items()]
+    return rows
+
+
+def _unknown_line(line: LineExplanation) -> list[str]:
+    """Return where a line stops matching the nearest pattern, or what to look for in its place."""
+    rows = _fields(line)
+    if instead := line_to_look_for(line.text):
+        return [*rows, "guides quote such a line, but no release of NCCL prints it", f"look for {instead}"]
+    if line.nearest is None:
+        return [*rows, "unknown line: no pattern matches its beginning; it counts as a line of the application"]
+    return [
+        *rows,
+        f"unknown line; nearest pattern: {line.nearest.frame} ({shown(path_of(line.nearest.grammar))})",
+        f"  {line.text}",
+        f"  {' ' * line.at}^ expected here: {line.expected}",
+    ]
+
+
+def _codes(line: LineExplanation, category: str) -> list[Code]:
+    """Return what the numbers and names of errors in a line mean: those that are of one table, by its category."""
+    columns = CODE_COLUMNS | CODE_COLUMNS_OF.get(category, {})
+    texts = (f"{kind} {line.fields[name]}" for name, kind in columns.items() if name in line.fields)
+    codes = [code for text in texts for code in codes_in(text)]
+    by_text = code_of_cuda_text(str(line.fields.get("error", ""))) if category == "cuda-error" and not codes else None
+    return [*codes, *filter(None, [by_text])]
+
+
+def _summary(rule: Rule) -> list[str]:
+    """Return the name of a rule with the first sentence of what it means."""
+    meaning = rule.section("Means").partition(". ")[0].rstrip(".")
+    return wrap(f"{rule.name}: {meaning}", WIDTH, initial_indent="  ", subsequent_indent="      ")

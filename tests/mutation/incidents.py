@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ncclforensics.frames.protocol import Frames
-from ncclforensics.rules import registry
+from ncclforensics.rules import registry, running
 from ncclforensics.rules.finding import Known
 from ncclforensics.rules.registry import Rule
 from tests.incidents import ALL, checked
@@ -38,7 +38,7 @@ class RulesOnIncidents:
         self.runs: list[_Run] = []
         if self.rules:
             reports = [(incident, checked(incident).report) for incident in ALL]
-            self.runs = [_Run(report.run, registry._known(report.run)[0], one.is_hang) for one, report in reports]
+            self.runs = [_Run(report.run, running._known(report.run)[0], one.is_hang) for one, report in reports]
         self.before = {name: [_outcome(rule, run) for run in self.runs] for name, rule in self.rules.items()}
 
     def notice(self, source: str) -> bool:
@@ -91,7 +91,7 @@ def _claims(rule: Rule) -> tuple[Any, ...]:
 def _outcome(rule: Rule, run: _Run) -> Outcome:
     """What the tests see of a rule on an incident: its findings, or that it has some, and its defects."""
     count = len(run.frames.defects)
-    findings = registry._findings(run.frames, rule, run.known)
+    findings = running._findings(run.frames, rule, run.known)
     defects = [str(defect) for defect in run.frames.defects[count:]]
     del run.frames.defects[count:]
     is_name_alone = run.is_hang and not rule.hang
