@@ -71,7 +71,7 @@ def reported(text: str, folder: Path) -> Report:
         (NVSHMEM,
          "NVSHMEM failed: Unable to create ah"),
         ("WARN: device erdma_0 is not enumerated as an mlx5 device. Skipping...",
-         "NVSHMEM leaves out a network device"),
+         "NVSHMEM leaves out a network device: erdma_0"),
         ("/nvshmem/ncclsocket_socket.cpp:a:39: a: Call to recv from 10.0.0.12<38229> failed : Broken pipe",
          "NVSHMEM failed: a: Broken pipe; the connection to 10.0.0.12 failed: Broken pipe"),
         (LATE_STORE,
