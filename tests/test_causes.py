@@ -136,6 +136,15 @@ def test_the_kill_of_a_rank_that_is_not_at_fault_is_no_cause(of: int, is_cause: 
     assert (cause_of_job(report) is not None) is is_cause
 
 
+def test_a_fault_without_a_process_is_of_the_gpu_at_the_failing_end(tmp_path: Path) -> None:
+    fell_off = FELL_OFF.replace("{pid}", "'<unknown>'").replace("python3", "<unknown>")
+    write_job(tmp_path, fell_off, DURING, of=7, fault=LOST, finish=Finish.ABORTED)
+
+    conditions = analyze([str(tmp_path)]).run["condition_of_job"].select("shared", "is_at_end")
+
+    assert conditions.rows() == [("gpu", True)]  # not the host alone, which is also the peer of a transfer
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

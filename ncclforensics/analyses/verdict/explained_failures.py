@@ -116,10 +116,9 @@ def _concerning(condition: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
     for row in condition.to_dicts():
         host = named[0] if row["host"] is None and len(by_host) == len(named) == 1 else row["host"]
         if host in by_host:
-            pids = {row["pid"], None} if any(place["pid"] == row["pid"] for place in by_host[host]) else None
-            shared = [
-                (_shared(row, place), place["is_end"]) for place in by_host[host] if not pids or place["pid"] in pids
-            ]
+            is_of_job = row["pid"] is not None and any(place["pid"] == row["pid"] for place in by_host[host])
+            concerned = [place for place in by_host[host] if not is_of_job or place["pid"] in (row["pid"], None)]
+            shared = [(_shared(row, place), place["is_end"]) for place in concerned]
         elif host is None or has_unnamed:
             keys = [key for key in ("pid", "gpu") if row[key] is not None and (key, row[key]) in is_end]
             shared = [(key, is_end[key, row[key]]) for key in keys[:1]] or [(NOT_KNOWN, False)]
