@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -36,8 +35,10 @@ def see(truth: Truth, folder: Path) -> Seen:
     """Find the process of every rank by the first line of its log."""
     processes = {}
     for log in folder.glob("nccl_rank*.log"):
-        if prefix := re.search(r"^(\S+?):(\d+):\d+ \[(\d)\]", log.read_text(), re.MULTILINE):
-            processes[int(log.stem.removeprefix("nccl_rank"))] = Process(prefix[1], int(prefix[2]), int(prefix[3]))
+        prefix, is_printed, _ = log.read_text().partition("] NCCL ")
+        if is_printed:
+            host, pid, _ = prefix.split(":")
+            processes[int(log.stem.removeprefix("nccl_rank"))] = Process(host, int(pid), int(prefix[-1]))
     return Seen(truth, processes)
 
 

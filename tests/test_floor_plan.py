@@ -336,6 +336,6 @@ from ncclforensics import cli
 cli._prepare_environment()
 print(cli.main(["explain", {what!r}]), "polars.dataframe" in sys.modules, file=sys.stderr)
 """
-    said = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
 
-    assert said.stderr.split() == ["0", "False"]
+    assert ended.stderr.split() == ["0", "False"]

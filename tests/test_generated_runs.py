@@ -35,6 +35,16 @@ KINDS = {
 }
 
 
+def sizes(draw: st.DrawFn, *, layers: int, steps: int) -> dict[str, Any]:
+    """How long a run is, to so many layers and steps at most, its version of NCCL, and its seed."""
+    return {
+        "layers": draw(st.integers(1, layers)),
+        "steps": draw(st.integers(1, steps)),
+        "version": draw(st.sampled_from(["2.21.5", "2.27.7", "2.30.7"])),
+        "seed": draw(st.integers(0, 2**16)),
+    }
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     kind = draw(st.sampled_from([None, *KINDS]))
@@ -45,10 +55,7 @@ def plans(draw: st.DrawFn) -> Plan:
         nodes=2,
         gpus_per_node=8,
         tp=4,
-        layers=draw(st.integers(1, 3)),
-        steps=draw(st.integers(1, 12)),
-        version=draw(st.sampled_from(["2.21.5", "2.27.7", "2.30.7"])),
-        seed=draw(st.integers(0, 2**16)),
+        **sizes(draw, layers=3, steps=12),
         blocking=kind is FaultKind.SWAPPED_ORDER or draw(st.booleans()),
         finish=Finish.CLEAN if kind is None else draw(st.sampled_from([Finish.KILLED, Finish.ABORTED])),
         fault=fault,

@@ -1,4 +1,4 @@
-"""True evidence of another kind takes no right answer away, and accuses nobody who is innocent."""
+"""True evidence of another kind takes no right answer away, and accuses no innocent rank."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ncclforensics import analyze
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
-from ncclforensics.views.json_report import as_object
 from tests.budget import examples
 from tests.other_sources import SOURCES, see
+from tests.test_conflicting_evidence import hang
+from tests.test_generated_runs import sizes
 
 # Faults after which the ranks stand in a known place: the stacks tell the truth.
 KINDS = (
@@ -36,18 +36,10 @@ def plans(draw: st.DrawFn) -> Plan:
         gpus_per_node=4,
         tp=2,
         pp=2,
-        layers=draw(st.integers(1, 2)),
-        steps=draw(st.integers(1, 4)),
-        version=draw(st.sampled_from(["2.21.5", "2.27.7", "2.30.7"])),
-        seed=draw(st.integers(0, 2**16)),
+        **sizes(draw, layers=2, steps=4),
         finish=draw(st.sampled_from([Finish.KILLED, Finish.ABORTED])),
         fault=Fault(kind, tuple(sorted(ranks)), draw(st.sampled_from(communicators.get(kind, ["world", "tp", "pp"])))),
     )
-
-
-def hang(folder: Path) -> dict[str, Any]:
-    answer: dict[str, Any] = as_object(analyze([str(folder)]))["hang"]
-    return answer
 
 
 @given(plans(), st.sets(st.sampled_from(SOURCES), min_size=1), st.booleans())

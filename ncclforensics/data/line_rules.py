@@ -10,7 +10,7 @@ from typing import cast
 import orjson
 
 # Frame -> form -> the rules that answer example lines of it where each stands alone, the most frequent first. Generated
-# (tests/test_meanings.py), for to judge one line takes longer than all else that is said of it.
+# (tests/test_meanings.py), for to judge one line takes longer than to explain it otherwise.
 LINE_RULES = Path(__file__).with_name("catalogue") / "line_rules.json"
 
 

@@ -207,10 +207,9 @@ def argument_text(call: dict[str, Any], name: str) -> str:
     ['8,404,992 bytes', 'int8, or any (up to 2.21)']
     """
     match name:
-        case "count" if call["count"] is not None:
-            return f"{call['count']:,}{' bytes' * _is_in_bytes(call)}"
         case "count":
-            return known(None)
+            count = call["count"]
+            return known(count) if count is None else f"{count:,}{' bytes' * _is_in_bytes(call)}"
         case "datatype" if _is_in_bytes(call):
             return f"{BYTE}, or any (up to 2.21)"
         case "datatype":

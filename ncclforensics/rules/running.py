@@ -12,7 +12,7 @@ from ncclforensics.rules.finding import Category, Finding, Known, Role, Severity
 from ncclforensics.rules.registry import RETURNED, WAITING, Rule, all_rules
 
 BESIDE = 10  # lines
-MOST_FINDINGS = 256  # of one rule: nobody reads more, and each costs as much as parsing a thousand lines
+MOST_FINDINGS = 256  # of one rule: more are not read, and each costs as much as parsing a thousand lines
 
 
 def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]:

@@ -38,7 +38,7 @@ VISIBLE = {
     "rank_id": pl.Int32(),
     "calls": pl.Int32(),  # call lines in this rank's log
     "is_visible": pl.Boolean(),  # the log would show a call if there were one
-    "is_noted": pl.Boolean(),  # a journal notes every call
+    "may_hide": pl.Boolean(),  # it shows none, and would show none with another NCCL_DEBUG_SUBSYS: no journal does
 }
 
 
@@ -51,12 +51,13 @@ def visibility(rank: pl.DataFrame, last_call: pl.DataFrame, journal_init: pl.Dat
     """
     lines_by_rank = last_call.group_by("rank_id").agg(pl.col("lines").sum())
     by_rank = rank.join(lines_by_rank, on="rank_id", how="left").with_columns(calls=pl.col("lines").fill_null(0))
-    most_show = (pl.col("calls") > 0).mean().over("job") > 0.5
+    shows_calls = pl.col("calls") > 0
+    most_show = shows_calls.mean().over("job") > 0.5
     with_journal = journal_init.filter(pl.col("phase") == "COMPLETE").select(OWNER).unique()
     journaled = rank.join(with_journal, on=OWNER, how="semi")["rank_id"]
     is_noted = pl.col("rank_id").is_in(journaled.implode())
-    is_visible = (pl.col("calls") > 0) | most_show | is_noted
-    return by_rank.select("rank_id", "calls", is_visible=is_visible, is_noted=is_noted)
+    is_visible = shows_calls | most_show | is_noted
+    return by_rank.select("rank_id", "calls", is_visible=is_visible, may_hide=~shows_calls & ~is_noted)
 
 
 @analysis(WAIT, of=("member",))

@@ -58,10 +58,10 @@ def _by_doubts(answer: Explanation) -> Iterator[Considered]:
 
 def _by_suggestions(answer: Explanation, suggestions: Iterable[Explanation]) -> Iterator[Considered]:
     """Yield what other claims suggest, on other ranks: it does not explain the claim that suggests the answer."""
-    lines = _of_culprits(answer, MOST_LINES)
+    lines, own = _of_culprits(answer, MOST_LINES), set(answer.culprits)
     for other in suggestions:
         is_rival = other.verdict not in NOT_RIVALS and other.suggested_by < WITHOUT_FAULT
-        own, named = set(answer.culprits), set(other.culprits)
+        named = set(other.culprits)
         is_same = other.verdict == answer.verdict and (not named or own <= named)
         if not is_rival or is_same or (named and named <= own):
             continue

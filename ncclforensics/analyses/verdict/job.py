@@ -269,11 +269,6 @@ class Job:
             return 0
         return int(self.sources[source]["lines"] - last if last > 0 else -last - 1)
 
-    def may_hide_calls(self, rank_id: int) -> bool:
-        """Whether the log of a rank shows no call, and would show none with another NCCL_DEBUG_SUBSYS."""
-        row = self.visibility[rank_id]
-        return not row["calls"] and not row["is_noted"]
-
     def lag(self, rank_ids: Iterable[int]) -> int:
         """Count the collectives by which one of some ranks is behind the furthest member that waits for it."""
         most = dict(self.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max()).iter_rows())
@@ -369,6 +364,13 @@ class Job:
         """Count the lines that a collector dropped from the files of this rank."""
         return sum(self.sources[source]["dropped"] for source in self.process(rank_id)["sources"])
 
+    @cached_property
+    def _inside_completed_init(self) -> set[int]:
+        """The ranks whose last init was completed by another member, and not by them."""
+        completed = {row.key for row in self._memberships if row.is_complete}
+        open_keys = {row.rank_id: row.key for row in self._memberships if not row.is_complete}
+        return {rank_id for rank_id, key in open_keys.items() if key in completed}
+
     def may_lack_lines(self, rank_id: int) -> bool:
         """Whether lines of this rank may be lost: its file is cut, damaged or ends early, or lines were lost or moved.
 
@@ -377,8 +379,7 @@ class Job:
         process = self.process(rank_id)
         is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
         is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
-        open_keys = [row.key for row in self._memberships if row.rank_id == rank_id and not row.is_complete]
-        is_partial |= any(row.is_complete for key in open_keys[-1:] for row in self.members[key])
+        is_partial |= rank_id in self._inside_completed_init
         return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)
 
     def faults_of(self, rank_id: int) -> set[str]:

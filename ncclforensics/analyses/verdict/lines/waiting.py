@@ -79,11 +79,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
     is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
     is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
-    # More ranks have no log than report the loss or wait for these: they may as well wait for one without a log.
-    waiting = {edge.waiter for edge in job.waits if not set(culprits).isdisjoint(edge.waits_for)}
-    is_unseen = len(job.absent) > len(reporting | waiting)
-    is_open |= is_unseen and len(ranks_that_may_wait_for_hidden(job, culprits)) == len(culprits)
-    if not named_ranks and is_open:
+    if not named_ranks and (is_open or _may_wait_for_absent(job, culprits, reporting)):
         died = "at different places without an error: one of these" if len(silent_ranks) > 1 else "without an error: it"
         reason = (
             f"other ranks lost a connection, and {job.names(silent_ranks)} stopped printing {died} died"
@@ -107,6 +103,14 @@ def find_lost_process(job: Job) -> Explanation | None:
     of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
     diagnosis.add_evidence("failure", [event.place for event in of_culprits[:3] or connection_losses[:3]])
     return diagnosis
+
+
+def _may_wait_for_absent(job: Job, culprits: list[int], reporting: set[int | None]) -> bool:
+    """Whether all culprits may wait for a rank without a log, and more have none than report the loss or wait."""
+    blamed = set(culprits)
+    waiting = {edge.waiter for edge in job.waits if job.absent and not blamed.isdisjoint(edge.waits_for)}
+    are_many = len(job.absent) > len(reporting | waiting)
+    return are_many and len(ranks_that_may_wait_for_hidden(job, culprits)) == len(culprits)
 
 
 def _waiting_for_none_but(job: Job, rank_ids: Iterable[int], unknown: set[int]) -> list[int]:
@@ -219,7 +223,7 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.MEMBERS_INFERRED)
     if keys and all(map(job.holds_several, keys)):
         diagnosis.doubt(Doubt.MEMBERS_GUESSED)
-    if silent := [rank_id for rank_id in diagnosis.culprits if job.may_hide_calls(rank_id)]:
+    if silent := [rank_id for rank_id in diagnosis.culprits if job.visibility[rank_id]["may_hide"]]:
         is_hidden = job.lag(silent) > OFTEN_AHEAD or any(map(job.count_unseen_members, keys))
         diagnosis.doubt(Doubt.CALLS_HIDDEN if is_hidden else Doubt.CALLS_NOT_LOGGED)
     if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):

@@ -257,7 +257,8 @@ def _ranks_that_left(job: Job, silent: list[int]) -> list[int]:
     placed = [row for row in rows if row["rank"] is not None and row["local_rank"] is not None]
     per_node = 1 + max((row["local_rank"] for row in placed), default=0)
     left: set[int] = set()
-    silent = [rank for rank in silent if rank not in {row["rank"] for row in placed}]
+    reported = {row["rank"] for row in placed}
+    silent = [rank for rank in silent if rank not in reported]
     for source, first in {(row["source"], row["rank"] - row["local_rank"]) for row in placed}:
         named = {row["pid"] for row in rows if row["source"] == source and row["pid"] is not None}
         own = [rank for rank in silent if first <= rank < first + per_node]
