@@ -63,7 +63,7 @@ def sizes(*numbers: int) -> Files:
 REFUSED = {
     "two ranks have one GPU": Case(
         all_warn_of_a_shared_gpu([10, 10, 30]),
-        *("init-failed", "certain", [0, 1], "ranks 0, 1 use the same GPU", "nvidia-smi -L"),
+        *("init-failed", "certain", [0, 1], "ranks 0, 1 use the same GPU", "nvidia-smi --query-gpu"),
     ),
     "no line shows the GPU of each rank": Case(
         all_warn_of_a_shared_gpu([10, 20, 30]),
@@ -160,6 +160,43 @@ PYTORCH = {
     "gloo received a message of another size": Case(
         per_rank([["step 1"], ["terminate called after throwing an instance of 'gloo::EnforceNotMet'", WRONG_SIZE]]),
         *("collective-mismatch", "likely", [], "rank 1 received more bytes", "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    ),
+}
+
+# Ranks that are told to end
+
+PACKAGES = "/usr/lib/python3.11/site-packages"
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
+LATE = f"{GLOO}unbound_buffer.cc:81] Timed out waiting 60000ms for recv operation to complete"
+LEFT = f"{GLOO}pair.cc:553] Connection closed by peer [10.0.0.1]:35492"
+
+
+def raised(rank: int, error: str, *calls: tuple[str, str]) -> list[str]:
+    """The traceback of a rank of torchrun: the functions that it was in, with their files, and the error."""
+    frames = [f'  File "{file}", line 7, in {function}' for function, file in calls]
+    return [f"[rank{rank}]: {line}" for line in ("Traceback (most recent call last):", *frames, error)]
+
+
+STEP = ("training_step", "/mnt/job/model.py")
+BACK = ("_engine_run_backward", f"{PACKAGES}/torch/autograd/graph.py")
+TOLD = ("_sigterm_notifier_fn", f"{PACKAGES}/lightning/pytorch/trainer/connectors/signal_connector.py")
+BROADCAST = ("broadcast", f"{PACKAGES}/torch/distributed/distributed_c10d.py")
+
+
+def told_to_end(error_of_others: str) -> Files:
+    """Rank 2 gets a signal in its own code; the handler of Lightning makes a call, which fails."""
+    told = raised(2, LEFT, ("main", "/mnt/job/train.py"), STEP, TOLD, BROADCAST)
+    others = [raised(rank, error_of_others, ("main", "/mnt/job/train.py"), BACK) for rank in (0, 1, 3)]
+    return {"train.log": "".join(f"{line}\n" for lines in (*others, told) for line in lines)}
+
+
+ENDED = {
+    "a handler made a call where a rank stood in its own code": Case(
+        told_to_end(LATE),
+        *("lagging-ranks", "likely", [2], "stood in training_step (model.py:7) when", "read the code at the line"),
+    ),
+    "the others lost a rank before, and none timed out": Case(
+        told_to_end(LEFT), *("undecidable", "likely", [], "lost a connection", "stacks")
     ),
 }
 
@@ -305,7 +342,7 @@ def test_a_fatal_error_of_a_nic_explains_failed_transfers_only(tmp_path: Path, *
     assert all("on this host or on another" in finding.detail for finding in found)
 
 
-CASES = REFUSED | MODELS | PYTORCH | WAITING | STACKS
+CASES = REFUSED | MODELS | PYTORCH | ENDED | WAITING | STACKS
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

@@ -61,6 +61,9 @@ CALLS_WITHIN = {
     "_sync_module_states": "the broadcast of a model's parameters",
     "_verify_param_shape_across_processes": "the comparison of models",
 }
+# Functions that a signal calls, and that make calls themselves, where the program did not come to one: Lightning's, by
+# which rank 0 asks the others to end (lightning: trainer/connectors/signal_connector.py).
+SIGNAL_HANDLERS = ("_sigterm_notifier_fn",)
 # What closes a batch of calls, which were recorded before it without a state of their own.
 BATCHES = ("coalesced", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced")
 # Data type in Flight Recorder entries -> NCCL's number (data/names.py, DATATYPES).

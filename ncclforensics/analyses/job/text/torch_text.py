@@ -13,9 +13,10 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.tracebacks import FAR
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.stack_classes import is_library
-from ncclforensics.data.torch_calls import CALLS_WITHIN
+from ncclforensics.data.torch_calls import CALLS_WITHIN, SIGNAL_HANDLERS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
@@ -36,6 +37,7 @@ _KINDS = {
     "connect_logged": CONNECT,
 }
 
+IN_HANDLER = "a handler of signals"  # `call` of a rank that made none when it was told to end
 REFUSED_AT_STORE = ("port_taken", "no_port", "no_name")  # forms of `store_error` in which nothing was waited for
 RENDEZVOUS = "next_rendezvous"  # the call of torchrun's agents, one on each node, at the store of the rendezvous
 
@@ -48,8 +50,8 @@ TORCH_SOURCE = {
 TORCH_ERROR = {
     "rank": pl.Int32(),  # that suffered it
     "kind": pl.String(),
-    "call": pl.String(),  # the function of torch.distributed that it was in
-    "call_line": pl.Int32(),  # that shows it
+    "call": pl.String(),  # the function of torch.distributed that it was in, or IN_HANDLER
+    "call_line": pl.Int32(),  # that shows it, or the place where a handler came
     "place": pl.String(),  # the innermost call of the program's own code: `exchange (train.py:54)`
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -181,8 +183,13 @@ def torch_error(
         "pos",
         rank=pl.col("rank").cast(pl.Int32),
         place=pl.format("{} ({}:{})", text_of("frame_function"), name, "numbered"),
+        place_line="line",
     )
-    inner = traceback_frame.with_columns(call=text_of("frame_function").replace_strict(CALLS_WITHIN, default=None))
+    function = text_of("frame_function")
+    handlers = traceback_frame.filter(function.is_in(SIGNAL_HANDLERS)).select(
+        "source", "pos", rank=pl.col("rank").cast(pl.Int32), handler=pl.lit(IN_HANDLER)
+    )
+    inner = traceback_frame.with_columns(call=function.replace_strict(CALLS_WITHIN, default=None))
     calls = pl.concat(
         [
             traced_call.select(
@@ -195,11 +202,15 @@ def torch_error(
     )
     named = errors.join(owner, on="source", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
     named = named.with_columns(printer=printer).sort("pos")
-    for frame, columns in ((calls, ("call", "call_line")), (places, ("place",))):
+    for frame, columns in ((calls, ("call", "call_line")), (places, ("place", "place_line")), (handlers, ("handler",))):
         above = frame.join(owner, on="source", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
         above = above.select("pos", *columns, printer=printer).sort("pos")
-        named = named.join_asof(above, on="pos", by="printer", strategy="backward", check_sortedness=False)
-    return named.select(*TORCH_ERROR)
+        near = FAR if frame is handlers else None
+        named = named.join_asof(
+            above, on="pos", by="printer", strategy="backward", tolerance=near, check_sortedness=False
+        )
+    shown_at = pl.when(pl.col("handler").is_null()).then("call_line").otherwise("place_line")
+    return named.with_columns(call=pl.coalesce("handler", "call"), call_line=shown_at).select(*TORCH_ERROR)
 
 
 @analysis(

@@ -16,6 +16,7 @@ from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import (
     BARRIER,
     CLOSED,
+    IN_HANDLER,
     NO_STORE,
     SIZE,
     STORE,
@@ -27,7 +28,7 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import recorder_diagnosis
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
-from ncclforensics.analyses.verdict.vocabulary import How, Kind
+from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
 from ncclforensics.data.torch_calls import CALLS_WITHIN
@@ -203,7 +204,11 @@ def find_failed_calls(job: Job) -> Explanation | None:
     if any(row["kind"] == SIZE for row in errors):
         return _judge_wrong_sizes(job, [row for row in errors if row["kind"] == SIZE])
     silent = silent_ranks(job, first)
-    calls = {rank: row["call"] for rank, row in first.items() if row["call"]}
+    calls = {rank: row["call"] for rank, row in first.items() if row["call"] not in (None, IN_HANDLER)}
+    ended = [rank for rank, row in first.items() if row["call"] == IN_HANDLER and row["place"]]
+    others = [row for rank, row in first.items() if rank not in ended]
+    if 0 < len(ended) < len(others) and any(row["kind"] == TIMED_OUT for row in others):
+        return _judge_ended(job, first, sorted(ended))
     has_all = bool(calls) and not silent and len(calls) == len(job.rank_ids) > 1
     is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
     names = sorted(set(calls.values()))
@@ -244,6 +249,21 @@ def find_failed_calls(job: Job) -> Explanation | None:
     job.cite(
         diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
     )
+    return diagnosis
+
+
+def _judge_ended(job: Job, first: dict[int, Row], ended: list[int]) -> Explanation:
+    """Judge ranks that stood in code of their own when they were told to end, where others had timed out in a call.
+
+    Python calls a handler between two of its own steps, so these ranks were in no call.
+    """
+    waiting = {rank: row for rank, row in first.items() if rank not in ended}
+    claim = f"stood in {first[ended[0]]['place']} when the job was ended"
+    diagnosis = job.explanation_by(Kind.LAGGING, claim, ended, Doubt.OTHER_TEXT)
+    diagnosis.basis = Basis.STACKS
+    diagnosis.remark(_ends_text(waiting))
+    job.cite(diagnosis, "culprit", [_line_of_call(first[rank]) for rank in ended])
+    job.cite(diagnosis, "waiting", [row for _, row in sorted(waiting.items())])
     return diagnosis
 
 
