@@ -212,3 +212,36 @@ def test_single_lines_with_blanks_at_their_end_are_recognised(tmp_path: Path) ->
     (read,) = json_report.as_object(analyze([str(tmp_path)]))["inputs"]
 
     assert (read["recognised"], read["unrecognised"]) == (3, 0)
+
+
+BAR = "Epoch 0:  48%|████▊     | 12/25 [00:08<00:08,  1.45it/s, loss=0.3]"
+WATCHDOG = (
+    "[rank3]:[E1122 09:00:24.907568527 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600010 milliseconds"
+    " before timing out."
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WATCHDOG,
+        "[rank1]: RuntimeError: loss is NaN in layer 7",
+        "`Trainer.fit` stopped: `max_epochs=1` reached.",
+        "W1122 11:04:57.162000 4711 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 41887 closing"
+        " signal SIGTERM",
+    ],
+)
+def test_what_stands_right_behind_a_progress_bar_is_a_line_of_its_own(text: str, tmp_path: Path) -> None:
+    def found(log: str) -> tuple[Any, ...]:
+        path = tmp_path / "train.log"
+        path.write_text(log)
+        report = analyze([str(path)], everything=True)
+        hang = json_report.as_object(report)["hang"]
+        titles = [(finding.rule, finding.certainty) for finding in report.findings]
+        return hang["verdict"], hang["certainty"], hang["culprits"], titles
+
+    alone, behind = found(f"{BAR}\n{text}\n"), found(f"{BAR}\r{BAR}{text}\n")
+
+    assert behind == alone
+    assert found(f"{BAR}\n") != alone

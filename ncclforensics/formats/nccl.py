@@ -167,6 +167,8 @@ def dialect() -> Dialect:
         ),
         record_regex=grammar_file.load("copied").part_regex("_torch_record"),
         messages_inside=_messages_inside(),
+        bar="progress_bar",
+        bar_end_regex=grammar_file.load("copied").part_regex("_bar_end"),
         raised="exception",
         calls=("traceback_frame", "traced_call"),
         call_mark=grammar_file.load("copied").part_regex("_call_mark"),

@@ -158,6 +158,8 @@ class Dialect:
     unnamed_prefix: str = ""  # a prefix as old versions print it, in which `prefix_marker` is missing before the level
     record_regex: str = ""  # the beginning of a line of another logger that the shapes know
     messages_inside: tuple[MessageInside, ...] = ()
+    bar: str = ""  # the frame of progress bars
+    bar_end_regex: str = ""  # a line up to the end of its last bar, behind which the next may stand
     raised: str = ""  # the frame of exceptions of any kind, whose text may hold such messages
     calls: tuple[str, ...] = ()  # the frames of calls in tracebacks; below such a line stands a line of the program
     call_mark: str = ""  # a literal in each of their lines, behind tag and indentation

@@ -40,6 +40,12 @@ def messages_inside(
     return pl.concat([shaped, *announced]).unique([*PLACE, "text"], maintain_order=True)
 
 
+def texts_behind_bars(rows: pl.DataFrame, matched: Sequence[Matched], dialect: Dialect) -> pl.DataFrame:
+    """Return what stands right behind progress bars, as lines of their own; `rows`: all lines."""
+    text = pl.col("text").str.extract(f"^(?:{dialect.bar_end_regex})(.+)$")
+    return _lines_of(dialect.bar, rows, matched).with_columns(text=text).drop_nulls("text")
+
+
 def _lines_of(frame: str, rows: pl.DataFrame, matched: Sequence[Matched]) -> pl.DataFrame:
     """Return the lines that a frame was read from."""
     places = [part.select(PLACE) for found in matched for part in found.frames.get(frame, [])]

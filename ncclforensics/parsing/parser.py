@@ -14,7 +14,7 @@ from ncclforensics.parsing.code_excerpts import without_code
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
 from ncclforensics.parsing.matching import NO_HOST, Matched, match, no_match
-from ncclforensics.parsing.messages_inside import messages_inside
+from ncclforensics.parsing.messages_inside import messages_inside, texts_behind_bars
 from ncclforensics.parsing.quoted_errors import messages_alone, quoted_errors
 from ncclforensics.parsing.repeated_lines import no_repeats, repeated_lines, without_counts
 from ncclforensics.parsing.shortened_lines import read_shortened
@@ -148,6 +148,7 @@ def parse(
         if pieces.is_empty():
             break
         torn.append(match(pieces, dialect))
+    torn.append(match(texts_behind_bars(rows, matched, dialect).select(unknown.columns), dialect))
     torn += [quoted, match(_without_blanks_at_end(unknown), dialect), match(_with_name(unknown, dialect), dialect)]
     read = pl.concat([part.known.select(PLACE) for part in torn]).unique()
     remaining = unknown.join(read, on=PLACE, how="anti", maintain_order="left")
