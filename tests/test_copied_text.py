@@ -228,8 +228,7 @@ WATCHDOG = (
         WATCHDOG,
         "[rank1]: RuntimeError: loss is NaN in layer 7",
         "`Trainer.fit` stopped: `max_epochs=1` reached.",
-        "W1122 11:04:57.162000 4711 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 41887 closing"
-        " signal SIGTERM",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
     ],
 )
 def test_what_stands_right_behind_a_progress_bar_is_a_line_of_its_own(text: str, tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def torch_store_failed(
     """Ranks did not meet at the store of the process group.
 
     Means: the store counts its clients: fewer than expected came. A rank that waits for a key waits for the rank that
-    sets it; for the id of a communicator that is rank 0. A server that is not found, or whose port is taken, stops all.
+    sets it; for the id of a communicator that is rank 0, which itself waits in TCPStore until all have come. A server
+    that is not found, or whose port is taken, stops all.
     Not when: a rank failed before it came; the store's time-outs on the other ranks follow from that.
     Do: compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all processes, for torchrun --rdzv-endpoint, which must
     name one of the nodes; look for processes that never started, and for ones of an earlier run on that port
@@ -162,6 +163,8 @@ def torch_store_failed(
         key = f"the key {keys[0]}" if keys.len() else "a key"
         title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for {key} in the store", store_error
     detail = "the ranks that print this are victims of the process that did not come or did not answer"
+    if rows["awaited_rank"].unique().to_list() == [0]:
+        detail += "; rank 0, which serves the store, goes on only when every process has come there"
     if rows["form"].is_in(["port_taken", "no_port"]).any():
         detail = "the process that prints this is to serve the store; all others wait for it"
     if rows["form"].is_in(["few_nodes"]).any():
