@@ -190,7 +190,22 @@ def told_to_end(error_of_others: str) -> Files:
     return {"train.log": "".join(f"{line}\n" for lines in (*others, told) for line in lines)}
 
 
+def one_reaches_an_end_of_file(error: str) -> Files:
+    """Rank 1 raises an EOFError, and the others lose it."""
+    loaded = raised(1, error, ("main", "/mnt/job/train.py"))
+    others = [raised(rank, LEFT, ("main", "/mnt/job/train.py"), BACK) for rank in (0, 2, 3)]
+    return {"train.log": "".join(f"{line}\n" for lines in (loaded, *others) for line in lines)}
+
+
 ENDED = {
+    "a file of one rank was cut short": Case(
+        one_reaches_an_end_of_file("EOFError: Ran out of input"),
+        *("rank-died", "certain", [1], "raised EOFError and ended"),
+    ),
+    "the pipe to another process was closed": Case(
+        one_reaches_an_end_of_file("EOFError"),
+        *("undecidable", "likely", [], "no line shows which rank failed", "exit code"),
+    ),
     "a handler made a call where a rank stood in its own code": Case(
         told_to_end(LATE),
         *("lagging-ranks", "likely", [2], "stood in training_step (model.py:7) when", "read the code at the line"),

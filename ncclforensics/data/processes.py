@@ -57,7 +57,6 @@ SECOND_HAND_CLASSES = frozenset(
         "ConnectionRefused",
         "ConnectionAborted",
         "BrokenPipe",
-        "EOF",
         "CalledProcess",
         "Cancelled",
         "RayTask",
@@ -73,6 +72,8 @@ SECOND_HAND_CLASSES = frozenset(
         "AsyncEngineDead",
     ]
 )
+# The same, but for one with a message: of a pipe it has none, of a file that is cut short or of a prompt it has.
+SECOND_HAND_WITHOUT_MESSAGE = frozenset(["EOF"])
 SECOND_HAND_MESSAGES = (
     "NCCL error in",
     "NCCL error: ",

@@ -23,6 +23,7 @@ from ncclforensics.data.processes import (
     SECOND_HAND_CLASSES,
     SECOND_HAND_MESSAGES,
     SECOND_HAND_PARTS,
+    SECOND_HAND_WITHOUT_MESSAGE,
     SHELL,
     STORE,
 )
@@ -374,7 +375,7 @@ def _exception_report(row: Row, rank: int | None) -> ExitReport:
     name, message = (row["exception"] or "").rpartition(".")[2], row["message"] or ""
     printed_name = f"{name}Error" if name else (row["raised"] or UNCAUGHT).rpartition(".")[2]
     is_second_hand = (
-        name in SECOND_HAND_CLASSES
+        name in (SECOND_HAND_CLASSES if message else SECOND_HAND_CLASSES | SECOND_HAND_WITHOUT_MESSAGE)
         or message.startswith(SECOND_HAND_MESSAGES)
         or STORE in message
         or any(part in message for part in SECOND_HAND_PARTS)

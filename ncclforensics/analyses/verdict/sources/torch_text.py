@@ -205,10 +205,10 @@ def find_failed_calls(job: Job) -> Explanation | None:
         return _judge_wrong_sizes(job, [row for row in errors if row["kind"] == SIZE])
     silent = silent_ranks(job, first)
     calls = {rank: row["call"] for rank, row in first.items() if row["call"] not in (None, IN_HANDLER)}
-    ended = [rank for rank, row in first.items() if row["call"] == IN_HANDLER and row["place"]]
-    others = [row for rank, row in first.items() if rank not in ended]
-    if 0 < len(ended) < len(others) and any(row["kind"] == TIMED_OUT for row in others):
-        return _judge_ended(job, first, sorted(ended))
+    ended = sorted(rank for rank, row in first.items() if row["call"] == IN_HANDLER and row["place"])
+    left = [row for rank, row in first.items() if rank not in ended]
+    if 0 < len(ended) < len(left) and any(row["kind"] == TIMED_OUT for row in left):
+        return _judge_ended(job, first, ended)
     has_all = bool(calls) and not silent and len(calls) == len(job.rank_ids) > 1
     is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
     names = sorted(set(calls.values()))
