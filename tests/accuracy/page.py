@@ -17,6 +17,7 @@ from tests.small_worlds import Answer, Loss
 
 HALF = 0.5  # of the logs are missing
 MOST_NAMED = 60  # trials in one list
+NO_FAULT = ("no-hang", "undecidable")  # verdicts that a cause would not explain: the finding is the headline there
 CAUSES = ("expected", "known to be false", "not labelled", "none, although one is expected")
 OUTSIDE = {"application-error", "oom", "cuda-error", "link-error", "shm"}  # faults outside of NCCL
 HEAD = """\
@@ -140,7 +141,7 @@ def _sections(measured: Measured) -> Iterable[str]:
     yield "### The line of the cause"
     yield (
         "Of the logs as they are: what the line `Cause` names, by the categories that are expected or known to be "
-        "false there; and how often there is none although a fault outside of NCCL is expected."
+        "false there; and how often there is none although a fault outside of NCCL is expected beside a verdict."
     )
     yield _causes(measured.plain)
     yield "### By kind of incident"
@@ -237,7 +238,7 @@ def _causes(results: Sequence[Result]) -> str:
         if result.cause:
             is_known = {result.cause in case.causes: "expected", result.cause in case.forbidden: "known to be false"}
             counts[is_known.get(True, "not labelled")] += 1
-        elif case.causes & OUTSIDE:
+        elif case.causes & OUTSIDE and case.kind not in NO_FAULT:
             counts["none, although one is expected"] += 1
     total = counts.total()
     rows = [f"| {name} | {counts[name]} of {total} | {_share(counts[name], total)} |" for name in CAUSES]

@@ -12,15 +12,12 @@ from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import SECOND_HAND_MESSAGES, SECOND_HAND_PARTS, STORE
 from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges
-from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import evidence_lines
 from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
 MAX_MESSAGE = 120  # characters of a message in a title
-
-
-def _lines(rows: pl.DataFrame) -> list[Line]:
-    return [Line(source, line) for source, line in rows.sort("source", "line").select("source", "line").head(4).rows()]
 
 
 def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) -> Iterator[Finding]:
@@ -42,7 +39,7 @@ def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) 
         certainty="certain",
         ranks=ranks,
         role=Role.CONSEQUENCE,
-        evidence=_lines(rows),
+        evidence=evidence_lines(rows),
     )
 
 
@@ -67,7 +64,7 @@ def torch_models_differ(
             f"rank {row['group_rank']} has {row['count']} parameters, rank {row['other_rank']} {row['other_count']}; "
             "the numbers are those of the group",
             "certain",
-            evidence=_lines(counted),
+            evidence=evidence_lines(counted),
         )
     for answer in answers_on(job_diagnosis, "collective-mismatch"):
         if answer.how is How.COMPARED and not model_difference.is_empty():
@@ -127,7 +124,7 @@ def torch_barrier_names_ranks(monitored_barrier: pl.DataFrame, verdict: pl.DataF
         detail="the others had reached it; numbers within the group, not those of the job",
         certainty="likely",
         role=Role.CAUSE,
-        evidence=_lines(naming),
+        evidence=evidence_lines(naming),
     )
 
 
@@ -169,7 +166,7 @@ def torch_mesh_not_connected(
         certainty="certain",
         ranks=ranks,
         role=Role.CONSEQUENCE if has_ended else Role.CAUSE,
-        evidence=_lines(failed),
+        evidence=evidence_lines(failed),
     )
 
 
@@ -207,7 +204,7 @@ def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
             else f"{count_of(rows.height, 'process')} reported it",
             certainty="certain",
             ranks=ranks,
-            evidence=_lines(rows),
+            evidence=evidence_lines(rows),
         )
 
 
@@ -229,7 +226,7 @@ def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) 
         detail=f"it gave no answer to {', '.join(agents[:2])}",
         certainty="likely",
         role=Role.CONSEQUENCE,
-        evidence=_lines(rendezvous_lost),
+        evidence=evidence_lines(rendezvous_lost),
     )
 
 
@@ -263,5 +260,5 @@ def torch_watchdog_failed(watchdog_failure: pl.DataFrame, work: pl.DataFrame) ->
             remedy="" if is_assertion else "read the whole message where it stands, and what the other ranks printed",
             certainty="likely" if is_assertion else "possible",
             ranks=ranks,
-            evidence=_lines(rows),
+            evidence=evidence_lines(rows),
         )
