@@ -73,12 +73,31 @@ def test_a_line_of_the_application_has_no_nearest_shape(line: str) -> None:
         ("gpu-a012:41887:41887 [3] NCCL INFO Using network Socket", "  network = Socket"),
         ("gpu-a012:41887:41887 [3] NCCL INFO Using netwerk Socket", "^ expected here: "),
         ("the model is ready", "it counts as a line of the application"),
+        ("OSError: [Errno 28] No space left on device", "by its words: a file system took no more data\nRun df -h"),
+        ("ERROR: the sky is green", "Judged, with the lines around it, by stated-by-program:"),
         ("via P2P/Disabled", "no release of NCCL prints it\nlook for channels `via SHM` or `via NET`"),
     ],
 )
 def test_what_is_printed_of_a_line(line: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--line", line]) == Exit.OK
     assert printed in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "frame", "fields"),
+    [
+        ("NET/IB : Got completion from peer 10.0.0.2<4> with status=10 opcode=0", "failure", {"status": 10}),
+        ("NET/IB : Got completion from peer X with error 12, ... vendor err 129", "failure", {"status": 12}),
+        ("a:1:2 [0] x.cc:9 NCCL WARN something new", "warning", {"message": "something new"}),
+        ("the disk failed: No space left on device", "unread_error", {}),
+    ],
+)
+def test_a_message_is_known_without_its_prefix(text: str, frame: str, fields: dict[str, object]) -> None:
+    found = explain_line(text, LANGUAGE)
+
+    assert found.shape is not None
+    assert (found.shape.frame, found.is_inside) == (frame, frame == "failure")
+    assert fields.items() <= found.fields.items()
 
 
 def test_a_rule_and_a_line_are_not_explained_together(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,10 +169,12 @@ def test_python_and_polars_match_lines_alike() -> None:
     rows = lines.block("\n".join([*texts, ""]).encode(), 1)
     tables = [(name, table) for name, found in match(rows, LANGUAGE).frames.items() for table in found]
     by_polars = {line: name for name, table in tables for line in table["line"]}
+    found = {number: explain_line(text, LANGUAGE) for number, text in enumerate(texts, 1)}
     by_python = {
-        number: found.shape.frame
-        for number, text in enumerate(texts, 1)
-        if (found := explain_line(text, LANGUAGE)).shape and found.text == text and "message" not in found.fields
+        number: line.shape.frame
+        for number, line in found.items()
+        if line.shape and line.text == texts[number - 1] and not line.is_inside and "message" not in line.fields
+        if line.shape not in LANGUAGE.last_shapes  # which are tried elsewhere, on what is left over
     }
 
     assert len(by_python) > len(texts) // 2

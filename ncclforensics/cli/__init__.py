@@ -13,8 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer.core import TyperGroup
@@ -56,17 +55,6 @@ COMMANDS = [
     "test-rules",
     "demo",
 ]
-
-
-class _Deferred(ModuleType):
-    """A library that is loaded when something of it is first asked for: nothing that `explain` says needs Polars."""
-
-    def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        library = import_module(self.__name__)
-        vars(self).update(vars(library))
-        return getattr(library, name)
 
 
 def _print_version(is_requested: bool) -> None:
@@ -184,13 +172,12 @@ def _spare_addresses() -> None:
 
 
 def _prepare_environment() -> None:
-    """Set up allocators, defer Polars; let a closed stdout or stderr, and too many threads for Polars, do no harm."""
+    """Set up allocators; let a closed stdout or stderr, and a number of threads that Polars refuses, do no harm."""
     is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     if is_limited:
         _spare_addresses()
     # Polars reads this when it is loaded.
     os.environ.setdefault("_RJEM_MALLOC_CONF", JEMALLOC_OF_LIMITED if is_limited else JEMALLOC)
-    sys.modules.setdefault("polars", _Deferred("polars"))
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
     threads = os.environ.get("POLARS_MAX_THREADS", "1")

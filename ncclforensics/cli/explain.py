@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.options import Config, names_of_rules
 from ncclforensics.errors import UsageError
-
-if TYPE_CHECKING:
-    from ncclforensics.parsing.explain_line import LineExplanation
 
 STDIN = "-"
 MOST_LINES = 20  # that are explained, one by one
@@ -49,29 +44,23 @@ def explain(
     from ncclforensics.views import explain_text
 
     rules = all_rules()
+    unknown: UsageError | None = None
     if line is None and (what is None or not explain_text.is_line(what)):
-        typer.echo(explain_text.of_name(what, rules) if what else explain_text.of_rules(rules))
-        return
+        try:
+            typer.echo(explain_text.of_name(what, rules) if what else explain_text.of_rules(rules))
+            return
+        except UsageError as error:
+            unknown = error  # unless it is a line as short as a name
     from ncclforensics.formats import dialect
     from ncclforensics.parsing.explain_line import explain_line
 
     text = sys.stdin.read() if what == STDIN else (line or what or "")
     lines = [found for found in text.splitlines() if found.strip()]
     for number, found in enumerate(explain_line(line, dialect()) for line in lines[:MOST_LINES]):
+        if unknown is not None and (found.shape is None or found.shape.priority < 0):
+            raise unknown
         if len(lines) > 1:
             typer.echo(("\n" if number else "") + explain_text.quoted(lines[number]))
-        is_known = found.shape is not None and found.shape.priority >= 0
-        typer.echo(explain_text.of_line(found, rules) if is_known else _judged(lines[number], found))
+        typer.echo(explain_text.of_line(found, rules))
     if len(lines) > MOST_LINES:
         typer.echo(f"\n{len(lines) - MOST_LINES} further lines are left out; give them to `ncclforensics check`.")
-
-
-def _judged(line: str, found: LineExplanation) -> str:
-    """What a line says of which the shape does not, by what a log of nothing but this line shows."""
-    from ncclforensics import analyze
-    from ncclforensics.views import explain_text
-
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "line.log"
-        log.write_text(f"{line}\n", encoding="utf-8", errors="replace")
-        return explain_text.of_judged_line(found, analyze(log, everything=True))

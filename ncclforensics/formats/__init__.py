@@ -13,15 +13,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
-
-import polars as pl
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from ncclforensics.data.line_formats import LINE_FORMATS
 from ncclforensics.data.nouns import Noun
 from ncclforensics.formats import nccl
 from ncclforensics.grammar.dialect import Dialect, EmbeddedFormat
 from ncclforensics.grammar.grammar_file import load
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class Format(Protocol):

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, TypeGuard
 
 import orjson
-import polars as pl
 
 from ncclforensics.data import nouns
 from ncclforensics.data.collectives import communicates
@@ -63,6 +62,8 @@ def read_trace(stream: io.BufferedIOBase, *, is_whole: bool) -> TraceRecords:
         "profiled_call": list(process.calls(base)),
         "profiled_kernel": process.kernel_rows(),
     }
+    import polars as pl  # where no trace is read, it need not be loaded
+
     frames = {name: pl.DataFrame(own, infer_schema_length=None) for name, own in rows.items() if own}
     return TraceRecords(frames, trace.problems, trace.damaged)
 

@@ -16,8 +16,6 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import polars as pl
-
 from ncclforensics.data import nouns
 from ncclforensics.formats import TraceRecords
 
@@ -112,6 +110,8 @@ def _sums(database: sqlite3.Connection) -> TraceRecords:
     if {"name", "value"} <= _columns(database, SYSTEM):
         host = next((row["value"] for row in database.execute(HOST) if isinstance(row["value"], str)), None)
     kept = ("calls", "gpu", "kernel", "total_us")
+    import polars as pl  # where no trace is read, it need not be loaded
+
     kernels = pl.DataFrame([{name: row[name] for name in kept} for row in rows])
     gpus = sorted({row["gpu"] for row in rows})
     frames = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, cast
-
-import polars as pl
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class ColumnType(NamedTuple):
@@ -18,100 +19,57 @@ class ColumnType(NamedTuple):
 
     dtype_name: str
     unit: str
-    convert: Callable[[pl.Expr], pl.Expr]  # from matched text; categories stay text
+    conversion: str = "text"  # a function of `conversions`
 
     @property
     def dtype(self) -> pl.DataType:
         """The dtype of the columns; to explain a line, none is made."""
         return dtype_of(self.dtype_name)
 
+    def convert(self, column: pl.Expr) -> pl.Expr:
+        """Matched text as values; categories stay text."""
+        from ncclforensics.grammar import conversions
+
+        return conversions.BY_NAME[self.conversion](column)
+
     def cast(self, column: pl.Expr) -> pl.Expr:
         """Matched text as values of the dtype."""
         converted = self.convert(column)
-        return converted.cast(self.dtype) if isinstance(self.dtype, pl.Categorical) else converted
+        return converted.cast(self.dtype) if self.dtype_name == "Categorical" else converted
 
 
 @cache
 def dtype_of(name: str) -> pl.DataType:
     """Return the dtype of this name, without parameters."""
-    return cast(pl.DataType, getattr(pl, name)())
+    import polars as pl  # takes longer than all else that `explain` needs
 
-
-def _text(column: pl.Expr) -> pl.Expr:
-    return column
-
-
-def _pointer(column: pl.Expr) -> pl.Expr:
-    is_left_out = column.str.slice(2, 1).is_in([".", "X", "x", "*"])  # behind the 0x
-    return pl.when(~is_left_out).then(column)
-
-
-def _integer(column: pl.Expr) -> pl.Expr:
-    return column.cast(pl.Int64, strict=False)
-
-
-def _number(column: pl.Expr) -> pl.Expr:
-    return column.cast(pl.Int32, strict=False)
-
-
-def _decimal(column: pl.Expr) -> pl.Expr:
-    return column.cast(pl.Float64, strict=False)
-
-
-def _figure(column: pl.Expr) -> pl.Expr:
-    digits = column.str.replace_all(",", "", literal=True)
-    suffix = digits.str.slice(-1)
-    scale = suffix.replace_strict(["K", "M", "B", "T"], [1e3, 1e6, 1e9, 1e12], default=1.0, return_dtype=pl.Float64)
-    return digits.str.strip_chars_end("KMBT").cast(pl.Float64, strict=False) * scale
-
-
-def _duration(column: pl.Expr) -> pl.Expr:
-    scale = pl.when(column.str.ends_with("us")).then(1e-6).when(column.str.ends_with("ms")).then(1e-3).otherwise(1.0)
-    return column.str.strip_chars_end(" mus").cast(pl.Float64, strict=False) * scale
-
-
-def _hexadecimal(column: pl.Expr) -> pl.Expr:
-    # More than 63 bits cannot be a counter: null, rather than a number that wrapped around.
-    return column.str.to_integer(base=16, strict=False)
-
-
-def _address(column: pl.Expr) -> pl.Expr:
-    return column.str.strip_prefix("0x").str.to_integer(base=16, dtype=pl.UInt64, strict=False)
-
-
-def _pci(column: pl.Expr) -> pl.Expr:
-    # NCCL's number: domain, bus, device and function. Kernels may omit the function, which is 0 for GPUs.
-    parts = column.str.split(".")
-    address = parts.list.first().str.replace_all(":", "", literal=True).str.to_lowercase().str.strip_chars_start("0")
-    function = parts.list.get(1, null_on_oob=True).str.slice(0, 1).str.to_lowercase().fill_null("")
-    number = address + pl.when(function == "").then(pl.lit("0")).otherwise(function)
-    return pl.when(~column.str.contains_any(["x", "X"])).then(number)  # without what was left out, it names no device
+    return cast("pl.DataType", getattr(pl, name)())
 
 
 COLUMN_TYPES: Mapping[str, ColumnType] = {
-    "INT": ColumnType("Int64", "", _integer),
-    "NUMBER": ColumnType("Int32", "below 2^31", _number),
-    "HEX": ColumnType("Int64", "printed in hexadecimal", _hexadecimal),
-    "DECIMAL": ColumnType("Float64", "", _decimal),
-    "FLOAT": ColumnType("Float64", "null where it says N/A", _decimal),
-    "FIGURE": ColumnType("Float64", "as people print numbers: `4,376`, `1.2E+03`, `2.45K`", _figure),
-    "DURATION": ColumnType("Float64", "seconds; printed with a unit: `153.42ms`", _duration),
-    "PTR": ColumnType("Categorical", "pointer, valid within one process; null where it was left out", _pointer),
-    "MEMORY_ADDRESS": ColumnType("UInt64", "memory address", _address),
-    "HEXID": ColumnType("Categorical", "identifier; null where it was left out", _pointer),
-    "PCI": ColumnType("Categorical", "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
-    "NAME": ColumnType("Categorical", "", _text),
-    "HOSTNAME": ColumnType("Categorical", "", _text),
-    "WORD": ColumnType("String", "", _text),
-    "LOCAL_TIME": ColumnType("String", "as printed, format chosen by the user", _text),
-    "GLOG_TIME": ColumnType("String", "month, day and time as glog prints them", _text),
-    "CLOCK": ColumnType("String", "time as a launcher or collector prints it", _text),
-    "DATETIME": ColumnType("String", "date and time of day, of whatever zone the logger has", _text),
-    "TEXT": ColumnType("String", "", _text),
+    "INT": ColumnType("Int64", "", "integer"),
+    "NUMBER": ColumnType("Int32", "below 2^31", "number"),
+    "HEX": ColumnType("Int64", "printed in hexadecimal", "hexadecimal"),
+    "DECIMAL": ColumnType("Float64", "", "decimal"),
+    "FLOAT": ColumnType("Float64", "null where it says N/A", "decimal"),
+    "FIGURE": ColumnType("Float64", "as people print numbers: `4,376`, `1.2E+03`, `2.45K`", "figure"),
+    "DURATION": ColumnType("Float64", "seconds; printed with a unit: `153.42ms`", "duration"),
+    "PTR": ColumnType("Categorical", "pointer, valid within one process; null where it was left out", "pointer"),
+    "MEMORY_ADDRESS": ColumnType("UInt64", "memory address", "address"),
+    "HEXID": ColumnType("Categorical", "identifier; null where it was left out", "pointer"),
+    "PCI": ColumnType("Categorical", "as NCCL prints it: `0000:5d:00` is 5d000", "pci"),
+    "NAME": ColumnType("Categorical", ""),
+    "HOSTNAME": ColumnType("Categorical", ""),
+    "WORD": ColumnType("String", ""),
+    "LOCAL_TIME": ColumnType("String", "as printed, format chosen by the user"),
+    "GLOG_TIME": ColumnType("String", "month, day and time as glog prints them"),
+    "CLOCK": ColumnType("String", "time as a launcher or collector prints it"),
+    "DATETIME": ColumnType("String", "date and time of day, of whatever zone the logger has"),
+    "TEXT": ColumnType("String", ""),
 }
 NUMERIC = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "FIGURE", "PTR", "MEMORY_ADDRESS", "HEXID", "PCI")
 # A terminal with a pattern of its own, or a list of words, is text from a small vocabulary.
-VOCABULARY = ColumnType("Categorical", "", _text)
+VOCABULARY = ColumnType("Categorical", "")
 
 
 def column_type_name(terminal: str, grammar: Path) -> str:

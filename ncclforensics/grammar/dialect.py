@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import NamedTuple
-
-import polars as pl
+from typing import TYPE_CHECKING, NamedTuple
 
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar.column_types import ColumnType
@@ -16,6 +14,9 @@ from ncclforensics.grammar.grammar_file import load, place_of_rule
 from ncclforensics.grammar.meanings import ANSWERED
 from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature
 from ncclforensics.grammar.template import Template
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MIN_ANCHOR = 5  # characters; a shorter literal stands in too many other lines
 MIN_START = 3  # characters; a shorter literal start does not select a pattern
@@ -48,11 +49,15 @@ class Candidate:
     @cached_property
     def fields(self) -> pl.Expr:
         """The pattern applied to the column `_text`: a struct FIELDS of texts, whose MATCHED is null on a mismatch."""
+        import polars as pl
+
         return fields(pl.col("_text"), self.regex)
 
     @cached_property
     def is_match(self) -> pl.Expr:
         """Whether a text belongs to this pattern: from MATCHED, `_kind`, `_has_inner_prefix` and `_cut`."""
+        import polars as pl
+
         is_match = pl.col(MATCHED).is_not_null()
         if self.prefix_bit:
             is_match &= pl.col("_kind") & self.prefix_bit > 0
@@ -69,6 +74,8 @@ class Candidate:
         Categories of events stay text until most of them are dropped (`parsing.alike_rows`), because Polars keeps every
         category that was ever made in memory.
         """
+        import polars as pl
+
         is_of_events = load(self.shape.grammar).may_collapse
         typed = []
         for name in self.columns:
@@ -182,6 +189,8 @@ class Dialect:
 
         NCCL's own lines and lines without any anchor are excluded first: that leaves few.
         """
+        import polars as pl
+
         rows = rows.filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
         near, is_near = self.formats_near(rows["text"])
         rows = rows.filter(is_near)
@@ -197,6 +206,8 @@ class Dialect:
 
         A literal of a signature stands there, or the text is such a line without one.
         """
+        import polars as pl
+
         if texts.is_empty() or not self.embedded_formats:
             return [], pl.repeat(value=False, n=len(texts), eager=True)
         anchors, unanchored = self._signature_hints
@@ -221,6 +232,8 @@ class Dialect:
     @cached_property
     def has_each_prefix(self) -> list[pl.Expr]:
         """Whether a text has each of these prefixes."""
+        import polars as pl
+
         regexes = [pattern.regex for _, pattern in self.untagged_prefixes]
         return [pl.col("text").str.contains(regex).alias(str(number)) for number, regex in enumerate(regexes)]
 
@@ -262,6 +275,8 @@ class Dialect:
 
         `is_free`: any text or a value that more text may go on; `is_general`: a shape for lines of any text.
         """
+        import polars as pl
+
         rows = [
             (
                 f"{c.shape.frame} {c.pattern.form}",

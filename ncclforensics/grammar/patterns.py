@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-import polars as pl
+from ncclforensics.grammar.column_types import ColumnType, dtype_of
 
-from ncclforensics.grammar.column_types import ColumnType
+if TYPE_CHECKING:
+    import polars as pl
 
 FORM = "form"  # the column that names the alternative that matched
 RESERVED = (FORM, "source", "line", "pos", "after")  # columns of every frame, some only while frames are assembled
@@ -59,7 +60,7 @@ class Shape(NamedTuple):
     @property
     def schema(self) -> dict[str, pl.DataType]:
         """Column -> dtype, without `source` and `line`, which every parsed frame carries."""
-        return {FORM: pl.Categorical(), **{name: column_type.dtype for name, column_type in self.columns.items()}}
+        return {FORM: dtype_of("Categorical"), **{name: base.dtype for name, base in self.columns.items()}}
 
 
 class OutputHead(NamedTuple):

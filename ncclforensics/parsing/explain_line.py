@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OF_WARNINGS, TOPICS
 from ncclforensics.data.typography import CONTROLS, ESCAPES
+from ncclforensics.data.variable_catalogue import line_to_look_for
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.column_types import COLUMN_TYPES, ColumnType
 from ncclforensics.grammar.dialect import REST, Candidate, Dialect
 from ncclforensics.grammar.patterns import Pattern, Shape
-from ncclforensics.parsing.shortened_lines import read_message
+from ncclforensics.parsing.shortened_lines import is_of_any_text, read_message
 
+# Of lines of any text: frame -> form -> what their words may be about.
+TOPICS_OF: Mapping[str, Mapping[str, Iterable[str]]] = {
+    "exception": {"error": OF_EXCEPTIONS, "named": OF_EXCEPTIONS, "what": OF_EXCEPTIONS},
+    "unread_error": {"level": TOPICS, "words": TOPICS, "mild": OF_WARNINGS},
+}
 MIN_LITERAL = 12  # literal characters that a line must share with a shape to be compared with it
 DEPTH = 4  # prefixes of launchers in front of one another
 WORD = 12  # most characters of the word behind NCCL's name in a prefix, with its blank
@@ -32,6 +39,9 @@ class LineExplanation(NamedTuple):
     shape: Shape | None
     form: str = ""
     fields: Mapping[str, Any] = {}
+    is_inside: bool = False  # the shape is that of a message inside the text, or of one without its prefix
+    topic: str = ""  # what the words of a line of any text are about: a key of TOPICS
+    instead: str = ""  # what to look for in place of a line that guides quote and that no release prints
     nearest: Shape | None = None
     at: int = 0  # characters of `text` that match the nearest shape
     expected: str = ""  # what that shape expects after them
@@ -52,22 +62,51 @@ def explain_line(line: str, dialect: Dialect) -> LineExplanation:
     found = _match(text, dialect)
     if found is None or found.shape.priority < 0:  # a shape for lines of any text, behind those of all formats
         found = _match(text, dialect.with_all_formats)
-    if found is not None:
-        return LineExplanation(text, labels, *_unshortened(found, dialect))
+    if found is not None and found.shape.priority >= 0:
+        return LineExplanation(text, labels, *found)
+    if instead := line_to_look_for(text):
+        return LineExplanation(text, labels, None, instead=instead)
+    if inside := _inside(text, found, dialect.with_all_formats):
+        return LineExplanation(text, labels, *inside, is_inside=True)
+    if found := found or _match(text, dialect.of_last_shapes):
+        return LineExplanation(text, labels, *found, topic=_topic(text, found))
     literal, at, shape, expected = _nearest(text, dialect.with_all_formats)
     nearest = shape if literal >= MIN_LITERAL else None
     return LineExplanation(text, labels, None, nearest=nearest, at=at, expected=expected)
 
 
-def _unshortened(found: Match, dialect: Dialect) -> Match:
-    """A line of any text as the one that it is a shortened line of, if it is one."""
-    message = found.fields.get("message")
-    read = read_message(message, dialect) if found.shape.priority < 0 and isinstance(message, str) else None
-    if read is None:
-        return found
-    shape, form, values = read
-    own = {name: value for name, value in found.fields.items() if name != "message"}
-    return Match(shape, form, {**own, **_of(shape, values)})
+def _topic(text: str, found: Match) -> str:
+    """What the words of a line of any text are about."""
+    topics = TOPICS_OF.get(found.shape.frame, {}).get(found.form, ())
+    part = grammar_file.load("unread").part_regex
+    return next((name for name in topics if re.search(part(f"_about_{name}"), text)), "")
+
+
+def _inside(text: str, line: Match | None, dialect: Dialect) -> Match | None:
+    """What stands in a text, or a line of any text, is without its prefix, or is a shortened line of."""
+    own = {name: value for name, value in line.fields.items() if name != "message"} if line else {}
+    message = str(line.fields.get("message", text)) if line else text
+    found = _of_message(message, dialect) or next(_messages(text, dialect), None)
+    if found is None and (read := read_message(message, dialect)):
+        shape, form, values = read
+        found = Match(shape, form, _of(shape, values))
+    return found and found._replace(fields={**own, **found.fields})
+
+
+def _of_message(message: str, dialect: Dialect) -> Match | None:
+    """The first pattern that a message matches behind some prefix, but for those of any text."""
+    candidates = (c for c in (*dialect.by_start, *dialect.by_anchor) if not is_of_any_text(c.shape))
+    return _first([message], candidates, {}, dialect) if message else None
+
+
+def _messages(text: str, dialect: Dialect) -> Iterator[Match]:
+    """Yield what the messages inside a text match."""
+    for kind in dialect.messages_inside:
+        if start := re.search(kind.start_regex, text):
+            message = text[start.end() if kind.is_quoted else start.start() :]
+            message = kind.prefix + re.sub(f"(?:{kind.end_regex})$", "", message).strip(" ")
+            if (found := _match(message, dialect)) and found.shape.priority >= 0:
+                yield found
 
 
 def _without_launcher(text: str, dialect: Dialect) -> tuple[dict[str, Any], str]:
@@ -122,14 +161,23 @@ def _match(text: str, dialect: Dialect) -> Match | None:
     """The shape that a line matches, the form of it, and the fields of its prefix and of what follows."""
     prefix, body = _halves(text, dialect.prefix_marker)
     kind, of_prefixes = _prefixes(prefix, dialect)
-    texts = (body, body.rstrip(" ")) if kind else (text,)  # screens fill lines with blanks
-    candidates = (*dialect.by_start, *dialect.by_anchor) if kind else dialect.without_prefix
-    for tried in dict.fromkeys(texts):
+    if not kind:
+        return _first([text], dialect.without_prefix, {}, dialect)
+    candidates = [c for c in (*dialect.by_start, *dialect.by_anchor) if c.prefix_bit & kind]
+    return _first([body, body.rstrip(" ")], candidates, of_prefixes, dialect)  # screens fill lines with blanks
+
+
+def _first(
+    texts: Iterable[str],
+    candidates: Iterable[Candidate],
+    of_prefixes: Mapping[str, Mapping[str, str | None]],
+    dialect: Dialect,
+) -> Match | None:
+    """The first candidate that one of these texts matches, with the fields of its prefix."""
+    for text in dict.fromkeys(texts):
         for candidate in candidates:
-            if (kind and not candidate.prefix_bit & kind) or candidate.shape.frame == dialect.catch_all:
-                continue
-            if (fields := _fields(tried, candidate, dialect)) is not None:
-                shape = candidate.shape
+            shape = candidate.shape
+            if shape.frame != dialect.catch_all and (fields := _fields(text, candidate, dialect)) is not None:
                 fields = {**of_prefixes.get(candidate.prefix, {}), **fields}
                 return Match(shape, candidate.pattern.form, _of(shape, fields))
     return None
@@ -193,7 +241,7 @@ def _nearest(text: str, dialect: Dialect) -> PartialMatch:
     bounds = [_upper_bound(text, pieces) for _, pieces in alternatives]
     best: PartialMatch = (-1, 0, shapes[0], "")
     for bound, (shape, pieces) in sorted(zip(bounds, alternatives, strict=True), key=itemgetter(0), reverse=True):
-        if bound < best[0]:
+        if bound < max(best[0], MIN_LITERAL):
             break
         best = max(best, _match_start(text, shape, pieces), key=itemgetter(0, 1))
     return best

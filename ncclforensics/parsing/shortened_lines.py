@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import takewhile
-from typing import NamedTuple
-
-import polars as pl
+from typing import TYPE_CHECKING, NamedTuple
 
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Shape
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MIN_LITERAL = 12  # characters of a shape's own words, which precede the first stretch that was left out
 MIN_RESUMED = 3  # characters of the words with which a line goes on behind that
@@ -64,7 +65,9 @@ def read_shortened(frames: Mapping[str, list[pl.DataFrame]], dialect: Dialect) -
 
     They stay in their own: what was left out may be what a rule needs, and then the sentence itself is reported.
     """
-    unshaped = [shape.frame for shape in dialect.shapes if _is_of_any_text(shape)]
+    import polars as pl
+
+    unshaped = [shape.frame for shape in dialect.shapes if is_of_any_text(shape)]
     tables = [table for frame in unshaped for table in frames.get(frame, [])]
     result = dict(frames)
     if not tables:
@@ -80,8 +83,8 @@ def read_shortened(frames: Mapping[str, list[pl.DataFrame]], dialect: Dialect) -
     return result
 
 
-def _is_of_any_text(shape: Shape) -> bool:
-    """Whether every warning that no other shape matches is a line of a shape."""
+def is_of_any_text(shape: Shape) -> bool:
+    """Whether every warning that no other shape matches is a line of this shape."""
     if shape.priority >= 0 or "message" not in shape.columns:
         return False
     return any(rule in pattern.suffixes for pattern in shape.patterns for rule in WARNINGS)
@@ -89,6 +92,8 @@ def _is_of_any_text(shape: Shape) -> bool:
 
 def _with_values(rows: pl.DataFrame, alternative: _Alternative, values: Mapping[str, str]) -> pl.DataFrame:
     """The rows of a warning as rows of a shape."""
+    import polars as pl
+
     texts = pl.DataFrame({name: [text] for name, text in values.items()}, schema=dict.fromkeys(values, pl.String))
     typed = texts.select(alternative.shape.columns[name].cast(pl.col(name)).alias(name) for name in values)
     form = pl.Series(FORM, [alternative.form], dtype=pl.Categorical())

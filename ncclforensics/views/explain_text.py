@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import groupby
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
+from ncclforensics.data.failure_topics import TOPICS
 from ncclforensics.data.line_rules import rules_of_line
 from ncclforensics.data.names import printable, sentence
 from ncclforensics.data.variable_catalogue import line_to_look_for
@@ -16,19 +16,13 @@ from ncclforensics.grammar.folders import path_of, shown
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.grammar.meanings import Kind
 from ncclforensics.parsing.explain_line import LineExplanation
-from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import Rule
 from ncclforensics.views.explain_code import Code, code_of_cuda_text, codes_in
 from ncclforensics.views.explain_slow import OF_SLOW
 from ncclforensics.views.explain_variable import of_variable, unknown_variable
 
-if TYPE_CHECKING:
-    from ncclforensics.report.build import Report
-
 WIDTH = 100  # columns of a list of rules
 MOST_SUGGESTIONS = 6
-MOST_ANSWERS = 2  # on one line
-NOTHING_SHOWN = Category.INCOMPLETE_EVIDENCE
 _OF_KIND = {Kind.FACT: "fact: a healthy run prints it, too", Kind.NOISE: "noise: nothing follows from it"}
 # Columns with numbers of errors -> the word by which `codes_in` knows their table; of a category: further ones.
 CODE_COLUMNS = {"xid": "Xid", "sxid": "SXid"}
@@ -130,37 +124,24 @@ def of_line(line: LineExplanation, rules: Iterable[Rule]) -> str:
     names = by_code or rules_of_line(shape.frame, line.form)
     judging = sorted((rule for rule in rules if rule.name in names), key=lambda rule: names.index(rule.name))
     specific = [rule for rule in judging if not rule.fallback] or judging
-    rows = [*_fields(line), f"{meaning.kind}: {meaning.text}" if meaning.text else _OF_KIND[meaning.kind]]
+    topic = TOPICS.get(line.topic)
+    is_any_text = shape.priority < 0 and not meaning.text
+    rows = (
+        [*_fields(line), "read as a message without its prefix, or inside a text"] if line.is_inside else _fields(line)
+    )
+    if meaning.text or not (topic or (is_any_text and specific)):
+        rows += [f"{meaning.kind}: {meaning.text}" if meaning.text else _OF_KIND[meaning.kind]]
     rows += [sentence(meaning.remedy)] if meaning.remedy else []
+    rows += [f"by its words: {topic.text}", sentence(topic.remedy)] if topic else []
     for code in codes:
         rows += ["", code.title, *code.sentences]
     if specific:
         rows += ["", f"Judged, with the lines around it, by {' or '.join(rule.name for rule in specific)}:"]
-    if by_code or (len(specific) == 1 and meaning.kind in (Kind.FAILURE, Kind.CONDITION)):
+    if by_code or (len(specific) == 1 and (is_any_text or meaning.kind in (Kind.FAILURE, Kind.CONDITION))):
         rows += ["", *of_rule(specific[0]).splitlines()]
     else:
         rows += [row for rule in specific for row in _summary(rule)]
     return "\n".join(map(printable, rows)).strip("\n")
-
-
-def of_judged_line(line: LineExplanation, report: Report) -> str:
-    """Return what a line that no shape of its own matches says, and what a report on a log of it alone finds."""
-    rules = {rule.name: rule for rule in report.rules}
-    findings = [finding for finding in report.findings if finding.explains and finding.category is not NOTHING_SHOWN]
-    if not findings:
-        return of_line(line, report.rules)
-    rows = _fields(line)
-    for finding in findings[:MOST_ANSWERS]:
-        rule = rules[finding.rule]
-        own_remedy = [] if finding.remedy == rule.section("Do") else [sentence(finding.remedy)]
-        rows += [
-            "",
-            f"{finding.title}  ({finding.certainty})",
-            *(sentence(finding.detail), *own_remedy),
-            "",
-            *of_rule(rule).splitlines(),
-        ]
-    return "\n".join(printable(row) for row in rows).strip("\n")
 
 
 def _fields(line: LineExplanation) -> list[str]:
@@ -176,8 +157,8 @@ def _fields(line: LineExplanation) -> list[str]:
 def _unknown_line(line: LineExplanation) -> list[str]:
     """Return where a line stops matching the nearest pattern, or what to look for in its place."""
     rows = _fields(line)
-    if instead := line_to_look_for(line.text):
-        return [*rows, "guides quote such a line, but no release of NCCL prints it", f"look for {instead}"]
+    if line.instead:
+        return [*rows, "guides quote such a line, but no release of NCCL prints it", f"look for {line.instead}"]
     if line.nearest is None:
         return [*rows, "unknown line: no pattern matches its beginning; it counts as a line of the application"]
     return [
