@@ -73,13 +73,14 @@ def test_a_line_of_the_application_has_no_nearest_shape(line: str) -> None:
         ("gpu-a012:41887:41887 [3] NCCL INFO Using network Socket", "  network = Socket"),
         ("gpu-a012:41887:41887 [3] NCCL INFO Using netwerk Socket", "^ expected here: "),
         ("the model is ready", "it counts as a line of the application"),
+        ("Using network Socket", "  network = Socket"),  # as short as a name
         ("OSError: [Errno 28] No space left on device", "by its words: a file system took no more data\nRun df -h"),
         ("ERROR: the sky is green", "Judged, with the lines around it, by stated-by-program:"),
         ("via P2P/Disabled", "no release of NCCL prints it\nlook for channels `via SHM` or `via NET`"),
     ],
 )
 def test_what_is_printed_of_a_line(line: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--line", line]) == Exit.OK
+    assert main(["explain", line]) == Exit.OK
     assert printed in capsys.readouterr().out
 
 

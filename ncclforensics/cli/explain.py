@@ -50,6 +50,8 @@ def explain(
             typer.echo(explain_text.of_name(what, rules) if what else explain_text.of_rules(rules))
             return
         except UsageError as error:
+            if what is None or " " not in what.strip():
+                raise
             unknown = error  # unless it is a line as short as a name
     from ncclforensics.formats import dialect
     from ncclforensics.parsing.explain_line import explain_line
