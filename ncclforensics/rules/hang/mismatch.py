@@ -30,6 +30,8 @@ def coll_order_mismatch(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iter
         has_culprits = bool(answer.culprits or answer.missing)
         others = " from the others" if answer.victims else ""
         title = f"{{ranks}} differs{others} at {{call}}" if has_culprits else "ranks do not make the same call"
+        if has_culprits and not answer.operation.name:
+            title = f"{{ranks}} {answer.claim.replace('{', '{{').replace('}', '}}')}"
         finding = verdict_finding(answer, rank, title)
         verb = "differ" if len(finding.ranks) > 1 else "differs"
         finding.title = finding.title.replace("differs", verb, 1)
