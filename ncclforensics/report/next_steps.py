@@ -98,8 +98,8 @@ def _of_part(run: Frames, host: str, kind: str) -> list[Command]:
 def _commands(run: Frames, answer: Answer, failed_hosts: Collection[str]) -> list[Command]:
     if answer.verdict == "rank-missing":
         return _of_missing_ranks(answer)
-    # Comparisons raise an exception, which ends the process.
-    if _has_fault_in_init(answer) or answer.how is How.COMPARED:
+    # Comparisons raise an exception, which ends the process; of one that came to its end the host has nothing to say.
+    if _has_fault_in_init(answer) or answer.how in (How.COMPARED, How.LEFT):
         return []
     if answer.verdict == "stuck-together":
         return _of_hosts(run, answer, failed_hosts)
@@ -131,6 +131,8 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
         steps.append(f"run the same for the other {count_of(number, 'rank')}")
     if answer.verdict == "rank-missing":
         steps.append("read the output of the launcher, which may say why these ranks did not start")
+    elif answer.how is How.LEFT:
+        pass
     elif answer.verdict == "rank-died" and run["process_exit"].filter("is_first").is_empty():
         steps.append("collect the exit code of the process that ended, and its stderr")
     elif answer.verdict == "rank-died" and ABORT in run["process_exit"].filter("is_first")["signal"]:

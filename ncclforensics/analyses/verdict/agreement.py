@@ -101,7 +101,8 @@ def _decided(job: Job, explanation: Explanation, testimonies: list[Testimony]) -
         return explanation
     found = min(answers, key=lambda answer: (not job.numbers_blamed(answer), SUREST.index(answer.certainty)))
     if explanation.evidence_lines:
-        found.remark(f"by the other lines {explanation.reason}")
+        shown = explanation.claim if job.numbers_blamed(found) else explanation.reason
+        found.remark(f"by the other lines {shown}")
     found.evidence_lines += [line for line in explanation.evidence_lines if line not in found.evidence_lines]
     found.key = found.key or explanation.key
     if not job.numbers_blamed(found):

@@ -232,11 +232,13 @@ def find_failed_calls(job: Job) -> Explanation | None:
             f" {_ends_text(first)}"
         )
         diagnosis = job.explanation_by(Kind.RANK_DIED, reason, silent, Doubt.OTHER_TEXT)
+        diagnosis.how = How.LEFT
         diagnosis.collect = [
             f"read the end of the output of {ranks_text(silent)}: a program ends so that has no more data or work"
         ]
     else:
         diagnosis = job.explanation_by(Kind.UNDECIDABLE, _unexplained(first, silent), [], Doubt.OPEN)
+        diagnosis.remark("no line shows which rank failed or stopped first")
         diagnosis.suspects = silent if len(silent) == 1 else []
         if silent and not is_timeout:  # a rank that ended without an error closes its connections, too
             diagnosis.collect = [f"collect the exit code and the end of the output of {ranks_text(silent)}"]
@@ -356,7 +358,7 @@ def _unexplained(first: dict[int, Row], silent: list[int]) -> str:
     text = _ends_text(first) or "ranks lost a connection or timed out"
     if len(silent) == 1:
         text += f", and {ranks_text(silent)} printed no error"
-    return f"{text}; no line shows which rank failed or stopped first"
+    return text
 
 
 def describe_end(job: Job) -> Explanation:
