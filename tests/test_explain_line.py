@@ -151,7 +151,14 @@ def test_a_line_is_followed_by_what_it_means_alone(capsys: pytest.CaptureFixture
             ["CUDA error 2 (cudaErrorMemoryAllocation)", "by cuda-oom-in-nccl:"],
             ["cuda-call-failed"],
         ),
-        (CALL, ["opcount = 26", "fact: a healthy run prints it, too"], ["Judged"]),
+        (CALL, ["opcount = 26", "fact: by itself it shows no failure", "among: Calls that a rank"], ["Judged"]),
+        (
+            "a:1:2 [0] NCCL INFO group.cc:581 -> 3",
+            ["consequence: ", "NCCL's result 3 (ncclInternalError)", "by error-returned-to-application:"],
+            ["boot-init-refused"],
+        ),
+        ("        GPU memory   : 2566 MiB", ["it counts as a line of the application"], ["pyspy"]),
+        ("a - INFO :: Added key: x", ["it counts as a line of the application"], ["noise"]),
     ],
 )
 def test_the_codes_of_a_line_decide_which_rule_judges_it(

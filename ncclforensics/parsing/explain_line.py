@@ -18,6 +18,7 @@ from ncclforensics.data.variable_catalogue import line_to_look_for
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.column_types import COLUMN_TYPES, ColumnType
 from ncclforensics.grammar.dialect import REST, Candidate, Dialect
+from ncclforensics.grammar.meanings import Kind, Meaning
 from ncclforensics.grammar.patterns import Pattern, Shape
 from ncclforensics.parsing.shortened_lines import is_of_any_text, read_message
 
@@ -26,6 +27,7 @@ TOPICS_OF: Mapping[str, Mapping[str, Iterable[str]]] = {
     "exception": {"error": OF_EXCEPTIONS, "named": OF_EXCEPTIONS, "what": OF_EXCEPTIONS},
     "unread_error": {"level": TOPICS, "words": TOPICS, "mild": OF_WARNINGS},
 }
+MIN_WORDS = 4  # literal characters that show the format of a line of any text
 MIN_LITERAL = 12  # literal characters that a line must share with a shape to be compared with it
 DEPTH = 4  # prefixes of launchers in front of one another
 WORD = 12  # most characters of the word behind NCCL's name in a prefix, with its blank
@@ -68,11 +70,17 @@ def explain_line(line: str, dialect: Dialect) -> LineExplanation:
         return LineExplanation(text, labels, None, instead=instead)
     if inside := _inside(text, found, dialect.with_all_formats):
         return LineExplanation(text, labels, *inside, is_inside=True)
-    if found := found or _match(text, dialect.of_last_shapes):
-        return LineExplanation(text, labels, *found, topic=_topic(text, found))
+    found = found or _match(text, dialect.of_last_shapes)
+    topic = _topic(text, found) if found else ""
+    if found and (topic or _meaning(found).kind is not Kind.NOISE):
+        return LineExplanation(text, labels, *found, topic=topic)
     literal, at, shape, expected = _nearest(text, dialect.with_all_formats)
     nearest = shape if literal >= MIN_LITERAL else None
     return LineExplanation(text, labels, None, nearest=nearest, at=at, expected=expected)
+
+
+def _meaning(found: Match) -> Meaning:
+    return grammar_file.load(found.shape.grammar).meanings[found.shape.frame][found.form]
 
 
 def _topic(text: str, found: Match) -> str:
@@ -162,9 +170,17 @@ def _match(text: str, dialect: Dialect) -> Match | None:
     prefix, body = _halves(text, dialect.prefix_marker)
     kind, of_prefixes = _prefixes(prefix, dialect)
     if not kind:
-        return _first([text], dialect.without_prefix, {}, dialect)
+        own = {shape.frame for shape in (dialect.base or dialect).shapes}
+        certain = (c for c in dialect.without_prefix if c.shape.frame in own or not _needs_lines_around(c))
+        return _first([text], certain, {}, dialect)
     candidates = [c for c in (*dialect.by_start, *dialect.by_anchor) if c.prefix_bit & kind]
     return _first([body, body.rstrip(" ")], candidates, of_prefixes, dialect)  # screens fill lines with blanks
+
+
+def _needs_lines_around(candidate: Candidate) -> bool:
+    """Whether one of any text has no words that show its format by themselves."""
+    words = max(len(candidate.anchor.strip()), min(map(len, candidate.words), default=0))
+    return candidate.shape.priority < 0 and words < MIN_WORDS
 
 
 def _first(

@@ -14,7 +14,7 @@ from ncclforensics.data.variable_catalogue import line_to_look_for
 from ncclforensics.errors import UsageError
 from ncclforensics.grammar.folders import path_of, shown
 from ncclforensics.grammar.grammar_file import load
-from ncclforensics.grammar.meanings import Kind
+from ncclforensics.grammar.meanings import ANSWERED, Kind
 from ncclforensics.parsing.explain_line import LineExplanation
 from ncclforensics.rules.registry import Rule
 from ncclforensics.views.explain_code import Code, code_of_cuda_text, codes_in
@@ -23,11 +23,16 @@ from ncclforensics.views.explain_variable import of_variable, unknown_variable
 
 WIDTH = 100  # columns of a list of rules
 MOST_SUGGESTIONS = 6
-_OF_KIND = {Kind.FACT: "fact: a healthy run prints it, too", Kind.NOISE: "noise: nothing follows from it"}
+_OF_KIND = {Kind.FACT: "fact: by itself it shows no failure", Kind.NOISE: "noise: nothing follows from it"}
 # Columns with numbers of errors -> the word by which `codes_in` knows their table; of a category: further ones.
 CODE_COLUMNS = {"xid": "Xid", "sxid": "SXid"}
-CODE_COLUMNS_OF = {"ib-error": {"status": "status", "vendor_error": "vendor"}, "cuda-error": {"code": "CUDA"}}
+CODE_COLUMNS_OF = {
+    "init-failure": {"result": "NCCL"},
+    "ib-error": {"status": "status", "vendor_error": "vendor"},
+    "cuda-error": {"code": "CUDA"},
+}
 WORDS_OF_NAMES = 3  # at most, in a name that somebody may type with blanks
+UNREAD = "unread"  # the grammar of lines that no other one reads
 NO_HANG = "no-hang"
 OF_NO_HANG = f"""{NO_HANG}  (a verdict that is no finding)
 
@@ -125,19 +130,22 @@ def of_line(line: LineExplanation, rules: Iterable[Rule]) -> str:
     judging = sorted((rule for rule in rules if rule.name in names), key=lambda rule: names.index(rule.name))
     specific = [rule for rule in judging if not rule.fallback] or judging
     topic = TOPICS.get(line.topic)
-    is_any_text = shape.priority < 0 and not meaning.text
-    rows = (
-        [*_fields(line), "read as a message without its prefix, or inside a text"] if line.is_inside else _fields(line)
-    )
-    if meaning.text or not (topic or (is_any_text and specific)):
-        rows += [f"{meaning.kind}: {meaning.text}" if meaning.text else _OF_KIND[meaning.kind]]
+    is_unread = shape.grammar == UNREAD
+    rows = _fields(line)
+    rows += ["read as a message without its prefix, or inside a text"] if line.is_inside else []
+    if meaning.text:
+        rows += [f"{meaning.kind}: {meaning.text}"]
+    elif not is_unread:
+        rows += [_OF_KIND[meaning.kind], f"among: {load(shape.grammar).subject}"]
     rows += [sentence(meaning.remedy)] if meaning.remedy else []
     rows += [f"by its words: {topic.text}", sentence(topic.remedy)] if topic else []
     for code in codes:
         rows += ["", code.title, *code.sentences]
     if specific:
-        rows += ["", f"Judged, with the lines around it, by {' or '.join(rule.name for rule in specific)}:"]
-    if by_code or (len(specific) == 1 and (is_any_text or meaning.kind in (Kind.FAILURE, Kind.CONDITION))):
+        is_judged = is_unread or meaning.kind in ANSWERED
+        judged = "Judged, with the lines around it," if is_judged else "Such lines are looked at"
+        rows += ["", f"{judged} by {' or '.join(rule.name for rule in specific)}:"]
+    if by_code or (len(specific) == 1 and (is_unread or meaning.kind in (Kind.FAILURE, Kind.CONDITION))):
         rows += ["", *of_rule(specific[0]).splitlines()]
     else:
         rows += [row for rule in specific for row in _summary(rule)]
