@@ -33,9 +33,13 @@ def sample(items: Iterable[Item], share: int) -> list[Item]:
     return [item for item in items if IS_FULL or _hash(item) % share == 0]
 
 
-def share_of(cases: int) -> int:
-    """One in how many cases of a test `make test` tries: similar cases rarely fail alone."""
-    return next((share for fewest, share in ((40, 15), (12, 6), (6, 4)) if cases >= fewest), 1)
+def share_of(cases: int, *, writes_logs: bool) -> int:
+    """One in how many cases of a test `make test` tries: similar cases rarely fail alone.
+
+    `writes_logs`: each case writes logs of its own, and judges them, which takes as long as a hundred cases of values.
+    """
+    shares = ((40, 15), (12, 12), (2, 6)) if writes_logs else ((40, 15), (12, 6), (6, 4))
+    return next((share for fewest, share in shares if cases >= fewest), 1)
 
 
 def drawn(items: list[Item], share: int) -> list[Item]:

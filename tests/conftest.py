@@ -61,8 +61,8 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group tests that share a cached result on one worker, and mark those that `make quick` leaves out.
 
-    `make test` leaves out tests with the mark `nightly`, and tries one in so many cases of the others: as their mark
-    `one_in(n)` says, or by how many they are. What is generated is rewritten for all cases.
+    `make test` leaves out tests with the mark `nightly`, and tries one in so many cases of the others: by how many they
+    are, and fewer where their mark `one_in(n)` says so. What is generated is rewritten for all cases.
     """
     is_whole = budget.IS_FULL or config.getoption("--update")
     left_out = set() if is_whole else {*map(id, items)} - {*map(id, _drawn(items))}
@@ -100,7 +100,9 @@ def _drawn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for of_test in cases.values():
         mark = of_test[0].get_closest_marker("one_in")
-        yield from budget.drawn(of_test, mark.args[0] if mark else budget.share_of(len(of_test)))
+        writes_logs = "tmp_path" in getattr(of_test[0], "fixturenames", ())
+        usual = budget.share_of(len(of_test), writes_logs=writes_logs)
+        yield from budget.drawn(of_test, max(usual, mark.args[0]) if mark else usual)
 
 
 @pytest.fixture(autouse=True)

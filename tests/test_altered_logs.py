@@ -80,7 +80,6 @@ def test_a_shorter_log_of_another_rank_leaves_open_which_rank_stands(tmp_path: P
     assert 4 not in hang["culprits"] or hang["certainty"] == "possible"
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [HANG, HEALTHY])
 def test_windows_and_a_full_read_give_the_same_verdict(name: str, tmp_path: Path) -> None:
     """The logs are made longer than both windows, with lines of the application between the calls."""

@@ -48,7 +48,6 @@ def said(paths: list[str], *, everything: bool = True) -> dict[str, Any]:
     return json_report.as_object(analyze(paths, everything=everything, full=True))
 
 
-@pytest.mark.one_in(6)
 @every_sample
 def test_a_saved_run_gives_the_report_of_its_files(
     incident: Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -64,7 +63,6 @@ def test_a_saved_run_gives_the_report_of_its_files(
     assert said([str(file)]) == answer.json
 
 
-@pytest.mark.one_in(6)
 @every_sample
 def test_a_redacted_saved_run_gives_the_same_verdict(
     incident: Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

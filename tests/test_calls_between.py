@@ -103,7 +103,6 @@ def test_every_line_that_creates_or_ends_a_communicator_names_it_as_a_call_does(
     assert all(CALL.around[POINTER][0] in example for example in shape.examples)
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("handling", [(), (Handling.KUBECTL,), (Handling.JSON_LINES,)])
 def test_only_the_logs_of_the_named_rank_and_two_others_are_read_whole(
     handling: tuple[Handling, ...], tmp_path: Path
@@ -358,7 +357,6 @@ def test_keeping_the_ends_of_processes_gives_the_verdict_of_all_calls(plan: Plan
     assert reported(as_object(ends)) == reported(as_object(whole))
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.OTHER_COUNT, FaultKind.RECV_NEVER_POSTED])
 def test_saved_runs_of_long_logs_give_the_verdict_of_the_logs(
     kind: FaultKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

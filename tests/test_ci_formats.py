@@ -34,7 +34,6 @@ KILLED = str(INCIDENTS / "a-rank-is-killed" / "*.log")
 some_incidents = pytest.mark.parametrize("incident", ALL[::12], ids=lambda incident: incident.name)
 
 
-@pytest.mark.one_in(6)
 @some_incidents
 def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> None:
     report = checked(incident).report
@@ -114,7 +113,6 @@ def test_fail_on_decides_which_testcases_fail() -> None:
     assert ET.fromstring(ci_formats.junit(report, ("error",))).get("failures") != "0"
 
 
-@pytest.mark.one_in(6)
 @some_incidents
 def test_sarif_is_valid_and_holds_every_finding_with_its_lines(incident: Incident) -> None:
     report = checked(incident).report

@@ -61,7 +61,6 @@ def copied(incident: Incident, copy: str, folder: Path) -> dict[str, Any]:
     return json_report.as_object(analyze([str(folder)]))
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("incident", "copy"),
     each_in_turn(INCIDENTS, COPIES),

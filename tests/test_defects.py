@@ -245,7 +245,6 @@ def test_a_gzip_that_breaks_the_reader_is_a_problem_of_the_input(tmp_path: Path)
     assert analyze([str(tmp_path)]).defects == []
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("variable", "value"),
     [("COLUMNS", "abc"), ("COLUMNS", "0"), ("POLARS_MAX_THREADS", "0"), ("POLARS_MAX_THREADS", "99999999")],

@@ -94,7 +94,6 @@ def test_swapping_the_runs_gives_the_same_differences(pair: Path) -> None:
     assert forth == back
 
 
-@pytest.mark.one_in(3)
 @every_pair
 def test_redacted_runs_differ_in_the_same_and_name_no_host(pair: Path) -> None:
     plain = answer(pair)

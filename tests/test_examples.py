@@ -102,7 +102,6 @@ def workplace(tmp_path: Path, distributions: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("logged", "benchmark", "verdict"), [("a-healthy-benchmark", 0, ""), (HANG, 124, "lagging-ranks")]
 )

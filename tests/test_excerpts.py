@@ -43,7 +43,6 @@ CONTAINERS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_warning_that_no_rule_knows_is_reported_with_its_chain(container: str, tmp_path: Path) -> None:
     log = tmp_path / "job.log"

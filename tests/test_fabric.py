@@ -104,7 +104,6 @@ def said(report: Report) -> dict[str, str]:
     return {finding.rule: str(finding.severity) for finding in report.findings if finding.rule.startswith("ctr-")}
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("text", [PLAIN, OLD, REPORTED, DIAGNOSED, TABLE, WARNED])
 def test_a_counter_is_the_same_from_every_tool(parse: Parse, text: str) -> None:
     reported = counted(parse(a=text), port=1)

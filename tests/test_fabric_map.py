@@ -43,7 +43,6 @@ def judged(folder: Path) -> PrintedReport:
     return analyze(folder, full=True, everything=True, select=categories)
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("fault", list(FabricFault))
 def test_a_simulated_fault_of_a_fabric_is_named_and_nothing_else(fault: FabricFault, tmp_path: Path) -> None:
     fabric = simulated_fabric(24, 4, fault, seed=7)
@@ -119,7 +118,6 @@ def write_tables(fabric: SimulatedFabric, path: Path) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "fault", [FabricFault.NONE, FabricFault.SPINE_SHORT, FabricFault.CROSSED_RAILS, FabricFault.SLOW_LINK]
 )

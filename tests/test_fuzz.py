@@ -31,7 +31,6 @@ FEW = (
 )
 
 
-@pytest.mark.one_in(10)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_broke_once_breaks_no_more(case: Path) -> None:
     ways = (case / "ways.txt").read_text(encoding="utf-8").split() if (case / "ways.txt").exists() else []
@@ -39,7 +38,6 @@ def test_what_broke_once_breaks_no_more(case: Path) -> None:
     check_all(case / "inputs", ways)
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", FEW)
 def test_hostile_inputs_of_every_kind_are_survived(target: str, tmp_path: Path) -> None:
@@ -49,7 +47,6 @@ def test_hostile_inputs_of_every_kind_are_survived(target: str, tmp_path: Path) 
     check_all(tmp_path / "in", ["hang"])
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("grammar", "place"),
     [("channel", 0), ("job", None), ("journal", None), ("launcher", 1), ("operation", 0)],

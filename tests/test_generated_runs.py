@@ -120,7 +120,6 @@ UNEQUAL_WINDOWS = {
 }
 
 
-@pytest.mark.one_in(8)
 @pytest.mark.parametrize("version", ["2.21.5", "2.27.7"])  # of the second, opCount is no number of calls
 @pytest.mark.parametrize("case", UNEQUAL_WINDOWS)
 def test_windows_that_hold_unequal_numbers_of_calls_give_the_verdict_of_a_full_read(
@@ -209,7 +208,6 @@ def test_the_order_of_the_files_does_not_matter(plan: Plan, seed: int) -> None:
     assert straight["findings"] == mixed["findings"]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("version", ["2.21.5", "2.27.7", "2.30.7"])
 def test_one_merged_file_gives_the_verdict_of_one_file_per_rank(version: str, tmp_path: Path) -> None:
     fault = Fault(FaultKind.LAGGING, (11,), "tp")

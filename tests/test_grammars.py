@@ -83,7 +83,6 @@ def test_every_example_matches_a_pattern_of_its_rule() -> None:
     assert [(frame, example) for frame, example, fields in examples_by_pattern() if fields is None] == []
 
 
-@pytest.mark.one_in(10)
 @pytest.mark.slow
 @every_shape
 def test_both_engines_find_the_same_fields_in_the_examples(shape: Shape) -> None:
@@ -144,7 +143,6 @@ def test_every_pattern_compiles_and_fills_its_columns() -> None:
             assert set(fields.struct.fields) == set(pattern.columns) <= set(shape.columns), shape.frame
 
 
-@pytest.mark.one_in(10)
 @pytest.mark.slow
 @every_shape
 def test_both_engines_find_the_same_fields_in_generated_lines(shape: Shape) -> None:
@@ -159,7 +157,6 @@ def test_both_engines_find_the_same_fields_in_generated_lines(shape: Shape) -> N
     agree()
 
 
-@pytest.mark.one_in(10)
 @pytest.mark.slow
 @every_shape
 def test_both_engines_refuse_and_accept_the_same_distorted_lines(shape: Shape) -> None:

@@ -54,7 +54,6 @@ def pairs(handlings: Iterable[str]) -> list[object]:
     ]
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("incident", "handling"), pairs(STORED))
 def test_the_verdict_is_that_of_the_logs_as_they_were(incident: Incident, handling: str, tmp_path: Path) -> None:
     expected = answer(incident).json
@@ -74,7 +73,6 @@ def test_the_verdict_is_that_of_the_logs_as_they_were(incident: Incident, handli
 WINDOWED = ("docker", "several lines in a record", "CRI around JSON lines", "rotated", "exported")
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("incident", "handling"), pairs(WINDOWED))
 def test_windows_show_what_the_whole_of_handled_logs_shows(incident: Incident, handling: str, tmp_path: Path) -> None:
     expected = answer(incident).json["hang"]

@@ -183,7 +183,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"tmp": folder, "hung": HUNG, "healthy": HEALTHY}
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("line", "code", "reported"), FAILURES, ids=[line for line, _, _ in FAILURES])
 def test_each_way_to_fail_has_its_exit_code(
     line: str, code: int, reported: str, places: dict[str, Path], capsys: pytest.CaptureFixture[str]

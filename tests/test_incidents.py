@@ -95,7 +95,6 @@ def test_every_line_is_counted(incident: Incident) -> None:
         assert given["lines"] == there == sum(given[kind] for kind in kinds)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.slow
 @some_hangs
 def test_the_order_of_the_paths_does_not_change_the_report(incident: Incident) -> None:
@@ -108,7 +107,6 @@ def _without_order(report: Json) -> Json:
     return {**report, "inputs": sorted(report["inputs"], key=lambda given: given["path"])}
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.slow
 @other_hangs
 def test_small_windows_give_the_verdict_of_a_full_read(incident: Incident) -> None:

@@ -167,7 +167,6 @@ def test_a_log_that_ends_inside_a_line_makes_its_rank_no_culprit(tmp_path: Path)
     assert set(hang["culprits"]) <= {11}
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_complete_files_in_utf_16_are_not_taken_for_cut(line_end: str, tmp_path: Path) -> None:
     logs = {

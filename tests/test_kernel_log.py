@@ -28,7 +28,6 @@ def found(tmp_path: Path, kernel_line: str) -> set[tuple[str, str, tuple[int, ..
     return {(f.rule, f.certainty, tuple(f.ranks)) for f in report.findings if f.rule in rules}
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("kernel_line", "expected"),
     [

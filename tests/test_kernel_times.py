@@ -46,7 +46,6 @@ def judged(folder: Path) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("fault", "of", "at", "expected"),
     [
@@ -70,7 +69,6 @@ def test_a_kill_is_certain_at_the_time_of_the_run_alone(
     assert (found["verdict"], found["certainty"], found["culprits"]) == expected
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("line", "rule", "at", "certainty"),
     [
@@ -94,7 +92,6 @@ def test_a_run_that_ended_well_has_no_fault_of_another_time(
     assert found.get(rule) == certainty
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("line", "fault", "rule", "certainties"),
     [

@@ -68,7 +68,6 @@ def answer(run: Run) -> tuple[str, list[int]]:
     return hang["verdict"], hang["culprits"]
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("version", "world_every", "full"),
     [("2.21.5", 0, False), ("2.21.5", 50, True), ("2.27.7", 0, True), ("2.27.7", 50, False)],
@@ -85,7 +84,6 @@ def test_the_rank_that_lacks_the_last_call_is_named(
     assert run["call"].height < RANKS * CALLS / 2
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("version", "world_every", "full"),
     [("2.21.5", 0, False), ("2.21.5", 50, True), ("2.27.7", 0, True), ("2.27.7", 50, False)],
@@ -115,7 +113,6 @@ def test_logs_of_all_ranks_behind_one_another_in_one_text_give_the_same_answer(
     assert named.select("pid").to_series().to_list() == ([400 + LAGGARD] if lagging is not None else [])
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("version", ["2.21.5", "2.27.7"])
 @pytest.mark.parametrize(("kept", "of_laggard"), [(300, 100), (241, 201)])
 def test_a_log_that_begins_behind_a_call_shows_nothing_about_it(

@@ -67,7 +67,6 @@ def test_a_call_that_no_other_rank_made_is_named_among_lost_lines(
     assert (hang["verdict"], hang["culprits"]) == ("collective-mismatch", [6])
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("place", [-1, -2, -3])
 def test_a_line_lost_beside_a_swapped_order_accuses_no_other_rank(version: str, place: int, tmp_path: Path) -> None:

@@ -119,7 +119,6 @@ def problems(report: Report) -> list[str]:
     return [problem for each in report.run.inputs for problem in report.problems(each.number)]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 @pytest.mark.parametrize("more", [True, False], ids=["with CPUs", "without"])
 def test_a_matrix_is_the_same_in_every_layout(

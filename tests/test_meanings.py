@@ -110,7 +110,6 @@ def unanswered(sample: Sample, alone: Callable[..., Report]) -> str:
     return "" if all(answer["title"] and answer["remedy"] for answer in answers) else f"no remedy: {sample.text}"
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("shape", ANSWERABLE, ids=lambda shape: shape.frame)
 def test_a_line_that_states_a_failure_is_answered_where_it_stands_alone(
     shape: Shape, alone: Callable[..., Report]

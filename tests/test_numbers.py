@@ -36,7 +36,6 @@ def with_copies(text: bytes, place: int, draw: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-@pytest.mark.one_in(8)
 @pytest.mark.parametrize("incident", sample(SMALL, 16), ids=lambda incident: incident.name)
 def test_a_number_that_no_column_holds_fails_no_part(incident: Incident, tmp_path: Path) -> None:
     """In `make test` at one place of every line, in a full run at each."""

@@ -49,7 +49,6 @@ def write_watchdogs(folder: Path, time: str, *, work: int = STEPS + 1, lagging: 
     (folder / "stderr.txt").write_text("".join(lines).replace("1121 03:38:46", time))
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("stamp", "later", "culprits"),
     [

@@ -241,7 +241,6 @@ def test_a_torn_line_is_split_by_the_hosts_of_its_own_file() -> None:
 # Text in front of a line.
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "decoration",
     [

@@ -399,7 +399,6 @@ def test_reports_among_the_logs_are_skipped(tmp_path: Path) -> None:
     assert again["hang"] == alone["hang"]
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("version", ["2.21.5", "2.27.7"])
 @pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.KILLED, FaultKind.NETWORK_LOST])
 def test_long_logs_are_judged_as_if_every_call_was_kept(

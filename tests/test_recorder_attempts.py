@@ -32,7 +32,6 @@ def attempt(calls: int, *, later: float = 0, ranks: int = 8, lagging: int = LAGG
     return recorders
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("calls", [2, 30, 400], ids=["fewer", "as many", "more"])
 @pytest.mark.parametrize("age", [20 * MINUTE, 2 * HOUR, 3 * DAY])
 def test_a_dump_of_an_earlier_attempt_accuses_no_rank(calls: int, age: float, tmp_path: Path) -> None:

@@ -167,7 +167,6 @@ def leaks(texts: dict[str, str]) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_nothing_that_is_planted_in_lines_leaves(name: str, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

@@ -45,7 +45,6 @@ def test_every_rule_is_forbidden_by_an_incident() -> None:
         assert [incident.name for incident in forbidding if one.name in incident.rules] == [], one.name
 
 
-@pytest.mark.one_in(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("incident", ALL if IS_FULL else ALL[::12], ids=lambda incident: incident.name)
 def test_a_skipped_rule_would_have_no_finding(incident: Incident) -> None:

@@ -49,7 +49,6 @@ def without_texts(value: Any) -> Any:
     return [without_texts(item) for item in value] if isinstance(value, list) else value
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("incident", SAMPLE, ids=lambda incident: incident.name)
 @pytest.mark.parametrize("nodes", [2, None], ids=["by node", "by rank"])
 def test_logs_saved_apart_give_the_report_of_all_logs(incident: Incident, nodes: int | None, tmp_path: Path) -> None:

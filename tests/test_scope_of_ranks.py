@@ -29,7 +29,6 @@ def sentences(text: str, folder: Path) -> tuple[list[str], dict[str, object]]:
     return [str(hang["reason"]), *(finding["title"] for finding in report["findings"])], report["run"]
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("example", OF_GROUPS, ids=lambda one: f"{one.shape.frame}-{one.form}")
 def test_a_rank_of_a_group_is_no_rank_of_the_job(example: Sample, tmp_path: Path) -> None:
     text = GROUP.sub("[PG ID 7 PG GUID 43(mesh_tp) Rank 5]", RANK_OF_JOB.sub("", example.text))
@@ -40,7 +39,6 @@ def test_a_rank_of_a_group_is_no_rank_of_the_job(example: Sample, tmp_path: Path
     assert [text for text in texts if NAMED.search(text)] == []
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("example", sample(OF_DEVICES, 12), ids=lambda one: f"{one.shape.frame}-{one.form}")
 def test_a_device_is_no_rank(example: Sample, tmp_path: Path) -> None:
     text = re.sub(r"\[\d+\] ", "[5] ", example.text.removeprefix("[2026-03-02 11:04:57] "), count=1)

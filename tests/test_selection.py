@@ -44,7 +44,6 @@ def test_a_finding_about_other_hosts_is_not_shown() -> None:
     assert finding.rule in {each.rule for each in elsewhere.not_selected}
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["--ranks", "99"], ["--host", "other"], ["--comm", "0x1"], ["--ranks", "0"]])
 def test_a_selection_changes_neither_the_verdict_nor_the_exit_code(options: list[str], tmp_path: Path) -> None:

@@ -87,7 +87,6 @@ def test_failures_between_two_units_alone_accuse_no_leaf(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_failures_anywhere_name_nothing(seed: int, share: float, tmp_path: Path) -> None:

@@ -50,7 +50,6 @@ def test_only_the_call_the_culprit_leaves_out_stays_open(blocking: bool) -> None
         assert len(process.issued) - len(process.completed) == (rank != 15)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("version", RELEASES)
 @pytest.mark.parametrize("fault", [None, *FAULTS], ids=lambda f: f.kind.value if f else "none")
 def test_every_rank_prints_exactly_the_calls_of_the_truth(tmp_path: Path, version: str, fault: Fault | None) -> None:
@@ -198,7 +197,6 @@ OF_VERDICTS = {
 }
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_verdict_can_be_simulated(verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder in ("job", "again"):
@@ -215,7 +213,6 @@ def test_every_verdict_can_be_simulated(verdict: str, tmp_path: Path, capsys: py
     assert found["culprits"] == (truth["culprits"] if truth["visibility"] else [])
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "handlings", [[kind] for kind in Handling] + [[Handling.CRI, Handling.KUBECTL, Handling.ROTATED]]
 )

@@ -116,7 +116,6 @@ def test_the_rank_that_is_least_in_calls_is_possible(tmp_path: Path, write: Writ
     assert any("outside of calls it works" in fact for fact in answer.details)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize(
     ("seconds", "reason"),

@@ -23,7 +23,6 @@ def _wrapped(folder: Path, width: int, *, once: bool = False, prefix: str = "", 
         (folder / log.name).write_text("".join(out), newline="")
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("width", "once", "prefix", "end"),
     [(80, False, "", "\n"), (100, False, "", "\r\n"), (140, True, "", "\n"), (72, False, "> ", "\n")],
@@ -146,7 +145,6 @@ STATUS = (
 )
 
 
-@pytest.mark.one_in(10)
 @pytest.mark.parametrize("width", [60, 100, 165, 200, 280, 400])
 @pytest.mark.parametrize(
     "form", ["│ {:<{}} │", "> {:.{}}", "    {:.{}}", "{:.{}}"], ids=["box", "quote", "indent", "plain"]
