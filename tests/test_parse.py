@@ -27,7 +27,7 @@ from tests.budget import examples, sample
 
 LANGUAGE = nccl.dialect()
 EXAMPLES = sorted({example for shape in LANGUAGE.shapes for example in shape.examples})
-HEADED = [example for example in EXAMPLES if pl.Series([example]).str.contains(f"^{LANGUAGE.prefix_regex}")[0]]
+HEADED = pl.Series(EXAMPLES).filter(pl.Series(EXAMPLES).str.contains(f"^{LANGUAGE.prefix_regex}")).to_list()
 CALL = (
     "{host}:77:77 [0] NCCL INFO AllReduce: opCount 1a sendbuff 0x7f recvbuff 0x7f count {n} datatype 7 op 0 root 0 "
     "comm 0x55d1c3e0 [nranks=8] stream 0x55d1b0"
@@ -150,7 +150,8 @@ def test_two_lines_torn_into_one_count_as_one_line() -> None:
 def test_the_first_matching_alternative_gets_the_line() -> None:
     text, first = pl.Series(EXAMPLES), dict[int, tuple[str, str]]()
     for candidate in LANGUAGE.candidates:
-        for place in text.str.contains(candidate.pattern.regex).arg_true():
+        near = text.str.contains(candidate.pattern.anchor, literal=True).arg_true()
+        for place in near.filter(text[near].str.contains(candidate.pattern.regex)):
             first.setdefault(place, (candidate.shape.frame, candidate.pattern.form))
 
     shown = {

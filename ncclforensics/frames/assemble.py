@@ -1,13 +1,16 @@
-"""Assemble one frame from the pieces that were parsed of it, in the order of lines."""
+"""The columns of parsed frames, and one frame made of the pieces that were parsed of it, in the order of lines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Protocol, TypeVar
 
 import polars as pl
 
-from ncclforensics.frames.columns import SOURCE_BITS, TAIL_OFFSET
+from ncclforensics.frames.columns import ORIGIN, SOURCE_BITS, TAIL_OFFSET, no_rows, with_all_columns
+from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.grammar.grammar_file import grammar_of, load
 
 LONG = 256  # rows of a source; of shorter stretches, sorting all rows costs less than handling each stretch
 
@@ -58,7 +61,8 @@ def assemble(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> p
     if not pos.is_sorted():
         order = pos.to_frame().select(pl.arg_sort_by("pos", maintain_order=True)).to_series()
     columns = []
-    for name in [column for column in schema if any(column in rows.columns for rows in pieces)]:
+    known = {name for rows in pieces for name in rows.columns}
+    for name in [column for column in schema if column in known]:
         parts = [
             rows.drop_in_place(name).cast(schema[name])
             if name in rows.columns
@@ -67,15 +71,30 @@ def assemble(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> p
         ]
         # One chunk, of one piece, too: Polars 2.1 panics in `pl.format` after a filter that emptied a chunk.
         column = pl.concat(parts).rechunk()
-        columns.append(column if order is None else column.gather(order))
+        columns.append(column if order is None else column[order])
     pieces.clear()
     return with_all_columns(pl.DataFrame(columns), schema)
 
 
-def with_all_columns(rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Add the columns that are missing; a column of nulls takes the memory of one value."""
-    absent = {name: pl.lit(None, dtype=dtype).alias(name) for name, dtype in schema.items()}
-    return rows.select(name if name in rows.columns else absent[name] for name in schema)
+def labels_of(dialect: Dialect) -> dict[str, pl.DataType]:
+    """The columns of launcher prefixes."""
+    return {label: base.dtype for label, base in dialect.labels.items()}
+
+
+@cache
+def parsed_schema(dialect: Dialect, name: str) -> Mapping[str, pl.DataType]:
+    """The columns of a parsed frame. Raises KeyError if there is none of this name."""
+    grammar = grammar_of(name)
+    for shape in (*dialect.shapes, *(load(grammar).shapes if grammar else ())):
+        if shape.frame == name:
+            return {**ORIGIN, **labels_of(dialect), **shape.schema}
+    raise KeyError(name)
+
+
+@cache
+def no_lines(dialect: Dialect, name: str) -> pl.DataFrame:
+    """A parsed frame without rows: made once, for most frames of a run are empty."""
+    return no_rows(parsed_schema(dialect, name))
 
 
 def _by_source(rows: pl.DataFrame) -> list[pl.DataFrame]:

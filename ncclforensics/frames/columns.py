@@ -44,9 +44,18 @@ def _no_values(dtype: pl.DataType) -> pl.Series:
 
 
 def with_all_columns(rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """The rows with these columns alone, in their types; a column that they lack is null."""
-    absent = [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
-    return rows.with_columns(absent).select(list(columns)).cast(pl.Schema(columns))
+    """The rows with these columns alone, in their types; a column of nulls takes the memory of one value."""
+    known = rows.schema
+    other = {name: dtype for name, dtype in columns.items() if known.get(name) != dtype}
+    rows = rows.with_columns(
+        pl.col(name).cast(dtype) if name in known else _nulls(name, dtype) for name, dtype in other.items()
+    )
+    return rows.select(list(columns))
+
+
+@cache
+def _nulls(name: str, dtype: pl.DataType) -> pl.Expr:
+    return pl.lit(None, dtype).alias(name)
 
 
 def text_of(column: str) -> pl.Expr:

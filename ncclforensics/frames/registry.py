@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib import import_module
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import polars as pl
 
+from ncclforensics.frames.columns import no_rows
 from ncclforensics.frames.declarations import declarations
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import dtype_of
@@ -30,20 +32,35 @@ RUN_FRAMES = frozenset(
 )
 
 
-class RegisteredAnalysis(NamedTuple):
-    """An analysis: where its function is, and the columns it promises."""
+class RegisteredAnalysis:
+    """An analysis: where its function is, and the columns it promises.
 
-    name: str
-    module: str
-    declared: Mapping[str, Any]  # column -> its data type, or what `_described` gave of it
-    of: tuple[str, ...]  # if these frames are all empty, so is the result
-    is_step: bool  # only a step towards other frames: a saved run does not hold it
-    imported: Analysis | None = None  # the function, if its module was imported when this was registered
+    `declared`: column -> its data type, or what `_described` gave of it. `of`: if these frames are all empty, so is the
+    result. `is_step`: only a step towards other frames, which a saved run does not hold. `imported`: the function, if
+    its module was imported when this was registered.
+    """
 
-    @property
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        declared: Mapping[str, Any],
+        of: tuple[str, ...],
+        is_step: bool,
+        imported: Analysis | None = None,
+    ) -> None:
+        self.name, self.module, self.imported = name, module, imported
+        self.declared, self.of, self.is_step = declared, of, is_step
+
+    @cached_property
     def columns(self) -> dict[str, pl.DataType]:
         """The columns it promises; of most analyses no start asks for them."""
         return {name: _dtype(declared) for name, declared in self.declared.items()}
+
+    @cached_property
+    def no_rows(self) -> pl.DataFrame:
+        """Its frame where there is nothing to analyse, as in most runs."""
+        return no_rows(self.columns)
 
     @property
     def function(self) -> Analysis:

@@ -18,8 +18,8 @@ from ncclforensics.data.names import NO_KIND
 from ncclforensics.data.settings import Settings
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats, filled_by
-from ncclforensics.frames.assemble import assemble, concat_small, with_positions
-from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, TAIL_OFFSET, no_rows
+from ncclforensics.frames.assemble import assemble, concat_small, labels_of, no_lines, parsed_schema, with_positions
+from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, TAIL_OFFSET
 from ncclforensics.frames.process_names import ProcessNames, process_names
 from ncclforensics.frames.protocol import Frames, call
 from ncclforensics.frames.registry import RUN_FRAMES, analyses
@@ -27,8 +27,6 @@ from ncclforensics.frames.stated_lines import stated_lines
 from ncclforensics.frames.templated import OCCURRENCES, TEMPLATES, TemplatedFrame
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.grammar.grammar_file import grammar_of, load
-from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs.lines import LAST
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing import templates
@@ -165,7 +163,9 @@ class Run:
 
     def has(self, name: str) -> bool:
         """Whether a frame has rows; does not compute a parsed frame to find out."""
-        if name not in self._frames and self._saved and name in self._saved.frames:
+        if name in self._frames:
+            return self._frames[name].height > 0
+        if self._saved and name in self._saved.frames:
             return True
         return any(rows.height for rows in self._pieces(name))
 
@@ -218,18 +218,20 @@ class Run:
         if self._saved and self._saved.holds(name):
             return {name: parquet.frame(self._saved, name, self._schema(name))}
         if self._saved and self._saved.is_empty(name):
-            return {name: no_rows(self._schema(name))}
+            return {name: self._empty(name)}
         if name in analyses():
             return {name: self._analyse(name)}
         if name == self._templated.frame:
             return {name: self._templated.decode(self[TEMPLATES], self[OCCURRENCES], self._schema(name))}
-        return {name: self._assemble(self._shape(name))}
+        return {name: self._assemble(name)}
 
     def _analyse(self, name: str) -> pl.DataFrame:
         analysis = analyses()[name]
         try:
             computed: pl.DataFrame | None = call(self, analysis)
             if computed is not None:
+                if computed.schema == analysis.columns and max(computed.n_chunks("all")) == 1:
+                    return computed
                 # Column by column, so that never more than one of them stands in memory twice.
                 left = computed.select(list(analysis.columns))
                 del computed
@@ -243,20 +245,12 @@ class Run:
         except DEFECTS as error:
             self.broken.add(name)
             self.defects.append(Defect.of(f"the analysis {name}", error, own_place=own_place(analysis.function, error)))
-        return no_rows(analysis.columns)
+        return analysis.no_rows
 
     @cached_property
     def _templated(self) -> TemplatedFrame:
         """The frame of the most frequent pattern."""
-        return TemplatedFrame(self.dialect.candidates[0].shape, self.dialect.counter, self._labels)
-
-    def _shape(self, name: str) -> Shape:
-        """The shape of a parsed frame. Raises KeyError if there is none."""
-        if shape := _named(name, self.dialect.shapes):
-            return shape
-        if (grammar := grammar_of(name)) and (shape := _named(name, load(grammar).shapes)):
-            return shape
-        raise KeyError(name)
+        return TemplatedFrame(self.dialect.candidates[0].shape, self.dialect.counter, labels_of(self.dialect))
 
     def quote(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:
         """Read lines a second time: (source, line) -> (line numbered from the start, text)."""
@@ -300,13 +294,11 @@ class Run:
 
     def _schema(self, name: str) -> Mapping[str, pl.DataType]:
         """The columns of a frame. Raises KeyError if there is none."""
-        if name in analyses():
-            return analyses()[name].columns
-        return {**ORIGIN, **self._labels, **self._shape(name).schema}
+        return analyses()[name].columns if name in analyses() else parsed_schema(self.dialect, name)
 
-    @property
-    def _labels(self) -> dict[str, pl.DataType]:
-        return {label: base.dtype for label, base in self.dialect.labels.items()}
+    def _empty(self, name: str) -> pl.DataFrame:
+        """A frame without rows. Raises KeyError if there is none of this name."""
+        return analyses()[name].no_rows if name in analyses() else no_lines(self.dialect, name)
 
     @property
     def _is_complete(self) -> bool:
@@ -326,15 +318,15 @@ class Run:
         del parsed
         return self._templated.assemble(pieces, self._ends, self._process_names)
 
-    def _assemble(self, shape: Shape) -> pl.DataFrame:
-        schema = self._schema(shape.frame)
+    def _assemble(self, name: str) -> pl.DataFrame:
         small = self._records.policy.small_frame
-        parsed = concat_small(self._parsed(shape.frame), small, partial(pl.concat, how="diagonal_relaxed"))
+        parsed = concat_small(self._parsed(name), small, partial(pl.concat, how="diagonal_relaxed"))
         if not parsed:
-            return no_rows(schema)
+            return self._empty(name)
+        schema = self._schema(name)
         pieces = [with_positions(rows, self._ends) for rows in parsed]
         if self._is_complete:
-            self._records.frames.pop(shape.frame, None)
+            self._records.frames.pop(name, None)
         del parsed
         rows = assemble(pieces, schema)
         if "comm" in schema:  # a call or a communicator is of use only with its process
@@ -382,10 +374,6 @@ class Run:
         """
         ends = [reader.lines_read + 1 if reader.is_whole else 0 for reader in self.inputs]
         return pl.Series(ends, dtype=pl.Int32)
-
-
-def _named(name: str, shapes: Iterable[Shape]) -> Shape | None:
-    return next((shape for shape in shapes if shape.frame == name), None)
 
 
 def _cast(column: pl.Series, dtype: pl.DataType) -> pl.Series:

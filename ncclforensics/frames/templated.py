@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.frames.assemble import assemble, with_all_columns, with_positions
-from ncclforensics.frames.columns import ORIGIN, with_line
+from ncclforensics.frames.assemble import assemble, with_positions
+from ncclforensics.frames.columns import ORIGIN, with_all_columns, with_line
 from ncclforensics.frames.process_names import ProcessNames
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.parsing import templates

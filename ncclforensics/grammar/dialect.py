@@ -12,7 +12,7 @@ from ncclforensics.errors import GrammarError
 from ncclforensics.grammar.column_types import ColumnType
 from ncclforensics.grammar.grammar_file import load, place_of_rule
 from ncclforensics.grammar.meanings import ANSWERED
-from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature
+from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape
 from ncclforensics.grammar.template import Template
 
 if TYPE_CHECKING:
@@ -95,30 +95,18 @@ class EmbeddedFormat:
     grammars: tuple[str, ...]
     signature_frames: tuple[str, ...]
 
-    def is_line(self, texts: pl.Series) -> pl.Series:
-        """Whether each text is a line of the signature frames."""
-        return texts.str.contains(self.signature_regex)
-
-    def count_in(self, texts: pl.Series) -> int:
-        """How many texts are lines of the signature frames."""
-        return int(self.is_line(texts).sum())
-
-    def may_have(self, literals: Collection[str], *, unanchored: bool) -> bool:
-        """Whether a signature line may stand in texts with these literals. `unanchored`: some need none of them."""
-        return any(
-            (unanchored and signature.unanchored) or not {*signature.anchors}.isdisjoint(literals)
-            for signature in self.signatures
-        )
-
     @cached_property
-    def signature_regex(self) -> str:
-        """A regex that matches every line of the signature frames."""
-        return "|".join(signature.regex for signature in self.signatures if signature.regex)
+    def signatures(self) -> dict[str, str]:
+        """A literal -> a regex of the signature lines in which it stands; an empty text -> of those without one."""
+        found: dict[str, list[str]] = {}
+        for name in self.grammars:
+            for literal, regex in load(name).signature(self.signature_frames).items():
+                found.setdefault(literal, []).append(regex)
+        return {literal: "|".join(regexes) for literal, regexes in found.items()}
 
-    @cached_property
-    def signatures(self) -> list[Signature]:
-        """The signatures of this format, one for each of its grammars."""
-        return [load(name).signature(self.signature_frames) for name in self.grammars]
+    def signature_regex(self, literals: Collection[str]) -> str:
+        """A regex of the signature lines in which no other literals stand: one of few patterns is soon compiled."""
+        return "|".join(regex for literal, regex in self.signatures.items() if literal in literals)
 
 
 class Quotation(NamedTuple):
@@ -195,26 +183,27 @@ class Dialect:
         near, is_near = self.formats_near(rows["text"])
         rows = rows.filter(is_near)
         found: dict[int, list[str]] = {}
-        for embedded in near:
-            if embedded.name not in self.detected:
-                for source in rows["source"].filter(embedded.is_line(rows["text"])).unique():
-                    found.setdefault(source, []).append(embedded.name)
+        for name, regex in near.items():
+            if name not in self.detected:
+                for source in rows["source"].filter(rows["text"].str.contains(regex)).unique():
+                    found.setdefault(source, []).append(name)
         return found
 
-    def formats_near(self, texts: pl.Series) -> tuple[list[EmbeddedFormat], pl.Series]:
+    def formats_near(self, texts: pl.Series) -> tuple[dict[str, str], pl.Series]:
         """The embedded formats of which signature lines may stand in the texts, few others; and in which of the texts.
 
-        A literal of a signature stands there, or the text is such a line without one.
+        Each with a regex of these lines: a literal of a signature stands there, or the text is such a line without one.
         """
         import polars as pl
 
         if texts.is_empty() or not self.embedded_formats:
-            return [], pl.repeat(value=False, n=len(texts), eager=True)
+            return {}, pl.repeat(value=False, n=len(texts), eager=True)
         anchors, unanchored = self._signature_hints
         stands = texts.str.extract_many(anchors, overlapping=True)
         is_open = texts.str.contains(unanchored)
-        literals, has_open = {*stands.explode().drop_nulls().unique()}, bool(is_open.any())
-        near = [embedded for embedded in self.embedded_formats if embedded.may_have(literals, unanchored=has_open)]
+        literals = {*stands.explode().drop_nulls().unique(), *([""] if is_open.any() else [])}
+        regexes = {embedded.name: embedded.signature_regex(literals) for embedded in self.embedded_formats}
+        near = {name: regex for name, regex in regexes.items() if regex}
         return near, is_open | (stands.list.len() > 0)
 
     @cached_property
@@ -256,9 +245,9 @@ class Dialect:
     @cached_property
     def _signature_hints(self) -> tuple[list[str], str]:
         """Literals, one of which stands in every signature line, and a regex of the signatures without a literal."""
-        signatures = [signature for embedded in self.embedded_formats for signature in embedded.signatures]
-        anchors = sorted({anchor for signature in signatures for anchor in signature.anchors})
-        return anchors, "|".join(signature.unanchored for signature in signatures if signature.unanchored)
+        signatures = [embedded.signatures for embedded in self.embedded_formats]
+        literals = sorted({literal for signature in signatures for literal in signature if literal})
+        return literals, "|".join(signature[""] for signature in signatures if "" in signature)
 
     @cached_property
     def answered_forms(self) -> dict[str, list[str]]:

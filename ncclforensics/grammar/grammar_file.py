@@ -21,7 +21,7 @@ from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import COLUMN_TYPES, VOCABULARY, column_type_name
 from ncclforensics.grammar.meanings import Meaning, read_meanings
-from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature, any_of
+from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, any_of
 from ncclforensics.grammar.template import Template
 
 if TYPE_CHECKING:
@@ -68,21 +68,22 @@ class Grammar:
 
         return tuple(_shape(self.name, **fields) for fields in _cached(self.path, cache_name, compile_shapes))
 
-    def signature(self, frames: Collection[str]) -> Signature:
-        """How lines of these frames are recognised, without loading the shapes; `frame.form` is one of its forms."""
+    def signature(self, frames: Collection[str]) -> dict[str, str]:
+        """How lines of these frames are recognised, without loading the shapes; `frame.form` is one of its forms.
 
-        def compile_signature() -> dict[str, Any]:
-            patterns = [
-                pattern
-                for shape in self.shapes
-                for pattern in shape.patterns
-                if {shape.frame, f"{shape.frame}.{pattern.form}"} & {*frames}
-            ]
-            anchors = sorted({pattern.anchor for pattern in patterns} - {""})
-            unanchored = [pattern for pattern in patterns if not pattern.anchor]
-            return Signature(any_of(patterns), anchors, any_of(unanchored))._asdict()
+        A literal -> a regex of the lines in which it stands; an empty text -> of those that need no literal.
+        """
 
-        return Signature(**_cached(self.path, f"signature of {', '.join(sorted(frames))}", compile_signature))
+        def compile_signature() -> dict[str, str]:
+            found: dict[str, list[Pattern]] = {}
+            for shape in self.shapes:
+                for pattern in shape.patterns:
+                    if {shape.frame, f"{shape.frame}.{pattern.form}"} & {*frames}:
+                        found.setdefault(pattern.anchor, []).append(pattern)
+            return {anchor: any_of(patterns) for anchor, patterns in found.items()}
+
+        signature: dict[str, str] = _cached(self.path, f"signature of {', '.join(sorted(frames))}", compile_signature)
+        return signature
 
     def template(self, rule: str, counter: str) -> Template:
         """The first alternative of a rule, cut at this counter and at values without a column."""
@@ -179,7 +180,11 @@ class Grammar:
 
     def form_classes(self, frame: str) -> dict[str, str]:
         """Form -> class, from the `// class:` comments beside the alternatives of a rule. Raises GrammarError."""
-        return _read_classes(self.path.read_text(encoding="utf-8")).get(frame, {})
+        return self._classes.get(frame, {})
+
+    @cached_property
+    def _classes(self) -> dict[str, dict[str, str]]:
+        return _read_classes(self.path.read_text(encoding="utf-8"))
 
     @cached_property
     def parser(self) -> Lark:

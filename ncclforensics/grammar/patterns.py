@@ -71,14 +71,6 @@ class OutputHead(NamedTuple):
     columns: tuple[str, ...]  # which tell what is sampled: a port, an interface, a GPU
 
 
-class Signature(NamedTuple):
-    """How lines of some frames of one grammar are recognised, without loading its shapes."""
-
-    regex: str  # matches every line of these frames
-    anchors: list[str]  # each line contains one of these literals, unless it matches `unanchored`
-    unanchored: str  # regex of the patterns that have no anchor; empty if all have one
-
-
 def any_of(patterns: Iterable[Pattern]) -> str:
     """One regex that matches whatever any pattern matches, without group names.
 

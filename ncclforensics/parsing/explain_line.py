@@ -150,12 +150,8 @@ def _launchers(text: str, dialect: Dialect) -> Iterator[re.Match[str]]:
 
 def _has_signature(text: str, dialect: Dialect) -> bool:
     """Whether a text is a line by which an embedded format is recognised."""
-    signatures = (signature for embedded in dialect.embedded_formats for signature in embedded.signatures)
-    return any(
-        re.search(signature.regex, text)
-        for signature in signatures
-        if signature.unanchored or any(anchor in text for anchor in signature.anchors)
-    )
+    signatures = (signature for embedded in dialect.embedded_formats for signature in embedded.signatures.items())
+    return any(literal in text and re.search(regex, text) for literal, regex in signatures)
 
 
 def _cut(launcher: re.Match[str], labels: Mapping[str, str]) -> tuple[dict[str, str], str]:

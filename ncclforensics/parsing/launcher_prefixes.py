@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import cast
 
@@ -50,10 +50,9 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
             of_nccl = _share(has_prefix.filter(is_nccl))
             if shape.priority < 0:
                 suffixes = strip_prefixes(sample.filter(has_prefix), dialect, [pattern])["text"]
-                formats = dialect.formats_near(suffixes)[0]
-                revealed, as_printed = (
-                    sum(fmt.count_in(text) for fmt in formats) for text in (suffixes, sample["text"])
-                )
+                near, near_as_printed = (dialect.formats_near(texts)[0] for texts in (suffixes, sample["text"]))
+                near_as_printed = {name: regex for name, regex in near_as_printed.items() if name in near}
+                revealed, as_printed = _found(suffixes, near), _found(sample["text"], near_as_printed)
                 of_nccl = max(of_nccl, revealed / (revealed + as_printed or 1))
             if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                 likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
@@ -100,6 +99,10 @@ def _has_no_prefix(texts: pl.Series, dialect: Dialect) -> bool:
     """Whether there are NCCL lines, and none of them has a launcher prefix."""
     nccl_lines = texts.filter(texts.str.contains(dialect.prefix_regex))
     return bool(nccl_lines.len()) and bool(nccl_lines.str.contains(f"^(?:{dialect.prefix_regex})").all())
+
+
+def _found(texts: pl.Series, regexes: Mapping[str, str]) -> int:
+    return sum(int(texts.str.contains(regex).sum()) for regex in regexes.values())
 
 
 def _share(hits: pl.Series) -> float:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.grammar.dialect import FIELDS, MATCHED, Dialect, fields
-from ncclforensics.grammar.patterns import FORM
+from ncclforensics.grammar.patterns import FORM, Shape
 from ncclforensics.inputs.lines import cleaned, is_strange
 from ncclforensics.parsing.candidates import Hits, find_hits
 from ncclforensics.parsing.templates import distinct_rows
@@ -41,7 +41,9 @@ class _Prefixes(NamedTuple):
     """The distinct prefixes of some lines."""
 
     kinds: pl.Series  # the bits of the prefix rules that match
-    values: dict[str, pl.DataFrame]  # prefix rule -> a row for each prefix, of nulls where the rule does not match
+    values: dict[
+        str, pl.DataFrame
+    ]  # prefix rule that matches any -> a row for each prefix, of nulls where it does not match
     processes: pl.DataFrame  # columns `host` and `pid`
 
 
@@ -163,7 +165,8 @@ def messages(rows: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     if cut.prefixes is None:
         return without
     stamps = [values["stamp"] for values in cut.prefixes.values.values() if "stamp" in values.columns]
-    fields_of_prefix = cut.prefixes.processes.with_columns(stamp=_first_of(stamps).cast(pl.String))[cut.prefix]
+    stamp = _first_of(stamps) if stamps else pl.lit(None)
+    fields_of_prefix = cut.prefixes.processes.with_columns(stamp=stamp.cast(pl.String))[cut.prefix]
     return pl.concat([place.hstack(fields_of_prefix).with_columns(message=cut.body), without])
 
 
@@ -208,36 +211,42 @@ def _without_prefix(rows: pl.DataFrame) -> _Lines:
 
 def _parse_prefixes(texts: pl.Series, dialect: Dialect) -> _Prefixes:
     kinds = pl.repeat(0, texts.len(), dtype=pl.Int64, eager=True)
-    values = {}
+    table, values = texts.to_frame("text"), {}
+    is_present = table.select(
+        pl.col("text").str.contains(prefix.patterns[0].anchor, literal=True).any().alias(prefix.frame)
+        for prefix in dialect.prefixes
+    ).row(0, named=True)
     for bit, prefix in enumerate(dialect.prefixes):
-        if not texts.str.contains(prefix.patterns[0].anchor, literal=True).any():
-            values[prefix.frame] = pl.DataFrame(
-                schema={name: base.dtype for name, base in prefix.columns.items()}
-            ).clear(texts.len())
-            continue
-        rows = texts.to_frame("text").select(fields(pl.col("text"), prefix.patterns[0].regex)).unnest(FIELDS)
-        kinds += rows[MATCHED].is_not_null().cast(pl.Int64) * (1 << bit)
-        values[prefix.frame] = rows.select(base.cast(pl.col(name)).alias(name) for name, base in prefix.columns.items())
+        if is_present[prefix.frame]:
+            rows = table.select(fields(pl.col("text"), prefix.patterns[0].regex)).unnest(FIELDS)
+            typed = [base.cast(pl.col(name)).alias(name) for name, base in prefix.columns.items()]
+            values[prefix.frame] = rows.select(*typed, pl.col(MATCHED).is_not_null())
+            kinds += values[prefix.frame].drop_in_place(MATCHED).cast(pl.Int64) * (1 << bit)
     is_bare = (kinds == 0) & ~texts.str.contains(dialect.prefix_regex)
     for short, of in dialect.short_prefixes:
         bits = sum(1 << bit for bit, prefix in enumerate(dialect.prefixes) if prefix.frame in of)
         for pattern in short.patterns:
             if not is_bare.any():
                 break
-            found = texts.to_frame("text").select(fields(pl.col("text"), pattern.regex)).unnest(FIELDS)
+            found = table.select(fields(pl.col("text"), pattern.regex)).unnest(FIELDS)
             is_short = found[MATCHED].is_not_null() & is_bare
             if not is_short.any():
                 continue
             kinds |= is_short.cast(pl.Int64) * bits
-            typed = found.select(short.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns)
-            for name in of:
-                values[name] = _with_short_values(values[name], is_short, typed)
+            short_values = found.select(short.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns)
+            for prefix in dialect.prefixes:
+                if prefix.frame in of:
+                    known = values.get(prefix.frame, _nulls(prefix, texts.len()))
+                    values[prefix.frame] = _with_short_values(known, is_short, short_values)
             is_bare &= ~is_short
-    processes = pl.DataFrame(
-        {name: _first_of([table[name] for table in values.values()]) for name in ("host", "pid")},
-        schema={name: KNOWN[name] for name in ("host", "pid")},
-    )
-    return _Prefixes(kinds, values, processes)
+    tables = values.values() or [_nulls(dialect.prefixes[0], texts.len())]
+    owners = {name: _first_of([rows[name] for rows in tables]) for name in ("host", "pid")}
+    return _Prefixes(kinds, values, pl.DataFrame(owners, schema={name: KNOWN[name] for name in owners}))
+
+
+def _nulls(prefix: Shape, height: int) -> pl.DataFrame:
+    """The fields of a prefix rule that matches no line."""
+    return pl.DataFrame(schema={name: base.dtype for name, base in prefix.columns.items()}).clear(height)
 
 
 def _with_short_values(values: pl.DataFrame, is_short: pl.Series, short_values: pl.DataFrame) -> pl.DataFrame:

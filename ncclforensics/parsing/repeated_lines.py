@@ -12,6 +12,7 @@ at once, before they are matched, and the middle of a flood is dropped there. It
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 import polars as pl
 
@@ -140,6 +141,7 @@ def _mean_the_same(rows: pl.DataFrame, dialect: Dialect) -> list[bool]:
     return [line not in other for line in rows["line"]]
 
 
+@cache
 def no_repeats() -> pl.DataFrame:
     """No line that stands for others (columns REPEATED)."""
     return pl.DataFrame(schema=REPEATED)

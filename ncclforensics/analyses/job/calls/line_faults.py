@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import OWNER, no_rows, text_of
 from ncclforensics.frames.registry import analysis
 
 SORTED, MOVED, DOUBLED, LOST, SELECTED, DISTINCT = "sorted", "moved", "doubled", "lost", "selected", "distinct"
@@ -44,15 +44,14 @@ def line_fault(
     omission: pl.DataFrame,
 ) -> pl.DataFrame:
     """Processes with lines that show what happened to their log, one row for each kind and source."""
-    faults = [
-        *_creations(communicator, call_template, source, omission),
-        _sorted_calls(call_template, call_occurrence),
-        _moved(connection, milestone),
-        _late(call_template, call_occurrence),
-        _selected(call_template, call_occurrence),
-        _distinct(call_template, call_occurrence),
-        *(_doubled(lines) for lines in (communicator, placement, channel_count, ring, connection)),
-    ]
+    inits = (communicator, placement, channel_count, ring, connection)
+    faults = [no_rows(LINE_FAULT), *(_doubled(lines) for lines in inits if lines.height)]
+    if communicator.height:
+        faults += _creations(communicator, call_template, source, omission)
+    if connection.height:
+        faults.append(_moved(connection, milestone))
+    if call_template.height:
+        faults += [find(call_template, call_occurrence) for find in (_sorted_calls, _late, _selected, _distinct)]
     found = pl.concat(faults).drop_nulls()
     return found.sort("source", "line").unique([*OWNER, "kind", "source"], keep="first", maintain_order=True)
 
@@ -171,10 +170,8 @@ def _distinct(call_template: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.
 
 def _doubled(lines: pl.DataFrame) -> pl.DataFrame:
     """Lines of an init that are equal to the line just before them."""
-    columns = [name for name in lines.columns if name not in ("line", "pos")]
-    rows = lines.sort("source", "line")
-    is_equal = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in columns)
-    found = rows.filter(is_equal & (pl.col("line") == pl.col("line").shift() + 1))
+    line, rest = pl.col("line"), pl.struct(pl.exclude("line", "pos"))
+    found = lines.sort("source", "line").filter(line == line.shift() + 1, rest.eq_missing(rest.shift()))
     return found.select(*OWNER, pl.lit(DOUBLED).alias("kind"), "source", "line")
 
 
