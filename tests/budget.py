@@ -38,7 +38,7 @@ def share_of(cases: int, *, writes_logs: bool) -> int:
 
     `writes_logs`: each case writes logs of its own, and judges them, which takes as long as a hundred cases of values.
     """
-    shares = ((40, 15), (12, 12), (2, 6)) if writes_logs else ((40, 15), (12, 6), (6, 4))
+    shares = ((40, 20), (12, 12), (2, 6)) if writes_logs else ((40, 20), (12, 6), (6, 4))
     return next((share for fewest, share in shares if cases >= fewest), 1)
 
 

@@ -102,6 +102,7 @@ def workplace(tmp_path: Path, distributions: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("logged", "benchmark", "verdict"), [("a-healthy-benchmark", 0, ""), (HANG, 124, "lagging-ranks")]
 )

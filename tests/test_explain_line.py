@@ -173,7 +173,7 @@ def test_the_codes_of_a_line_decide_which_rule_judges_it(
 
 def test_python_and_polars_match_lines_alike() -> None:
     shapes = (shape for name in grammar_file.names() for shape in grammar_file.load(name).shapes)
-    texts = drawn([text for shape in shapes for text in shape.examples], 25)
+    texts = drawn([text for shape in shapes for text in shape.examples], 100)
     rows = lines.block("\n".join([*texts, ""]).encode(), 1)
     tables = [(name, table) for name, found in match(rows, LANGUAGE).frames.items() for table in found]
     by_polars = {line: name for name, table in tables for line in table["line"]}

@@ -43,7 +43,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(plans(), st.sets(st.sampled_from(SOURCES), min_size=1), st.booleans())
-@examples(8)
+@examples(4)
 def test_true_evidence_of_another_kind_leaves_a_right_answer(plan: Plan, sources: set[Any], shows_calls: bool) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
