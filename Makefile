@@ -15,7 +15,7 @@
 #   make bench-screens the screens: first paint, keys, memory
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows, as stubs; WHEELS=… for others, torch too
-#   make variables     the releases and defaults of all variables, from the sources of NCCL, RCCL, plugins, PyTorch
+#   make variables     the releases and defaults of all variables, and the releases of all messages, from the sources of NCCL, RCCL, plugins, PyTorch
 #   make mutants       changes a MODULE in one place at a time, and prints what incidents and TESTS do not notice
 #   make coverage      the lines and branches that no test reaches: build/coverage/index.html
 #   make docs          the documentation as a site in build/site, to open in a browser
@@ -118,6 +118,7 @@ variables: $(VENV)/installed-dev
 	$(foreach repository,NVIDIA/nccl ROCm/rccl aws/aws-ofi-nccl,test -e $(SOURCES)/$(notdir $(repository)).git || \
 		git clone --quiet --bare $(GITHUB)/$(repository) $(SOURCES)/$(notdir $(repository)).git;)
 	$(BIN)/python -m tests.currency.variables $(SOURCES) build/wheels
+	$(BIN)/python -m tests.currency.messages $(SOURCES)
 	$(PYTEST) --update tests/test_variables.py
 	@git diff --stat -- ncclforensics/data/catalogue docs/variables.md
 

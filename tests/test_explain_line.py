@@ -101,6 +101,21 @@ def test_a_message_is_known_without_its_prefix(text: str, frame: str, fields: di
     assert fields.items() <= found.fields.items()
 
 
+@pytest.mark.parametrize(
+    ("line", "origin"),
+    [
+        (CALL, "NCCL 2.3.7 and later: src/enqueue.cc:"),
+        ("a:1:2 [0] NCCL INFO Connected all rings", "NCCL 2.8.3 to 2.23.4: src/transport/generic.cc:12 (2.23.4)"),
+        ("a:1:2 [0] NCCL INFO Loaded an own plugin of ours", ""),
+        ("RuntimeError: Using network Socket", ""),  # of another program
+    ],
+)
+def test_releases_and_source_of_a_message_are_known(line: str, origin: str) -> None:
+    message = explain_line(line, LANGUAGE).message
+
+    assert (message.origin[: len(origin)] if message else "") == origin
+
+
 def test_a_rule_and_a_line_are_not_explained_together(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "shm", "--line", CALL]) == Exit.USAGE
     assert "either a name or --line" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OF_WARNINGS, TOPICS
+from ncclforensics.data.message_catalogue import Message, message_of
 from ncclforensics.data.typography import CONTROLS, ESCAPES
 from ncclforensics.data.variable_catalogue import line_to_look_for
 from ncclforensics.grammar import grammar_file
@@ -41,6 +42,7 @@ class LineExplanation(NamedTuple):
     shape: Shape | None
     form: str = ""
     fields: Mapping[str, Any] = {}
+    message: Message | None = None  # the one of NCCL's that the line holds
     is_inside: bool = False  # the shape is that of a message inside the text, or of one without its prefix
     topic: str = ""  # what the words of a line of any text are about: a key of TOPICS
     instead: str = ""  # what to look for in place of a line that guides quote and that no release prints
@@ -61,6 +63,13 @@ def explain_line(line: str, dialect: Dialect) -> LineExplanation:
     """Match one line with the shapes of a dialect, and with those of all embedded formats if these may be meant."""
     shown = re.sub(ESCAPES, "", line.rstrip("\r\n\0")).replace("\r", " ").replace("\t", " ")
     labels, text = _without_launcher(re.sub(CONTROLS, "", shown), dialect)
+    found = _explained(text, labels, dialect)
+    is_of_nccl = found.is_inside or _prefixes(_halves(text, dialect.prefix_marker)[0], dialect)[0]
+    return found._replace(message=message_of(text)) if is_of_nccl else found
+
+
+def _explained(text: str, labels: Mapping[str, Any], dialect: Dialect) -> LineExplanation:
+    """The shape of a line behind the prefixes of launchers; without one, what comes near."""
     found = _match(text, dialect)
     if found is None or found.shape.priority < 0:  # a shape for lines of any text, behind those of all formats
         found = _match(text, dialect.with_all_formats)

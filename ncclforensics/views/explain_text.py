@@ -159,6 +159,7 @@ def _fields(line: LineExplanation) -> list[str]:
         form = f", form {line.form}" if line.form else ""
         rows += [f"{line.shape.frame}  ({shown(path_of(line.shape.grammar))}{form})"]
         rows += [f"  {name} = {value}" for name, value in line.fields.items()]
+    rows += [f"printed by {line.message.origin}"] if line.message else []
     return rows
 
 

@@ -23,6 +23,7 @@ CALLS = {
     INFO: re.compile(rf"\bINFO ?\(\s*[\w| ()]+,\s*{TEXT}"),
 }
 PART = re.compile(r'"((?:[^"\\]|\\.)*)"|(PRI\w+)|[A-Za-z_]\w*')
+SOURCES = (".cc", ".h", ".cu")
 LETTERS = re.compile(r"(?<!%)[A-Za-z]{2}")
 
 
@@ -31,25 +32,24 @@ def main() -> None:
     level, release, folder = sys.argv[1:]
     path = Path(folder)
     if path.is_dir():
-        found = {text for file in path.rglob("*.*") for text in texts(file, level)}
+        files = (file for file in path.rglob("*.*") if file.name.endswith(SOURCES))
+        found = {text for file in files for text, _ in texts(file.read_text("utf-8", errors="replace"), level)}
     else:
         found = {text for _, library in libraries(path) for text in texts_of_library(library, level)}
     for text in sorted(found):
         print(release, text, sep="\t")
 
 
-def texts(path: Path, level: str) -> Iterator[str]:
-    """The first lines of the messages of one level that one file prints."""
-    if path.suffix not in (".cc", ".h", ".cu"):
-        return
-    for call in CALLS[level].finditer(path.read_text(encoding="utf-8", errors="replace")):
+def texts(code: str, level: str) -> Iterator[tuple[str, int]]:
+    """The first lines of the messages of one level that one file prints, each with the number of its line."""
+    for call in CALLS[level].finditer(code):
         parts = [
             found.group(1) if found.group(1) is not None else "ld" if found.group(2) else "%s"
             for found in PART.finditer(call.group(1))
         ]
         text = "".join(parts).partition("\\n")[0].replace('\\"', '"')
         if '"' in call.group(1) and LETTERS.search(text):
-            yield text
+            yield text, code.count("\n", 0, call.start()) + 1
 
 
 def texts_of_library(library: bytes, level: str) -> Iterator[str]:

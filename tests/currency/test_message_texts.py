@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.currency.message_texts import INFO, WARNING, known_texts, texts
@@ -21,13 +19,12 @@ def test_all_but_few_messages_of_the_newest_releases_are_known(level: str, prefi
     assert {release: few for release, few in missing.items() if len(few) > most * len(of_releases[release])} == {}
 
 
-def test_texts_that_macros_put_together_are_read(tmp_path: Path) -> None:
-    source = tmp_path / "a.cc"
-    source.write_text(
+def test_texts_that_macros_put_together_are_read() -> None:
+    code = (
         'WARN("Call to " name " failed: %s", strerror(errno)); \\\n'
         'WARN("Size %" PRIu64 " of "\n     "%s is odd\\nSee the guide", size, name);\n'
         'WARN("%s", text); INFO(NCCL_NET, "no warning");\n'
     )
 
-    assert list(texts(source, WARNING)) == ["Call to %s failed: %s", "Size %ld of %s is odd"]
-    assert list(texts(source, INFO)) == ["no warning"]
+    assert list(texts(code, WARNING)) == [("Call to %s failed: %s", 1), ("Size %ld of %s is odd", 2)]
+    assert list(texts(code, INFO)) == [("no warning", 4)]
