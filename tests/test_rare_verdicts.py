@@ -197,7 +197,31 @@ def one_reaches_an_end_of_file(error: str) -> Files:
     return {"train.log": "".join(f"{line}\n" for lines in (loaded, *others) for line in lines)}
 
 
+SUMMARY = """\
+Root Cause (first observed failure):
+[0]:
+  host      : gpu-a
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 41887)
+"""
+
+
+def all_time_out(*, with_summary: bool) -> Files:
+    """All ranks in this text time out in a call; torchrun's summary names the processes of their host."""
+    calls = (("main", "/mnt/job/train.py"), ("all_reduce", f"{PACKAGES}/torch/distributed/distributed_c10d.py"))
+    lines = [line for rank in range(3) for line in raised(rank, LATE, *calls)]
+    return {"train.log": "".join(f"{line}\n" for line in lines) + SUMMARY * with_summary}
+
+
 ENDED = {
+    "all ranks time out, as far as the highest number shows": Case(
+        all_time_out(with_summary=False),
+        *("stuck-together", "possible", [], "every rank in this text timed out", "of every rank"),
+    ),
+    "all ranks of a host time out": Case(
+        all_time_out(with_summary=True),
+        *("stuck-together", "likely", [], "every rank timed out in all_reduce", "dmesg"),
+    ),
     "a file of one rank was cut short": Case(
         one_reaches_an_end_of_file("EOFError: Ran out of input"),
         *("rank-died", "certain", [1], "raised EOFError and ended"),

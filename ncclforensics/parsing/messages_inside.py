@@ -43,7 +43,13 @@ def messages_inside(
 def texts_behind_bars(rows: pl.DataFrame, matched: Sequence[Matched], dialect: Dialect) -> pl.DataFrame:
     """Return what stands right behind progress bars, as lines of their own; `rows`: all lines."""
     text = pl.col("text").str.extract(f"^(?:{dialect.bar_end_regex})(.+)$")
-    return _lines_of(dialect.bar, rows, matched).with_columns(text=text).drop_nulls("text")
+    return _one_record_each(_lines_of(dialect.bar, rows, matched).with_columns(text=text).drop_nulls("text"), dialect)
+
+
+def _one_record_each(lines: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Return lines of which some hold several records of another logger, as a line for each."""
+    texts = pl.col("text").str.replace_all(f" +({dialect.record_regex})", "\n${1}").str.split("\n")
+    return lines.with_columns(text=texts).explode("text").filter(pl.col("text") != "")
 
 
 def _lines_of(frame: str, rows: pl.DataFrame, matched: Sequence[Matched]) -> pl.DataFrame:
@@ -59,8 +65,7 @@ def _texts_inside(lines: pl.DataFrame, message: MessageInside, dialect: Dialect)
         return []
     group = f"(?:{message.start_regex})(.*)$" if message.is_quoted else f"((?:{message.start_regex}).*)$"
     text = pl.col("text").str.extract(group).str.replace(f"(?:{message.end_regex})$", "").str.strip_chars(" ")
-    texts = text.str.replace_all(f" +({dialect.record_regex})", "\n${1}").str.split("\n")
-    split = holding.with_columns(text=texts).explode("text").filter(pl.col("text") != "")
+    split = _one_record_each(holding.with_columns(text=text), dialect)
     return [split.with_columns(text=pl.lit(message.prefix) + pl.col("text"))]
 
 

@@ -214,8 +214,13 @@ def find_failed_calls(job: Job) -> Explanation | None:
     names = sorted(set(calls.values()))
     is_collective = not set(names) & set(POINT_TO_POINT)
     if has_all and is_timeout and len(names) == 1 and is_collective and not set(names) & set(CALLS_WITHIN.values()):
-        reason = f"every rank timed out in {names[0]}: the transport failed, or their arguments differ"
-        diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], Doubt.OTHER_TEXT)
+        # The highest number is a lower bound of their number; torchrun names all processes of a node.
+        is_whole = job.is_size_stated or bool(job.pytorch["elastic_failure"])
+        every = "every rank" if is_whole else "every rank in this text"
+        reason = f"{every} timed out in {names[0]}: the transport failed, or their arguments differ"
+        doubt = Doubt.OTHER_TEXT if is_whole else Doubt.SILENT_MEMBER
+        diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], doubt)
+        diagnosis.collect = [] if is_whole else COLLECT_OUTPUT[:]
     elif has_all and len(names) > 1 and is_collective:
         outliers = minority_of(calls) if 2 * len(minority_of(calls)) < len(calls) else []
         others = {row["call"]: row for rank, row in sorted(first.items(), reverse=True) if rank not in outliers}
