@@ -104,7 +104,7 @@ def test_a_message_is_known_without_its_prefix(text: str, frame: str, fields: di
 @pytest.mark.parametrize(
     ("line", "origin"),
     [
-        (CALL, "NCCL 2.3.7 and later: src/enqueue.cc:"),
+        (CALL, "NCCL since 2.3.7: src/enqueue.cc:"),
         ("a:1:2 [0] NCCL INFO Connected all rings", "NCCL 2.8.3 to 2.23.4: src/transport/generic.cc:12 (2.23.4)"),
         ("a:1:2 [0] NCCL INFO Loaded an own plugin of ours", ""),
         ("RuntimeError: Using network Socket", ""),  # of another program
@@ -173,6 +173,7 @@ def test_a_line_is_followed_by_what_it_means_alone(capsys: pytest.CaptureFixture
             ["boot-init-refused"],
         ),
         ("        GPU memory   : 2566 MiB", ["it counts as a line of the application"], ["pyspy"]),
+        ("[INFO] Net device mlx5_0 is used", ["it counts as a line of the application"], ["RDMA"]),
         ("a - INFO :: Added key: x", ["it counts as a line of the application"], ["noise"]),
     ],
 )

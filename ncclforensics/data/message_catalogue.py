@@ -24,7 +24,7 @@ class Message(NamedTuple):
 
     words: Sequence[str]  # between its values
     first: str  # the first release that prints it
-    last: str  # the last one; empty: the newest does
+    last: str  # the last one; empty: the newest does whose sources are public
     source: str  # file, line and release; empty: only releases print it whose sources are not public
 
     @property
@@ -35,8 +35,8 @@ class Message(NamedTuple):
     @property
     def origin(self) -> str:
         """Return which releases print it, and where."""
-        until = " and later" if not self.last else f" to {self.last}" if self.last != self.first else ""
-        return f"NCCL {self.first}{until}" + (f": {self.source}" if self.source else "")
+        since = self.first if self.last == self.first else f"{self.first} to {self.last}"
+        return f"NCCL {since if self.last else f'since {self.first}'}" + (f": {self.source}" if self.source else "")
 
     def ends(self, line: str) -> bool:
         """Whether a line ends with this message."""

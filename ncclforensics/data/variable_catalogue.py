@@ -132,4 +132,4 @@ def line_to_look_for(text: str) -> str | None:
     `GPU Direct RDMA Disabled for GPU … / HCA …` (NCCL_DEBUG_SUBSYS=GRAPH), and channels `via NET/IB/0` without GDRDMA
     """
     lines = cast(Mapping[str, str], _written("quoted_lines.toml"))
-    return next((advice for quoted, advice in lines.items() if quoted.lower() in text.lower()), None)
+    return next((advice for quoted, advice in lines.items() if quoted.lower() in f"{text} ".lower()), None)

@@ -96,6 +96,8 @@ def _topic(text: str, found: Match) -> str:
     """What the words of a line of any text are about."""
     topics = TOPICS_OF.get(found.shape.frame, {}).get(found.form, ())
     part = grammar_file.load("unread").part_regex
+    if re.search(part("_note_first"), text) and not re.search(part("_with_word"), text):
+        return ""
     return next((name for name in topics if re.search(part(f"_about_{name}"), text)), "")
 
 

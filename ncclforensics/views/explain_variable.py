@@ -71,4 +71,6 @@ def _reader(found: Variable) -> str:
 
 
 def _plain(name: str) -> str:
-    return name.partition("=")[0].strip().upper()
+    """The name in what a shell, mpirun or a script writes: `export NCCL_DEBUG=INFO`, `-x NCCL_DEBUG`, `$NCCL_DEBUG`."""
+    words = name.partition("=")[0].removeprefix("export ").removeprefix("-x ")
+    return words.strip("${} ").upper()

@@ -37,8 +37,9 @@ def main() -> None:
         for text, place in _of_tag(repository, tags[version]) if version in tags else listed:
             first, _, source = found.get(text, [version, "", ""])
             found[text] = [first, version, f"{place} ({version})" if place else source]
+    newest = max(map(release, tags))  # what a library lacks may be in it: macros write texts of their own
     rows = [
-        json.dumps([VALUE.split(text.strip()), first, "" if last == versions[-1] else last, source])
+        json.dumps([VALUE.split(text.strip()), first, last if release(last) < newest else "", source])
         for text, (first, last, source) in sorted(found.items())
     ]
     MESSAGES.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
