@@ -70,7 +70,7 @@ def assemble(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> p
             for rows in pieces
         ]
         # One chunk, of one piece, too: Polars 2.1 panics in `pl.format` after a filter that emptied a chunk.
-        column = pl.concat(parts).rechunk()
+        column = (pl.concat(parts) if len(parts) > 1 else parts[0]).rechunk()
         columns.append(column if order is None else column[order])
     pieces.clear()
     return with_all_columns(pl.DataFrame(columns), schema)

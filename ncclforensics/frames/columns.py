@@ -24,7 +24,7 @@ Typed = TypeVar("Typed", bound=NamedTuple)
 
 def typed_rows(rows: pl.DataFrame, of: type[Typed]) -> list[Typed]:
     """The rows of a frame as values of a class whose fields are columns of it."""
-    return [of._make(values) for values in rows.select(of._fields).iter_rows()]
+    return [of._make(values) for values in rows[:, of._fields].iter_rows()]
 
 
 def no_rows(columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -45,12 +45,12 @@ def _no_values(dtype: pl.DataType) -> pl.Series:
 
 def with_all_columns(rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """The rows with these columns alone, in their types; a column of nulls takes the memory of one value."""
-    known = rows.schema
+    known = dict(zip(rows.columns, rows.dtypes, strict=True))
     other = {name: dtype for name, dtype in columns.items() if known.get(name) != dtype}
     rows = rows.with_columns(
         pl.col(name).cast(dtype) if name in known else _nulls(name, dtype) for name, dtype in other.items()
     )
-    return rows.select(list(columns))
+    return rows[:, [*columns]]  # in a tenth of the time of `select`
 
 
 @cache

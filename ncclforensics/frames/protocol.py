@@ -92,7 +92,7 @@ def call(frames: Frames, registered: Registered) -> Any:
 
 def has_rows(frames: Frames, registered: Registered) -> bool:
     """Whether a frame of `of` has rows, or a rule or an analysis names none."""
-    return not registered.of or any(frames.has(frame) for frame in registered.of)
+    return not registered.of or any(map(frames.has, registered.of))
 
 
 def call_with(frames: Frames, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:

@@ -230,10 +230,11 @@ class Run:
         try:
             computed: pl.DataFrame | None = call(self, analysis)
             if computed is not None:
-                if computed.schema == analysis.columns and max(computed.n_chunks("all")) == 1:
+                names, dtypes = [*analysis.columns], [*analysis.columns.values()]
+                if computed.columns == names and computed.dtypes == dtypes and max(computed.n_chunks("all")) == 1:
                     return computed
                 # Column by column, so that never more than one of them stands in memory twice.
-                left = computed.select(list(analysis.columns))
+                left = computed[:, names]
                 del computed
                 return pl.DataFrame(
                     [_cast(left.drop_in_place(name), dtype) for name, dtype in analysis.columns.items()]

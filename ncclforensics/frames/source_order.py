@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, as_time, december_first, elapsed
+from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, december_first, elapsed, time_of
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.copies import beginning, find_copies
@@ -163,7 +163,7 @@ def _look_at(part: _Part, piece: pl.DataFrame) -> None:
         part.processes |= set(owners)
     for clock in CLOCKS:
         if clock in piece.columns:
-            printed = as_time(pl.col(clock).cast(pl.String), NO_YEAR)
+            printed = time_of(clock, NO_YEAR)
             times = piece.select(december_first(printed)).to_series().drop_nulls()
             first = times.min()
             if isinstance(first, datetime) and (part.time is None or first < part.time):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
+from functools import cache
 
 import polars as pl
 
@@ -40,7 +41,7 @@ class TimeRange:
         clocks = [name for name in CLOCKS if name in rows.columns and rows[name].null_count() < rows.height]
         if not clocks:
             return rows
-        printed = pl.coalesce([as_time(pl.col(name).cast(pl.String), self._year) for name in clocks])
+        printed = pl.coalesce([time_of(name, self._year) for name in clocks])
         within = pl.lit(True)
         for limit, side in ((self.since, pl.Expr.ge), (self.until, pl.Expr.le)):
             if limit is not None:
@@ -85,6 +86,12 @@ def as_time(text: pl.Expr, year: int) -> pl.Expr:
             for printed, form in ((text, OF_JOURNALS), (text, OF_DMESG), (padded, OF_PYTORCH))
         ),
     )
+
+
+@cache
+def time_of(column: str, year: int) -> pl.Expr:
+    """Parse the times in a column of texts as `as_time` does."""
+    return as_time(pl.col(column).cast(pl.String), year)
 
 
 def as_utc(text: pl.Expr) -> pl.Expr:

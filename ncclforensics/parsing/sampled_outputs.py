@@ -167,6 +167,8 @@ class SampledOutputs:
 
 def row_above(output: pl.Series, line: pl.Series, head_output: pl.Series, head_line: pl.Series) -> pl.Series:
     """For every line the row of the last head at or above it in the same output; null where there is none."""
+    if head_line.is_empty():  # as in most runs
+        return pl.Series("head", [None], dtype=pl.UInt32).new_from_index(0, line.len())
     lines = pl.DataFrame({"output": output, "line": line}).with_row_index("row").sort("line")
     heads = pl.DataFrame({"output": head_output, "line": head_line}).with_row_index("head")
     heads = heads.sort("line", maintain_order=True)

@@ -26,11 +26,11 @@ def distinct_rows(rows: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, 
     """
     if rows.height <= 1:
         return rows, pl.Series([0] * rows.height, dtype=pl.UInt32)
-    numbers = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
-    keys = pl.DataFrame({"number": numbers, "hash": rows.select(by).hash_rows()})
+    number = pl.int_range(pl.len(), dtype=pl.UInt32)
+    keys = rows[:, by].hash_rows().to_frame("hash").with_columns(number=number)
     first = keys.select(pl.col("number").first().over("hash")).to_series()
-    is_first = first == numbers
-    return rows.filter(is_first), (is_first.cum_sum() - 1).cast(pl.UInt32).gather(first)
+    is_first = first == keys["number"]
+    return rows.filter(is_first), (is_first.cum_sum() - 1).cast(pl.UInt32)[first]
 
 
 class EncodedRows(NamedTuple):

@@ -11,7 +11,7 @@ from ncclforensics.analyses.job.calls.shown_calls import LAST, YEAR
 from ncclforensics.analyses.verdict.sources.machines import Part
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.templated import of_template
-from ncclforensics.frames.time_range import as_time
+from ncclforensics.frames.time_range import time_of
 from ncclforensics.parsing.templates import CALL_TEMPLATE
 
 MOST_CONDITIONS = 8
@@ -70,7 +70,7 @@ def times_of_calls(run: Frames, pos: pl.Series) -> pl.Series:
     places = occurrence["pos"].search_sorted(pos).clip(upper_bound=occurrence.height - 1)  # positions are in order
     found = occurrence.select("pos", "launcher_time", CALL_TEMPLATE)[places]
     stamps = of_template(found, run["call_template"], "stamp")
-    times = [as_time(pl.col(name).cast(pl.String), YEAR) for name in ("stamp", "launcher_time")]
+    times = [time_of(name, YEAR) for name in ("stamp", "launcher_time")]
     is_found = found["pos"] == pos
     return found.with_columns(stamp=stamps).select(time=pl.when(is_found).then(pl.coalesce(times))).to_series()
 

@@ -25,7 +25,7 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
     of_program, of_user = _known(run)
 
     def findings_of(rule: Rule) -> list[Finding]:
-        return _findings(run, rule, of_user if is_own(rule.module) else of_program)
+        return _findings(run, rule, of_program, of_user)
 
     usual = [rule for rule in chosen if not rule.last]
     findings = [finding for rule in usual if not rule.fallback for finding in findings_of(rule)]
@@ -42,11 +42,13 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
     return sorted(findings, key=_order)
 
 
-def _findings(run: Frames, rule: Rule, known: Known) -> list[Finding]:
+def _findings(run: Frames, rule: Rule, of_program: Known, of_user: Known) -> list[Finding]:
     """Return the findings of one rule, with what the rule left out."""
     yielded: list[Finding] = []
     try:
-        findings = iter(call(run, rule) or ())
+        if (found := call(run, rule)) is None:
+            return []
+        findings, known = iter(found), of_user if is_own(rule.module) else of_program
         yielded = [checked(finding, known) for finding in islice(findings, MOST_FINDINGS)]
         if next(findings, None):
             yielded.append(_rest_of(rule))

@@ -15,7 +15,7 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import of_template
-from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, elapsed
+from ncclforensics.frames.time_range import NO_YEAR, december_first, elapsed, time_of
 
 LAST_TIME = {
     "job": pl.Int32(),
@@ -82,7 +82,7 @@ def last_time(
 
 
 def _time(column: str) -> pl.Expr:
-    return as_time(pl.col(column).cast(pl.String), NO_YEAR)
+    return time_of(column, NO_YEAR)
 
 
 def _last_lines_of_files(process: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:

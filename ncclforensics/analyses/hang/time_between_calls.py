@@ -11,7 +11,7 @@ import polars as pl
 from ncclforensics.analyses.hang.stragglers import SECOND, YEAR
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import as_time
+from ncclforensics.frames.time_range import time_of
 
 TIME_BETWEEN_CALLS = {
     "job": pl.Int32(),
@@ -59,5 +59,5 @@ def time_between_calls(
 
 def _with_time(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows whose time is readable, with it in microseconds."""
-    time = as_time(pl.col("stamp").cast(pl.String), YEAR).dt.epoch("us")
+    time = time_of("stamp", YEAR).dt.epoch("us")
     return rows.with_columns(time=time).filter(pl.col("time").is_not_null())

@@ -12,9 +12,8 @@ from itertools import pairwise
 import polars as pl
 
 from ncclforensics.analyses.job.text.torch_text import attempt_of
-from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, elapsed
+from ncclforensics.frames.time_range import NO_YEAR, december_first, elapsed, time_of
 
 DEFAULT_TIMEOUT = 600_000  # milliseconds, of PyTorch's groups over NCCL
 LEAST, MOST = 60_000, 300_000  # milliseconds between the reports of two attempts, of half a time-out
@@ -39,7 +38,7 @@ def of_latest_attempt(reports: pl.DataFrame, source: pl.DataFrame, run_start: pl
     numbered = _with_attempt(reports, source).filter(~_is_before_run(run_start))
     latest = numbered.filter(pl.col("attempt").is_null() | (pl.col("attempt") == pl.col("attempt").max()))
     clock = min(CLOCKS, key=lambda name: latest[name].null_count())
-    timed = latest.with_columns(time=december_first(as_time(text_of(clock), NO_YEAR)))
+    timed = latest.with_columns(time=december_first(time_of(clock, NO_YEAR)))
     begin = _begin_of_latest(timed.filter(pl.col("time").is_not_null()).sort("time"))
     kept = timed if begin is None else timed.filter(pl.col("time").is_null() | (pl.col("time") >= begin))
     return kept.drop("attempt", "time", "timeout", *CLOCKS)
@@ -58,7 +57,7 @@ def _is_before_run(run_start: pl.DataFrame) -> pl.Expr:
     clocks may be all zones of the earth.
     """
     start = next(run_start.iter_rows(named=True), {})
-    moment, collected = (as_time(text_of(name), NO_YEAR) for name in CLOCKS)
+    moment, collected = (time_of(name, NO_YEAR) for name in CLOCKS)
     pairs = [
         (moment, start.get("stamp"), timedelta()),
         (collected, start.get("launcher_time"), timedelta()),

@@ -7,7 +7,7 @@ import polars as pl
 from ncclforensics.data.host_counters import LOCAL_TOOLS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import as_time, of_this_era
+from ncclforensics.frames.time_range import of_this_era, time_of
 from ncclforensics.parsing.sampled_outputs import row_above
 from ncclforensics.parsing.templates import distinct_rows
 
@@ -47,14 +47,14 @@ def output_heading(
     times = dump_time.select(
         *place,
         heading_host=text_of("headed_host"),
-        taken=pl.coalesce(as_time(text_of("taken"), NO_YEAR), _date(text_of("dated"))),
+        taken=pl.coalesce(time_of("taken", NO_YEAR), _date(text_of("dated"))),
     )
     # A command with arguments may query another host.
     is_local = pl.col("arguments").is_null() | text_of("tool").is_in(LOCAL_TOOLS)
     local = pl.concat([dump_command.filter(is_local), device_command], how="diagonal_relaxed")
     is_named = text_of("prompt_host") != "localhost"
     prompts = local.filter(is_named).select(*place, heading_host=text_of("prompt_host"))
-    maps = map_head.filter(pl.col("taken").is_not_null()).select(*place, taken=as_time(text_of("taken"), NO_YEAR))
+    maps = map_head.filter(pl.col("taken").is_not_null()).select(*place, taken=time_of("taken", NO_YEAR))
     return pl.concat([hosts, times, prompts, maps], how="diagonal").sort(place)
 
 
@@ -79,7 +79,7 @@ def add_origin(rows: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame
         stated = output_heading.drop_nulls(column)
         above = row_above(rows["source"], rows["line"], stated["source"], stated["line"])
         rows = rows.with_columns(stated[column].gather(above))
-    launched = as_time(text_of("launcher_time"), NO_YEAR)
+    launched = time_of("launcher_time", NO_YEAR)
     launched = pl.when(launched.dt.year() > NO_YEAR).then(launched)
     return rows.with_columns(
         origin_host=pl.coalesce(text_of("launcher_node"), "heading_host"), moment=pl.coalesce(launched, "taken")

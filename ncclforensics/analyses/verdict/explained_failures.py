@@ -16,9 +16,9 @@ from ncclforensics.analyses.job.ends.failure_events import AFTER
 from ncclforensics.analyses.job.ends.kernel_events import SOON_AFTER
 from ncclforensics.analyses.transport.completions import hosts_of_addresses
 from ncclforensics.analyses.verdict.failing_ends import located
-from ncclforensics.frames.columns import MADE_UP, OWNER, no_rows, text_of
+from ncclforensics.frames.columns import MADE_UP, OWNER, no_rows
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import NO_YEAR, as_time, elapsed
+from ncclforensics.frames.time_range import NO_YEAR, elapsed, time_of
 
 JOB_PERIOD = {
     "job": pl.Int32(),
@@ -68,7 +68,7 @@ def job_period(
 
 
 def _with_times(rows: pl.DataFrame) -> pl.DataFrame:
-    clocks = [as_time(text_of(name), NO_YEAR) for name in CLOCKS if name in rows.columns]
+    clocks = [time_of(name, NO_YEAR) for name in CLOCKS if name in rows.columns]
     return rows.with_columns(time=pl.coalesce(*clocks, pl.lit(None, pl.Datetime("us")))).drop_nulls("time")
 
 

@@ -58,7 +58,7 @@ class JobRows:
     def typed(self, name: str, of: type[R]) -> list[R]:
         """The rows of a frame as values of a class whose fields are columns."""
         if name not in self._typed:
-            self._typed[name] = [of._make(values) for values in _values(self.frames[name].select(of._fields))]
+            self._typed[name] = [of._make(values) for values in _values(self.frames[name][:, of._fields])]
         return self._typed[name]
 
     def typed_of_job(self, name: str, of: type[R], job: int) -> list[R]:

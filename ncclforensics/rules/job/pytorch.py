@@ -17,7 +17,7 @@ from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.data.stack_classes import own_files
 from ncclforensics.frames.columns import text_of
-from ncclforensics.frames.time_range import NO_YEAR, as_time
+from ncclforensics.frames.time_range import NO_YEAR, time_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.watchdog_limits import overdue_text, short_limit_text
@@ -74,7 +74,7 @@ def torch_rank_left_early(group_note: pl.DataFrame, work_timeout: pl.DataFrame) 
     """
     ends, timeouts = (
         frame.with_columns(
-            time=as_time(text_of("moment"), NO_YEAR), rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32)
+            time=time_of("moment", NO_YEAR), rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32)
         ).drop_nulls(["time", "rank"])
         for frame in (group_note.filter(form="not_destroyed"), work_timeout)
     )

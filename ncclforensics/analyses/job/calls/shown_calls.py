@@ -9,7 +9,7 @@ from ncclforensics.data.torch_calls import NCCL_NAMES
 from ncclforensics.frames.columns import possible_positions, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import of_template
-from ncclforensics.frames.time_range import CLOCKS, as_time
+from ncclforensics.frames.time_range import CLOCKS, time_of
 
 NEIGHBOURS = 4  # neighbours on each side of the verdict's call
 YEAR = 2000  # assumed for clocks without a year
@@ -129,7 +129,7 @@ def timeline(
     for frame in (with_line(last.with_columns(of_template(last, call_template, "stamp"))), failure):
         clocks = [name for name in CLOCKS if name in frame.columns]
         lines = frame.join(events.select("source", "line").unique(), on=["source", "line"], how="semi")
-        times = [as_time(pl.col(name).cast(pl.String), YEAR) for name in clocks]
+        times = [time_of(name, YEAR) for name in clocks]
         timed_lines.append(lines.select("source", "line", time=pl.coalesce(times)))
     line_times = pl.concat(timed_lines).filter(pl.col("time").is_not_null()).unique(["source", "line"])
     return events.join(line_times, on=["source", "line"]).sort("time", "rank_id", "line")

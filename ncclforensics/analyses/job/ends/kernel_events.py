@@ -13,7 +13,7 @@ import polars as pl
 
 from ncclforensics.frames.columns import ORIGIN, text_of
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, as_time, december_first, elapsed
+from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, december_first, elapsed, time_of
 
 ANOTHER_DAY = timedelta(days=1)
 WITH_ZONES = timedelta(hours=15)  # a process of the run is not killed outside of it by more than a time zone
@@ -150,7 +150,7 @@ def _logged() -> pl.Expr:
 
 
 def _time(column: str) -> pl.Expr:
-    return as_time(pl.col(column).cast(pl.String), NO_YEAR).dt.replace(year=NO_YEAR)  # syslog prints none
+    return time_of(column, NO_YEAR).dt.replace(year=NO_YEAR)  # syslog prints none
 
 
 def _texts(frame: pl.DataFrame, column: str) -> pl.Series:

@@ -12,7 +12,7 @@ import polars as pl
 
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, as_time, in_last_year
+from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, in_last_year, time_of
 
 EARLIER_RUN = {
     "job": pl.Int32(),
@@ -89,7 +89,7 @@ def _compare(values: dict[int, Any], job: int, other: int) -> int:
 def _first_times(communicators: pl.DataFrame) -> dict[int, datetime]:
     """When the first communicator of each job was created, where its lines carry times."""
     clocks = [name for name in CLOCKS if name in communicators.columns]
-    times = [as_time(pl.col(name).cast(pl.String), NO_YEAR) for name in clocks]
+    times = [time_of(name, NO_YEAR) for name in clocks]
     if not times:
         return {}
     first = (

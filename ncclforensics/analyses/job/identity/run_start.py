@@ -11,7 +11,7 @@ import polars as pl
 from ncclforensics.analyses.job.text.torch_text import attempt_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import NO_YEAR, as_time, as_utc
+from ncclforensics.frames.time_range import NO_YEAR, as_utc, time_of
 
 RUN_START = {
     "stamp": pl.Datetime("us"),  # when the first communicator was created: by NCCL, in the local time of a process
@@ -30,8 +30,8 @@ def run_start(communicator: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     paths = source.filter(pl.col("source").is_in(communicator["source"].unique().implode()))["path"]
     attempts = [number for path in paths if (number := attempt_of(path)) is not None]
     times = {
-        "stamp": as_time(text_of("stamp"), NO_YEAR),
-        "launcher_time": as_time(text_of("launcher_time"), NO_YEAR),
+        "stamp": time_of("stamp", NO_YEAR),
+        "launcher_time": time_of("launcher_time", NO_YEAR),
         "utc": as_utc(text_of("launcher_time")),
     }
     # A line without a time may be of the first communicator.

@@ -16,7 +16,7 @@ from ncclforensics.data.kernel_faults import XIDS_OF_HARDWARE
 from ncclforensics.data.processes import OF_CONTROL_GROUP
 from ncclforensics.frames.columns import short_host, text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import NO_YEAR, as_time
+from ncclforensics.frames.time_range import NO_YEAR, time_of
 
 
 class Part(StrEnum):
@@ -97,7 +97,7 @@ def condition(
 
 def _moment(rows: pl.DataFrame) -> pl.Expr:
     """The time of a kernel's line, by the first of its clocks that the line carries."""
-    clocks = [as_time(text_of(name), NO_YEAR) for name in _TIMES if name in rows.columns]
+    clocks = [time_of(name, NO_YEAR) for name in _TIMES if name in rows.columns]
     return pl.coalesce(*clocks, pl.lit(None, pl.Datetime("us")))
 
 
