@@ -44,7 +44,10 @@ def _break(monkeypatch: pytest.MonkeyPatch, registered: dict[str, Any], name: st
     def fail(**frames: pl.DataFrame) -> None:
         raise KeyError(FAILURE)
 
-    monkeypatch.setitem(registered, name, one._replace(imported=fail))
+    if isinstance(one, rules.Rule):
+        monkeypatch.setitem(registered, name, one._replace(imported=fail))
+    else:
+        monkeypatch.setattr(one, "imported", fail)
 
 
 def test_a_rule_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
