@@ -206,21 +206,35 @@ Root Cause (first observed failure):
 """
 
 
-def all_time_out(*, with_summary: bool) -> Files:
-    """All ranks in this text time out in a call; torchrun's summary names the processes of their host."""
+def all_time_out(end: str = "") -> Files:
+    """All ranks in this text time out in a call."""
     calls = (("main", "/mnt/job/train.py"), ("all_reduce", f"{PACKAGES}/torch/distributed/distributed_c10d.py"))
     lines = [line for rank in range(3) for line in raised(rank, LATE, *calls)]
-    return {"train.log": "".join(f"{line}\n" for line in lines) + SUMMARY * with_summary}
+    return {"train.log": "".join(f"{line}\n" for line in lines) + end}
+
+
+ABORTED = SUMMARY.replace("exitcode  : 1 ", "exitcode  : -6 ")
+
+
+def one_aborts(*said: str) -> Files:
+    """Torchrun reports that rank 1 aborted, and the others lose it; `said`: what its process prints."""
+    calls = (("main", "/mnt/job/train.py"), BACK)
+    lines = [*said, *(line for rank in (0, 2) for line in raised(rank, LEFT, *calls))]
+    return {"train.log": "".join(f"{line}\n" for line in lines) + ABORTED}
 
 
 ENDED = {
-    "all ranks time out, as far as the highest number shows": Case(
-        all_time_out(with_summary=False),
-        *("stuck-together", "possible", [], "every rank in this text timed out", "of every rank"),
+    "a rank aborts and no line says why": Case(
+        one_aborts(), *("rank-died", "possible", [1], "no line says why it aborted", "end of its stderr")
     ),
-    "all ranks of a host time out": Case(
-        all_time_out(with_summary=True),
-        *("stuck-together", "likely", [], "every rank timed out in all_reduce", "dmesg"),
+    "a rank aborts over its own memory": Case(
+        one_aborts("[rank1]: free(): invalid pointer"), *("rank-died", "certain", [1], "", "end of its stderr")
+    ),
+    "all ranks time out, as far as the highest number shows": Case(
+        all_time_out(), *("stuck-together", "possible", [], "every rank in this text timed out", "of every rank")
+    ),
+    "all ranks of a host time out, by torchrun's table": Case(
+        all_time_out(SUMMARY), *("stuck-together", "possible", [], "every rank in this text timed out", "of every rank")
     ),
     "a file of one rank was cut short": Case(
         one_reaches_an_end_of_file("EOFError: Ran out of input"),

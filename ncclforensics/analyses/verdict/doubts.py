@@ -85,6 +85,7 @@ class Doubt(Enum):
     UNSEEN_MESSAGE = Cost.ORDINARY, "it waits for another rank in a message that this source does not show"
     # Processes that ended.
     EXIT_CODE_ALONE = Cost.UNUSUAL, "its exit code is a consequence, and another process ended before"
+    ABORTED_FOR_ANOTHER = Cost.ORDINARY, "it aborted for what another rank did, such as a call of another size"
     SEVERAL_ENDED = Cost.UNUSUAL, "one of these ended first, and the others followed"
     PROCESS_ID_REUSED = Cost.UNUSUAL, "the line of the kernel is about another process with the same number"
     OTHERS_AWAITED = Cost.UNUSUAL, "the ranks that the others wait for stopped by themselves"

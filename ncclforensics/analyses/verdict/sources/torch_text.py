@@ -110,6 +110,7 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         return None  # the others timed out, and an exit code alone does not tell a time-out from a cause
     numbers = sorted({row.rank for row in strongest if row.rank is not None})
     is_exit = all(row.how == EXIT and row.exit_code == 1 for row in strongest)
+    is_abort = all(row.signal == ABORT and not row.message for row in strongest)
     losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
     if _has_recovered(job, last):
         reason = (
@@ -119,7 +120,7 @@ def find_failed_ranks(job: Job) -> Explanation | None:
     elif job.rank_id_of.keys() <= set(numbers) and len(numbers) > 1:
         reason = "every rank in this text failed by itself, so none waits for another"
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
-    elif is_exit or (not losses and all(row.signal == ABORT and not row.message for row in strongest)):
+    elif is_exit or (not losses and is_abort):
         end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
         reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_OUTPUT)
@@ -130,6 +131,8 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         )
         if job.rank_id_of.keys() <= set(numbers):
             diagnosis.doubt(Doubt.ALL_ENDED)
+        if is_abort:
+            diagnosis.doubt(Doubt.ABORTED_FOR_ANOTHER, "no line says why it aborted")
     job.cite(diagnosis, "culprit", [row._asdict() for row in strongest])
     job.cite(diagnosis, "failure", losses[:3])
     return diagnosis
@@ -214,13 +217,12 @@ def find_failed_calls(job: Job) -> Explanation | None:
     names = sorted(set(calls.values()))
     is_collective = not set(names) & set(POINT_TO_POINT)
     if has_all and is_timeout and len(names) == 1 and is_collective and not set(names) & set(CALLS_WITHIN.values()):
-        # The highest number is a lower bound of their number; torchrun names all processes of a node.
-        is_whole = job.is_size_stated or bool(job.pytorch["elastic_failure"])
-        every = "every rank" if is_whole else "every rank in this text"
+        # Their highest number is a lower bound of the size, and torchrun names the processes of one node.
+        every = "every rank" if job.is_size_stated else "every rank in this text"
         reason = f"{every} timed out in {names[0]}: the transport failed, or their arguments differ"
-        doubt = Doubt.OTHER_TEXT if is_whole else Doubt.SILENT_MEMBER
+        doubt = Doubt.OTHER_TEXT if job.is_size_stated else Doubt.SILENT_MEMBER
         diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], doubt)
-        diagnosis.collect = [] if is_whole else COLLECT_OUTPUT[:]
+        diagnosis.collect = [] if job.is_size_stated else COLLECT_OUTPUT[:]
     elif has_all and len(names) > 1 and is_collective:
         outliers = minority_of(calls) if 2 * len(minority_of(calls)) < len(calls) else []
         others = {row["call"]: row for rank, row in sorted(first.items(), reverse=True) if rank not in outliers}
