@@ -30,8 +30,22 @@ def test_a_warning_without_process_is_found(tmp_path: Path, prefix: str) -> None
     assert _owners(report) == [("unnamed-1", 5 if prefix == "[5] " else 0)]
 
 
+NAMED = "node1:77:78 [0] NCCL INFO Using network IB\n"
+
+
 def test_a_line_without_process_belongs_to_the_only_process(tmp_path: Path) -> None:
-    assert _owners(_report(tmp_path, job=f"node1:77:78 [0] NCCL INFO Using network IB\n{WARNING}\n")) == [("node1", 77)]
+    assert _owners(_report(tmp_path, job=f"{3 * NAMED}{WARNING}\n")) == [("node1", 77)]
+
+
+def test_one_line_of_a_process_in_an_excerpt_does_not_make_it_the_owner_of_others(tmp_path: Path) -> None:
+    assert _owners(_report(tmp_path, job=f"{WARNING}\n{NAMED}")) == [(None, None)]
+
+
+def test_the_rank_before_the_quoted_error_is_that_of_the_process(tmp_path: Path) -> None:
+    quoted = "[rank{0}]: Last error:\n[rank{0}]: Cuda failure 802 'system not yet initialized'\n"
+    report = _report(tmp_path, job=quoted.format(3) + quoted.format(5))
+    assert report.run["failure"]["pid"].to_list() == [3, 5]
+    assert sorted(report.run["rank"]["rank"]) == [3, 5]
 
 
 def test_a_line_that_several_processes_may_have_printed_has_no_process(tmp_path: Path) -> None:

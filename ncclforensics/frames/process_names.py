@@ -12,6 +12,9 @@ from ncclforensics.parsing.matching import NO_HOST
 
 # A torn host name is so many times rarer than the true one: a name that ends like it, and any other name.
 RARE, VERY_RARE = 3, 30
+# So many lines with a name stand beside each without one in the log of one process. Of an output that many share, an
+# excerpt may hold one line with a name by chance.
+OWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,15 @@ def process_names(speakers: pl.DataFrame) -> ProcessNames:
     """Find the names by the stretches of lines of every process (columns of `parser.SPEAKER`)."""
     is_missing = pl.col("host") == NO_HOST
     named = speakers.filter(~is_missing)
-    missing = speakers.filter(is_missing)["source"].unique().sort().to_list()
+    unnamed = speakers.filter(is_missing)
+    missing = unnamed["source"].unique().sort().to_list()
     owners = named.filter(pl.col("source").is_in(missing)).select("source", text_of("host"), "pid").unique()
     without_process: dict[int, tuple[str, int | None] | None] = {}
     for source in missing:
         own = owners.filter(source=source).select("host", "pid").rows()
-        without_process[source] = own[0] if len(own) == 1 else None if own else (f"{MADE_UP}{source + 1}", None)
+        lines = [rows.filter(source=source)["lines"].sum() for rows in (named, unnamed)]
+        is_own = len(own) == 1 and lines[0] >= OWN * lines[1]
+        without_process[source] = own[0] if is_own else None if own else (f"{MADE_UP}{source + 1}", None)
     return ProcessNames(_true_hosts(named), without_process)
 
 

@@ -140,7 +140,7 @@ def parse(
     beginnings = _hosts(complete)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
     without_prefix = [quoted_errors(matched, unknown, dialect), messages_alone(unknown, dialect, known)]
-    quoted = match(pl.concat(without_prefix), dialect)
+    quoted = match(pl.concat(without_prefix, how="diagonal"), dialect)
     torn = [_match_joined_lines(unknown, dialect, _named(known))]
     for _ in range(DEPTH):
         hosts_so_far = _named(pl.concat([known, *(_hosts(part.known) for part in torn)]))

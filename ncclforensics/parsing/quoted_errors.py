@@ -14,6 +14,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.matching import Matched, match
 
 PLACE = ["source", "line"]
+RANK = "launcher_rank"
 FENCE = " `~=-*#>"  # of a block in Markdown, where the text itself was left out
 
 
@@ -26,9 +27,12 @@ def quoted_errors(matched: Sequence[Matched], unknown: pl.DataFrame, dialect: Di
     if not heads:
         return unknown.clear()
     announcements = pl.concat([rows.select("form", "source", line=pl.col("line") + 1) for rows in heads]).unique()
+    # The rank of the tag is that of the process, as one that a launcher prints.
+    rank = pl.col("text").str.extract(f"^({quotation.tag_regex})").str.extract("([0-9]+)").cast(pl.Int32)
+    labelled = pl.coalesce(rank, *(name for name in [RANK] if name in unknown.columns))
     text = pl.col("text").str.replace(f"^(?:{quotation.tag_regex})", "").str.replace(f"(?:{quotation.end_regex})$", "")
     text = text.str.strip_chars_end(" ")
-    lines = unknown.with_columns(text=text)
+    lines = unknown.with_columns(labelled.alias(RANK), text=text)
     is_text = (pl.col("text").str.strip_chars(FENCE) != "") & ~pl.col("text").str.contains(quotation.time_regex)
     # Of a traceback, which another process printed in between: a warning begins without blanks.
     lines = lines.filter(~pl.col("text").str.starts_with("  "))
