@@ -27,7 +27,7 @@ STATED_LINE = {
 }
 HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a line, the nearest to it first
 PIDS = ("pid", "launcher_pid")
-WORKERS = ("worker", "launcher_process")
+WORKERS = ("ended_worker", "worker", "launcher_process")
 RANKS = ("global_rank", "launcher_rank")
 SUBJECTS = (
     "subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service", "error_text",

@@ -13,6 +13,7 @@ from ncclforensics.rules.registry import rule
 
 FROM_END = 4  # lines of a file behind the last call of a traceback that was cut
 MOST_WORKERS = 4  # in a title
+ENDED = ("died", "worker_died", "deepspeed_killed")  # forms of lines by which another process is known to have ended
 CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it returned
 
 
@@ -34,6 +35,7 @@ def app_traceback_cut(
     nccl_warning: pl.DataFrame,
     ascend_error: pl.DataFrame,
     engine_wait: pl.DataFrame,
+    process_end: pl.DataFrame,
     source: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -50,7 +52,8 @@ def app_traceback_cut(
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
     if raised.height or any(frame.height for frame in of_errors) or (verdict["verdict"] == "no-hang").any():
         return
-    is_named = bool(nccl_warning.height or engine_wait.filter(form="died").height)
+    of_ends = [rows.filter(text_of("form").is_in(ENDED)) for rows in (engine_wait, process_end)]
+    is_named = any(rows.height for rows in (nccl_warning, *of_ends))
     named = ["source", "line", "pos", "launcher_pid", "launcher_process"]
     frames = traceback_frame.select(
         *named, "file", "numbered", rank=pl.coalesce("rank", "launcher_rank"), call=text_of("frame_function")

@@ -99,14 +99,21 @@ def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFram
     """
     rows = first_exits(process_exit, GPU_MEMORY)
     if not rows.is_empty():
-        detail = "reported by PyTorch's allocator; errors of other ranks follow"
+        detail = f"{_asked_for(rows)}reported by PyTorch's allocator; errors of other ranks follow"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         yield exit_finding(rows, rank, "out of GPU memory on {processes}", detail, certainty)
         return
     unsettled = unsettled_exits(process_exit, verdict, GPU_MEMORY).filter("is_near_end")
     if not unsettled.is_empty():
-        detail = "reported by PyTorch's allocator; no line shows whether the process ended with it"
+        detail = (
+            f"{_asked_for(unsettled)}reported by PyTorch's allocator; no line shows whether the process ended with it"
+        )
         yield exit_finding(unsettled, rank, "out of GPU memory on {processes}", detail, "likely")
+
+
+def _asked_for(rows: pl.DataFrame) -> str:
+    """Say what the allocator was asked for, where all processes tell the same; each numbers the GPUs that it sees."""
+    return f"{rows['message'][0]}; " if rows["message"].n_unique() == 1 else ""
 
 
 @rule(Category.OOM, Severity.ERROR, of=("cuda_error", "failure"), hang=True)

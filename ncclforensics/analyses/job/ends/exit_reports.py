@@ -350,7 +350,8 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
         yield report
     for row in gpu_exception.sort("pos").unique([*_DISTINCT, "form"], keep="first", maintain_order=True).to_dicts():
         if row["form"] == "memory":
-            how, message = GPU_MEMORY, "CUDA out of memory"
+            on_gpu = f" on GPU {row['full_gpu']}" if row["full_gpu"] is not None else ""
+            how, message = GPU_MEMORY, f"{row['wanted']:g} {row['unit']} were asked for{on_gpu}"
         else:
             how, message = (
                 GPU_ERROR,
