@@ -86,7 +86,7 @@ KNOWN_FROM = (
 )
 FORMATS = {name: module for name, module in all_formats().items() if module.GRAMMARS}
 NOT_TRIED = ("cpus", "markup", "sysfs")  # lines without columns of text; paths that a colon ends
-SAMPLE = sorted(FORMATS.keys() - NOT_TRIED) if IS_FULL else ["fabric", "nccl_tests", "pyspy"]
+SAMPLE = sorted(FORMATS.keys() - NOT_TRIED) if IS_FULL else ["pyspy"]
 
 
 def planted_lines(shape: Shape) -> list[str]:
