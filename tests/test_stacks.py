@@ -138,6 +138,25 @@ def test_threads_of_a_debugger_show_what_a_process_waits_for(tmp_path: Path) -> 
     assert "store or rendezvous" in report.findings[0].title
 
 
+OTHERS = {
+    "py-spy": 'Thread 901 (idle): "pin_memory"\n    wait (threading.py:355)\n    get (queue.py:171)\n',
+    "gdb": (
+        'Thread 9 (Thread 0x7f40eeffd6c0 (LWP 901) "python"):\n#0  0x00007f41 in __poll (fds=0x1) at poll.c:29\n'
+        "#1  ncclProxyService (_args=0x5) at proxy.cc:1437\n#2  0x00007f43 in start_thread () from /lib/libc.so.6\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_a_paste_without_the_main_thread_does_not_say_where_the_process_stands(text: str, tmp_path: Path) -> None:
+    report = report_on(tmp_path, rank0=pyspy(10, IN_COLLECTIVE), rank1=pyspy(20, IN_COLLECTIVE), rank2=text)
+    (tmp_path / "alone").mkdir()
+    alone = report_on(tmp_path / "alone", rank0=text)
+
+    assert report.verdicts[0].verdict == "undecidable"
+    assert "a thread beside the main one, whose stack is not shown" in alone.verdicts[0].reason
+
+
 def test_functions_of_the_c_library_go_by_their_usual_names(tmp_path: Path) -> None:
     def gdb(pid: int, innermost: str) -> str:
         return (

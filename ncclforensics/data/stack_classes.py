@@ -24,9 +24,10 @@ NETWORK = "network"
 SLEEP = "sleep"
 REQUESTS = "wait for requests"
 PYTHON = "own code"
+THREAD = "a thread beside the main one, whose stack is not shown"
 
 # A rank in one of these may wait for other ranks: a GPU runs collectives, and the backward pass reduces gradients.
-WAITING = (COLLECTIVE, BACKWARD, GPU)
+WAITING = (COLLECTIVE, BACKWARD, GPU, THREAD)
 # The stack shows a call that waits: the rank does not compute.
 BLOCKED = (DATA, CHECKPOINT, LOCK, STORE, TEARDOWN, CHILD, NETWORK, SLEEP)
 
@@ -213,6 +214,9 @@ NATIVE = (
     ("wait4", CHILD, "waits for a process that it started"),
     ("waitpid", CHILD, "waits for a process that it started"),
 )
+
+# The outermost functions of a thread that is not the main one: of the C library and of threading.py.
+THREAD_STARTS = ("clone", "clone3", "start_thread", "_bootstrap")
 
 # Functions in which a thread waits for a lock of its own process, and the library whose lock it is.
 LOCK_FUNCTIONS = ("pthread_mutex_lock", "pthread_rwlock_", "lll_lock_wait", "futex_wait")

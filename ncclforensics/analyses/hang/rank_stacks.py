@@ -15,6 +15,7 @@ Row = dict[str, Any]
 RANK_STACK = {
     "job": pl.Int32(),
     "rank_id": pl.Int32(),
+    "pid": pl.Int32(),
     "kind": pl.String(),  # class of its main thread (data/stack_classes.py)
     "is_locked": pl.Boolean(),  # it waits for a lock of the CUDA driver
     "call": pl.String(),  # the function of a library that its own code called
@@ -52,6 +53,7 @@ class RankStack(NamedTuple):
     by_watchdog: bool
     source: int
     line: int
+    pid: int | None = None
     rank_id: int = -1  # of a process of which no rank is known
 
     @property

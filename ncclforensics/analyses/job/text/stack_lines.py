@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.stack_classes import THREAD_STARTS, system_call
 from ncclforensics.frames.columns import ORIGIN, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -23,7 +24,8 @@ STACK_THREAD = {
     "thread": pl.String(),  # number or handle
     "name": pl.String(),
     "state": pl.String(),  # idle, active, active+gil; only py-spy knows
-    "is_main": pl.Boolean(),
+    "is_main": pl.Boolean(),  # or the one to describe where the main thread is not shown
+    "is_beside": pl.Boolean(),  # it is certainly not the main thread
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -268,8 +270,17 @@ def _mark_main_thread(dump: Row, threads: list[Row], outermost: dict[int, str]) 
     last = threads[:1] if dump["tool"] == "eu-stack" else threads[-1:]
     main = (by_number or by_name or by_end or last)[-1]
     main["is_main"] = True
+    is_known = bool(by_number or by_name or by_end)
+    is_named = dump["tool"] == "py-spy" and main["name"] is not None
+    starts = system_call(outermost.get(main["stack"]) or "")
+    main["is_beside"] = not is_known and (is_named or starts in THREAD_STARTS)
     number = main["thread"] or ""
-    if dump["pid"] is None and dump["tool"] in ("gdb", "eu-stack", "py-spy") and number.isdecimal():
+    if (
+        dump["pid"] is None
+        and not main["is_beside"]
+        and dump["tool"] in ("gdb", "eu-stack", "py-spy")
+        and number.isdecimal()
+    ):
         dump["pid"] = int(number) if int(number) < LARGEST_PID else None
 
 

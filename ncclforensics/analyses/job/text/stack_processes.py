@@ -20,6 +20,8 @@ from ncclforensics.data.stack_classes import (
     NO_RANK,
     PLACES,
     PYTHON,
+    THREAD,
+    THREAD_STARTS,
     Place,
     is_c_library,
     is_library,
@@ -68,6 +70,7 @@ def stack_process(
 ) -> pl.DataFrame:
     """One row per dump of a process that did not crash: the rank, and where the main thread stands."""
     main = dict(stack_thread.filter("is_main").select("dump", "stack").iter_rows())
+    beside = {*stack_thread.filter("is_main", "is_beside")["dump"]}
     states = dict(stack_thread.filter("is_main").select("dump", "state").iter_rows())
     handles = dict(
         stack_thread.filter("is_main").select("dump", pl.concat_str("source", pl.lit(" "), "thread")).iter_rows()
@@ -84,7 +87,7 @@ def stack_process(
         rows.append(
             {
                 **dump,
-                **_position(own_frames),
+                **_position(own_frames, is_beside=dump["dump"] in beside),
                 "first_dump": first_dumps.setdefault(handles[dump["dump"]], dump["dump"]),
                 "is_helper": any(_place(NO_RANK, frame) for frame in own_frames),
                 "is_torchrun": any(_place(IN_ORDER, frame) for frame in own_frames),
@@ -116,8 +119,8 @@ def _is_python(frame: Row) -> bool:
     return (frame["file"] or "").endswith(">") or (frame["file"] or "").endswith(".py")
 
 
-def _position(frames: list[Row]) -> Row:
-    """Return class, call and own code of a stack, deepest frame first."""
+def _position(frames: list[Row], *, is_beside: bool) -> Row:
+    """Return class, call and own code of a stack, deepest frame first. `is_beside`: it is not of the main thread."""
     if not frames:
         return {}
     known: list[tuple[Row, str, bool]] = []  # frames in a known place: the class, and whether that place is general
@@ -128,9 +131,14 @@ def _position(frames: list[Row]) -> Row:
             known.append((frame, kind, kind in NATIVE_MEANS if place is None else place.is_general))
     kind = next((kind for _, kind, is_general in known if not is_general), known[0][1] if known else PYTHON)
     in_python = [frame for frame in frames if _is_python(frame)]
-    fallback = in_python or [frame for frame, frame_kind, _ in known if frame_kind == kind] or frames
-    own = next((frame for frame in in_python if not is_library(frame["file"])), fallback[0])
-    called = in_python[: in_python.index(own)] if in_python else []
+    if is_beside:
+        kind, known = THREAD, []
+        named = [frame for frame in frames if system_call(frame["function"] or "") not in THREAD_STARTS]
+        frames = frames if in_python else named[::-1] or frames  # what a thread was started for says most
+    fallback = [frame for frame, frame_kind, _ in known if frame_kind == kind] or in_python or frames
+    own = next((frame for frame in in_python if not is_library(frame["file"])), None)
+    called = in_python[: in_python.index(own)] if own else []
+    own = own or fallback[0]
     calls = [frame for frame, frame_kind, _ in known if frame_kind == kind and frame in called] or called
     # The function that the program called; wrappers such as loggers stand between.
     call = short_name(calls[-1]["function"]) if calls else None

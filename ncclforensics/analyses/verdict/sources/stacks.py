@@ -77,7 +77,8 @@ def _ranks(rows: list[RankStack], numbers: Mapping[int, int | None]) -> str:
     known = [number for row in rows if (number := numbers.get(row.rank_id)) is not None]
     text = ranks_text(known)
     if len(known) < len(rows):
-        return count_of(len(rows), "process")
+        pids = {row.pid for row in rows}
+        return f"process {rows[0].pid}" if len(rows) == 1 and None not in pids else count_of(len(rows), "process")
     return text if len(text) <= LONGEST_LIST else count_of(len(rows), "rank")
 
 
