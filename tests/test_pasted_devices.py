@@ -27,6 +27,13 @@ LINK_TEST = """\
  #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
  65536      403504           0.00               42.31                0.080701
 """
+FIRMWARE = """\
+[   61.1] {{1}}[Hardware Error]: event severity: {severity}
+[   61.1] {{1}}[Hardware Error]:  Error 0, type: {severity}
+[   61.1] {{1}}[Hardware Error]:  fru_text: D2
+[   61.1] {{1}}[Hardware Error]:   section_type: memory error
+[   61.1] {{1}}[Hardware Error]:   DIMM location: not present. DMI handle: 0x0000
+"""
 # Text -> rule, severity and a part of the title of each finding; none: it is healthy.
 PORT_INFO = """CA/RT PortInfo:
 # Port info: Lid 4 port 1
@@ -269,6 +276,25 @@ Max locked memory         unlimited            unlimited            bytes
     ),
     "switch-ports-lose-none": (SWITCH_HEAD + SWITCH_ROW.format(port=0, lost="0"), []),
     "most-cards-without-a-bridge": (NVLINK_LIST.format(model="NVIDIA A100-PCIE-40GB"), []),
+    "memory-error-told-by-firmware": (
+        FIRMWARE.format(severity="recoverable"),
+        [("kernel-memory-errors", "warning", "1 recoverable hardware error: memory error of D2")],
+    ),
+    "corrected-memory-error": (
+        FIRMWARE.format(severity="corrected"),
+        [("kernel-memory-errors", "info", "1 corrected hardware error: memory error of D2")],
+    ),
+    "module-of-another-kernel": (
+        (
+            "[   71.2] nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client\n"
+            "[   71.2] nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)\n"
+        ),
+        [("stated-failure", "warning", "built against another version of a function than the kernel has: nvidia_pee")],
+    ),
+    "attribute-that-may-be-absent": (
+        "node1:77:310 [0] NCCL INFO Attribute coll of node net not found\n",
+        [],
+    ),
 }
 
 

@@ -361,9 +361,20 @@ def kernel_memory_errors(
         severity = Severity.ERROR if is_uncorrected else Severity.WARNING if rows.height >= MANY else Severity.INFO
         yield from kernel_log_findings(rows, title, [times_text(rows)], severity, DECODE, job)
     events = kernel_message.filter(text_of("severity").is_in(list(FIRMWARE)))
+    below = kernel_event.select(*OF_LINES, text_of("section"), text_of("part")).filter(
+        pl.any_horizontal(pl.col("section", "part").is_not_null())
+    )
+    named = pl.concat([events.with_columns(text_of("severity")), below], how="diagonal_relaxed").sort(OF_LINES)
+    named = named.with_columns(pl.col("severity").forward_fill().over("source"))
     for (severity_text,), rows in events.sort(OF_LINES).group_by(text_of("severity"), maintain_order=True):
         title = f"the firmware{{where}} reported {count_of(rows.height, f'{severity_text} hardware error')}"
-        detail = "the lines below it name the section: memory, PCIe or processor"
+        of_these = named.filter(severity=str(severity_text))
+        sections, parts = (of_these[name].drop_nulls().unique(maintain_order=True) for name in ("section", "part"))
+        title += f": {', '.join(sections)}" * bool(len(sections))
+        title += f" of {some_of(parts.to_list(), SHOWN)}" * bool(len(parts))
+        detail = "" if len(sections) else "the lines below it name the section: memory, PCIe or processor"
+        if severity_text == "recoverable":
+            detail = "; ".join(filter(None, ["it was not corrected: the program that needs the data is ended", detail]))
         yield from kernel_log_findings(
             rows, title, [detail, times_text(rows)], FIRMWARE[str(severity_text)], DECODE, job
         )

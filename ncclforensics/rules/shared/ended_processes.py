@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import KERNEL, NODE
 from ncclforensics.analyses.job.ends.process_exits import strongest_of
-from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, evidence_lines, printed_process, processes_text, titled
@@ -49,7 +49,8 @@ def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:
 
 def kernel_log_finding(rows: pl.DataFrame, title: str) -> Finding:
     """Return the possible finding on processes that only a kernel log names, which was given by itself."""
-    detail = f"reported by the kernel of {count_of(rows['pid'].n_unique(), 'process')}; no job is in these files"
+    pids = [str(pid) for pid in rows["pid"].drop_nulls().unique(maintain_order=True)]
+    detail = f"reported by the kernel for pid {some_of(pids, SHOWN)}; no job is in these files"
     evidence = evidence_lines(rows.select("source", "line"))
     return Finding(title, detail, "possible", severity=Severity.WARNING, evidence=evidence)
 

@@ -38,6 +38,8 @@ KERNEL_EVENT = {
     "memory_fault": pl.Categorical(),
     "netdev": pl.Categorical(),
     "state": pl.Categorical(),
+    "section": pl.Categorical(),  # of a report of the firmware: what failed
+    "part": pl.Categorical(),
     "logged": pl.String(),
     "launcher_time": pl.String(),
     "is_in_run": pl.Boolean(),  # its time, as printed, is one of the run; null: no times show it
