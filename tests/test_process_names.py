@@ -64,3 +64,13 @@ def test_logs_without_any_host_are_analysed(tmp_path: Path) -> None:
 def test_lines_without_process_are_told_apart_by_the_rank_in_front_of_them(tmp_path: Path) -> None:
     text = "".join(f"rank {rank}: {WARNING}\n" for rank in (2, 0, 1))
     assert _owners(_report(tmp_path, job=text)) == [("unnamed-1", 2), ("unnamed-1", 0), ("unnamed-1", 1)]
+
+
+def test_the_lines_of_two_ranks_without_process_are_no_restart(tmp_path: Path) -> None:
+    first = "NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
+    init = "NCCL INFO comm 0x7fac840181a0 rank 1 nranks 2 cudaDev 0 busId 89000 - Init COMPLETE\n"
+    channel = "NCCL INFO Channel 00 : 0[3d000] -> 1[89000] via direct shared memory\n"
+
+    report = _report(tmp_path, job=first + init + first + channel)
+
+    assert "init completed" in report.verdicts[0].reason

@@ -92,12 +92,17 @@ def _list(rows: list[Row]) -> Table:
     for row in rows:
         table.add_row(
             printable(row["collective"] or "?"), known(row["nranks"]), known(_hosts(row)),
-            str(row["rows"]), *([""] * 4 if not row["rows"] else [
+            str(row["rows"]), *([_average(row), *[""] * 3] if not row["rows"] else [
                 _figure(row["max_busbw"]), _size(row["max_size"]), _expected_cell(row), _wrong(row),
             ]),
             Text("" if row["is_complete"] else "cut off" if _has_head(row) else "a part", style="bold yellow"),
         )  # fmt: skip
     return table
+
+
+def _average(row: Row) -> str:
+    """Format what the footer states, where the table above it is not given."""
+    return "" if row["average"] is None else f"{_figure(row['average'])} average"
 
 
 def decisive_runs(benchmark_sweep: pl.DataFrame) -> list[Row]:

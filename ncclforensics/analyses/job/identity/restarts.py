@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import MADE_UP, OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
 RESTART = {
@@ -30,7 +30,9 @@ def restart(
 ) -> pl.DataFrame:
     """The last start of every process, if all that created communicators were started again."""
     owner = [*OWNER, "source"]
-    created = communicator.drop_nulls([*OWNER, "comm"]).select(*owner, "comm", "pos", "commid")
+    # Lines without their process may be of several that started once.
+    is_named = ~text_of("host").str.starts_with(MADE_UP)
+    created = communicator.filter(is_named).drop_nulls([*OWNER, "comm"]).select(*owner, "comm", "pos", "commid")
     first = created.group_by(owner).agg(created=pl.col("pos").min())
     banners = pl.concat(
         [milestone.filter(text_of("form").is_in(BANNERS)).select(*owner, "pos"), version.select(*owner, "pos")]

@@ -99,7 +99,12 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.claim = f"{damage}, and no whole line shows a call"
         diagnosis.collect = COLLECT_UNCUT
     elif not job.memberships and job.has_layout:
-        diagnosis.claim = "init came to the connections between ranks, and no line shows that it completed"
+        went_on = (
+            "calls completed until the last row of the benchmark"
+            if job.has_measurements
+            else "no line shows that it completed"
+        )
+        diagnosis.claim = f"init came to the connections between ranks, and {went_on}"
         diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
         diagnosis.collect.insert(0, f"while it stands still, take the stacks on each host: `{STACKS_OF_HOST}`")
     elif not job.memberships:
