@@ -21,7 +21,7 @@ from ncclforensics.analyses.host.command_sessions import (
 from ncclforensics.analyses.host.damaged_dumps import PROBLEM
 from ncclforensics.analyses.host.numbers import LARGEST, parse_float, parse_integer
 from ncclforensics.data.counters import CANONICAL, MOST, WORD
-from ncclforensics.data.gpu_metrics import EXPORTED_XID, XID
+from ncclforensics.data.gpu_metrics import EXPORTED_XIDS, XID
 from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, OF_HFI1, unit
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
@@ -309,7 +309,7 @@ def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataF
             device = f"GPU-{labels['uuid'].removeprefix('GPU-')}"
         stamp = row["stamp_ms"]
         name, value = str(row["metric"]), parse_float(row["sample"])
-        if name == EXPORTED_XID and value:
+        if name in EXPORTED_XIDS and value:
             name, value = XID, parse_float(labels.get("xid"))
         rows.append(
             {

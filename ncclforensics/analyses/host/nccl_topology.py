@@ -72,9 +72,11 @@ def path_rows(root: Element) -> Iterator[dict[str, Any]]:
             count = direct.get(busid, 0) or through_switch
             path = (f"{kind}{count}" if kind == "NV" else kind) if count else pci_path(gpu, other)
             line = lines.get((id(gpu), busid), gpu.line)
-            yield {"device": _gpu_name(gpu), "other": _gpu_name(other), "path": path, "line": line}
+            if path is not None:
+                yield {"device": _gpu_name(gpu), "other": _gpu_name(other), "path": path, "line": line}
         for name, nic in nics.items():
-            yield {"device": _gpu_name(gpu), "other": name, "path": pci_path(gpu, nic), "line": gpu.line}
+            if (path := pci_path(gpu, nic)) is not None:
+                yield {"device": _gpu_name(gpu), "other": name, "path": path, "line": gpu.line}
 
 
 def nvlink_rows(root: Element) -> Iterator[dict[str, Any]]:

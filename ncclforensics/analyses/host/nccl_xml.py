@@ -135,15 +135,20 @@ def _tags(texts: pl.Series) -> dict[int, list[tuple[str, str, dict[str, str]]]]:
     return tags
 
 
-def pci_path(first: Element, second: Element) -> str:
-    """Name the path between the PCI devices around two elements as nvidia-smi does: PIX, PXB, PHB or SYS."""
+def pci_path(first: Element, second: Element) -> str | None:
+    """Name the path between the PCI devices around two elements as nvidia-smi does: PIX, PXB, PHB or SYS.
+
+    None where a part of a document does not show below which processor they are.
+    """
     first_pci, second_pci = first.above("pci"), second.above("pci")
     shared = [a for a, b in zip(first_pci, second_pci, strict=False) if a is b]
     if shared:
         bridges = max(len(first_pci), len(second_pci)) - len(shared)
         return "PIX" if bridges <= 1 else "PXB"
-    is_same_cpu = first.above("cpu")[-1:] and first.above("cpu")[-1:] == second.above("cpu")[-1:]
-    return "PHB" if is_same_cpu else "SYS"
+    first_cpu, second_cpu = first.above("cpu")[-1:], second.above("cpu")[-1:]
+    if not (first_cpu and second_cpu):
+        return None
+    return "PHB" if first_cpu == second_cpu else "SYS"
 
 
 def is_leaf(pci: Element) -> bool:

@@ -60,10 +60,11 @@ def dcgm_nvlinks_down(dcgm_link: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.LINK_ERROR, Severity.WARNING, of=("gpu_link",))
 def nvlinks_inactive(gpu_link: pl.DataFrame) -> Iterator[Finding]:
-    """A GPU of a board with NVLink has no NVLink that is active.
+    """A GPU of a board with NVLink has no NVLink that is active, or fewer than it has where no other GPU is listed.
 
     Means: it reaches the other GPUs over PCIe, or not at all directly. One GPU: it, or its NVSwitch, failed. All GPUs
-    of the host: Fabric Manager does not run, the driver was loaded without NVLink, or a virtual machine has none.
+    of the host: Fabric Manager does not run, the driver was loaded without NVLink, or a virtual machine has none. Some
+    links of one GPU: they failed, or the board does not use them.
     Not when: the GPU is on a PCIe card, whose links are inactive without a bridge; other GPUs of the same list have
     links that are active, which is a finding of its own.
     Do: dmesg -T | grep -i -e xid -e nvlink; systemctl status nvidia-fabricmanager; reset the GPUs, or reboot the host.
@@ -72,13 +73,16 @@ def nvlinks_inactive(gpu_link: pl.DataFrame) -> Iterator[Finding]:
     counted = gpu_link.filter((pl.col("tool") == "nvidia-smi nvlink") & pl.col("links").is_not_null())
     counted = counted.filter(pl.col("model").map_elements(has_nvlinks, return_dtype=pl.Boolean))
     for (_, _, host), rows in counted.group_by("source", "dump", "host", maintain_order=True):
-        if rows["links"].sum():
+        up, down = int(rows["links"].sum()), int(rows["down"].sum() or 0)
+        if up and (rows.height > 1 or not down):
             continue
         names = some_of([str(device).replace("GPU", "GPU ") for device in rows["device"]], MOST_NAMED)
         yield Finding(
-            title=f"{names}{f' on {host}' if host else ''}: no NVLink is active",
-            detail=f"{rows['model'][0]} has NVLinks; the list shows none that is up",
-            certainty="likely",
+            title=f"{names}{f' on {host}' if host else ''}: "
+            + (f"{down} of {up + down} NVLinks are not active" if up else "no NVLink is active"),
+            detail=f"{rows['model'][0]} has NVLinks; the list shows "
+            + ("no other GPU to compare with" if up else "none that is up"),
+            certainty="possible" if up else "likely",
             hosts=[str(host)] if host else [],
             role=Role.CAUSE,
             evidence=[
