@@ -295,6 +295,21 @@ Max locked memory         unlimited            unlimited            bytes
         "node1:77:310 [0] NCCL INFO Attribute coll of node net not found\n",
         [],
     ),
+    "links-of-one-gpu": (
+        (
+            "GPU 3: Tesla V100-SXM2-32GB (UUID: ...)\n         Link 0: 25.781 GB/s\n         Link 1: <inactive>\n"
+            "         Link 2: 25.781 GB/s\n"
+        ),
+        [("nvlinks-inactive", "warning", "GPU 3: 1 of 3 NVLinks are not active")],
+    ),
+    "xid-in-a-label": (
+        'DCGM_EXP_XID_ERRORS_COUNT{gpu="0",Hostname="gpu-a012",window_size_in_ms="300000",xid="79"} 1\n',
+        [("gpu-metric-faults", "warning", "GPU0: Xid 79")],
+    ),
+    "evicted-pod": (
+        '60m  Warning  Evicted  pod/train-3  Usage of EmptyDir volume "dshm" exceeds the limit "8Gi".\n',
+        [("stated-failure", "warning", 'evicted a pod, and with it its ranks: "dshm" exceeds the limit')],
+    ),
 }
 
 

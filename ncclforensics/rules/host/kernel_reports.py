@@ -14,6 +14,7 @@ from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.firmware_reports import DECODE, firmware_findings
 from ncclforensics.rules.shared.kernel_log import (
     MANY,
     JobBeside,
@@ -298,7 +299,6 @@ def kernel_driver_reports(
 
 REPLACE = "drain the host; replace the module that EDAC or the BMC's event log names"
 UNCORRECTED_BIT = 61  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
-FIRMWARE = {"fatal": Severity.ERROR, "recoverable": Severity.WARNING, "corrected": Severity.INFO}
 
 
 def _besides(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame) -> list[str]:
@@ -360,24 +360,7 @@ def kernel_memory_errors(
         title += f" (bank {banks})" * bool(banks)
         severity = Severity.ERROR if is_uncorrected else Severity.WARNING if rows.height >= MANY else Severity.INFO
         yield from kernel_log_findings(rows, title, [times_text(rows)], severity, DECODE, job)
-    events = kernel_message.filter(text_of("severity").is_in(list(FIRMWARE)))
-    below = kernel_event.select(*OF_LINES, text_of("section"), text_of("part")).filter(
-        pl.any_horizontal(pl.col("section", "part").is_not_null())
-    )
-    named = pl.concat([events.with_columns(text_of("severity")), below], how="diagonal_relaxed").sort(OF_LINES)
-    named = named.with_columns(pl.col("severity").forward_fill().over("source"))
-    for (severity_text,), rows in events.sort(OF_LINES).group_by(text_of("severity"), maintain_order=True):
-        title = f"the firmware{{where}} reported {count_of(rows.height, f'{severity_text} hardware error')}"
-        of_these = named.filter(severity=str(severity_text))
-        sections, parts = (of_these[name].drop_nulls().unique(maintain_order=True) for name in ("section", "part"))
-        title += f": {', '.join(sections)}" * bool(len(sections))
-        title += f" of {some_of(parts.to_list(), SHOWN)}" * bool(len(parts))
-        detail = "" if len(sections) else "the lines below it name the section: memory, PCIe or processor"
-        if severity_text == "recoverable":
-            detail = "; ".join(filter(None, ["it was not corrected: the program that needs the data is ended", detail]))
-        yield from kernel_log_findings(
-            rows, title, [detail, times_text(rows)], FIRMWARE[str(severity_text)], DECODE, job
-        )
+    yield from firmware_findings(kernel_event, kernel_message, job)
     pages = kernel_message.filter(pl.col("form") == "page_recovery").sort(OF_LINES)
     for (outcome,), rows in pages.group_by(text_of("outcome"), maintain_order=True):
         title = f"memory of the host{{where}}: {count_of(rows.height, 'damaged page')} ({str(outcome).lower()})"
@@ -405,7 +388,4 @@ def _undecoded(kernel_event: pl.DataFrame, kernel_message: pl.DataFrame, job: Jo
         yield from kernel_log_findings(rows, title, [times_text(rows)], Severity.WARNING, DECODE, job)
 
 
-DECODE = (
-    "look at the lines around it and at the BMC's event log for the part; rasdaemon (ras-mc-ctl --errors) decodes it"
-)
 OF_AMD = "look at rocm-smi --showras; for uncorrected errors drain the host and reset the GPU"
