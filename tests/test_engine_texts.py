@@ -137,6 +137,39 @@ def test_the_store_and_torchrun_say_what_ended_the_start(text: str, title: str, 
     assert not [other for other in titles if "one of them failed" in other]
 
 
+WAITED = "Waiting in store based barrier to initialize process group for rank: 2, key: store_based_barrier_key:1 "
+CALLS = 'Traceback (most recent call last):\n  File "train.py", line 80, in main\n    init()'
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        (("No available shared memory broadcast block found in 60 second.\n"
+         "Worker proc VllmWorker-1 died unexpectedly, shutting down executor."),
+         "VllmWorker-1: a worker process of vLLM ended"),
+        (("[W socket.cpp:401] [c10d] The server socket has failed to bind to 0.0.0.0:29500 (errno: 98 - Address "
+         f"already in use).\n{CALLS}"),
+         "a process could not serve PyTorch's store on its port: 0.0.0.0:29500 (errno: 98 - Address already in use)"),
+        (f"[2026-03-02 11:04:57,123] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 41887\n{CALLS}",
+         "process 41887: the launcher of DeepSpeed ends its processes, since one failed or it was told to end"),
+        ("    Last State:     Terminated\n      Reason:       Error\n      Exit Code:    137",
+         "a process was killed by SIGKILL"),
+        (f"I0510 07:28:04.417845 1398 distributed_c10d.py:337] {WAITED}(world_size=8, worker_count=7, timeout=0:30:00)",
+         "7 of 8 processes came to the store of the process group"),
+    ],
+)  # fmt: skip
+def test_what_ended_stands_before_what_follows_from_it(text: str, title: str, tmp_path: Path) -> None:
+    first = reported(text, tmp_path).findings[0]
+
+    assert first.title == title
+
+
+def test_a_count_at_the_store_says_nothing_where_the_output_goes_on(tmp_path: Path) -> None:
+    text = f"INFO:torch.distributed.distributed_c10d:{WAITED}(world_size=8, worker_count=7, timeout=0:30:00)\nstep 1"
+
+    assert not [finding for finding in reported(text, tmp_path).findings if "came to the store" in finding.title]
+
+
 INTERRUPTED = """Traceback (most recent call last):
   File "train.py", line 80, in main
     for batch in loader:

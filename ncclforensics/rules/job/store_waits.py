@@ -20,12 +20,13 @@ LOST_STORE = ["Connection reset", "Connection refused", "Broken pipe", "Connecti
 
 @rule(Category.BOOTSTRAP, Severity.WARNING, of=("store_wait",), hang=True)
 def torch_ranks_wait_at_store(
-    store_wait: pl.DataFrame, store_error: pl.DataFrame, communicator: pl.DataFrame
+    store_wait: pl.DataFrame, store_error: pl.DataFrame, communicator: pl.DataFrame, source: pl.DataFrame
 ) -> Iterator[Finding]:
     """Ranks wait at the store for others of their process group, and no line shows that these came.
 
     Means: the store counts who has come to the start of a process group. A rank that waits prints the count every ten
-    seconds; a rank that prints nothing did not start, cannot reach the store, or is in other work.
+    seconds; a rank that prints nothing did not start, cannot reach the store, or is in other work. Where each printed
+    it once, and the output ends there, it is possible.
     Not when: the barrier was completed afterwards; the log was copied while the job started; NCCL began an init.
     Do: read the output of the ranks that are absent; compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all.
     Sources: torch/distributed/distributed_c10d.py (_store_based_barrier) of torch 1.8 to 2.7; pytorch-lightning#4420.
@@ -35,19 +36,23 @@ def torch_ranks_wait_at_store(
     waits = store_wait.filter(form="waiting").sort("source", "line")
     over = store_wait.filter(form="completed").select("source", done="line")
     waits = waits.join(over.group_by("source").agg(pl.col("done").max()), on="source", how="left")
-    waits = waits.filter((pl.col("line") > pl.col("done")).fill_null(value=True))
+    waits = waits.filter((pl.col("line") > pl.col("done")).fill_null(value=True)).join(
+        source.select("source", "lines"), on="source", maintain_order="left"
+    )
     for (key,), rows in waits.group_by(text_of("barrier_key"), maintain_order=True):
         joined, expected = rows.select("joined", "expected_clients").row(-1)
         if joined > expected:
             yield too_many_at_store(rows, joined, expected)
-        elif joined < expected and rows.height > rows["group_rank"].n_unique():
+            continue
+        is_repeated = rows.height > rows["group_rank"].n_unique()
+        if joined < expected and (is_repeated or rows["line"][-1] == rows["lines"][-1]):
             ranks = sorted(rows["group_rank"].unique().to_list())
             absent = sorted(set(range(expected)) - set(ranks)) if len(ranks) == joined else []
             names = f": {ranks_text(absent)} did not" if absent else ""
             yield Finding(
                 title=f"{joined} of {expected} processes came to the store of the process group{names}",
                 detail=f"{ranks_text(ranks)} {'wait' if len(ranks) > 1 else 'waits'} there ({key})",
-                certainty="likely",
+                certainty="likely" if is_repeated else "possible",
                 ranks=absent,
                 role=Role.CAUSE,
                 evidence=evidence_lines(rows),

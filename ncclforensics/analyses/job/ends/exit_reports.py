@@ -151,6 +151,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(row, "vLLM", row["exit_code"], pid=row["pid"])
             case "kubectl":
                 yield exit_report(row, "kubectl exec", code)
+            case "container":
+                yield exit_report(row, "Kubernetes", int(row["error_code"]))
             case "pals_launch":
                 yield ExitReport(NOT_STARTED, row, "the launcher (PALS)", node=node, message=row["not_launched"])
             case "srun_launch":
