@@ -126,17 +126,19 @@ def test_a_pasted_line_leads_to_its_family(tmp_path: Path, monkeypatch: pytest.M
     pages = importlib.import_module("message_pages")
     examples = [(frame, line) for frame, shapes in pages.families().items() for s in shapes for line in s.examples]
     asked = [*(f"worker-3 | {line}" for _, line in examples), "what is NCCL_IB_HCA", "a line of some program"]
+    asked.append("Connected all rings")
     data, lines = tmp_path / "data.json", tmp_path / "lines.json"
     data.write_text(json.dumps(pages.find_data()), encoding="utf-8")
     lines.write_text(json.dumps(asked), encoding="utf-8")
 
     command = [node, "-e", FIND, str(data), str(DOCS / "_sphinx" / "find.js"), str(lines)]
-    *found, variable, nothing = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    *found, variable, nothing, bare = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
     lost = [line for (frame, line), own in zip(examples, found, strict=True) if f"messages/{frame}.html" not in own]
     assert lost == []
     assert variable == ["variables/NCCL_IB_HCA.html"]
     assert nothing == []
+    assert bare == ["messages/milestone.html"]
 
 
 @pytest.mark.nightly

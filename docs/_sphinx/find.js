@@ -1,20 +1,24 @@
 // The families of messages that pasted lines belong to: by their patterns, or else by words that stand in no other.
 const MOST = 8;
+const PREFIXES = ["", "h:1:1 [0] f.cc:1 NCCL WARN ", "h:1:1 [0] NCCL INFO "]; // a line may be pasted without its own
 
 function familiesOf(line) {
   const found = new Map();
   const general = new Set();
   for (const [frame, anchor, regex, isGeneral] of FIND.shapes) {
     if (isGeneral) general.add(frame);
-    if (!line.includes(anchor)) continue;
+    const prefixes = isGeneral || !regex.includes("(?<tid>") ? [""] : PREFIXES;
+    const texts = prefixes.map((prefix) => prefix + line);
+    if (!texts.some((text) => text.includes(anchor))) continue;
     let length = 0;
     try {
-      const match = line.match(new RegExp(regex));
-      length = match ? match[0].length + line.length : 0;
+      const pattern = new RegExp(regex);
+      const matches = texts.map((text) => text.match(pattern)).filter(Boolean);
+      length = Math.max(0, ...matches.map((match) => match[0].length + line.length));
     } catch {
       length = 0; // a pattern that this browser cannot read
     }
-    if (!length && anchor.length >= FIND.shortest) length = anchor.length;
+    if (!length && line.includes(anchor) && anchor.trim().length >= FIND.shortest) length = anchor.length;
     if (length > (found.get(frame) || 0)) found.set(frame, length);
   }
   const ordered = [...found].sort((one, other) => general.has(one[0]) - general.has(other[0]) || other[1] - one[1]);

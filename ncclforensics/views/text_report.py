@@ -143,7 +143,7 @@ def _finding(report: Report, finding: Finding) -> list[RenderableType]:
     return [
         head.append(finding.title, "bold"),
         *(indented(Text(sentence(line))) for line in texts if line),
-        indented(Text(f"{finding.role} · rule {finding.rule}", style="dim")),
+        indented(Text(f"{finding.role} · ncclforensics explain {finding.rule}", style="dim")),
         *_lines_of(report, finding),
     ]
 
