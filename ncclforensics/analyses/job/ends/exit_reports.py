@@ -85,9 +85,7 @@ class ExitReport:
 
 def _signal_of_code(code: int | None) -> int | None:
     """Return the signal that an exit code of a shell or of Python's subprocess stands for, or None."""
-    if code is None:
-        return None
-    return -code if code < 0 else code - SHELL if SHELL < code < SHELL + 65 else None
+    return None if code is None else -code if code < 0 else code - SHELL if SHELL < code < SHELL + 65 else None
 
 
 def exit_report(row: Row, reporter: str, code: int | None, signal: int | None = None, **more: Any) -> ExitReport:
@@ -397,7 +395,6 @@ def _names_process(row: Row) -> bool:
 def capture_reports(journal_exit: pl.DataFrame) -> Iterator[ExitReport]:
     """Yield the ends that `capture` recorded; ranks whose call failed or that it ended follow from others."""
     for row in journal_exit.filter(pl.col("how") != "finished").drop_nulls("code").to_dicts():
-        signal = -row["code"] if row["code"] < 0 else None
         follows = row["how"] in (GAVE_UP, STALLED, TAKEN_DOWN)
         process_fields = {"rank": row["rank"], "node": row["node"], "pid": row["process"]}
-        yield exit_report(row, CAPTURE, row["code"], signal, time=row["stamp"], follows=follows, **process_fields)
+        yield exit_report(row, CAPTURE, row["code"], time=row["stamp"], follows=follows, **process_fields)
