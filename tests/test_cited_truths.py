@@ -153,3 +153,26 @@ def test_a_kernels_log_without_a_fault_is_said_to_show_none(tmp_path: Path) -> N
 
     assert "these files hold the kernel's log" in first
     assert "nothing that stops a job was found in them" in first
+
+
+def test_lines_of_another_message_are_cited_before_one_that_is_repeated(tmp_path: Path) -> None:
+    node = "node-a:77:33{0} [{0}] /src/rccl/src/misc/alt_rsmi.cc:653 NCCL WARN Could not read node # {1}\n"
+    first = shown(read(tmp_path, node.format(1, 5) + node.format(2, 5) + node.format(3, 6)))
+
+    assert "Could not read node # 5" in first
+    assert "Could not read node # 6" in first
+    assert "Give every process all GPUs of its host" in first
+
+
+def test_processes_whose_connections_were_closed_are_not_waited_for(tmp_path: Path) -> None:
+    first = shown(read(tmp_path, LOST.format(0) + LOST.format(1) + LOST.format(2), everything=False), everything=False)
+
+    assert "collect the exit code and the end of the output of the processes at 10.0.4.1" in first
+    assert "py-spy" not in first
+
+
+def test_errors_of_a_subnet_manager_are_named_by_their_codes(tmp_path: Path) -> None:
+    line = "Mar 10 21:28:55 67224{0} [C31CA700] 0x01 -> osm_vendor_send: ERR 5430: Send p_madw = 0x7f{0} failed -5\n"
+    first = shown(read(tmp_path, line.format(1) + line.format(2)))
+
+    assert "reports an error: 5430 2 lines" in first

@@ -252,3 +252,59 @@ def test_the_culprits_that_a_short_table_leaves_out_are_named() -> None:
     text = screen(report, width=WIDTH, height=HEIGHT)
 
     assert "more" not in text.partition("CULPRITS")[2].partition("\n\n")[0]
+
+
+def test_a_bandwidth_that_is_not_judged_is_said_so_once(tmp_path: Path) -> None:
+    first = shown(read(tmp_path, SIZES.format(1 << 30, 1 << 28, "150.00").replace("H800", "H20")))
+
+    assert first.count("ot judged") == 1
+    assert "150.0 GB/s at 1 GiB. no findings" in first
+
+
+def test_few_steps_and_a_kernels_log_without_a_fault_are_no_open_verdicts(tmp_path: Path) -> None:
+    steps = "".join(f"iter {n} step {n + 1}: loss 5.1, LR: 0.000030, iter time: 2432.98ms\n" for n in range(3))
+    first = shown(read(tmp_path, steps))
+    of_kernel = shown(read(tmp_path, "6,3964,206764307,-;nvidia-nvswitch2: open (major=510)\n"))
+
+    assert "UNDECIDABLE" not in first
+    assert "Not judged: whether the steps are slow (ncclforensics slow)" in first
+    assert "no findings The kernel's log: none of its lines reports a fault" in of_kernel
+
+
+def test_a_port_that_is_down_is_surely_down(tmp_path: Path) -> None:
+    assert "WARNING (certain) CA" not in shown(read(tmp_path, PORT.format(0, "Active", "LinkUp", 400)))
+    first = shown(read(tmp_path, PORT.format(0, "Down", "Polling", 10)))
+
+    assert "WARNING (certain) mlx5_0 port 1 is down (Polling)" in first
+    assert "no other port is shown" in first
+
+
+def test_a_failed_node_is_named_once_with_what_the_scheduler_knows_of_it(tmp_path: Path) -> None:
+    first = shown(
+        read(
+            tmp_path,
+            "srun: error: Node failure on node-7\nslurmstepd: error: *** STEP 47.0 ON node-3 CANCELLED AT "
+            "2026-01-06T03:17:51 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n",
+        )
+    )
+
+    assert "a node of the job failed: node-7" in first
+    assert "scontrol show node" in first
+    assert "FINDINGS" not in first
+
+
+def test_a_peer_that_sends_no_address_is_not_looked_for_among_the_interfaces(tmp_path: Path) -> None:
+    text = INIT.format(77, 0, "1b000").replace("START", "COMPLETE") + (
+        "node-a:77:330 [0] misc/socket.cc:537 NCCL WARN ncclSocketInit: connecting to address  with family 1 is "
+        "neither AF_INET(2) nor AF_INET6(10)\n"
+    )
+    first = shown(read(tmp_path, text, everything=False), everything=False)
+
+    assert "between ncclGroupStart and ncclGroupEnd" in first
+    assert "ip addr" not in first
+
+
+def test_the_library_and_not_cuda_is_looked_at_where_hip_refuses_its_kernels(tmp_path: Path) -> None:
+    line = "node-a:77:330 [1] /src/rccl/build/hipify/src/enqueue.cc:66 NCCL WARN Cuda failure 'invalid kernel file'\n"
+
+    assert "built for another ROCm" in shown(read(tmp_path, line, everything=False), everything=False)

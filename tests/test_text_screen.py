@@ -95,7 +95,7 @@ def of(name: str) -> Report:
 def test_a_sure_cause_stands_above_what_is_not_decided() -> None:
     shown = shown_lines(of("two-ranks-disagree-on-a-size"))
 
-    assert shown.index("ERROR(certain)") < shown.index("theydonotshowwhichcallitstopped")
+    assert shown.index("ERROR(certain)") < shown.index("theydonotshowwhichcalltherankswerein")
     assert "UNDECIDABLE" not in shown
 
 

@@ -131,6 +131,10 @@ _ADVICE = {
         "compute capability that nvidia-smi --query-gpu=compute_cap --format=csv prints"
     ),
     "device kernel image is invalid": "rebuild the kernel: its image is damaged, or for another CUDA",
+    "invalid kernel file": (  # of HIP
+        "the library was built for another ROCm or for other GPUs: use the RCCL of the installed ROCm, or build it for "
+        "this one and for the GPUs that rocminfo lists"
+    ),
     "the provided PTX was compiled with an unsupported toolchain": (
         "the driver is older than the CUDA that compiled the kernel: update the driver"
     ),

@@ -122,6 +122,8 @@ def cut_middle(text: str, longest: int) -> str:
     'Timeout at NCCL work: 1, last enqueued …'
     >>> cut_middle("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", 44)
     'NET/IB : GPU Direct RDMA Disabled …'
+    >>> cut_middle("Process group watchdog thread terminated: CUDA error: an illegal memory access was met", 60)
+    'Process group watchdog thread … error: an illegal'
     >>> cut_middle("a" * 9, 6)
     'aa…aaa'
     >>> cut_middle("… ReduceScatter: … count 270336 datatype 9 op 0 …", 44)
@@ -148,9 +150,13 @@ def cut_middle(text: str, longest: int) -> str:
     if words and _has_loose_number(words[-1], tail):
         tail = []
     head = _fitting(words, room - len(" ".join(tail)))
-    decisive = next((word for word in words[len(head) :] if any(part in word for part in DECISIVE)), "")
-    if decisive and (longer := _fitting(words, room - len(decisive))):
-        tail = [] if decisive in longer else [decisive]
+    left = words[len(head) :]
+    at = next((place for place, word in enumerate(left) if any(part in word for part in DECISIVE)), None)
+    decisive = left[at : at + 1] if at is not None else []
+    if at is not None and left[at].endswith(":"):  # the reason stands behind it
+        decisive = _fitting(left[at:], int(room * SHARE_OF_END)) or decisive
+    if decisive and (longer := _fitting(words, room - len(" ".join(decisive)))):
+        tail = [] if decisive[0] in longer else decisive
         is_next = words[len(longer) : len(longer) + 1] == tail  # nothing is left out before it
         head, tail = ([*longer, *tail], []) if is_next else (longer, tail)
     if head:

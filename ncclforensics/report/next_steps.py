@@ -42,6 +42,8 @@ class Command(NamedTuple):
 _OF_ONE_PROCESS, _DEBUGGER = "py-spy", "gdb"
 # Verdicts on a rank that stands somewhere: its stack says where.
 _OF_STANDING_RANKS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete")
+_OF_ORDER = "cross-communicator-deadlock"  # a fault of the program, on a machine that works
+SAME_ORDER = "let all ranks call the collectives of their process groups in the same order, where the stacks stand"
 
 READ_CODE = "read the code at the line where it stands"
 PRINT_PLACEMENT = (
@@ -141,6 +143,8 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
         steps.append(PRINT_PLACEMENT)
     elif answer.detail == Detail.OTHER_VERSION:
         steps.append(PRINT_VERSION)
+    elif answer.verdict == _OF_ORDER and not run["rank_stack"].is_empty():
+        steps.append(SAME_ORDER)
     elif (
         answer.verdict in _OF_STANDING_RANKS
         and answer.culprits
@@ -294,7 +298,7 @@ def _of_running(processes: list[Row], where: str, answer: Answer, run: Frames) -
     if answer.verdict == "undecidable" and "failure" in answer.stall_evidence:  # they ended with an error
         return [of_machine]
     if not unseen:
-        return [of_machine] if answer.verdict in _OF_STANDING_RANKS else []
+        return [of_machine] if answer.verdict in _OF_STANDING_RANKS and answer.verdict != _OF_ORDER else []
     if len(pids) == len(unseen) == 1:
         return [
             Command(where, f"py-spy dump --native --pid {pids[0]}"),

@@ -15,13 +15,15 @@ RANKS_OF_HOST = 8
 
 
 def slow_answer(report: Report) -> SlowAnswer | None:
-    """Return what makes the job slow; None where that was not asked, and nothing was read that shows it."""
+    """Return what makes the job slow; None where that was not asked, and what was read does not show it."""
     if report.is_about_hang and not report.is_about_slow:
         return None
-    from ncclforensics.analyses.slow.answer import INPUTS, SlowAnswer
+    from ncclforensics.analyses.slow.answer import INPUTS, SlowAnswer, SlowKind
 
     is_shown = any(report.run.has(frame) for frame in INPUTS)
-    return SlowAnswer.of(report.run["slow_answer"]) if report.is_about_slow or is_shown else None
+    answer = SlowAnswer.of(report.run["slow_answer"]) if report.is_about_slow or is_shown else None
+    is_open = answer is not None and answer.verdict is SlowKind.UNDECIDABLE
+    return None if is_open and not report.is_about_slow else answer
 
 
 def late_ranks(own_time: pl.DataFrame) -> pl.DataFrame:

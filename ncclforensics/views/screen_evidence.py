@@ -56,6 +56,8 @@ def evidence(
     )
     last_lines = set(report.run["process"].select("last_source", "last_line").iter_rows())
     shown: dict[str, tuple[str, str]] = {}  # file and line -> who printed the line, and its text
+    repeated: dict[str, tuple[str, str]] = {}  # the same for lines of a message that is shown
+    messages: set[str] = set()
     fewest, most = 1, max(MOST_LINES, len(decisive) + 1)
     for place in dict.fromkeys([*decisive, *places]):
         cited = report.cited(*place)
@@ -68,9 +70,13 @@ def evidence(
             is_last = place in last_lines and ordinal is None and not any(mark in text for mark in WARNINGS)
             prefix = "" if rank is None else f"rank {rank}{number}{', its last line' * is_last}: "
             label = text.find(f"[rank{rank}]:")  # behind the one of a launcher, such as srun's task
-            shown[name] = prefix, text[label:].partition(":")[2].strip() if 0 <= label < LABELS else text
+            message = prefix + condensed(text, 0)
+            is_new = message not in messages or place in decisive
+            messages.add(message)
+            quoted_by = prefix, text[label:].partition(":")[2].strip() if 0 <= label < LABELS else text
+            (shown if is_new else repeated)[name] = quoted_by
             fewest = len(shown) if place in decisive else fewest
-    rows = [(_shortened(name), quote) for name, quote in shown.items()]
+    rows = [(_shortened(name), quote) for name, quote in (shown | repeated).items()][:most]
     widest = max((len(name) for name, _ in rows), default=0)
     headlines = " ".join(f"{found.title} {found.detail}" for found in findings)
     parts: list[RenderableType] = []

@@ -115,7 +115,7 @@ def decisive_runs(benchmark_sweep: pl.DataFrame) -> list[Row]:
 
 
 def reached(row: Row) -> str:
-    """Say what a run reached at best, and what hosts of this kind reach; empty if it measured nothing.
+    """Say what a run reached at best, and what hosts of its kind reach if that is known; empty if it measured nothing.
 
     An average over all sizes would say little: latency decides the small ones.
     """
@@ -124,7 +124,7 @@ def reached(row: Row) -> str:
     best = f"{called(row)} reaches {_figure(row['max_busbw'])} at {_size(row['max_size'])}"
     levels = expected(row)
     if not levels:
-        return f"{best}; what such hosts reach is not known"
+        return best  # that it is not judged is said of all tests at once
     if max(row["last_size"], row["max_size"]) < LARGE:
         return f"{best}; such hosts reach {_expected_text(row)} from {_size(LARGE)} on, which was not measured"
     return f"{best}; such hosts reach {_expected_text(row)}"

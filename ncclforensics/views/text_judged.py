@@ -14,12 +14,12 @@ from ncclforensics.rules.registry import all_rules
 from ncclforensics.rules.shared.port_text import port_names
 from ncclforensics.views.text_benchmarks import decisive_runs, expected
 from ncclforensics.views.text_layout import STYLE, indented
+from ncclforensics.views.text_report import UNSEEN
 
 SPEED = (
     "Not judged: how fast {tests} should be there. Compare with other hosts of this kind (ncclforensics diff), or set "
     "what they should reach (busbw in the configuration)."
 )
-UNSEEN = ("read-subsystem-gap", "bench-not-judged")  # notes on what is not shown, which the sentences say
 PAIRS = "Not judged: whether such links should be faster; equal ones are only compared with each other."
 NEEDS_OTHERS = (
     "No rule judges such lines by themselves. Give them together with logs, counters or dumps of the same hosts."
@@ -29,7 +29,8 @@ OF_JOBS = {"nccl-log", "pytorch-log", "nccl-tests"}  # kinds of input
 MOST_SUBJECTS = 3
 MOST_RULES = 3  # named; of more, the number says that much was looked at
 SURROUNDING = ("collected",)  # grammars of what stands around the output of any tool
-KERNEL = "The kernel's log: none of its lines is of a kind that a rule knows as a fault."
+KERNEL = "The kernel's log: none of its lines reports a fault that a rule knows."
+STEPS = "Not judged: whether the steps are slow (ncclforensics slow)."
 UNKNOWN = "No line is of a known format: nothing is known of what these files show."
 
 
@@ -42,10 +43,9 @@ def without_findings(report: Report) -> list[RenderableType]:
     )
     looking = [rule.name for rule in of_faults if _looks(report, *rule.of)]
     if not looking:
-        return [
-            Text("\nnot judged", style=STYLE["warning"]),
-            *(indented(Text(sentence)) for sentence in [*_subjects(report), _why_not(report)]),
-        ]
+        reason = _why_not(report)
+        head = Text("\nno findings", STYLE["no-hang"]) if reason == KERNEL else Text("\nnot judged", STYLE["warning"])
+        return [head, *(indented(Text(sentence)) for sentence in [*_subjects(report), reason])]
     noted = " but what the notes below say" * any(note.rule not in UNSEEN for note in report.findings)
     named = f" ({', '.join(looking)})" * (len(looking) <= MOST_RULES)
     looked = f"{count_of(len(looking), 'rule')} looked at these lines and found no fault{noted}{named}."
@@ -54,6 +54,8 @@ def without_findings(report: Report) -> list[RenderableType]:
 
 
 def _why_not(report: Report) -> str:
+    if report.run.has("timed_step"):
+        return STEPS
     if report.run.kinds:
         return NEEDS_OTHERS
     return KERNEL if report.run.has("kernel_line") else UNKNOWN
@@ -88,6 +90,7 @@ def _open(report: Report) -> list[str]:
     ports = f"Not judged: whether {which} should be up. Give the log of a job there, or an earlier dump, too."
     tests = list(dict.fromkeys(row["collective"] or "a test" for row in runs if not expected(row)))
     return [
+        *([STEPS] if run.has("timed_step") else []),
         *([SPEED.format(tests=some_of(tests, MOST_TESTS))] if tests else []),
         *([PAIRS] if not runs and _looks(report, "gpu_pair", "link_measurement") else []),
         *([ports] if down.height else []),

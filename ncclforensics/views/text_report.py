@@ -117,6 +117,7 @@ def leading_findings(jobs: list[Answer], findings: list[Finding]) -> list[Findin
 
 
 GAP = "read-subsystem-gap"
+UNSEEN = (GAP, "bench-not-judged")  # notes on what is not shown, which the screen of no finding says in sentences
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:

@@ -47,6 +47,7 @@ from ncclforensics.views.text_report import (
     ELSEWHERE,
     GAP,
     MOST_CULPRITS,
+    UNSEEN,
     culprits,
     leading_findings,
     mismatch,
@@ -172,7 +173,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
 
         sections.append(_Section(0, [slow_verdict(slow)]))
     sections += [_Section(0, [[wrapped_items(coverage(report), width)]])]
-    is_advised_below = not everything and shown is not None and shown.role is not Role.CONSEQUENCE
+    is_open = bool(jobs) and jobs[0].verdict == "undecidable"  # then steps follow, the first of which is that advice
+    is_advised_below = (is_open or not everything) and shown is not None and shown.role is not Role.CONSEQUENCE
     if shown is not None:
         sections += _of_finding(report, shown, width, is_advised_below=is_advised_below)
     others = [finding for finding in _others(report) if finding is not shown]
@@ -210,7 +212,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         lists = [_listed(report, "FINDINGS", rest, most) for most in (None, MOST_OTHERS, 1)]
         found = [_Section(1, [*lists, []], count_of(len(rest), "finding"))]
         found += [_Section(5, [_elsewhere(report, None), []], "findings elsewhere")]
-        notes = [note for note in notes if note.rule != GAP]
+        notes = [note for note in notes if note.rule not in ((GAP,) if jobs or shown else UNSEEN)]
         found += [
             _Section(6, [_listed(report, "NOTES", notes, None), []], count_of(len(notes), "note")),
             *_tables(report),
@@ -372,7 +374,7 @@ def _steps(report: Report, jobs: list[Answer], advised: Finding | None, *, is_fi
             _Section(0, [run_now(now, MOST_COMMANDS)]),
             _Section(1, [other_steps("THEN", then[:most]) for most in ((2, 1) if is_first else (2, 1, 0))]),
         ]
-    return [_Section(0, [other_steps("WHAT TO DO", then[:2])])]
+    return [_Section(0, [other_steps("WHAT TO DO", then[:most]) for most in (2, 1)])]
 
 
 def _tables(report: Report) -> list[_Section]:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.vocabulary import How, Sign
-from ncclforensics.data.names import ranks_text, sentence, some_of
+from ncclforensics.data.names import sentence, some_of
 from ncclforensics.frames.time_range import as_time
 from ncclforensics.report.build import Report
 from ncclforensics.report.failed_ranks import failed_ranks
@@ -70,8 +70,7 @@ def open_question(report: Report, answer: Answer, shown: Finding) -> str:
     if is_over and not is_hang:  # the reason says what is not known, and that ranks still wait is not the question
         return sentence(reason)
     known = f"{'that the job hung, and ' * is_hang}the {shown.severity} above"
-    suspected = f"; suspect {ranks_text(answer.suspects)}" if is_suspected(report, answer) else ""
-    open_part = f"which rank stopped first{suspected}" if is_hang else "whether ranks still wait, and in which call"
+    open_part = "which rank stopped first" if is_hang else "whether ranks still wait, and in which call"
     return f"Known: {known}. Not known: {open_part}. {sentence(reason)}"
 
 

@@ -57,7 +57,7 @@ class Doubt(Enum):
     COPIED_WHILE_RUNNING = Cost.ORDINARY, "the logs were copied or ended while the job was running"
     NETWORK_CAME_LATER = Cost.ORDINARY, "the network stopped the job behind the end of this log"
     HANGS_TOGETHER = Cost.ORDINARY, "all ranks hang in the last call that the logs show"
-    LOGS_END_BEFORE = Cost.UNUSUAL, "the ranks whose logs end earlier hang"
+    LOGS_END_BEFORE = Cost.UNUSUAL, "a rank whose last line stands before the end hangs"
     ABORTED_AFTER_TIME_OUT = Cost.UNUSUAL, "they aborted after a time-out, whose message is in another file"
     # Other sources.
     SECOND_HAND = Cost.UNUSUAL, "the report of a waiting rank is of another moment than the others made their calls"

@@ -128,8 +128,8 @@ def ctr_all_ports_down(port_state: pl.DataFrame) -> Iterator[Finding]:
             which + f" down{states}" + f" on {host}" * bool(host and ports.height > 1),
             f"nothing can be sent over {port_names(ports, OF_A_HOST)}"
             if ports.height > 1
-            else "nothing can be sent over it",
-            "possible",
+            else "nothing can be sent over it; no other port is shown",
+            "certain",
             role=Role.CONTEXT,
             hosts=[host] if host else [],
             nics=nics_of(ports.to_dicts()),

@@ -74,8 +74,9 @@ def coll_cross_comm_order(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> It
     Sources: nccl#195, nccl#208, nccl#522, nccl#574, nccl#783; NCCL user guide, usage/communicators.
     """
     for answer in answers_on(job_diagnosis, "cross-communicator-deadlock"):
-        where = "at {call}" if answer.operation.name else "in their init"
-        yield verdict_finding(answer, rank, "{ranks} made calls in another order than the others: deadlock " + where)
+        where = " at {call}" if answer.operation.name else " in their init"
+        where = "" if answer.basis == Basis.DUMPS else where  # these show that each rank waits in a call of its own
+        yield verdict_finding(answer, rank, "{ranks} made calls in another order than the others: deadlock" + where)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True, verdict="stuck-together")

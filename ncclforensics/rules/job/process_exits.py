@@ -43,6 +43,10 @@ from ncclforensics.rules.shared.ended_processes import (
 
 QUEUE_OF_ENGINE = "shm_broadcast.py"  # of vLLM, between its core and its workers
 NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in lower case
+NODE_ADVICE = (
+    "start again without it (--exclude=NAME); see why the scheduler lost it: scontrol show node NAME, sinfo -R, then "
+    "the kernel's log and the BMC of that host"
+)
 NOT_SHOWN = "no line that is known shows why"
 MAX_MESSAGE = 160  # characters of a message in a title
 
@@ -152,9 +156,10 @@ def app_process_died(
     for (how, signal, code), rows in ends.group_by("how", "signal", "exit_code", maintain_order=True):
         reporters = ", ".join(sorted(set(rows["reporter"])))
         if how == NODE:
-            yield exit_finding(
-                rows, rank, "{processes} ended with a failed node", f"reported by {reporters}", "certain"
-            )
+            reported = f"reported by {reporters}, which ends all processes of the step then"
+            finding = exit_finding(rows, rank, "a node of the job failed: {processes}", reported, "certain")
+            finding.remedy = NODE_ADVICE
+            yield finding
         elif how == EXIT:
             event = rows["message"][0] or f"ended with exit code {code}"
             stated = statements_before(rows, program_failure)
@@ -216,11 +221,11 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
 
 
 @rule(Category.APPLICATION_ERROR, Severity.INFO, of=("job_end",), hang=True)
-def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
+def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) -> Iterator[Finding]:
     """The scheduler ended the job, at its time limit or for another job.
 
     Means: later messages of ranks follow from that. A job that reaches its time limit need not have hung.
-    Not when: the step was cancelled because one of its processes had failed.
+    Not when: the step was cancelled because one of its processes, or a node that a line names, had failed.
     Do: compare the time of the cancellation with that of the last step of the training: if steps were made until then,
     ask for more time; if not, it stood still: on the next run take the stacks of all ranks before the limit.
     Sources: sbatch(1), Slurm job state codes.
@@ -228,6 +233,8 @@ def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
     causes = job_end.filter(pl.col("cause").is_not_null()).sort("source", "line")
     for (cause,), rows in causes.group_by(text_of("cause"), maintain_order=True):
         reason = str(cause).partition(",")[0].lower().replace("_", " ")
+        if reason.startswith(NODE_FAILURE) and NODE in set(process_exit["how"]):
+            continue
         yield Finding(
             f"the scheduler ended the job: {reason}",
             "a node of the job failed" if reason.startswith(NODE_FAILURE) else "its processes were told to end",

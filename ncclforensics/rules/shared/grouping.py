@@ -120,9 +120,7 @@ def titled(title: str, processes: str) -> str:
 
 def processes_text(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:
     """Format ranks and hosts: `all ranks`, `ranks 0-7 on node1`, `3 hosts (a, b, c)`."""
-    where = (
-        f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts ({', '.join(hosts[:SHOWN])})" if hosts else ""
-    )
+    where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts ({some_of(hosts, SHOWN)})" if hosts else ""
     if not ranks:
         is_word = len(hosts) == 1 and hosts[0].isalpha()  # a name such as gpu reads as something else
         return "host " * is_word + where.removeprefix("on ") or UNNAMED

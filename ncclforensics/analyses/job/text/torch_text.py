@@ -54,6 +54,7 @@ TORCH_ERROR = {
     "call": pl.String(),  # the function of torch.distributed that it was in, or IN_HANDLER
     "call_line": pl.Int32(),  # that shows it, or the place where a handler came
     "place": pl.String(),  # the innermost call of the program's own code: `exchange (train.py:54)`
+    "peer": pl.String(),  # the address at the other end of a connection of gloo
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
@@ -173,10 +174,13 @@ def torch_error(
     ]
     errors = pl.concat(
         [
-            frame.select("source", "line", "pos", rank=pl.col("global_rank").cast(pl.Int32), kind=kind)
+            frame.select(
+                "source", "line", "pos", rank=pl.col("global_rank").cast(pl.Int32), kind=kind,
+                peer=text_of("address") if frame is gloo_error else pl.lit(None, pl.String),
+            )
             for frame, kind in kinds
         ]
-    )
+    )  # fmt: skip
     owner = torch_source.select("source", owner="rank")
     printer = pl.coalesce("rank", -1 - pl.col("source"))  # the rank, or the input in which no line names one
     own_files = [file for file in traceback_frame["file"].cast(pl.String).unique().drop_nulls() if not is_library(file)]

@@ -31,7 +31,7 @@ def find_transport_failure(job: Job) -> Explanation | None:
         of_hosts = f" of {some_of(hosts, MOST_PEERS)}" * bool(hosts)
         lost = f"connections{of_hosts}{f' to {named}' * bool(peers)} failed"
         cause = "a rank reports a fault of its own" if is_local else lost
-        reason = f"{cause}; these logs contain no calls of NCCL, so they do not show which call it stopped"
+        reason = f"{cause}; these logs contain no calls of NCCL, so they do not show which call the ranks were in"
         of_peers = [f"collect the logs and the output of the processes at {named}"] * bool(peers)
         diagnosis = undecided(reason, of_peers + COLLECT_CALLS)
     elif job.absent and not local_faults:

@@ -37,7 +37,7 @@ from ncclforensics.analyses.verdict.sources.recorder_open import (
     find_ranks_not_begun,
     find_ranks_unclear,
 )
-from ncclforensics.analyses.verdict.vocabulary import How, Kind
+from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED
 from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
@@ -237,6 +237,7 @@ def _diagnose_cycle(job: Job, recordings: Recordings, roots: Roots) -> Explanati
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
         diagnosis = diagnose(job, Kind.DEADLOCK, reason, outliers)
     diagnosis.doubts, diagnosis.key = [Doubt.DUMPS_OF_ANOTHER_MOMENT], communicator_of(job, recordings, diagnosis)
+    diagnosis.basis = Basis.DUMPS
     of_culprits = [call for call in standing if call.rank in _culprit_numbers(job, diagnosis)]
     set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
     cite(job, diagnosis, "culprit", of_culprits)

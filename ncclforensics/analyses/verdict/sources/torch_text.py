@@ -29,7 +29,7 @@ from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import recorder_diagnosis
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
 from ncclforensics.data.torch_calls import CALLS_WITHIN
 from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
@@ -64,6 +64,7 @@ def ranks_with_output(job: Job) -> set[int]:
 
 # Processes that ended
 
+MOST_PEERS = 3  # named
 GIVEN_UP = ("summary", "root_cause", "exit_code", "first_entry")  # lines of the table that torchrun prints at its end
 
 
@@ -250,9 +251,12 @@ def find_failed_calls(job: Job) -> Explanation | None:
         diagnosis = job.explanation_by(Kind.UNDECIDABLE, _unexplained(first, silent), [], Doubt.OPEN)
         diagnosis.remark("no line shows which rank failed or stopped first")
         diagnosis.suspects = silent if len(silent) == 1 else []
-        if silent and not is_timeout:  # a rank that ended without an error closes its connections, too
-            diagnosis.collect = [f"collect the exit code and the end of the output of {ranks_text(silent)}"]
-        diagnosis.collect += COLLECT_STACKS + (COLLECT_OUTPUT if not silent else [])
+        peers = list(dict.fromkeys(row["peer"] for row in errors if row["kind"] == CLOSED and row["peer"]))
+        of_ended = ranks_text(silent) or f"the processes at {some_of(peers, MOST_PEERS)}" * bool(peers)
+        kinds = {row["kind"] for row in first.values() or errors}
+        if of_ended and kinds != {TIMED_OUT}:  # a rank that ended without an error closes its connections, too
+            diagnosis.collect = [f"collect the exit code and the end of the output of {of_ended}"]
+        diagnosis.collect += COLLECT_STACKS * (TIMED_OUT in kinds) + COLLECT_OUTPUT * (not silent)
     awaited = [call for rank, call in calls.items() if rank not in outliers] if diagnosis.culprits else names
     if len(set(awaited)) == 1 and awaited[0] not in CALLS_WITHIN.values():
         diagnosis.call = {"name": awaited[0]}
