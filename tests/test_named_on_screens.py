@@ -139,7 +139,7 @@ def test_runs_of_one_size_each_are_one_benchmark_whose_smallest_sizes_show_no_co
 def test_a_kernel_log_without_a_fault_is_known_as_one(tmp_path: Path, line: str) -> None:
     first = shown(read(tmp_path, f"{line}\n"))
 
-    assert "The kernel's log: none of its lines is of a kind that a rule knows as a fault" in first
+    assert "The kernel's log: none of its lines reports a fault that a rule knows" in first
     assert "format not known" not in first
 
 

@@ -243,7 +243,8 @@ def test_the_rank_that_all_others_wait_for_at_the_store_is_named(tmp_path: Path)
     expected = "3 of 4 processes came to the store of the process group: rank 2 did not"
     assert _titles(_report(tmp_path, *waits))[rule] == expected
     assert rule not in _titles(_report(tmp_path, *waits, completed))
-    assert rule not in _titles(_report(tmp_path, *waits[:3]))  # printed once: they may have come a moment later
+    once = _found(_report(tmp_path, *waits[:3]), rule)  # they may have come a moment later
+    assert once.certainty == "possible"
 
 
 def test_an_id_that_the_store_did_not_give_names_both_ranks(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import all_rules
 from ncclforensics.rules.shared.port_text import port_names
 from ncclforensics.views.text_benchmarks import decisive_runs, expected
-from ncclforensics.views.text_layout import STYLE, indented
-from ncclforensics.views.text_report import UNSEEN
+from ncclforensics.views.text_layout import STYLE, UNSEEN, indented
 
 SPEED = (
     "Not judged: how fast {tests} should be there. Compare with other hosts of this kind (ncclforensics diff), or set "

@@ -17,6 +17,8 @@ from rich.text import Text
 from ncclforensics.data.names import INVISIBLE, known, printable
 from ncclforensics.report.build import Report, Row
 
+GAP = "read-subsystem-gap"
+UNSEEN = (GAP, "bench-not-judged")  # notes on what is not shown, which the screen of no finding says in sentences
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
 # Control characters, but for the ends of lines.
 _CONTROLS = dict.fromkeys((*range(0x0A), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), "?")

@@ -34,6 +34,7 @@ from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import FEW, considered_table, unexplained_table
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import (
+    GAP,
     STYLE,
     heading,
     indented,
@@ -114,10 +115,6 @@ def leading_findings(jobs: list[Answer], findings: list[Finding]) -> list[Findin
     if jobs and jobs[0].verdict == "no-hang":
         return causes
     return [*causes, *(error for error in errors if error.certainty == "certain" and error not in causes)]
-
-
-GAP = "read-subsystem-gap"
-UNSEEN = (GAP, "bench-not-judged")  # notes on what is not shown, which the screen of no finding says in sentences
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:

@@ -37,7 +37,9 @@ from ncclforensics.views.text_considered import considered_table, unexplained_ta
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_findings import one_liners, other_jobs, verdict_text
 from ncclforensics.views.text_layout import (
+    GAP,
     STYLE,
+    UNSEEN,
     heading,
     indented,
     render_text,
@@ -45,9 +47,7 @@ from ncclforensics.views.text_layout import (
 )
 from ncclforensics.views.text_report import (
     ELSEWHERE,
-    GAP,
     MOST_CULPRITS,
-    UNSEEN,
     culprits,
     leading_findings,
     mismatch,
