@@ -139,7 +139,8 @@ def parse(
     unknown = others.join(code, on=PLACE, how="anti", maintain_order="left") if code.height else others
     beginnings = _hosts(complete)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
-    without_prefix = [quoted_errors(matched, unknown, dialect), messages_alone(unknown, dialect, known)]
+    behind_bars = texts_behind_bars(rows, matched, dialect).select(unknown.columns)
+    without_prefix = [quoted_errors(matched, unknown, dialect), messages_alone(unknown, dialect, known), behind_bars]
     quoted = match(pl.concat(without_prefix, how="diagonal"), dialect)
     torn = [_match_joined_lines(unknown, dialect, _named(known))]
     for _ in range(DEPTH):
@@ -148,7 +149,6 @@ def parse(
         if pieces.is_empty():
             break
         torn.append(match(pieces, dialect))
-    torn.append(match(texts_behind_bars(rows, matched, dialect).select(unknown.columns), dialect))
     torn += [quoted, match(_without_blanks_at_end(unknown), dialect), match(_with_name(unknown, dialect), dialect)]
     read = pl.concat([part.known.select(PLACE) for part in torn]).unique()
     remaining = unknown.join(read, on=PLACE, how="anti", maintain_order="left")

@@ -12,7 +12,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import group_finding
-from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
+from ncclforensics.rules.shared.verdict_finding import answers_on, claimed, verdict_finding
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("verdict",), hang=True, verdict="collective-mismatch")
@@ -31,7 +31,7 @@ def coll_order_mismatch(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iter
         others = " from the others" if answer.victims else ""
         title = f"{{ranks}} differs{others} at {{call}}" if has_culprits else "ranks do not make the same call"
         if has_culprits and not answer.operation.name:
-            title = f"{{ranks}} {answer.claim.replace('{', '{{').replace('}', '}}')}"
+            title = claimed(answer)
         finding = verdict_finding(answer, rank, title)
         verb = "differ" if len(finding.ranks) > 1 else "differs"
         finding.title = finding.title.replace("differs", verb, 1)

@@ -12,7 +12,7 @@ from ncclforensics.analyses.verdict.vocabulary import Basis, How
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.verdict_finding import answers_on, ranks_with_output, verdict_finding
+from ncclforensics.rules.shared.verdict_finding import answers_on, claimed, ranks_with_output, verdict_finding
 
 AFTER_STACKS = "find out what the cited line of the culprit waits for; take the stacks again to see whether it moved"
 
@@ -33,9 +33,8 @@ def coll_lagging_ranks(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Itera
     for answer in answers_on(job_diagnosis, "lagging-ranks"):
         title = "{ranks} never called {call}"
         if answer.basis == Basis.STACKS:
-            place = answer.claim.replace("{", "{{").replace("}", "}}")
             call = answer.operation.text if answer.operation.name else "a collective"
-            title = f"{{ranks}} {place}, and the others wait in {call}"
+            title = f"{claimed(answer)}, and the others wait in {call}"
         elif answer.how == How.UNFINISHED:  # the Flight Recorder shows that it made the call
             title = "{ranks} did not complete {call}, which others completed"
         elif answer.how == How.NOT_BEGUN:

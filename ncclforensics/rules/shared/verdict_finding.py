@@ -25,6 +25,11 @@ def ranks_with_output(answer: Answer, rank: pl.DataFrame, source: pl.DataFrame) 
     return {*rank["rank"], *source["hint"]} - {*answer.absent}
 
 
+def claimed(answer: Answer) -> str:
+    """Return a title that says of the culprits what the answer claims."""
+    return "{ranks} " + answer.claim.replace("{", "{{").replace("}", "}}")
+
+
 def verdict_finding(answer: Answer, rank: pl.DataFrame, title: str) -> Finding:
     """Return the finding on one job; `{ranks}` and `{call}` in the title become the culprits and the call."""
     culprits = rank.filter(pl.col("rank_id").is_in(answer.culprits))
