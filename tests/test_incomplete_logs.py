@@ -586,3 +586,13 @@ def test_a_log_that_ends_inside_an_init_which_others_completed_lacks_lines(tmp_p
     found = hang_of(logs, tmp_path / "logs")
 
     assert not found["culprits"] or found["certainty"] == "possible"
+
+
+def test_splits_of_one_id_are_no_proof_where_logs_begin_at_different_lines(tmp_path: Path) -> None:
+    # 2.21 gives splits of one colour one commId, and only their position tells them apart.
+    fault = Fault(FaultKind.SWAPPED_ORDER, (11,), "tp")
+    plan = Plan(2, 8, tp=4, pp=1, version="2.21.5", layers=1, steps=2, blocking=True, finish=Finish.KILLED, fault=fault)
+    generate(plan, tmp_path / "whole")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in (tmp_path / "whole").glob("*.log")}
+    hang = hang_of({name: lines[-64:] for name, lines in logs.items()}, tmp_path / "ends")
+    assert hang["verdict"] != "collective-mismatch" or hang["certainty"] == "possible"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
 
 START = (
     "gpu-a012:{pid}:{pid} [{gpu}] NCCL INFO ncclCommInitRank comm 0x7a12257c8780 rank {rank} nranks 2 cudaDev {gpu} "
@@ -35,3 +37,10 @@ def test_ranks_on_different_gpus_share_none(tmp_path: Path) -> None:
 def test_a_communicator_that_was_created_was_not_refused(tmp_path: Path) -> None:
     (verdict,) = _report(tmp_path, "1000", "START", "COMPLETE").verdicts
     assert verdict.verdict != "init-failed"
+
+
+def test_ranks_on_one_gpu_are_two_processes(tmp_path: Path) -> None:
+    plan = Plan(version="2.27.7", finish=Finish.ABORTED, seed=14474, fault=Fault(FaultKind.SHARED_GPU, (4, 5), "world"))
+    generate(plan, tmp_path)
+    (verdict,) = analyze([str(tmp_path)]).verdicts
+    assert (verdict.certainty, list(verdict.culprits)) == ("certain", [4, 5])

@@ -70,7 +70,7 @@ class Process:
         self.bus_id = BUS_IDS[self.device % 8]
         self.host = host_name(plan, plan.node(rank))
         self.address = _address(plan, rank)
-        self.pid = 20000 + 977 * plan.node(rank) % 9000 + 311 * self.device + draw.randrange(90)
+        self.pid = 20000 + 977 * plan.node(rank) % 9000 + 311 * (rank % plan.gpus_per_node) + draw.randrange(90)
         self.communicators = plan.communicators_of(rank)
         heap = 0x55D000000000 | draw.getrandbits(24) << 12
         splits = {communicator.name: communicator.split for communicator in self.communicators.values()}

@@ -77,6 +77,7 @@ def name_communicators(lifetimes: pl.DataFrame) -> list[Member]:
     _count_unseen_creations(members)
     _separate_equal_ids(members)
     _separate_attempts(members)
+    _doubt_equal_ids(members)
     _separate_unnamed(members)
     _join_named_world(members)
     return members
@@ -141,6 +142,14 @@ def _separate_equal_ids(members: list[Member]) -> None:
         if len({m.created for m in group}) > 1:
             for m in group:
                 m.key = key + by_position[0](m)
+
+
+def _doubt_equal_ids(members: list[Member]) -> None:
+    """Infer the communicators of a commId that a rank of a process has twice, and that no position tells apart."""
+    for group in group_by_key([m for m in members if not m.is_inferred]).values():
+        if len({(m.owner, m.rank) for m in group}) < len(group):
+            for m in group:
+                m.is_inferred = True
 
 
 def _separate_attempts(members: list[Member]) -> None:
