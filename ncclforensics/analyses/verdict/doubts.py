@@ -48,7 +48,7 @@ class Doubt(Enum):
         Cost.ORDINARY,
         "it made calls like the others, and its log shows none, as with another NCCL_DEBUG_SUBSYS",
     )
-    LOG_NOT_GIVEN = Cost.ORDINARY, "these logs exist and were only not given"
+    LOG_NOT_GIVEN = Cost.ORDINARY, "the lines of these ranks exist, and were only not given"
     POSTED_TOGETHER = Cost.ORDINARY, "each of them posted both messages in one group"
     # Whether the job stood still.
     RUNS_ON = Cost.UNUSUAL, "the job was running where the logs end"

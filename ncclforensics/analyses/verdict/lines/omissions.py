@@ -17,7 +17,7 @@ from ncclforensics.analyses.job.calls.line_faults import DISTINCT, DOUBLED, LOST
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.vocabulary import BY_ENDS, FROM_ENDS, How, Kind
+from ncclforensics.analyses.verdict.vocabulary import BY_ENDS, FROM_ENDS, OF_ABSENCE, How, Kind
 
 BY_PLACE = (Kind.MISMATCH, Kind.DEADLOCK, Kind.UNMATCHED)  # compare single calls
 MOST_SELECTED = 0.5  # share of the ranks
@@ -79,6 +79,12 @@ def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
         if is_feigned and _share_with_fault(job, faults.kinds) > faults.most:
             accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "its lines are as the ranks wrote them")
             return undecided(faults.reason, [faults.collect], diagnosis, between=[accusation])
+    if diagnosis.verdict in OF_ABSENCE and _may_only_begin_later(job, diagnosis.culprits):
+        names = job.names(diagnosis.culprits)
+        accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "all logs begin at the same call")
+        reason = f"logs begin in the middle of the run, and that of {names} ends with the same calls as others: it may "
+        reason += "only begin later"
+        return undecided(reason, [f"collect the whole log of {names}"], diagnosis, between=[accusation])
     if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
         diagnosis.doubt(
             Doubt.LINES_SELECTED, "these lines show one kind of call only: these ranks may wait in one of another kind"
@@ -176,6 +182,15 @@ def _others_end_alike(job: Job, diagnosis: Explanation) -> bool:
         for rank_ids in (job.rank_ids, members)
         for number in LAST_CALLS
     )
+
+
+def _may_only_begin_later(job: Job, culprits: list[int]) -> bool:
+    """Whether logs of ranks begin later than those of others, and end as they do: a loop agrees at every round."""
+    begin_later = {rank_id for rank_id, _, begins_together in job.unplaced if not begins_together}
+    signatures = job.signatures_of_last_calls(LAST_CALLS[-1])
+    endings = Counter(calls for rank_id, calls in signatures.items() if rank_id not in culprits)
+    alike = [endings[signatures[rank_id]] for rank_id in culprits if rank_id in signatures]
+    return begin_later.issuperset(culprits) and min(alike, default=0) >= FEWEST_ALIKE
 
 
 def _end_alike(job: Job, culprits: list[int], rank_ids: Iterable[int], number: int) -> bool:

@@ -33,10 +33,12 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Explanation:
     elif _begins_in_the_middle(job):
         reason = f"{waits}; no line is of {ranks}, but logs begin in the middle of the run, so lines may be missing"
     else:
+        empty = {row["hint"] for row in job.sources.values() if not row["lines"]} & {*unseen}
+        no_log = f"the log of {ranks_text(sorted(empty))} is empty" if empty else f"there is no log of {ranks}"
         diagnosis = Explanation(
-            Kind.RANK_MISSING, f"never joined {init}; there is no log of {ranks}", [Doubt.INIT_GOES_ON], missing=unseen
+            Kind.RANK_MISSING, f"never joined {init}; {no_log}", [Doubt.INIT_GOES_ON], missing=unseen
         )
-        if len(unseen) > FEW_MISSING * size:
+        if empty or len(unseen) > FEW_MISSING * size:
             diagnosis.doubt(Doubt.LOG_NOT_GIVEN)
         return diagnosis
     return undecided(reason, collect, suspects=unseen)

@@ -26,7 +26,7 @@ from ncclforensics.analyses.verdict.lines.wait_cycle import (
 )
 from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import MESSAGES, ranks_text
 from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED, stacks_of
 
 MAJORITY = 0.5
@@ -223,6 +223,8 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.MEMBERS_INFERRED)
     if keys and all(map(job.holds_several, keys)):
         diagnosis.doubt(Doubt.MEMBERS_GUESSED)
+    if len(diagnosis.culprits) > 1 and any(_may_wait_in_a_message(job, rank_id) for rank_id in diagnosis.culprits):
+        diagnosis.doubt(Doubt.UNSEEN_MESSAGE)
     if silent := [rank_id for rank_id in diagnosis.culprits if job.visibility[rank_id]["may_hide"]]:
         is_hidden = job.lag(silent) > OFTEN_AHEAD or any(map(job.count_unseen_members, keys))
         diagnosis.doubt(Doubt.CALLS_HIDDEN if is_hidden else Doubt.CALLS_NOT_LOGGED)
@@ -231,6 +233,14 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     if open_answer := doubt_left_out_calls(job, diagnosis):
         return open_answer
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
+
+
+def _may_wait_in_a_message(job: Job, rank_id: int) -> bool:
+    """Whether a rank exchanged messages with a peer that is not known: it may wait for that one in one of them."""
+    own = [row.key for row in job.memberships if row.rank_id == rank_id]
+    keys = [key for key in own if job.holds_several(key) or job.count_unseen_members(key)]
+    calls = job.calls_of(rank_id).filter(pl.col("key").is_in(keys))
+    return bool(job.names_of(calls.unique("call_line")).is_in(MESSAGES).any())
 
 
 def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | None:
