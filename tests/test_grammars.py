@@ -132,7 +132,7 @@ def test_a_pattern_has_the_words_of_which_a_line_has_one(
 ) -> None:
     (shape,) = loaded(monkeypatch, tmp_path, f'spoken: {rule}\nCOUNT: INT\nKIND: "START" | "END"\n')
 
-    assert shape.patterns[0].words == words
+    assert tuple(shape.patterns[0].words) == words
 
 
 def test_every_pattern_compiles_and_fills_its_columns() -> None:

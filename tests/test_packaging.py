@@ -117,7 +117,8 @@ def test_the_installed_demo_finds_the_culprit_and_compiles_no_grammar(installed:
     assert said.returncode == 1, said.stderr
     assert re.search(r"rank \d+", said.stdout)
     kept = {path.name.partition("-")[0] for path in (tmp_path / "ncclforensics").iterdir()}
-    assert kept == {"ncclforensics.analyses", "ncclforensics.rules"}  # by the times of the installed modules
+    # By the times of the installed files.
+    assert kept == {"ncclforensics.analyses", "ncclforensics.grammars", "ncclforensics.rules"}
 
 
 def test_the_installed_program_prints_its_version(installed: Path, tmp_path: Path) -> None:

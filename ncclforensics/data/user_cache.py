@@ -34,7 +34,7 @@ def kept(topic: str, name: str, key: str, compute: Callable[[], Any]) -> Any:
     try:
         folder = _folder(os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME"))
     except RuntimeError:  # the user has no home directory
-        return compute()
+        return orjson.loads(orjson.dumps(compute()))
     file = folder / file_name
     for value in _written(file, key):
         return value

@@ -176,11 +176,11 @@ class _AlternativeCompiler:
         return Pattern(form, f"^{piece.regex}$", anchor, piece.words, columns, piece.is_open, suffixes)
 
     def _suffixes(self, nodes: list[object]) -> Iterator[tuple[str, Suffix]]:
-        """The part rules that an alternative begins with, outermost first, each with what follows it."""
+        """The part rules that an alternative begins with, but for `file__rule`, outermost first, and what follows."""
         while isinstance(nodes[0], Tree) and nodes[0].data in ("expansion", "value"):
             nodes = [*nodes[0].children, *nodes[1:]]
         name = "" if isinstance(nodes[0], Token | Tree) else str(getattr(nodes[0], "name", nodes[0]))
-        if name and not self._definitions[name].is_term and len(nodes) > 1:
+        if name and "__" not in name and not self._definitions[name].is_term and len(nodes) > 1:
             compiler = _AlternativeCompiler(self._definitions, self._path, name)
             piece = _sequence([compiler._piece(node, inside=None) for node in nodes[1:]])
             yield (

@@ -304,12 +304,16 @@ class Dialect:
         return [self._candidate(number, *pair) for number, pair in enumerate(pairs)]
 
     def _candidate(self, number: int, shape: Shape, pattern: Pattern) -> Candidate:
-        for bit, prefix in enumerate(self.prefixes):
-            if suffix := pattern.suffixes.get(prefix.frame):
-                return Candidate(number, shape, pattern, prefix.frame, 1 << bit, **suffix)
+        for prefix, suffix in pattern.suffixes.items():
+            if bit := self._prefix_bits.get(prefix):
+                return Candidate(number, shape, pattern, prefix, bit, **suffix)
         return Candidate(
             number, shape, pattern, "", 0, pattern.regex, pattern.columns, [""], pattern.anchor, pattern.words
         )
+
+    @cached_property
+    def _prefix_bits(self) -> dict[str, int]:
+        return {prefix.frame: 1 << bit for bit, prefix in enumerate(self.prefixes)}
 
     @cached_property
     def template(self) -> Template:

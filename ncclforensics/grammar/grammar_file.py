@@ -8,15 +8,17 @@ rule is compiled to anchored ASCII patterns with named groups, which Polars appl
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cache, cached_property
 from itertools import takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncclforensics import __version__
-from ncclforensics.data.user_cache import kept
+from ncclforensics.data.user_cache import digest, kept
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import COLUMN_TYPES, VOCABULARY, column_type_name
@@ -58,7 +60,7 @@ class Grammar:
                 {
                     "frame": rule,
                     "priority": priority,
-                    "patterns": [pattern._asdict() for pattern in patterns],
+                    "patterns": [[*pattern] for pattern in patterns],
                     "columns": {name: column_type_name(terminal, self.path) for name, terminal in terminals.items()},
                     "examples": examples.get(rule, ()),
                     "needs": needs,
@@ -202,18 +204,24 @@ class Grammar:
 
 def _cached(path: Path, name: str, compute: Callable[[], Any]) -> Any:
     """The JSON value `compute` gives, from the user's cache where present: importing and running Lark takes 0.3 s."""
-    key = hashlib.sha256(
-        f"{__version__} {path.stem} {name} ".encode() + _inputs_digest(folders.import_folders(path))
-    ).hexdigest()
+    key = digest(f"{__version__} {path.stem} {name} {_inputs_digest(folders.import_folders(path))}")
     return kept(path.stem, key[:16], key, compute)
 
 
 @cache
-def _inputs_digest(grammar_folders: tuple[Path, ...]) -> bytes:
+def _inputs_digest(grammar_folders: tuple[Path, ...]) -> str:
     """A digest of all that compiled patterns depend on: the grammars, which import one another, and the compiler."""
-    grammars = [file for folder in grammar_folders for file in sorted(folder.glob("*.lark"))]
-    texts = [file.read_bytes() for file in (*sorted(HERE.glob("*.py")), *grammars)]
-    return hashlib.sha256(b"".join(texts)).digest()
+    files: list[os.DirEntry[str]] = []
+    for folder, end in [(HERE, ".py"), *((folder, ".lark") for folder in grammar_folders)]:
+        own = (entry for entry in os.scandir(folder) if entry.name.endswith(end))
+        files += sorted(own, key=attrgetter("name"))
+
+    def of_texts() -> str:
+        return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
+
+    states = [f"{file.path} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+    where = digest(" ".join(map(str, grammar_folders)))[:16]
+    return str(kept("ncclforensics.grammars", where, digest("\n".join(states)), of_texts))
 
 
 def _shape(
@@ -221,19 +229,14 @@ def _shape(
     *,
     frame: str,
     priority: int,
-    patterns: Iterable[Mapping[str, Any]],
+    patterns: Iterable[Iterable[Any]],
     columns: Mapping[str, str],
     examples: Iterable[str],
     needs: str,
 ) -> Shape:
     """A shape from its JSON form, which has lists for tuples and names for column types."""
     column_types = {name: COLUMN_TYPES.get(column_type, VOCABULARY) for name, column_type in columns.items()}
-    compiled = tuple(_pattern(**fields) for fields in patterns)
-    return Shape(frame, grammar, compiled, column_types, tuple(examples), needs, priority)
-
-
-def _pattern(columns: Iterable[str], words: Iterable[str], **rest: Any) -> Pattern:
-    return Pattern(columns=tuple(columns), words=tuple(words), **rest)
+    return Shape(frame, grammar, tuple(map(Pattern._make, patterns)), column_types, tuple(examples), needs, priority)
 
 
 def place_of_rule(shape: Shape) -> str:
@@ -280,18 +283,20 @@ def _read_classes(text: str) -> dict[str, dict[str, str]]:
 
 def grammar_of(rule: str) -> str | None:
     """The name of the grammar that defines a rule; found in the texts, because compiling all grammars takes seconds."""
-    return _grammar_of(rule, folders.folders())
+    return _grammars_of_rules(folders.folders()).get(rule)
 
 
 @cache
-def _grammar_of(rule: str, grammar_folders: tuple[Path, ...]) -> str | None:
-    begins = (f"\n{rule}:".encode(), f"\n{rule}.".encode())
-    return next((path.stem for path, text in _texts(grammar_folders) if any(b in text for b in begins)), None)
+def _grammars_of_rules(grammar_folders: tuple[Path, ...]) -> dict[str, str]:
+    """Rule -> the name of the first grammar that defines it."""
 
+    def find_rules() -> dict[str, str]:
+        texts = {path.stem: path.read_text(encoding="utf-8") for path in reversed([*folders.grammar_files()])}
+        begins = ((stem, line.partition(":")) for stem, text in texts.items() for line in text.splitlines())
+        return {name.partition(".")[0]: stem for stem, (name, colon, _) in begins if colon and name[:1].islower()}
 
-@cache
-def _texts(_: tuple[Path, ...]) -> list[tuple[Path, bytes]]:
-    return [(path, b"\n" + path.read_bytes()) for path in folders.grammar_files()]
+    key = _inputs_digest(grammar_folders)
+    return dict(kept("rules", key[:16], key, find_rules))
 
 
 @cache

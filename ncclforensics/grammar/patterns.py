@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from ncclforensics.grammar.column_types import ColumnType, dtype_of
@@ -30,8 +30,8 @@ class Pattern(NamedTuple):
     form: str
     regex: str
     anchor: str  # a literal in every matching line; empty if there is none
-    words: tuple[str, ...]  # literals; one of them stands in every matching line
-    columns: tuple[str, ...]
+    words: Sequence[str]  # literals; one of them stands in every matching line
+    columns: Sequence[str]
     is_open: bool  # ends with a value that would still match if the line were cut inside it
     suffixes: Mapping[str, Suffix]  # by the prefix rules it begins with, outermost first
 
