@@ -10,6 +10,7 @@ from ncclforensics import analyze
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
+from tests.incidents import ROOT
 
 Lines = list[bytes]
 JOB = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, layers=1, steps=3, version="2.27.7", finish=Finish.KILLED)
@@ -50,3 +51,9 @@ def test_a_log_that_begins_later_and_ends_elsewhere_is_behind(tmp_path: Path) ->
     plan = replace(JOB, steps=6, fault=Fault(FaultKind.LAGGING, (2,), "world"))
     answer = _answer(plan, tmp_path, lambda rank, lines: lines[-60 if rank == 2 else -110 - 20 * rank :])
     assert (answer.verdict, list(answer.culprits)) == ("lagging-ranks", [2])
+
+
+def test_of_two_dumps_that_differ_none_is_accused_where_others_are_missing() -> None:
+    dumps = ROOT / "fixtures" / "incidents" / "flight-recorders-differ-in-a-size"
+    (answer,) = analyze([str(dumps / f"fr_trace_rank_{rank}.json") for rank in (0, 2)]).verdicts
+    assert (answer.verdict, list(answer.culprits), list(answer.suspects)) == ("collective-mismatch", [], [0, 2])

@@ -105,6 +105,10 @@ def _diagnose_mismatch(
     is_complete = recordings.is_listed(group) and set(recordings.members[group]) <= set(called)
     diagnosis = diagnose(job, Kind.MISMATCH, "; ".join(parts), outliers)
     diagnosis.doubts = [] if is_complete and has_majority else [Doubt.PARTLY_COMPARED]
+    if not (others or is_complete):  # those of which there is no dump may show which is right
+        diagnosis.claim = f"of {ranks_text(outliers)}, one {diagnosis.claim}"
+        diagnosis.culprits, diagnosis.missing, diagnosis.suspects = [], [], outliers
+        diagnosis.collect = [request(recordings.noun, "one more rank of this process group")]
     diagnosis.how, diagnosis.fields = (How.ANOTHER if field == "name" else How.ARGUMENTS), [field]
     set_call(diagnosis, called[(others or outliers)[0]][0])
     cite(job, diagnosis, "minority", [called[rank][0] for rank in outliers])
