@@ -122,8 +122,13 @@ DEVICE_ERRORS = (
     "unresponsive_remote_events",
 )
 
-# Counters of an Ethernet port (ethtool -S) for what it lost: Linux, Documentation, mlx5 counters.
-PORT_ERRORS = ("link_down_events_phy", "rx_discards_phy", "rx_crc_errors_phy", "rx_symbol_err_phy")
+# Counters of an Ethernet port (ethtool -S) for what it lost: Linux, Documentation, mlx5 counters; and of other drivers
+# for packets that found no buffer: drivers/net/ethernet, emulex/benet, intel/i40e and ixgbe, broadcom/bnx2.
+PORT_ERRORS = (
+    *("link_down_events_phy", "rx_discards_phy", "rx_crc_errors_phy", "rx_symbol_err_phy"),
+    *("rx_drops_no_frags", "rx_drops_no_pbuf", "rx_drops_no_erx_descr", "rx_missed_errors", "rx_no_buffer_count"),
+    *("rx_no_dma_resources", "rx_fw_discards"),
+)
 
 # Files among the counters that are settings: how long Linux caches what it read.
 NO_COUNTERS = ("lifespan",)

@@ -89,7 +89,7 @@ LINE_FORMATS = {
     # Output of nvbandwidth and of CUDA's samples p2pBandwidthLatencyTest and bandwidthTest.
     "gpu_bandwidth": LineFormat(
         "gpubandwidth",
-        "pair_matrix pair_waived pair_failure pair_setting.nvbandwidth copy_line copy_head",
+        "pair_matrix pair_access pair_waived pair_failure pair_setting.nvbandwidth copy_line copy_head",
         dict.fromkeys(("pair_matrix", "pair_waived", "pair_failure", "copy_line", "copy_head"), "gpu-bandwidth"),
         PAIR_MATRIX,
         HOST_COLUMNS={"gpubandwidth": ("node",)},
@@ -164,8 +164,8 @@ LINE_FORMATS = {
     "perftest": LineFormat(
         "perftest",
         "link_title link_head link_failure.status link_failure.registration link_failure.port link_failure.refused "
-        "link_failure.unsupported",
-        {"link_head": "perftest", "link_row": "perftest", "link_failure": "perftest"},
+        "link_failure.unsupported link_failure.unconnected ping_pong.local ping_pong.remote",
+        {"link_head": "perftest", "link_row": "perftest", "link_failure": "perftest", "ping_pong": "perftest"},
         LINK_TEST,
     ),
     # Processes of a host: ps with columns of choice.
@@ -198,6 +198,8 @@ LINE_FORMATS = {
     "scripts": LineFormat(
         "scripts", "script_head script_bandwidth gpu_test script_wait", "script-output", IS_SIDE_OUTPUT=True
     ),
+    # Hosts of a cluster as Slurm lists them.
+    "slurm": LineFormat("slurm", "slurm_node sinfo_head", "topology"),
     # Interfaces of a switch by SNMP.
     "snmp": LineFormat("snmp collected", "snmp_counter", "ib-counters", PORT, HOST_COLUMNS={"snmp": ("system_name",)}),
     # Counters of switches with SONiC.

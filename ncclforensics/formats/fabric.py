@@ -6,7 +6,7 @@ from ncclforensics.data import nouns
 
 GRAMMARS = ("portcounters", "fabriclinks", "portstates", "fabricmap", "subnet", "collected")
 COUNTERS = ("counter_head", "counter_line", "check_warning", "counters_of", "counters_port", "counters_summary")
-STATES = ("adapter", "port_status", "port_info", "no_adapter")
+STATES = ("adapter", "port_status", "port_info", "no_adapter", "tool_failure")
 FABRIC = (
     "link_line", "link_alone", "map_head", "map_node", "map_port", "listed_port", "listed_node", "check_state",
     "manager", "manager_log", "fabric_ping", "switch_supply",

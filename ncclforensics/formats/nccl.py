@@ -92,6 +92,7 @@ SUBSYSTEMS = {
 }
 HOST_COLUMNS = {
     "job": ("node",),
+    "drivers": ("node",),
     "kernel": ("node",),
     "plugin": ("peer_host",),
     "storage": ("node", "server"),

@@ -21,6 +21,7 @@ from ncclforensics.views.text_layout import heading, indented, table_with_header
 MOST = 12  # runs listed without -v
 DRAWN = 2  # up to so many runs are shown in detail
 LARGEST = 4  # sizes
+LEAST_BANDWIDTH = 0.05  # GB/s; below it a figure is shown as 0.0
 Row = dict[str, Any]
 
 
@@ -121,6 +122,8 @@ def reached(row: Row) -> str:
     """
     if row["max_busbw"] is None:
         return ""
+    if row["max_busbw"] < LEAST_BANDWIDTH:
+        return f"{called(row)} was measured up to {_size(row['last_size'])} only, which shows no bandwidth"
     best = f"{called(row)} reaches {_figure(row['max_busbw'])} at {_size(row['max_size'])}"
     levels = expected(row)
     if not levels:

@@ -101,9 +101,9 @@ def _states(port_state: pl.DataFrame) -> list[str]:
     has_peer = pl.col("peer_port").is_not_null() | pl.col("peer_node").is_not_null()
     is_without_peer = pl.col("state").is_null() & ~has_peer
     rate = pl.when(~is_down & ~is_without_peer).then("rate_Gbps")  # that of a port without a link means nothing
-    shown = last_states.filter(
-        pl.col("state").is_not_null() | pl.col("netdev").is_null()
-    )  # an interface has its own state
+    # An interface has its own state; the list of a host that was cut above the state of a port shows none.
+    is_of_list = pl.col("device").is_not_null() & pl.col("node").is_null()
+    shown = last_states.filter(pl.col("state").is_not_null() | (pl.col("netdev").is_null() & ~is_of_list))
     word = pl.coalesce("state", pl.when(is_without_peer).then(pl.lit(WITHOUT_PEER)).otherwise(pl.lit("linked")))
     word = pl.when(pl.col("link_layer") == NVLINK).then(pl.format("{} (NVLink)", word)).otherwise(word)
     kinds = shown.group_by(word.alias("word"), rate=rate, maintain_order=True).len()

@@ -55,7 +55,7 @@ def without_findings(report: Report) -> list[RenderableType]:
 def _why_not(report: Report) -> str:
     if report.run.has("timed_step"):
         return STEPS
-    if report.run.kinds:
+    if report.run.kinds or _subjects(report):
         return NEEDS_OTHERS
     return KERNEL if report.run.has("kernel_line") else UNKNOWN
 

@@ -74,15 +74,21 @@ def _osu(mpi_test: pl.DataFrame, mpi_test_head: pl.DataFrame, mpi_test_row: pl.D
 
 
 def _ucx(ucx_test: pl.DataFrame) -> pl.DataFrame:
-    """Return the last line of each run of ucx_perftest; what it measured stands in the box above."""
+    """Return the last line of each run of ucx_perftest; what it measured stands in the box above.
+
+    A run that was cut has no line `Final:`; its lines of each second state the figures since its start, too.
+    """
     ordered = ucx_test.sort("pos").with_columns(form=text_of("form"), words=text_of("text_in_box"))
     is_size, is_test = text_of("key") == "Message size", text_of("key") == "Test"
     ordered = ordered.with_columns(
         size=pl.when(is_size).then("words").cast(pl.Int64, strict=False).forward_fill().over("source"),
         test=pl.when(is_test).then("words").forward_fill().over("source"),
     )
-    final = ordered.filter(form="final").with_row_index("table")
-    return final.with_columns(
+    runs = ordered.with_columns(run=(pl.col("form") == "units").cum_sum().over("source"))
+    of_runs = runs.filter(pl.col("form").is_in(["final", "thread"]))
+    is_last = pl.col("pos") == pl.col("pos").max().over("source", "run")
+    last = of_runs.filter((pl.col("form") == "final") | is_last).with_row_index("table")
+    return last.with_columns(
         test=pl.format("ucx_perftest {}", pl.col("test").fill_null("")).str.strip_chars(),
         bandwidth_GBps=pl.col("rate") * UNITS["MiB/sec"],
     )

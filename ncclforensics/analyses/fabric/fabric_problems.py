@@ -44,8 +44,10 @@ def fabric_problem(
         first = lost.group_by("source", maintain_order=True).agg(pl.col("line").min())
         problems.append(first.select("source", "line", problem=pl.format("line {}: " + words, "line")))
     of_device = pl.concat_str("subject", "error", separator=": ", ignore_nulls=True)
-    message = pl.coalesce("message", "umad_port", of_device).str.strip_chars().str.slice(0, 120)
-    failures = tool_failure.with_columns(problem=pl.format("line {}: the tool failed: {}", "line", message))
+    message = pl.coalesce("message", "unopened", of_device).str.strip_chars().str.slice(0, 120)
+    # A device that did not answer is a finding; the tool went on.
+    failed = tool_failure.filter(pl.col("form") != "unanswered")
+    failures = failed.with_columns(problem=pl.format("line {}: the tool failed: {}", "line", message))
     several = failures.group_by("source", maintain_order=True).agg(
         pl.col("line").first(), count=pl.len(), problem=pl.col("problem").first()
     )

@@ -17,7 +17,7 @@ from ncclforensics.data.busbw import (
     SLOW_PAIR,
     link_of,
 )
-from ncclforensics.data.names import bandwidth_text, some_of
+from ncclforensics.data.names import bandwidth_text, count_of, some_of
 from ncclforensics.data.verbs import STATUS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -223,6 +223,8 @@ ENDS = {
     "registration": ("it could not register its buffer with the NIC", Severity.ERROR),
     "port": ("port {port} is {port_state}", Severity.ERROR),
     "no_device": ("the NIC that it was told to use was not found", Severity.ERROR),
+    "unconnected": ("the queue pairs of its two ends were not connected", Severity.ERROR),
+    "no_gid": ("its port has no GID of index {gid}", Severity.ERROR),
     "refused": ("{peer} did not answer", Severity.INFO),
 }
 
@@ -247,7 +249,7 @@ def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame
         counted = "".join(f"; {row['posted']} requests posted, {row['completed']} completed" for row in of_file)
         yield Finding(
             title=f"a link test failed: {name}" if alike.height == 1 else f"{alike.height} link tests failed: {name}",
-            detail=f"{meaning} (status {status}, vendor syndrome {alike['syndrome'][0]}){counted}",
+            detail=f"{meaning} (status {status}{_syndrome(alike['syndrome'][0])}){counted}",
             certainty="certain",
             role=Role.CONSEQUENCE if (shared_part["failed"] > 0).any() else Role.CAUSE,
             evidence=evidence_lines(alike),
@@ -264,4 +266,74 @@ def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame
             severity=severity,
             role=Role.CONTEXT if severity is Severity.INFO else Role.CAUSE,
             evidence=evidence_lines(alike),
+        )
+
+
+def _syndrome(syndrome: str | None) -> str:
+    return f", vendor syndrome {syndrome}" if syndrome else ""  # ibv_rc_pingpong prints none
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("link_title",))
+def bench_link_test_without_result(
+    link_title: pl.DataFrame, link_test: pl.DataFrame, link_row: pl.DataFrame, link_failure: pl.DataFrame
+) -> Iterator[Finding]:
+    """The output of a test of a link ends before its first result.
+
+    Means: without an address of the other end it waited for that; with one it was connected, and its output was cut,
+    or the test was still running or stood still.
+    Not when: the test printed an error, or was of JSON.
+    Do: let the test end, and keep its whole output; if it stands still, ibstat, show_gids and ping at both ends: GID
+    index (-x), MTU and VLAN must fit.
+    Sources: perftest, src/perftest_resources.c.
+    """
+    events = pl.concat(
+        [
+            link_title.select("source", "line", "pos", what=pl.lit("title")),
+            link_test.filter(text_of("form") == "remote").select("source", "line", "pos", what=pl.lit("peer")),
+            link_row.select("source", "line", "pos", what=pl.lit("result")),
+            link_failure.select("source", "line", "pos", what=pl.lit("result")),
+        ]
+    ).sort("source", "pos")
+    events = events.with_columns(test=(pl.col("what") == "title").cum_sum().over("source"))
+    tests = events.group_by("source", "test", maintain_order=True).agg(
+        pl.col("line").first(), has_peer=(pl.col("what") == "peer").any(), has_result=(pl.col("what") == "result").any()
+    )
+    for (has_peer,), rows in tests.filter(~pl.col("has_result")).group_by("has_peer", maintain_order=True):
+        yield Finding(
+            f"the output of {count_of(rows.height, 'test')} of a link ends before the first result",
+            "it was connected to the other end" if has_peer else "no line shows that the other end was there",
+            "certain",
+            role=Role.CONTEXT,
+            evidence=evidence_lines(rows),
+        )
+
+
+@rule(Category.P2P, Severity.INFO, of=("pair_access",))
+def bench_pairs_without_peer_access(pair_access: pl.DataFrame) -> Iterator[Finding]:
+    """CUDA gives some GPUs of a host no direct access to one another.
+
+    Means: between these, copies go through the memory of the host, and NCCL uses shared memory for want of P2P, which
+    is slower. Mostly they stand below different CPUs, or the driver allows no peer access on such GPUs at all.
+    Not when: the groups are those of the sockets (nvidia-smi topo -m: SYS), where this is normal.
+    Do: nvidia-smi topo -p2p r gives the reason for every pair; in a virtual machine pass the GPUs and their NVLinks on
+    together.
+    Sources: cuda-samples, p2pBandwidthLatencyTest (cudaDeviceCanAccessPeer); NCCL_P2P_LEVEL.
+    """
+    for _, rows in pair_access.group_by("source", maintain_order=True):
+        access = rows.unique(["device", "peer"], keep="last", maintain_order=True)
+        denied = access.filter(pl.col("access") == "CANNOT")
+        if denied.is_empty():
+            continue
+        reached: dict[int, set[int]] = {}
+        for gpu, peer, answer in access.select("device", "peer", text_of("access")).iter_rows():
+            reached.setdefault(gpu, {gpu}).update([peer] if answer == "CAN" else [])
+        groups = sorted({tuple(sorted(group)) for group in reached.values() if len(group) > 1})
+        within = "; ".join("GPUs " + ", ".join(map(str, group)) for group in groups)
+        yield Finding(
+            f"no direct access between {denied.height} of {access.height} pairs of GPUs"
+            + (f", only among {within}" if groups else ""),
+            "by CUDA's own answer (cudaDeviceCanAccessPeer)",
+            "certain",
+            role=Role.CONTEXT,
+            evidence=evidence_lines(denied),
         )

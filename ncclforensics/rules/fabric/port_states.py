@@ -11,7 +11,7 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.degraded_links import SAME_PORT, degraded_links, link_hosts, link_target, port_line
 from ncclforensics.rules.shared.port_counters import SHOWN, limit_findings
-from ncclforensics.rules.shared.port_text import OF_A_HOST, nics_of, port_name, port_names
+from ncclforensics.rules.shared.port_text import OF_A_HOST, Row, nics_of, port_name, port_names
 
 
 @rule(Category.LINK_DEGRADED, Severity.WARNING, of=("port_state",))
@@ -39,14 +39,15 @@ def ctr_no_subnet_manager(port_state: pl.DataFrame) -> Iterator[Finding]:
     Do: run sminfo on that host; start opensm, or check the managed switch or UFM; then run ibstat again.
     Sources: rdma-core ibstat; InfiniBand specification, port states; NCCL documentation, networking.
     """
-    last = port_state.filter(pl.col("state").is_not_null()).unique(
-        [*SAME_PORT, "source"] if port_state["host"].null_count() else SAME_PORT, keep="last", maintain_order=True
+    waiting = (
+        _last_states(port_state)
+        .filter(
+            pl.col("state").is_in(["initializing", "armed"])
+            & (pl.col("physical_state") == "LinkUp").fill_null(value=True)
+            & (pl.col("link_layer") != "Ethernet").fill_null(value=True)
+        )
+        .to_dicts()
     )
-    waiting = last.filter(
-        pl.col("state").is_in(["initializing", "armed"])
-        & (pl.col("physical_state") == "LinkUp").fill_null(value=True)
-        & (pl.col("link_layer") != "Ethernet").fill_null(value=True)
-    ).to_dicts()
     if waiting:
         names = ", ".join(port_name(row) for row in waiting[:SHOWN]) + (" and others" if len(waiting) > SHOWN else "")
         yield Finding(
@@ -72,13 +73,10 @@ def ctr_port_down_with_link(port_state: pl.DataFrame) -> Iterator[Finding]:
     Sources: InfiniBand specification, port states; network-operator#249; rdma-core ibstat.
     """
     is_down = (pl.col("state") == "down") & (pl.col("physical_state") == "LinkUp")
-    stations = port_state.with_columns(station=pl.coalesce("host", pl.col("source").cast(pl.String)))
+    stations = _last_states(port_state).with_columns(station=pl.coalesce("host", pl.col("source").cast(pl.String)))
     active = (pl.col("state") == "active").any().over("station")
     for (has_active,), rows in (
-        stations.filter(pl.col("state").is_not_null())
-        .with_columns(has_active=active)
-        .filter(is_down)
-        .group_by("has_active", maintain_order=True)
+        stations.with_columns(has_active=active).filter(is_down).group_by("has_active", maintain_order=True)
     ):
         ports = rows.unique(SAME_PORT, keep="last", maintain_order=True).to_dicts()
         names = some_of([port_name(port) for port in ports], SHOWN)
@@ -165,3 +163,49 @@ def ctr_port_lost(port_state: pl.DataFrame) -> Iterator[Finding]:
                 )
             )
     yield from limit_findings(findings, "more ports were lost")
+
+
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("port_state",))
+def ctr_port_unsteady(port_state: pl.DataFrame) -> Iterator[Finding]:
+    """A port is down in one look of a file and active in another.
+
+    Means: its link came and went between the looks: it does not hold, or it was just being brought up.
+    Not when: no LID or GUID shows that both looks are of one port: hosts have ports of the same names; the looks have
+    times: a port that was lost is a finding of its own.
+    Do: dmesg -T | grep -i link for how often it changed; reseat or replace cable and transceivers; after a start of the
+    host or of the subnet manager look again.
+    Sources: iproute2 rdma link; rdma-core ibstat.
+    """
+    known = port_state.filter(
+        pl.col("state").is_in(["active", "down"]) & pl.col("moment").is_null() & (_HAS_GUID | _HAS_LID)
+    )
+    for _, looks in known.group_by("source", *SAME_PORT, "lid", maintain_order=True):
+        changes = looks.filter(pl.col("state") != pl.col("state").shift())
+        if changes.is_empty():
+            continue
+        before, last = looks.row(0, named=True), looks.row(-1, named=True)
+        yield Finding(
+            f"{port_name(last)} was {_state_text(before)} and then {_state_text(last)}"
+            if before["state"] != last["state"]
+            else f"{port_name(last)} was {_state_text(last)}, was not, and is again",
+            f"{looks.height} looks in this file show the port; its link does not hold, or was just coming up",
+            "likely",
+            hosts=link_hosts(last),
+            nics=nics_of([last]),
+            evidence=[port_line(row) for row in looks.head(SHOWN).to_dicts()],
+        )
+
+
+_HAS_GUID = pl.col("guid").is_not_null()
+_HAS_LID = pl.col("lid").is_not_null() & pl.col("lid").is_in([0, 0xFFFF]).not_()
+
+
+def _state_text(row: Row) -> str:
+    """Return `down (Polling)`."""
+    return str(row["state"]) + f" ({row['physical_state']})" * (row["state"] == "down" and bool(row["physical_state"]))
+
+
+def _last_states(port_state: pl.DataFrame) -> pl.DataFrame:
+    """Keep the last row of every port with its state; ports of hosts without a name are told apart by their file."""
+    same_port = [*SAME_PORT, "source"] if port_state["host"].null_count() else SAME_PORT
+    return port_state.filter(pl.col("state").is_not_null()).unique(same_port, keep="last", maintain_order=True)

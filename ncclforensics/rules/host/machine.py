@@ -125,3 +125,30 @@ def gpu_memory_errors(smi_gpu: pl.DataFrame, machine_device: pl.DataFrame) -> It
                 Line(row["source"], row["line"], "the GPU"),
             ],
         )
+
+
+@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("pci_link",))
+def pci_link_of_unnamed_device(pci_link: pl.DataFrame, pci_device: pl.DataFrame) -> Iterator[Finding]:
+    """A PCIe link is slower or narrower than its device can, in lines of lspci that do not name the device.
+
+    Means: fewer lanes: the card sits badly, a riser or the slot has fewer, or shares them with another slot. A lower
+    speed alone: mostly a GPU at rest, which lowers it to save power; under load it is a fault of riser or BIOS.
+    Not when: the device is named, where other rules compare it with its like; the slot has fewer lanes by design.
+    Do: read LnkSta again while the GPU works (nvidia-smi -q -d PCIE); reseat the card; try it without a riser.
+    Sources: pciutils, ls-caps.c (downgraded); PCI Express specification.
+    """
+    nameless = pci_link.join(pci_device.select("source").unique(), on="source", how="anti", maintain_order="left")
+    is_narrow = (text_of("width_note") == "downgraded").fill_null(False)
+    is_slow = (text_of("speed_note") == "downgraded").fill_null(False)
+    marked = nameless.with_columns(narrow=is_narrow).filter(is_narrow | is_slow)
+    for (narrow,), rows in marked.group_by("narrow", maintain_order=True):
+        row = rows.row(0, named=True)
+        yield Finding(
+            f"a PCIe link runs at {row['speed']}, x{row['width']}: "
+            + ("fewer lanes than its device has" if narrow else "a lower speed than its device can"),
+            "the lines do not name the device" + "; GPUs at rest lower the speed" * (not narrow),
+            "certain" if narrow else "possible",
+            severity=Severity.WARNING if narrow else Severity.INFO,
+            role=Role.CONTEXT,
+            evidence=evidence_lines(rows),
+        )
