@@ -6,9 +6,11 @@ where the test was built without MPI and every process prints its own table. Oth
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -54,6 +56,21 @@ class _Table:
         return self.rank < 0 and self.is_before_table
 
 
+class _Event(NamedTuple):
+    """A line, with what assigns it to a run."""
+
+    frame: str
+    form: str
+    source: int
+    line: int
+    launcher_rank: int | None
+    launcher_node: str | None
+    rank: int
+    second: str | None
+    size: int
+    parameters: str
+
+
 class _Stream:
     """Assign the lines that one process printed, or all lines of one file where lines have no launcher prefix."""
 
@@ -67,17 +84,17 @@ class _Stream:
         self._open = [*self._open[1 - MOST_OPEN :], _Table(next(self._numbers))]
         return self._open[-1]
 
-    def assign(self, event: dict[str, Any]) -> tuple[int | None, int | None, str | None]:
+    def assign(self, event: _Event) -> tuple[int | None, int | None, str | None]:
         """Return the numbers of run and row, and the half, that a line belongs to; the run is None if none is open."""
-        frame, form = event["frame"], event["form"]
+        frame, form = event.frame, event.form
         if frame == "test_setting":
             return self._assign_setting(event).number, None, None
         if frame == "test_device":
-            return self._assign_device(event["rank"]).number, None, None
+            return self._assign_device(event.rank).number, None, None
         if frame == "table_head":
             return self._assign_head(event).number, None, None
         if frame == "table_row":
-            return self._assign_row(form, event["size"])
+            return self._assign_row(form, event.size)
         if frame == "row_rest":
             return self._assign_row_rest(form)
         if frame == "test_end":
@@ -88,13 +105,13 @@ class _Stream:
         newest = self._open[-1] if self._open else None
         return (newest.number if newest else None), None, None
 
-    def _assign_setting(self, event: dict[str, Any]) -> _Table:
-        form = event["form"]
+    def _assign_setting(self, event: _Event) -> _Table:
+        form = event.form
         candidates = [table for table in self._open if table.is_before_devices and form not in table.forms]
         table = candidates[0] if candidates else self._start_table()
         table.forms.add(form)
         if form == "parameters":
-            table.parameters = event["parameters"]
+            table.parameters = event.parameters
             # Interleaved copies of one run have equal parameters; a run with different ones was started later.
             self._open = [other for other in self._open if other.parameters in ("", table.parameters)]
         return table
@@ -106,8 +123,8 @@ class _Stream:
         table.rank = rank
         return table
 
-    def _assign_head(self, event: dict[str, Any]) -> _Table:
-        form = event["form"] or "words"
+    def _assign_head(self, event: _Event) -> _Table:
+        form = event.form or "words"
         kind = form.split("_")[0]
         candidates = [table for table in self._open if kind not in table.forms and not table.rows]
         if kind == "units":
@@ -115,7 +132,7 @@ class _Stream:
         table = candidates[0] if candidates else self._start_table()
         table.forms |= {kind, form}
         if form == "words":
-            table.is_paired = event["second"] is not None
+            table.is_paired = event.second is not None
         return table
 
     def _assign_row(self, form: str, size: int) -> tuple[int, int, str | None]:
@@ -213,15 +230,13 @@ def add_parameters(test_setting: pl.DataFrame) -> pl.DataFrame:
 
 def _assigned_lines(events: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
     numbers = iter(range(events.height))
-    streams: dict[tuple[Any, ...], _Stream] = {}
-    for event in events.iter_rows(named=True):
-        place = event["source"], event["line"]
-        if event["frame"] == "test_failure":  # may come from any rank of the run
-            affected = [stream for (source, *_), stream in streams.items() if source == event["source"]]
+    streams: dict[tuple[Any, ...], _Stream] = defaultdict(partial(_Stream, numbers))
+    for event in map(_Event._make, events[:, _Event._fields].iter_rows()):
+        if event.frame == "test_failure":  # may come from any rank of the run
+            affected = [stream for (source, *_), stream in streams.items() if source == event.source]
         else:
-            key = event["source"], event["launcher_rank"], event["launcher_node"]
-            affected = [streams.setdefault(key, _Stream(numbers))]
+            affected = [streams[event.source, event.launcher_rank, event.launcher_node]]
         for stream in affected:
             benchmark, row, half = stream.assign(event)
             if benchmark is not None:
-                yield benchmark, row, half, event["frame"], *place
+                yield benchmark, row, half, event.frame, event.source, event.line

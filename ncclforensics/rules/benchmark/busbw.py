@@ -92,9 +92,9 @@ def _known_machine(row: Row, expected_machine: pl.DataFrame) -> Machine | None:
     gpus = _ranks_per_host(row)
     if not gpus:
         return None
-    for expected in expected_machine.drop_nulls("busbw").to_dicts():
-        if expected["gpus"] in (None, gpus):
-            busbw = expected["busbw"]
+    for expected in expected_machine.to_dicts():
+        busbw = expected["busbw"]
+        if busbw is not None and expected["gpus"] in (None, gpus):
             return Machine((row["gpus"][0],), gpus, None, (busbw, busbw), None, "the site's configuration")
     return machine_of(row["gpus"][0], gpus)
 

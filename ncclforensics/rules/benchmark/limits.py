@@ -43,8 +43,8 @@ def bench_impossible(
         link = link_of(gpus[0], row["nranks"] // len(hosts))
         if link is None:
             continue
-        is_of_run = pl.col("host").is_in([short_name(host) for host in hosts])
-        networks = known.filter(is_of_run) if known.height else known
+        names = [short_name(host) for host in hosts]
+        networks = known.filter(pl.col("host").is_in(names)) if known.height else known
         is_even = networks.height == len(hosts) and networks["rate"].n_unique() == 1
         domains = domains_of(gpus[0], row["nranks"], len(hosts))
         if row["nranks"] % domains:
