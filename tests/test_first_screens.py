@@ -308,3 +308,29 @@ def test_the_library_and_not_cuda_is_looked_at_where_hip_refuses_its_kernels(tmp
     line = "node-a:77:330 [1] /src/rccl/build/hipify/src/enqueue.cc:66 NCCL WARN Cuda failure 'invalid kernel file'\n"
 
     assert "built for another ROCm" in shown(read(tmp_path, line, everything=False), everything=False)
+
+
+COMPLETE = (
+    "node-a:{0}:{0} [{0}] NCCL INFO comm 0x7fe3d400198{0} rank {0} nranks {1} cudaDev {0} busId 1b000 - Init COMPLETE\n"
+)
+
+
+def test_output_behind_init_is_counted_and_its_last_line_is_quoted(tmp_path: Path) -> None:
+    init = COMPLETE.format(0, 2) + COMPLETE.format(1, 2)
+    first = shown(read(tmp_path, f"{init}Epoch 1\nerror rate 0.31\n", everything=False), everything=False)
+    without = shown(read(tmp_path, init, everything=False), everything=False)
+
+    assert "output goes on for 2 lines behind the last line of NCCL" in first
+    assert "log0.txt:4 error rate 0.31" in first
+    assert "do not show what happened after init" not in first
+    assert "do not show what happened after init" in without
+
+
+def test_of_one_rank_whose_program_goes_on_no_stacks_are_asked_for(tmp_path: Path) -> None:
+    first = shown(read(tmp_path, COMPLETE.format(0, 1) + "Epoch 1\n", everything=False), everything=False)
+    silent = shown(read(tmp_path, COMPLETE.format(0, 1), everything=False), everything=False)
+
+    for text in (first, silent):
+        assert "NO-HANG (likely)" in text
+        assert "if all ranks hang" not in text
+    assert ("py-spy" in first, "py-spy" in silent) == (False, True)

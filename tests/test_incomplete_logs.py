@@ -374,14 +374,24 @@ def test_lost_connections_do_not_show_what_ranks_called_whose_lines_show_no_call
     assert found["suspects"] == [rank for rank in range(16) if rank != 2]
 
 
-@pytest.mark.parametrize(("closed", "by"), [(1, []), (2, ["lost-connection"])])
-def test_a_process_that_closes_its_own_connection_lost_none(closed: int, by: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "nranks", "closed", "by"),
+    [
+        (0, 8, 1, []),
+        (0, 8, 2, ["lost-connection"]),
+        (0, 16, 1, []),  # no log of the other host, whose ranks do not change the number
+        (8, 16, 1, ["lost-connection"]),  # this host may have ranks before these
+    ],
+)
+def test_a_process_that_closes_its_own_connection_lost_none(
+    first: int, nranks: int, closed: int, by: list[str], tmp_path: Path
+) -> None:
     """PyTorch aborts its communicators at the end of a run that went well; rank 1 is the local rank 1."""
     prefix = "node-a:{0}:{0} [{1}] NCCL INFO "
     states = {
         state: [
-            f"{prefix.format(100 + rank, rank)}comm 0x5599{rank:x} rank {rank} nranks 8 cudaDev {rank} busId 1b000 - "
-            f"{state} COMPLETE\n"
+            f"{prefix.format(100 + rank, rank)}comm 0x5599{rank:x} rank {first + rank} nranks {nranks} cudaDev {rank} "
+            f"busId 1b000 - {state} COMPLETE\n"
             for rank in range(8)
         ]
         for state in ("Init", "Abort")
@@ -393,6 +403,8 @@ def test_a_process_that_closes_its_own_connection_lost_none(closed: int, by: lis
 
     assert found["verdict"] == "undecidable"
     assert [kind for kind in found["standstill"]["by"] if kind == "lost-connection"] == by
+    if nranks > 8 and not by:
+        assert "collect the log of ranks 8-15" in found["collect"]
 
 
 @pytest.mark.parametrize(("host", "culprits"), [("node-a", [0, 1]), ("localhost", [])])

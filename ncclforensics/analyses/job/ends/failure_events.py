@@ -226,10 +226,10 @@ def _named_ranks(failures: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """The rank that a line names by its number on the host, in the communicator of the line.
 
     The line names no communicator: the number counts only if all communicators of the process that were open then give
-    the same rank, and all their members are known.
+    the same rank, and all members before it are known.
     """
     lines = failures.filter(pl.col("localrank").is_not_null()).select(*OWNER, "pos", "source", "line", "localrank")
-    seen = member.filter(pl.col("rank").n_unique().over("key") == pl.col("nranks"))
+    seen = member.filter(pl.col("rank").rank("dense").over("key") == pl.col("rank") + 1)
     local = seen.sort("rank").with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int64).over("key", "host"))
     open_then = (pl.col("created_pos") <= pl.col("pos")) & (
         pl.col("end_pos").is_null() | (pl.col("end_pos") > pl.col("pos"))

@@ -6,9 +6,9 @@ from ncclforensics.analyses.job.ends.failure_events import AFTER, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.rows import FailureEvent
+from ncclforensics.analyses.verdict.rows import FailureEvent, Row
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import operation_text, ranks_text
+from ncclforensics.data.names import count_of, operation_text, ranks_text
 from ncclforensics.data.nccl_sources import result_text
 from ncclforensics.data.variables import (
     COLLECT_CALLS,
@@ -87,8 +87,9 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     is_initialised = any(row.is_complete for row in job.memberships)
     init = "init completed, but" if is_initialised else "no line shows the end of an init, and"
     diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: the logs do not show what happened after init")
+    of_absent = [f"collect the log of {ranks_text(job.absent)}"] * bool(job.absent)
     diagnosis.collect = [
-        *([f"collect the log of {ranks_text(job.absent)}"] if job.absent else []),
+        *of_absent,
         *(["collect the complete logs of the other ranks, if they were cut"] if number else []),
         *COLLECT_CALLS,
     ]
@@ -113,8 +114,24 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.claim = (
             "the communicators in these logs were ended, as at an orderly end of PyTorch, and after a time-out"
         )
-        diagnosis.collect = ["collect the program's output of every rank: it shows which of the two ended the job"]
+        of_output = "collect the program's output of every rank: it shows which of the two ended the job"
+        diagnosis.collect = [*of_absent, of_output]
+    elif is_initialised and (output := _output_behind(job)):
+        count, last = output
+        goes_on = f"the program's output goes on for {count_of(count, 'line')} behind the last line of NCCL"
+        diagnosis.claim = f"init completed, and {goes_on}; {which}, so that the call that the ranks are in is unknown"
+        diagnosis.add_evidence("context", [last])
     return diagnosis
+
+
+def _output_behind(job: Job) -> tuple[int, Row] | None:
+    """How many lines of a program stand behind the last one of NCCL in a file, at most, and the place of the last."""
+    count, rank_id = max(((job.application_lines_after(rank_id), rank_id) for rank_id in job.rank_ids), default=(0, 0))
+    if not count:
+        return None
+    last = job.last_line(rank_id)
+    line = job.sources[last["source"]]["lines"] if last["line"] > 0 else -1  # counted from the end of what was sampled
+    return count, {"source": last["source"], "line": line}
 
 
 def _has_single_ranks(job: Job) -> bool:
@@ -195,6 +212,10 @@ def conclude_no_hang(job: Job) -> Explanation:
         answer.doubt(Doubt.HANGS_TOGETHER)
     elif _has_single_ranks(job) and not (has_calls or job.is_finished):
         answer.claim = "every communicator in these logs has one rank, which waits for no other"
+        answer.doubts = [Doubt.LOGS_END_BEFORE]
+        if output := _output_behind(job):
+            answer.add_evidence("context", [output[1]])
+            answer.collect = []
     if job.divergence and job.is_finished:
         answer.doubt(Doubt.ENDED_WITH_DIFFERENCES, "calls that differ are lines that were lost or came twice")
     if (job.gaps or job.line_faults) and not job.is_finished:
