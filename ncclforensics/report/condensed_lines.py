@@ -19,6 +19,8 @@ LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefi
 LEFT_OUT = "…"
 # Parts of words that say how something failed.
 DECISIVE = ("ERR", "status=", "error", "OpType=", "isabled", "closed", "refused", "reset")
+EQUALS = ("=", "==")  # between a name and its value
+EQUALS_BEFORE = tuple(f" {sign}" for sign in EQUALS)
 ERROR = "error: "  # behind it stands the reason
 LONG_WORDS, SHORT_WORD = 3, 18  # no word takes more than a third, and none of this length is shortened
 ENDS_OF_CLAUSES = (",", ";", ".", ")")
@@ -124,6 +126,10 @@ def cut_middle(text: str, longest: int) -> str:
     'NET/IB : GPU Direct RDMA Disabled …'
     >>> cut_middle("Process group watchdog thread terminated: CUDA error: an illegal memory access was met", 60)
     'Process group watchdog thread … error: an illegal'
+    >>> cut_middle("port 5: [SymbolErrorCounter == 41] [LinkDownedCounter == 2] [PortXmitWait == 84704351]", 44)
+    'port 5: [SymbolErrorCounter == 41] …'
+    >>> cut_middle("port 5: [PortXmitWait == 319371411578 (319.371G)] [PortRcvPkts == 9000000000 (9.000G)]", 54)
+    'port 5: [PortXmitWait == 319371411578 (319.371G)] …'
     >>> cut_middle("a" * 9, 6)
     'aa…aaa'
     >>> cut_middle("… ReduceScatter: … count 270336 datatype 9 op 0 …", 44)
@@ -142,7 +148,7 @@ def cut_middle(text: str, longest: int) -> str:
     if len(without_gaps) <= longest:
         return without_gaps
     room = longest - len(f" {LEFT_OUT} ")
-    words, tail = [_end_of(word, max(room // LONG_WORDS, SHORT_WORD)) for word in text.split(" ")], list[str]()
+    words, tail = [_end_of(word, max(room // LONG_WORDS, SHORT_WORD)) for word in _pieces(text)], list[str]()
     if len(" ".join(words)) <= longest:
         return " ".join(words)
     while words and len(" ".join([words[-1], *tail])) <= room * SHARE_OF_END:
@@ -174,9 +180,22 @@ def _has_loose_number(before: str, tail: list[str]) -> bool:
     return is_in_clause and any(name.endswith(":") and value.strip(".,").isdecimal() for name, value in named)
 
 
+def _pieces(text: str) -> list[str]:
+    """Split a text into its words; a name stays with its value, which would else stand behind another name."""
+    pieces: list[str] = []
+    for word in text.split(" "):
+        before = pieces[-1] if pieces else ""
+        is_open = before.startswith("[") and " " in before and not before.endswith("]")  # a unit follows the value
+        if before and (is_open or word in EQUALS or before.endswith(EQUALS_BEFORE)):
+            pieces[-1] += f" {word}"
+        else:
+            pieces.append(word)
+    return pieces
+
+
 def _end_of(word: str, longest: int) -> str:
-    """Return a long word, such as a path, without its beginning."""
-    return word if len(word) <= longest else LEFT_OUT + word[1 - longest :]
+    """Return a long word, such as a path, without its beginning; a name with its value as it is."""
+    return word if len(word) <= longest or " " in word else LEFT_OUT + word[1 - longest :]
 
 
 def _fitting(words: list[str], room: int) -> list[str]:
