@@ -117,7 +117,7 @@ def test_a_crash_is_told_with_the_innermost_function_of_nccl(crash: str, tmp_pat
 def test_a_crash_outside_of_nccl_does_not_blame_it(tmp_path: Path) -> None:
     text = "Caught signal 11 (Segmentation fault: invalid permissions)\n 0 0x0000000000042520 forward()  ???:0\n"
     (title,) = [title for title in findings_of(tmp_path, text) if "crashed" in title]
-    assert title == "a process crashed with SIGSEGV"
+    assert title == "a process crashed with SIGSEGV in forward"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,26 @@ REASONS = {
 OUT_OF_MEMORY = ("Out Of Memory", "OOMKilled", "Out of memory")
 # What the kernel prints where a control group, such as a container, reached its limit, not the host (mm/oom_kill.c).
 OF_CONTROL_GROUP = ("Memory cgroup out of memory", "CONSTRAINT_MEMCG")
+# In the stacks that handlers of crashes print: the handler itself, the C library, and Python's interpreter.
+FILES_OF_HANDLERS = (
+    *(
+        "libucs",
+        "libc.so",
+        "libc-",
+        "libpthread",
+        "linux-vdso",
+        "ld-linux",
+        "libstdc++",
+        "libgcc",
+        "libopen-",
+        "debug.c",
+    ),
+    *("libpython", "python"),
+)
+FUNCTIONS_OF_HANDLERS = (
+    *("killpg", "__sigaction", "__restore_rt", "gsignal", "abort", "raise", "__pthread_kill", "__kernel_rt_sigreturn"),
+    *("__libc_start", "__GI_", "ucs_", "_Py", "Py", "start_thread", "clone", "__assert_fail", "absl::"),
+)
 ABORT = 6
 KILL = 9
 BUS_ERROR = 7

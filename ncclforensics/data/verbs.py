@@ -61,6 +61,7 @@ SYNDROMES = {
 # Events by the beginning of their text.
 PORT_DOWN = ["port error"]
 DEVICE_DEAD = ["local catastrophic error"]
+GIDS_CHANGED = ["GID table change"]
 DOWN = [*PORT_DOWN, *DEVICE_DEAD]  # the events with consequences; all others are harmless
 
 # A queue pair that fails within the first calls has never worked; later, something broke.

@@ -16,6 +16,7 @@ from ncclforensics.inputs import lines
 
 REPLACED = CHARACTERS | ENTITIES | MARKDOWN_ESCAPES
 LINE_FEED = "\\n"
+LINK = "](http"  # in Markdown
 HINTS = (
     LINE_FEED,
     "<",
@@ -32,8 +33,9 @@ HINTS = (
 
 
 def has_marks(texts: pl.Series) -> bool:
-    """Whether a text on NCCL or on a failure holds what `without_marks` removes."""
-    return _is_marked(texts.filter(texts.str.contains(_part("_failure_word")))).any()
+    """Whether a text on NCCL or on a failure holds what `without_marks` removes; a link is a mark in any line."""
+    is_kept = texts.str.contains(_part("_failure_word")) | texts.str.contains(LINK, literal=True)
+    return _is_marked(texts.filter(is_kept)).any()
 
 
 def without_marks(rows: pl.DataFrame) -> pl.DataFrame:

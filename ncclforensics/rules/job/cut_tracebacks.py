@@ -25,6 +25,7 @@ def app_traceback_cut(
     traceback_frame: pl.DataFrame,
     traced_call: pl.DataFrame,
     exception: pl.DataFrame,
+    ray_task: pl.DataFrame,
     gpu_exception: pl.DataFrame,
     call_error: pl.DataFrame,
     torch_error: pl.DataFrame,
@@ -54,7 +55,7 @@ def app_traceback_cut(
         return
     of_ends = [rows.filter(text_of("form").is_in(ENDED)) for rows in (engine_wait, process_end)]
     is_named = any(rows.height for rows in (nccl_warning, *of_ends))
-    named = ["source", "line", "pos", "launcher_pid", "launcher_process"]
+    named = ["source", "line", "pos", "launcher_pid", "launcher_node", "launcher_process"]
     frames = traceback_frame.select(
         *named, "file", "numbered", rank=pl.coalesce("rank", "launcher_rank"), call=text_of("frame_function")
     )
@@ -75,10 +76,18 @@ def app_traceback_cut(
     for row in last.filter(pl.col("lines_left") <= FROM_END).sort("source").iter_rows(named=True):
         headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
         workers = sorted(set(headings["raising_worker"].cast(pl.String).drop_nulls()))
-        rank, pid = row["rank"], row["launcher_pid"]
+        rank, pid, host = row["rank"], row["launcher_pid"], row["launcher_node"]
         name = f" ({row['launcher_process']})" if row["launcher_process"] else ""
+        above = ray_task.filter((pl.col("source") == row["source"]) & (pl.col("pos") < row["pos"])).sort("pos")
+        if above.height:
+            pid, host, name = above["pid"][-1], above["address"][-1], f" ({above['task'][-1]})"
+        where = f" on {host}" if pid is not None and host else ""
         process = some_of(workers, MOST_WORKERS) or (
-            ranks_text([rank]) if rank is not None else f"process {pid}{name}" if pid is not None else "a process"
+            ranks_text([rank])
+            if rank is not None
+            else f"process {pid}{where}{name}"
+            if pid is not None
+            else "a process"
         )
         number = f":{row['numbered']}" if row["numbered"] is not None else ""
         file = f" ({str(row['file']).rsplit('/', 1)[-1]}{number})" if row["file"] else ""

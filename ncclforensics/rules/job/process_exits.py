@@ -58,8 +58,9 @@ def _shorten(message: str) -> str:
 
 
 def _is_on_all(exits: pl.DataFrame, rank: pl.DataFrame) -> bool:
-    """Whether these are the ends of all ranks, of several."""
-    return exits["rank"].drop_nulls().n_unique() == rank["rank"].drop_nulls().n_unique() > 1
+    """Whether these are the ends of all ranks, of several: a text that names some shows that there are others."""
+    ended = set(exits["rank"].drop_nulls())
+    return len(ended) > 1 and ended == set(range(max(rank["rank"].drop_nulls(), default=0) + 1))
 
 
 def _advised(finding: Finding, exits: pl.DataFrame) -> Finding:
@@ -87,7 +88,7 @@ def app_exception(
     Not when: the exception only passes on an NCCL error or the end of another process (these are left out, unless
     nothing else is known); it was caught and the run continued. An exception without a rank counts if processes ended,
     or if its log ends soon after it; elsewhere it is told as a possibility (info), unless the job ended well.
-    Do: read the traceback above the cited line, on the named rank.
+    Do: read the traceback above the cited line.
     Sources: PyTorch's excepthook ([rank3]:); torch.distributed.elastic, errors.
     """
     for (name,), rows in first_exits(process_exit, EXCEPTION).group_by("name", maintain_order=True):
@@ -145,7 +146,7 @@ def app_process_died(
         title = f"{{processes}} did not start: {_shorten(str(message))}"
         finding = exit_finding(rows, rank, title, f"reported by {rows['reporter'][0]}", "certain")
         finding.remedy = "look at what an earlier job left on that host (processes, ports), or start without it"
-        yield finding
+        yield _advised(finding, rows)
     ends = first_exits(process_exit, SIGNAL, EXIT, NODE)
     has_unnamed_oom = not first_exits(process_exit, HOST_MEMORY).filter(pl.col("rank_id").is_null()).is_empty()
     ends = ends.filter(
@@ -161,11 +162,13 @@ def app_process_died(
             finding.remedy = NODE_ADVICE
             yield finding
         elif how == EXIT:
-            event = rows["message"][0] or f"ended with exit code {code}"
+            message = rows["message"][0]
             stated = statements_before(rows, program_failure)
             why = f"printed before it: {_shorten(stated['statement'][0])}" if stated.height else NOT_SHOWN
-            detail = f"the first process to end, reported by {reporters}; {why}"
-            finding = exit_finding(rows, rank, f"{{processes}}: {event}", detail, "likely")
+            first = "process" if rows.height == 1 else "processes"
+            detail = f"the first {first} to end, reported by {reporters}; {why}"
+            title = f"{{processes}}: {message}" if message else f"{{processes}} ended with exit code {code}"
+            finding = exit_finding(rows, rank, title, detail, "likely")
             finding.severity = Severity.WARNING
             if stated.height:
                 topic = TOPICS.get(stated["topic"][0] or "", OTHER_TOPIC)
@@ -179,8 +182,10 @@ def app_process_died(
             limit = LIMITS.get(signal) if isinstance(signal, int) else None
             is_no_crash = is_unexplained or is_asked or limit
             verb = "was killed by" if signal == KILL else "ended by" if is_no_crash else "crashed with"
-            where = rows["where"][0] and f" in {rows['where'][0]}"
-            ending = "every rank did" if _is_on_all(rows, rank) else "the first process to end"
+            places = set(rows["where"]) - {""}
+            where = f" in {places.pop()}" if len(places) == 1 else ""
+            first = "process" if rows.height == 1 else "processes"
+            ending = "every rank did" if _is_on_all(rows, rank) else f"the first {first} to end"
             place = next((f"in {place}; " for place in rows["place"] if place), "")
             detail = f"{place}{ending}, reported by {reporters}"
             if is_unexplained:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.failure_events import is_info
 from ncclforensics.data.verbs import BAD_ADDRESS, INVALID, MODIFY_QP, NO_DEVICE, NO_MEMORY, TIMED_OUT, UNREACHABLE
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -101,7 +100,7 @@ def ib_call_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
     Do: print ulimit -l in the job; check rdma resource show and dmesg -T | grep mlx5 on that host.
     Sources: nccl: src/misc/ibvwrap.cc; nccl-tests#206.
     """
-    calls = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp", "verbs_post"]) & ~is_info())
+    calls = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp", "verbs_post"]))
     other_rules = [*INVALID, *TIMED_OUT, *UNREACHABLE]
     is_other_rule = ((pl.col("operation") == MODIFY_QP) & pl.col("reason").is_in(other_rules)).fill_null(value=False)
     others = calls.filter(pl.col("operation").is_in(REGISTRATIONS).not_() & is_other_rule.not_())
@@ -123,10 +122,7 @@ def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) ->
     """
     needs = [*REGISTRATIONS, "ibv_create_qp", "ibv_create_cq"]
     rows = failure.filter(
-        (pl.col("form") == "verbs_call")
-        & ~is_info()
-        & pl.col("operation").is_in(needs)
-        & pl.col("reason").is_in(NO_MEMORY)
+        (pl.col("form") == "verbs_call") & pl.col("operation").is_in(needs) & pl.col("reason").is_in(NO_MEMORY)
     )
     if rows.height:
         calls = ", ".join(sorted(rows["operation"].cast(pl.String).unique().to_list()))
@@ -145,7 +141,7 @@ def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterato
     NCCL_NET_GDR_LEVEL=LOC, or with NCCL_DMABUF_ENABLE=0.
     Sources: nccl: src/misc/ibvwrap.cc; nccl#1537, nccl#1939 (a loaded module that is not registered).
     """
-    rows = failure.filter((pl.col("form") == "verbs_call") & ~is_info() & pl.col("operation").is_in(REGISTRATIONS))
+    rows = failure.filter((pl.col("form") == "verbs_call") & pl.col("operation").is_in(REGISTRATIONS))
     rows = rows.filter(pl.col("reason").is_in(NO_MEMORY).not_()).sort(text_of("operation"), text_of("reason"))
     for (operation, reason), group in rows.group_by("operation", "reason", maintain_order=True):
         cause = "; for GPU memory: nvidia-peermem or DMA-BUF does not work" if str(reason) in BAD_ADDRESS else ""

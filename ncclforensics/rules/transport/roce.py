@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.networks import GID_FOUND
-from ncclforensics.data.verbs import EARLY_CALLS, GID_CHANGED, MODIFY_QP, RETRY_EXCEEDED
+from ncclforensics.data.verbs import EARLY_CALLS, GID_CHANGED, GIDS_CHANGED, MODIFY_QP, RETRY_EXCEEDED
 from ncclforensics.data.versions import releases
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import OWNER, begins_with, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.completions import NAMED, devices_text, failed_with
@@ -95,9 +95,9 @@ def roce_gid_default_zero_old_nccl(
         yield group_finding(wrong, rank, "{processes}: no answer over RoCE with GID index 0", detail, "likely")
 
 
-@rule(Category.IB_ERROR, Severity.INFO, of=("port_change",))
+@rule(Category.IB_ERROR, Severity.INFO, of=("port_change", "failure"), hang=True)
 def roce_gid_changed(
-    port_change: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
+    port_change: pl.DataFrame, failure: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """The GID table of a RoCE port changed while the job ran.
 
@@ -110,6 +110,8 @@ def roce_gid_changed(
     form = pl.col("form")
     fatal = port_change.filter(form == "gid_fatal")
     changed = port_change.filter((form == "gid_table") | ((form == "unknown_event") & (pl.col("event") == GID_CHANGED)))
+    events = failure.filter((form == "ib_event") & begins_with("error", GIDS_CHANGED))
+    changed = pl.concat([changed, events.select(set(changed.columns) & set(events.columns))], how="diagonal_relaxed")
     refreshed = port_change.filter(form == "gid_refreshed").select(OWNER).unique()
     if fatal.height:
         detail = "NCCL could not refresh the changed GID, and disabled the device"
@@ -120,9 +122,8 @@ def roce_gid_changed(
     if changed.height:
         names = ", ".join(changed["device"].cast(pl.String).drop_nulls().unique().sort().to_list()[:NAMED])
         failed = completion_error.filter(pl.col("at_exit").not_()).height
-        finding = group_finding(
-            changed, rank, "{processes}: the GID table of a RoCE port changed", f"on {names}", "certain"
-        )
+        where = f"on {names}" if names else "the lines name no port"
+        finding = group_finding(changed, rank, "{processes}: the GID table of a RoCE port changed", where, "certain")
         finding.role = Role.CAUSE if failed else Role.CONTEXT
         if failed:
             finding.severity, finding.certainty = Severity.WARNING, "likely"

@@ -1,11 +1,11 @@
-"""Read the last lines of processes that crashed, and the functions of NCCL in the stacks that their handlers print."""
+"""Read the last lines of processes that crashed, and the innermost functions in the stacks below them."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from itertools import islice
+from itertools import takewhile
 
 import polars as pl
 
@@ -22,10 +22,17 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     exit_report,
 )
 from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
-from ncclforensics.data.processes import ABORT, REASONS, SEGMENTATION_FAULT, SIGNAL_NUMBERS
+from ncclforensics.data.processes import (
+    ABORT,
+    FILES_OF_HANDLERS,
+    FUNCTIONS_OF_HANDLERS,
+    REASONS,
+    SEGMENTATION_FAULT,
+    SIGNAL_NUMBERS,
+)
 from ncclforensics.frames.columns import text_of
 
-STACK = 100  # most lines from a crash to a function of NCCL in its stack
+STACK = 100  # most lines from a crash to a function in its stack
 LIBNCCL = "libnccl"
 PRINTER = ("source", "launcher_rank")
 UNCAUGHT_FORMS = ("what", "uncaught")
@@ -42,12 +49,17 @@ def crash_reports(
     positions = [frame["pos"] for frame in frames]
     places = _places(crash.filter(form="python"), faulthandler_thread, faulthandler_frame)
     has_signal = {(row["node"], row["pid"]) for row in crash.filter(form="mpi_signal").to_dicts()}
-    for row in crash.sort("pos").to_dicts():
+    crashes = crash.sort("pos").to_dicts()
+    above: dict[int, set[int | None]] = defaultdict(set)  # first frame behind -> processes that crashed above it
+    for row in crashes:
+        above[bisect_right(positions, row["pos"])].add(row["pid"])
+    for row in crashes:
+        first = bisect_right(positions, row["pos"])
         process_fields = {
             "node": row["node"],
             "pid": row["pid"] or row["launcher_pid"],
             "rank": row["rank"],
-            "where": _function_of_nccl(row, frames[bisect_right(positions, row["pos"]) :]),
+            "where": _crashed_in(row, frames[first:], is_alone=len(above[first]) == 1),
         }
         match row["form"]:
             case "mpi" if (row["node"], row["pid"]) not in has_signal:
@@ -137,13 +149,32 @@ def _places(crash: pl.DataFrame, faulthandler_thread: pl.DataFrame, faulthandler
     return places
 
 
-def _function_of_nccl(crash: Row, later: list[Row]) -> str:
-    """Return NCCL's library and its innermost function in the stack below a crash; empty if there is none."""
-    for frame in islice(later, 1):
-        if frame["source"] == crash["source"] and frame["pos"] - crash["pos"] <= STACK:
-            function = frame["function"] or frame["other_function"]
-            return f"{LIBNCCL} ({function})" if function else LIBNCCL
-    return ""
+def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> str:
+    """Return library and innermost function in the stack below a crash, NCCL's if there is one; empty without a stack.
+
+    Frames of the handler, of the C library and of Python's interpreter are left out: they say nothing of the crash.
+    Where several processes crashed above one stack (`is_alone` is false), only frames that name their process count.
+    """
+    owners = {crash["pid"], None} if is_alone else {crash["pid"]} - {None}
+    below = takewhile(lambda frame: frame["pos"] - crash["pos"] <= STACK, later)
+    frames = [frame for frame in below if frame["source"] == crash["source"] and frame["pid"] in owners]
+    if of_nccl := next((frame for frame in frames if frame["form"] != "outside"), None):
+        function = of_nccl["function"] or of_nccl["other_function"]
+        return f"{LIBNCCL} ({function})" if function else LIBNCCL
+    shown = [
+        (_file_name(frame), frame["outer_function"] or "")
+        for frame in frames
+        if not _file_name(frame).startswith(FILES_OF_HANDLERS)
+        and not (frame["outer_function"] or "").startswith(FUNCTIONS_OF_HANDLERS)
+    ]
+    file = shown[0][0] if shown else ""
+    function = next((function for other, function in shown if function and other == file), "")
+    return f"{function} ({file})" if function and file else function or file
+
+
+def _file_name(frame: Row) -> str:
+    """Return the library or the source file of a frame without its folder; empty where the stack shows none."""
+    return str(frame["outer_file"] or "").rpartition("/")[2].strip("?")
 
 
 def is_aborted_by(abort: ExitReport, raised: ExitReport) -> bool:

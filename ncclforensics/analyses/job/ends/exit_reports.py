@@ -183,7 +183,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
             case "pdsh" | "clush":
                 yield exit_report(row, row["form"], code, node=node)
             case "deepspeed":
-                yield exit_report(row, "DeepSpeed's launcher", code, local_rank=row["local_rank"])
+                yield exit_report(row, "DeepSpeed's launcher", code)
         previous = row
 
 
@@ -290,12 +290,11 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(
                 SIGNAL, row, KERNEL, signal=11, message=row["program"], where=row["where"], **process_fields
             )
-    for row in job_end.to_dicts():
-        if row["form"] == "out_of_memory":
-            yield ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
-        elif row["form"] == "node_failure":
-            yield ExitReport(NODE, row, "Slurm", node=row["node"])
-    fields = worker_end.filter(pl.col("form").is_in(["ray_actor_pid", "ray_actor_ip"])).to_dicts()
+    for row in job_end.filter(form="out_of_memory").to_dicts():
+        yield ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
+    for row in job_end.filter(form="node_failure").to_dicts():
+        yield ExitReport(NODE, row, "Slurm", node=row["node"])
+    fields = worker_end.filter(pl.col("form").is_in(["ray_actor_pid", "ray_actor_ip", "ray_dead"])).to_dicts()
     for row in worker_end.to_dicts():
         if event := _EVICTIONS.get(row["form"]):
             message = f"{event}: {row['resource']} ran out on the node" if row["resource"] else event
@@ -308,20 +307,21 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         elif row["exception"] == "OutOfMemory":
             yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])
         elif row["form"] == "ray_worker":
-            message = _worker_end_text(row)
+            message = _worker_end_text("a worker died unexpectedly", row["message"])
             yield ExitReport(EXIT, row, "Ray", pid=row["pid"], node=row["address"], message=message)
         elif row["exception"] in _ACTOR_ERRORS and row["message"].startswith("The actor died unexpectedly"):
-            below = [field for field in fields if field["source"] == row["source"]]
-            below = [field for field in below if 0 < field["line"] - row["line"] <= ACTOR_FIELDS]
-            pid = next((field["pid"] for field in below if field["pid"]), None)
-            node = next((field["address"] for field in below if field["address"]), None)
-            yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message="an actor died unexpectedly")
+            below = [e for e in fields if e["source"] == row["source"] and 0 < e["line"] - row["line"] <= ACTOR_FIELDS]
+            pid, node, detail = (
+                next((e[name] for e in below if e[name]), None) for name in ("pid", "address", "message")
+            )
+            message = _worker_end_text("an actor died unexpectedly", detail)
+            yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message=message)
 
 
-def _worker_end_text(row: Row) -> str:
-    """Say that a worker of Ray died, with the first sentence of what Ray knows of its end."""
-    detail = (row["message"] or "").partition(". ")[0].removesuffix(".")
-    return f"a worker died unexpectedly{f': {detail}' if detail else ''}"
+def _worker_end_text(end: str, detail: str | None) -> str:
+    """Say that a process of Ray died, with the first sentence of what Ray knows of its end."""
+    sentence = (detail or "").partition(". ")[0].removesuffix(".")
+    return f"{end}: {sentence}" if sentence else end
 
 
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]

@@ -117,6 +117,10 @@ def stack_event(
     listed = debugger_listed.join(debugger_first, on="source", how="anti")
     is_other = form.is_in(["other", "other_wrapped"])
     listed_name = pl.when(is_other).then(named["name"]).otherwise(pl.lit(MAIN_THREAD))
+    counted = pl.concat_str(pl.lit("thread "), "thread_count")
+    debugger_name = (
+        pl.when(pl.col("thread_count") == 1).then(pl.lit(MAIN_THREAD)).otherwise(pl.coalesce(named["name"], counted))
+    )
     py_spy, handler = pl.lit("py-spy"), pl.lit("faulthandler")
     debugger = pl.when(form == "elfutils").then(pl.lit("eu-stack")).otherwise(pl.lit("gdb"))
     number = pl.col("tid").cast(pl.String)
@@ -134,7 +138,7 @@ def stack_event(
         _rows(faulthandler_frame.filter(~is_native), _FRAME, **code),
         _rows(faulthandler_timeout, _PROCESS),  # a timer: it goes off in running jobs, too
         _rows(debugger_process, kind_of_pid, tool=debugger, pid="pid"),
-        _rows(debugger_thread, _HEAD, tool=debugger, thread=number, name=named["name"]),
+        _rows(debugger_thread, _HEAD, tool=debugger, thread=number, name=debugger_name),
         _rows(listed, _HEAD, tool=pl.lit("gdb"), thread=number, name=listed_name),
         _rows(listed, _FRAME, function=text_of("running")),
         # Without a line of a thread above it, a first frame begins one.
@@ -264,16 +268,16 @@ def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Ro
 
 def _mark_main_thread(dump: Row, threads: list[Row], outermost: dict[int, str]) -> None:
     """Mark the thread that runs the program, and take its number for the process where none is printed."""
+    beside = {row["stack"] for row in threads if system_call(outermost.get(row["stack"]) or "") in THREAD_STARTS}
     by_number = [row for row in threads if row["thread"] == str(dump["pid"])]
-    by_name = [row for row in threads if row["name"] == MAIN_THREAD]
+    by_name = [row for row in threads if row["name"] == MAIN_THREAD and row["stack"] not in beside]
     by_end = [row for row in threads if outermost.get(row["stack"]) in _MAIN_FUNCTIONS]
     last = threads[:1] if dump["tool"] == "eu-stack" else threads[-1:]
     main = (by_number or by_name or by_end or last)[-1]
     main["is_main"] = True
     is_known = bool(by_number or by_name or by_end)
-    is_named = dump["tool"] == "py-spy" and main["name"] is not None
-    starts = system_call(outermost.get(main["stack"]) or "")
-    main["is_beside"] = not is_known and (is_named or starts in THREAD_STARTS)
+    is_named = dump["tool"] in ("py-spy", "gdb") and main["name"] is not None
+    main["is_beside"] = not is_known and (is_named or main["stack"] in beside)
     number = main["thread"] or ""
     if (
         dump["pid"] is None

@@ -123,6 +123,7 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
     """Return class, call and own code of a stack, deepest frame first. `is_beside`: it is not of the main thread."""
     if not frames:
         return {}
+    frames = [{**frame, **_library_for_name(frame)} for frame in frames]
     known: list[tuple[Row, str, bool]] = []  # frames in a known place: the class, and whether that place is general
     for frame in frames:
         place = _place(PLACES, frame)
@@ -152,6 +153,12 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
         **{name: own[name] for name in ("function", "file", "number", "line")},
         "frames": "\n".join(texts),
     }
+
+
+def _library_for_name(frame: Row) -> Row:
+    """Return the name of its library for the function of a frame that the debugger found no name of."""
+    is_unnamed = frame["function"] == "??" and frame["library"]
+    return {"function": frame["library"].rpartition("/")[2].partition(".")[0]} if is_unnamed else {}
 
 
 def _mark_children(rows: list[Row]) -> None:

@@ -122,7 +122,7 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         )
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
     elif job.rank_id_of.keys() <= set(numbers) and len(numbers) > 1:
-        reason = "every rank in this text failed by itself, so none waits for another"
+        reason = "every rank that this text names failed by itself, so none of them waits for another"
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
     elif is_exit or (not losses and is_abort):
         end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
