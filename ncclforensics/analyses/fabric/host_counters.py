@@ -22,7 +22,7 @@ from ncclforensics.analyses.host.damaged_dumps import PROBLEM
 from ncclforensics.analyses.host.numbers import LARGEST, parse_float, parse_integer
 from ncclforensics.data.counters import CANONICAL, MOST, WORD
 from ncclforensics.data.gpu_metrics import EXPORTED_XIDS, XID
-from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, OF_HFI1, unit
+from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, OF_HFI1, PORT_ERRORS, unit
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
@@ -203,19 +203,28 @@ def _of_ethernet(
     picked = Counter(counters.filter(pl.col("picked").is_not_null()).select("source", text_of("picked")).iter_rows())
     netdev: str | None = None
     headed = {source for source, _ in names}
+    block = 0
+    lost: dict[tuple[int, int, str], Row] = {}  # of all queues of a block
     for row in rows_with_origin(pl.concat([heads, counters], how="diagonal"), output_heading):
         source = row["source"]
         if row["title"] is not None:
-            netdev = names[source, row["line"]]
+            netdev, block = names[source, row["line"]], row["line"]
             continue
         if source not in headed:  # picked out by grep: the command above them names the interface
             netdev = _interface(commands, source, row["line"])
         value = parse_integer(row["count"])
         is_single = nameless[source] == 1 if source in headed else picked[source, str(row["picked"])] == 1
         is_known = netdev is not None or is_single
-        if value is not None and is_known and row["form"] != "queue":
-            port = _port_of(netdev, source, row["origin_host"], devices)
-            yield {**origin_of(row), **port, **_counted(str(row["picked"] or row["counter"]), value)}
+        name = str(row["picked"] or row["counter"])
+        if value is None or not is_known or (row["form"] == "queue" and name not in PORT_ERRORS):
+            continue
+        counted = {**origin_of(row), **_port_of(netdev, source, row["origin_host"], devices), **_counted(name, value)}
+        if row["form"] == "queue":
+            before = lost.get((source, block, name), counted | {"value": 0})
+            lost[source, block, name] = counted | {"value": before["value"] + counted["value"]}
+        else:
+            yield counted
+    yield from lost.values()
 
 
 def _interface(commands: CommandHistory, source: int, line: int) -> str | None:
