@@ -16,6 +16,7 @@
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows, as stubs; WHEELS=… for others, torch too
 #   make variables     the releases and defaults of all variables, and the releases of all messages, from the sources of NCCL, RCCL, plugins, PyTorch
+#   make knockouts     leaves out one condition of the engine at a time, and prints those that no incident needs
 #   make mutants       changes a MODULE in one place at a time, and prints what incidents and TESTS do not notice
 #   make coverage      the lines and branches that no test reaches: build/coverage/index.html
 #   make docs          the documentation as a site in build/site, to open in a browser
@@ -39,7 +40,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly scores benchmark outside bench bench-volume bench-curve bench-screens fuzz unknown-strings variables mutants coverage docs wheel sbom clean
+.PHONY: demo quick test corpus nightly scores benchmark outside bench bench-volume bench-curve bench-screens fuzz unknown-strings variables mutants knockouts coverage docs wheel sbom clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -125,6 +126,9 @@ variables: $(VENV)/installed-dev
 mutants: $(VENV)/installed-dev
 	$(PIP) install 'cosmic-ray>=8.7,<9'
 	$(BIN)/python -m tests.mutation $(MODULE) $(TESTS)
+
+knockouts: $(VENV)/installed-dev
+	$(BIN)/python -m tests.mutation.conditions
 
 # What runs in other processes, such as the worker of `capture` and the code for signals, counts as not reached.
 coverage: $(VENV)/installed-dev
