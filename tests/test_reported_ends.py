@@ -169,3 +169,24 @@ def test_a_changed_gid_is_named_beside_the_transfers_that_it_breaks(tmp_path: Pa
     )
 
     assert found["roce-gid-changed"] == ["gpu-a012: the GID table of a RoCE port changed"]
+
+
+def test_the_reason_of_an_abort_that_was_cut_still_is_a_time_out(tmp_path: Path) -> None:
+    found = _titles(
+        tmp_path,
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+        "  what():  [Rank 3] Watchdog caught col\n",
+    )
+
+    assert found["torch-watchdog-timeout"] == ["the watchdog of rank 3 timed out"]
+
+
+def test_lines_without_a_process_are_no_process_that_others_wait_for(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(
+        "NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+        "[1] NCCL INFO comm 0x7f12 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 2a000 - Init START\n"
+    )
+    report = analyze([tmp_path])
+
+    assert not any("unnamed" in str(verdict) for verdict in report.verdicts)
+    assert [verdict.verdict for verdict in report.verdicts] == ["undecidable"]

@@ -23,7 +23,7 @@ from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows
 from ncclforensics.analyses.verdict.rows import FailureEvent, Gap, Member, Rank
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 from ncclforensics.data.names import ranks_text
-from ncclforensics.frames.columns import place_of
+from ncclforensics.frames.columns import MADE_UP, place_of
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
@@ -375,12 +375,13 @@ class Job:
     def may_lack_lines(self, rank_id: int) -> bool:
         """Whether lines of this rank may be lost: its file is cut, damaged or ends early, or lines were lost or moved.
 
-        All members end an init together: a log that ends inside of one lacks what came next.
+        All members end an init together: a log that ends inside of one lacks lines. Those without a process are of any.
         """
-        process = self.process(rank_id)
+        process, row = self.process(rank_id), self.rank_ids[rank_id]
         is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
         is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
-        is_partial |= rank_id in self._inside_completed_init
+        is_unknown = row.rank is None and row.owner[0].startswith(MADE_UP)
+        is_partial |= rank_id in self._inside_completed_init or is_unknown
         return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)
 
     def faults_of(self, rank_id: int) -> set[str]:
