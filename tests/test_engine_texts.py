@@ -31,11 +31,11 @@ def reported(text: str, folder: Path) -> Report:
         ),
         (
             f"5/10 [28:51<28:26]2026-03-02 11:04:57 WARNING -- The node with node id: 8f and ip: 10.0.4.13 {GIVEN_UP}",
-            "10.0.4.13: Ray gave up this node, from which no heartbeat came",
+            "10.0.4.13: Ray gave up node 8f, from which no heartbeat came",
         ),
         (
             f'{{"label":"RAY_NODE_REMOVED","message":"The node with node id: 8f and address: 10.0.4.13 {GIVEN_UP}"}}',
-            "10.0.4.13: Ray gave up this node, from which no heartbeat came",
+            "10.0.4.13: Ray gave up node 8f, from which no heartbeat came",
         ),
         ("*** Process received signal ***\nSignal: Segmentation fault (11)", "a process crashed with SIGSEGV"),
         (

@@ -190,3 +190,19 @@ def test_lines_without_a_process_are_no_process_that_others_wait_for(tmp_path: P
 
     assert not any("unnamed" in str(verdict) for verdict in report.verdicts)
     assert [verdict.verdict for verdict in report.verdicts] == ["undecidable"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The node with client ID 8f3b has been marked dead because the monitor has missed too many heartbeats from it.",
+        (
+            "The node with node id: 8f3b and address: <address> and node name: <address> has been marked dead because "
+            "the detector has missed too many heartbeats from it. This can happen when a raylet crashes unexpectedly"
+        ),
+    ],
+)
+def test_a_node_that_ray_gave_up_is_named_where_its_address_is_not(line: str, tmp_path: Path) -> None:
+    assert _titles(tmp_path, f"It should have killed all workers, but it was hanging for 8 hours:\n{line}\n") == {
+        "app-process-died": ["Ray gave up node 8f3b, from which no heartbeat came"]
+    }

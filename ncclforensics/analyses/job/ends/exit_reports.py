@@ -302,7 +302,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         elif row["form"].startswith("kubernetes"):
             yield ExitReport(HOST_MEMORY, row, "Kubernetes", signal=KILL, message=row["pod"] or "")
         elif row["form"] == "ray_node":
-            message = "Ray gave up this node, from which no heartbeat came"
+            message = f"Ray gave up node {row['ray_node'][:12]}, from which no heartbeat came"
             yield ExitReport(EXIT, row, "Ray", node=row["address"], message=message)
         elif row["exception"] == "OutOfMemory":
             yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])
