@@ -187,3 +187,50 @@ def test_code_that_a_traceback_shows_is_no_error(tmp_path: Path, tag: str) -> No
 
     assert not any("CUDA" in finding.title for finding in report.findings)
     assert any("stopped by the test" in finding.title for finding in report.findings)
+
+
+HEAD = (
+    "# nThread 1 nGpus 1 minBytes 1024 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 "
+    "validation: 1 graph: 0\n#\n# Using devices\n"
+)
+DEVICE = "#  Rank  {0} Group  0 Pid   4711 on     node-{0} device  0 [0x1b] NVIDIA H800\n"
+LOST = "node-1: Test NCCL failure alltoall.cu:274 'remote process exited or there was a network error / '\n"
+COLUMNS = (
+    "{0:>5}  size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
+    "        (B)    (elements)                      (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
+)
+ROW = "{0:>5}  1073741824  268435456  float  sum  {1}  20.00  {2}  2e-07  {1}  20.00  {2}  2e-07\n"
+
+
+@pytest.mark.parametrize(("hosts", "words"), [(2, "The other host of the test is node-0"), (3, "do not show which")])
+def test_the_only_other_host_of_a_test_is_named(hosts: int, words: str, tmp_path: Path) -> None:
+    text = HEAD + "".join(map(DEVICE.format, range(hosts))) + LOST
+
+    assert words in shown(read(tmp_path, text))
+
+
+def test_a_size_that_stands_in_several_rows_shows_what_each_of_them_reached(tmp_path: Path) -> None:
+    rows = "".join(ROW.format(nodes, 9000 * nodes, 200 // nodes**2) for nodes in (1, 2, 4))
+    first = shown(read(tmp_path, COLUMNS.format("nodes") + rows))
+    of_one = shown(read(tmp_path, COLUMNS.format("#") + ROW.format("", 9000, 200)))
+
+    assert "at 1 GiB reaches, by the first column, 1: 200.0 GB/s, 2: 50.0 GB/s, 4: 12.0 GB/s." in first
+    assert "reaches 200.0 GB/s at 1 GiB" in of_one
+
+
+def test_rows_without_figures_are_not_called_free_of_faults_alone(tmp_path: Path) -> None:
+    template = "  268435456  4194304  float  none  -1  XXXXX  XXX.XX  XXX.XX  N/A  XXXXXX  XXX.XX  XXX.XX  0\n"
+    head = SIZES.partition("{0} {1}")[0].format(1024)
+    words = "Not judged: 1 row of nccl-tests with no figure of a bandwidth"
+
+    assert words in shown(read(tmp_path, head + template))
+    assert "with no figure" not in shown(read(tmp_path, SIZES.format(1024, 256, 1)))
+
+
+def test_an_error_without_a_warning_is_told_from_its_deepest_place(tmp_path: Path) -> None:
+    step = "node-a:{0}:{0} [0] NCCL INFO {1} -> 3\n"
+    places = ["transport/net.cc:450", "transport.cc:216", "group.cc:460"]
+    text = step.format(8, places[-1]) + "".join(step.format(7, place) for place in places)
+
+    assert "It came through transport/net.cc:450, transport.cc:216, group.cc:460" in shown(read(tmp_path, text))
+    assert "It came through group.cc:460;" in shown(read(tmp_path, step.format(8, places[-1])))

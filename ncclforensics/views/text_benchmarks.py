@@ -133,6 +133,21 @@ def reached(row: Row) -> str:
     return f"{best}; such hosts reach {_expected_text(row)}"
 
 
+def by_first_column(row: Row, measurement: pl.DataFrame) -> str:
+    """Say what a run reached at its largest size in each row of a table with a column of its own in front; else empty.
+
+    Such a column counts hosts, mostly. The best of its rows says nothing of the others.
+    """
+    of_run = measurement.filter(pl.col("benchmark").is_in(row["benchmarks"]) & pl.col("busbw").is_finite())
+    largest = of_run.filter(pl.col("size") == pl.col("size").max()).drop_nulls("label")
+    rates = largest.group_by(text_of("label"), maintain_order=True).agg(pl.col("busbw").max())
+    if rates.height < 2:
+        return ""
+    texts = [f"{printable(label)}: {_figure(rate)}" for label, rate in rates.head(MOST).iter_rows()]
+    more = f" and {rates.height - MOST} more" * (rates.height > MOST)
+    return f"{called(row)} at {_size(largest['size'][0])} reaches, by the first column, {', '.join(texts)}{more}"
+
+
 def _expected_text(row: Row) -> str:
     """Format the busbw that hosts of this kind reach, if that is known."""
     levels = expected(row)

@@ -23,6 +23,9 @@ PAIRS = "Not judged: whether such links should be faster; equal ones are only co
 NEEDS_OTHERS = (
     "No rule judges such lines by themselves. Give them together with logs, counters or dumps of the same hosts."
 )
+NO_FIGURES = (
+    "Not judged: {rows} of nccl-tests with no figure of a bandwidth, such as a template with XXX in its columns."
+)
 MOST_TESTS = 3  # named
 OF_JOBS = {"nccl-log", "pytorch-log", "nccl-tests"}  # kinds of input
 MOST_SUBJECTS = 3
@@ -88,7 +91,9 @@ def _open(report: Report) -> list[str]:
     which = f"{port_names(down)}, which {'is' if down.height == 1 else 'are'} down,"
     ports = f"Not judged: whether {which} should be up. Give the log of a job there, or an earlier dump, too."
     tests = list(dict.fromkeys(row["collective"] or "a test" for row in runs if not expected(row)))
+    empty = int(run["benchmark_sweep"].filter((pl.col("rows") > 0) & pl.col("max_busbw").is_null())["rows"].sum())
     return [
+        *([NO_FIGURES.format(rows=count_of(empty, "row"))] if empty else []),
         *([STEPS] if run.has("timed_step") else []),
         *([SPEED.format(tests=some_of(tests, MOST_TESTS))] if tests else []),
         *([PAIRS] if not runs and _looks(report, "gpu_pair", "link_measurement") else []),

@@ -238,10 +238,11 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
 
 def _reached(report: Report) -> list[RenderableType]:
     """Say what benchmarks without a finding reached, and what hosts of their kind reach."""
-    from ncclforensics.views.text_benchmarks import decisive_runs, reached  # the screen of a hang does without
+    from ncclforensics.views.text_benchmarks import by_first_column, decisive_runs, reached  # not of a hang
 
-    rows = decisive_runs(report.run["benchmark_sweep"])
-    texts = [Text(f"{text}.", "bold") for row in rows[:MOST_LINES] if (text := reached(row))]
+    rows = decisive_runs(report.run["benchmark_sweep"])[:MOST_LINES]
+    sentences = (by_first_column(row, report.run["measurement"]) or reached(row) for row in rows)
+    texts = [Text(f"{text}.", "bold") for text in sentences if text]
     return [Text(""), *texts] if texts else []
 
 

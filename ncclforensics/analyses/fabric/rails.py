@@ -79,8 +79,12 @@ def rail_deviations(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
         is_short = unit.usual < full and most[full] > len(unit.hosts)
         if is_short and unit.stem in stems[full]:
             short = sorted(host for host in unit.full if stem_of(host) == unit.stem)
+            nics = [nic for host in short for nic in unit.hosts[host]]
+            whole = [other.hosts[host] for other in units if other.usual == full for host in other.full]
+            common = set.intersection(*({nic.device for nic in of_host} for of_host in whole))
             yield {
                 "kind": "leaf-absent", "hosts": short, "have": unit.usual, "usual": full, "count": most[full],
+                "devices": sorted(common - {nic.device for nic in nics}), "others": sorted({nic.leaf for nic in nics}),
                 "evidence": [unit.hosts[host][0].guid for host in short[:2]],
             }  # fmt: skip
         yield from unit.deviations()

@@ -6,7 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from ncclforensics.analyses.hang.ras_assembly import Row
+from ncclforensics.data.names import count_of, short_ranks
 
+MOST_STATES = 4  # named of a communicator whose ranks differ
 Counts = dict[str, int]  # operation -> calls launched
 
 
@@ -65,3 +67,21 @@ def tallies_of(states: list[Row]) -> dict[str, Tally]:
     for tally in by_name.values():
         tally.leave_out_cut_ranks()
     return {name: tally for name, tally in by_name.items() if tally.counts}
+
+
+def shares(states: list[Row], differing: list[Row]) -> str:
+    """Say which ranks of the communicator, or how many, are in the state of each of these rows.
+
+    >>> of = {"communicator": "0x1", "state_kind": "launched", "operation": "AllGather", "status": None}
+    >>> rows = [of | {"launched": 640, "ranks": 30, "rank": None}, of | {"launched": 641, "ranks": None, "rank": 12}]
+    >>> shares(rows, rows)
+    '30 ranks launched 640 AllGather, rank 12 launched 641 AllGather'
+    """
+    alike = ("communicator", "state_kind", "operation", "launched", "status")
+    parts: list[str] = []
+    for row in differing[:MOST_STATES]:
+        equal = [other for other in states if all(other[name] == row[name] for name in alike)]
+        count, named = sum(other["ranks"] or 1 for other in equal), {other["rank"] for other in equal} - {None}
+        state = row["status"] or f"launched {row['launched']} {row['operation']}"
+        parts.append(f"{short_ranks(sorted(named)) if len(named) == count else count_of(count, 'rank')} {state}")
+    return ", ".join(parts)

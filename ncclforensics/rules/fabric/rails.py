@@ -110,11 +110,12 @@ def fabric_leaf_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
     Sources: a published map of a GB200 SuperPOD, in which a rack has three of four rails.
     """
     for row in rows_of(fabric_deviation, "leaf-absent"):
-        hosts = row["hosts"]
+        hosts, devices = row["hosts"], f"{some_of(row['devices'], SHOWN)} of " * bool(row["devices"])
         yield Finding(
-            f"all {len(hosts)} hosts of a unit have {row['have']} of {row['usual']} NICs in the fabric: a leaf is "
-            "missing",
-            f"such as {some_of(hosts, SHOWN)}; {row['count']} hosts of this kind elsewhere have {row['usual']}",
+            f"all {len(hosts)} hosts of a unit have {row['have']} of {row['usual']} NICs in the fabric: the leaf of "
+            f"{devices or 'a rail of '}{hosts[0]} to {hosts[-1]} is missing",
+            f"such as {some_of(hosts, SHOWN)}; {row['count']} hosts of this kind elsewhere have {row['usual']}; the "
+            f"leaves of this unit in the map are {some_of(sorted(row['others']), SHOWN)}",
             "likely",
             hosts=hosts,
             evidence=lines_of(row),

@@ -253,7 +253,8 @@ def topo_file_bad(
     supports; NCCL stops, or continues with defaults. An element or attribute may also be absent because the file, or
     the plugin that brings one, describes devices that this process cannot see, as in a container.
     Not when: a virtual machine hides the value, and no file is configured.
-    Do: compare it with the file that NCCL_TOPO_DUMP_FILE writes on this machine, or unset NCCL_TOPO_FILE.
+    Do: if NCCL_TOPO_FILE is set, unset it, or compare that file with the one that NCCL_TOPO_DUMP_FILE writes on this
+    machine; if it is not, take a later NCCL, which may have room for more devices.
     Sources: nccl: src/graph/xml.cc, src/graph/topo.h; nccl#2304.
     """
     with_file = topology_file.filter(pl.col("form") == "file")["host"].unique()

@@ -42,6 +42,7 @@ def remote_error_returned(
     completion_error: pl.DataFrame,
     process_exit: pl.DataFrame,
     rank: pl.DataFrame,
+    test_device: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL returned that a remote process exited or that the network failed; no log shows which.
 
@@ -71,11 +72,18 @@ def remote_error_returned(
         how="vertical_relaxed",
     )
     if not rows.is_empty():
+        hosts, reporting = (
+            set(test_device["host"].cast(pl.String).drop_nulls()),
+            set(tests["node"].cast(pl.String).drop_nulls()),
+        )
+        other = (
+            f"the other host of the test is {min(hosts - reporting)}" if len(hosts) == len(reporting) + 1 == 2 else ""
+        )
         finding = error_finding(
             rows,
             rank,
             "{processes} lost a peer, or the network failed",
-            "the logs do not show which, or why",
+            f"{other}; the logs do not show why" if other else "the logs do not show which, or why",
             "certain",
         )
         finding.role = Role.CONSEQUENCE

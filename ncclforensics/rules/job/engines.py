@@ -193,7 +193,7 @@ def engine_stops_at_nccl(
     if last["nth"].max() != 1:
         detail += "; it is the init of a second communicator, or of a later one"
     yield Finding(
-        title=f"the last line of {workers_text} says that the engine loads NCCL {release}",
+        title=f"{workers_text} did not get beyond loading NCCL {release}, by the last line",
         detail=detail,
         certainty="possible",
         ranks=ranks,

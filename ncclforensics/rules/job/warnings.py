@@ -170,7 +170,7 @@ def error_returned_without_warning(
         is_returned=pl.col("unwound").cast(pl.String).map_elements(is_top_file, return_dtype=pl.Boolean).any(),
     )
     for (result, is_returned), rows in by_process.group_by("result", "is_returned", maintain_order=True):
-        callers = _chain_text(list(first_value(rows["steps"])), result)
+        callers = _chain_text(max(rows["steps"].to_list(), key=len), result)  # that of most callers begins deepest
         detail = f"it came through {callers}; no warning stands before these lines"
         title = f"NCCL returned an error on {{processes}}: {result_text(result)}"
         lines = rows.select(*OWNER, "source", "line").explode("source", "line")

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, process_place
-from ncclforensics.analyses.hang.ras_tallies import Tally, tallies_of
+from ncclforensics.analyses.hang.ras_tallies import Tally, shares, tallies_of
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
@@ -18,7 +18,6 @@ from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
 
 MAJORITY = 0.5
-MOST_STATES = 4  # named of a communicator whose ranks differ
 UNREACHABLE = ("missing", "dead")
 REMOTE_ERROR = "Remote process error"  # the error of a rank whose peer failed
 COLLECT_PLACES = [f"take the stacks on each host: `{STACKS_OF_HOST}`", "collect every rank's NCCL log"]
@@ -320,7 +319,7 @@ def _judge_without_culprits(job: Job) -> Explanation:
         collect = [COLLECT_SECOND_REPORT]
         reason = "the ranks differ in the RAS report, as those of a running job do, and no rank is behind all others"
         if differing:
-            reason += f": of communicator {shown[0]['communicator']} {_shares(reports.latest, shown)}"
+            reason += f": of communicator {shown[0]['communicator']} {shares(reports.latest, shown)}"
     else:
         verdict, doubt, collect = Kind.NO_HANG, Doubt.HANGS_TOGETHER, [COLLECT_SECOND_REPORT]
         reason = (
@@ -330,23 +329,6 @@ def _judge_without_culprits(job: Job) -> Explanation:
     diagnosis = Explanation(verdict, reason, [doubt], collect=[*collect])
     diagnosis.add_evidence("context", [{**row, "rank_id": None} for row in shown])
     return diagnosis
-
-
-def _shares(states: list[Row], differing: list[Row]) -> str:
-    """How many ranks of the communicator are in the state of each of these rows.
-
-    >>> of = {"communicator": "0x1", "state_kind": "launched", "operation": "AllGather", "status": None}
-    >>> rows = [of | {"launched": 640, "ranks": 30}, of | {"launched": 641, "ranks": 1}]
-    >>> _shares(rows, rows)
-    '30 ranks launched 640 AllGather, 1 rank launched 641 AllGather'
-    """
-    alike = ("communicator", "state_kind", "operation", "launched", "status")
-    parts: list[str] = []
-    for row in differing[:MOST_STATES]:
-        count = sum(other["ranks"] or 1 for other in states if all(other[name] == row[name] for name in alike))
-        state = row["status"] or f"launched {row['launched']} {row['operation']}"
-        parts.append(f"{count} {'rank' if count == 1 else 'ranks'} {state}")
-    return ", ".join(parts)
 
 
 def ranks_differing_in_status(states: list[Row]) -> dict[str, list[Row]]:
