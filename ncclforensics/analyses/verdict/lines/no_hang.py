@@ -118,7 +118,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.collect = [*of_absent, of_output]
     elif is_initialised and (output := _output_behind(job)):
         count, last = output
-        goes_on = f"the program's output goes on for {count_of(count, 'line')} behind the last line of NCCL"
+        goes_on = f"the output goes on for {count_of(count, 'line')} behind the last line of NCCL"
         diagnosis.claim = f"init completed, and {goes_on}; {which}, so that the call that the ranks are in is unknown"
         diagnosis.add_evidence("context", [last])
     return diagnosis
