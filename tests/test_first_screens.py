@@ -334,3 +334,17 @@ def test_of_one_rank_whose_program_goes_on_no_stacks_are_asked_for(tmp_path: Pat
         assert "NO-HANG (likely)" in text
         assert "if all ranks hang" not in text
     assert ("py-spy" in first, "py-spy" in silent) == (False, True)
+
+
+def test_a_crash_in_the_driver_is_no_fault_of_a_plugin(tmp_path: Path) -> None:
+    frames = ["cuMemCreate", "ncclCuMemHostEnable()"]
+    files = ['"<unknown>", line 0', '"misc/cudawrap.cc", line 92']
+    stack = "".join(f"  File {file}, in {frame}\n" for file, frame in zip(files, frames, strict=True))
+    text = f"!!!!!!! Segfault encountered !!!!!!!\n{stack}"
+    first = shown(read(tmp_path, text, everything=False), everything=False)
+    without = shown(read(tmp_path, text.replace("cuMemCreate", "malloc"), everything=False), everything=False)
+
+    assert "in cuMemCreate of the CUDA driver" in " ".join(first.split())
+    assert "NCCL_CUMEM_HOST_ENABLE=0" in first
+    assert "NCCL_NET_PLUGIN=none" not in first
+    assert "NCCL_NET_PLUGIN=none" in without

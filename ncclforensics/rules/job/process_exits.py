@@ -222,7 +222,11 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
         signal = rows["signal"].drop_nulls().to_list()
         by = f" with {signal_name(signal[0])}" if signal else ""
         logger = "the kernel logged it" if KERNEL in set(rows["reporter"]) else "the stack below the line shows it"
-        yield exit_finding(rows, rank, f"{{processes}} crashed{by} inside {where}", logger, "likely")
+        finding = exit_finding(rows, rank, f"{{processes}} crashed{by} inside {where}", logger, "likely")
+        if "CUDA driver" in str(where):
+            of_memory = ", or try without what calls it (NCCL_CUMEM_HOST_ENABLE=0, NCCL_CUMEM_ENABLE=0)"
+            finding.remedy = f"take another release of the driver{of_memory * ('in cuMem' in str(where))}"
+        yield finding
 
 
 @rule(Category.APPLICATION_ERROR, Severity.INFO, of=("job_end",), hang=True)

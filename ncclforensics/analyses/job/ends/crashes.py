@@ -160,7 +160,9 @@ def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> str:
     frames = [frame for frame in below if frame["source"] == crash["source"] and frame["pid"] in owners]
     if of_nccl := next((frame for frame in frames if frame["form"] != "outside"), None):
         function = of_nccl["function"] or of_nccl["other_function"]
-        return f"{LIBNCCL} ({function})" if function else LIBNCCL
+        above = (frame["outer_function"] or "" for frame in frames if frame["pos"] < of_nccl["pos"])
+        called = next((f", in {name} of the CUDA driver" for name in above if _is_of_driver(name)), "")
+        return f"{LIBNCCL} ({function}{called})" if function else LIBNCCL
     shown = [
         (_file_name(frame), frame["outer_function"] or "")
         for frame in frames
@@ -170,6 +172,11 @@ def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> str:
     file = shown[0][0] if shown else ""
     function = next((function for other, function in shown if function and other == file), "")
     return f"{function} ({file})" if function and file else function or file
+
+
+def _is_of_driver(function: str) -> bool:
+    """Whether this is a function of CUDA's driver: `cuMemCreate`, and not `cudaMalloc`."""
+    return function.startswith("cu") and function[2:3].isupper()
 
 
 def _file_name(frame: Row) -> str:
