@@ -80,8 +80,8 @@ def rail_deviations(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
         if is_short and unit.stem in stems[full]:
             short = sorted(host for host in unit.full if stem_of(host) == unit.stem)
             nics = [nic for host in short for nic in unit.hosts[host]]
-            whole = [other.hosts[host] for other in units if other.usual == full for host in other.full]
-            common = set.intersection(*({nic.device for nic in of_host} for of_host in whole))
+            full_hosts = [other.hosts[host] for other in units if other.usual == full for host in other.full]
+            common = set.intersection(*({nic.device for nic in of_host} for of_host in full_hosts))
             yield {
                 "kind": "leaf-absent", "hosts": short, "have": unit.usual, "usual": full, "count": most[full],
                 "devices": sorted(common - {nic.device for nic in nics}), "others": sorted({nic.leaf for nic in nics}),
