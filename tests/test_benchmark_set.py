@@ -15,10 +15,11 @@ import pytest
 from benchmark import ras_reports, recorder_dumps
 from benchmark.adapters import grep_baseline, nccl_doctor, nvrx, ray_ras, torchfrtrace
 from benchmark.adapters.ncclforensics_cli import answer_of
-from benchmark.case_files import FILES, BenchmarkCase, read_cases, write_case
+from benchmark.case_files import FILES, QUESTIONS, BenchmarkCase, read_cases, write_case
 from benchmark.judge import OPEN, Outcome, Truth, judge
 from benchmark.make_cases import SLOW_VERDICTS, drawn_plan, make_cases, truth_of_plan
 from benchmark.outside import gf_bench_runs, write_outside
+from benchmark.recorded import write_recorded
 from benchmark.score import MARK, score, table
 from ncclforensics import analyze
 from ncclforensics.simulate.fabric import FabricFault
@@ -244,10 +245,12 @@ def test_a_page_keeps_what_stands_above_its_mark() -> None:
         assert "| tool |" not in head
 
 
-def test_the_answers_of_other_tools_are_to_cases_of_the_set() -> None:
+def test_the_answers_of_other_tools_are_to_cases_of_the_set(tmp_path: Path) -> None:
+    recorded = {case.name for case in write_recorded(tmp_path, QUESTIONS)}
     for path in (FOLDER / "answers").glob("*.json"):
         given = json.loads(path.read_text(encoding="utf-8"))
         assert given["version"], path
+        assert {name for name in given["answers"] if name.startswith("recorded/")} <= recorded, path
         assert all(
             {"verdict", "culprits", "certainty", "digest"} <= set(answer) for answer in given["answers"].values()
         )
