@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import ast
 import builtins
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any, NamedTuple
 
 ENGINE = "ncclforensics.analyses.verdict"
@@ -84,29 +82,17 @@ class _Asking(ast.NodeTransformer):
         return node
 
 
-class _Loader(SourceFileLoader):
-    knockouts: Knockouts
+def _ask_in_engine(knockouts: Knockouts) -> None:
+    """Change the modules of the engine as they are loaded."""
+    get_code = SourceFileLoader.get_code
 
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
-        changed = _Asking(path, self.knockouts).visit(tree)
-        return compile(ast.fix_missing_locations(changed), path, "exec")
+    def changed(self: SourceFileLoader, name: str) -> CodeType | None:
+        if not name.startswith(ENGINE):
+            return get_code(self, name)
+        tree = ast.parse(Path(self.path).read_text(encoding="utf-8"))
+        return compile(ast.fix_missing_locations(_Asking(str(self.path), knockouts).visit(tree)), self.path, "exec")
 
-
-class _Finder(MetaPathFinder):
-    """Finds the modules of the engine, and changes them as they are loaded."""
-
-    def __init__(self, knockouts: Knockouts) -> None:
-        self.knockouts = knockouts
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target) if name.startswith(ENGINE) else None
-        if spec is None or spec.origin is None or spec.submodule_search_locations:
-            return None
-        spec.loader = _Loader(name, spec.origin)
-        spec.loader.knockouts = self.knockouts
-        return spec
+    SourceFileLoader.get_code = changed  # type: ignore[method-assign]
 
 
 def _frames_of_incidents() -> Iterator[dict[str, Any]]:
@@ -140,7 +126,7 @@ def _answer(frames: dict[str, Any]) -> object:
 def main() -> None:
     knockouts = Knockouts()
     setattr(builtins, ASKED, knockouts.ask)
-    sys.meta_path.insert(0, _Finder(knockouts))
+    _ask_in_engine(knockouts)
     cases = list(_frames_of_incidents())
     answers, decided = [], defaultdict(list)
     for case, frames in enumerate(cases):

@@ -44,8 +44,8 @@ def slurm_hosts_out_of_use(
         .agg(pl.col("line").last(), pl.col("state").drop_nulls().last(), pl.col("reason").drop_nulls().last())
     )
     listed = sinfo_row.select("source", "line", host=text_of("node"), state=text_of("state"), reason=text_of("reason"))
-    rows = pl.concat([shown.select(listed.columns), listed]).filter(_is_out("state") | pl.col("reason").is_not_null())
-    rows = rows.filter(_is_out("state") | pl.col("state").is_null())
+    is_drained = pl.col("state").is_null() & pl.col("reason").is_not_null()
+    rows = pl.concat([shown.select(listed.columns), listed]).filter(_is_out("state") | is_drained)
     if rows.is_empty():
         return
     hosts = rows.unique(["host", "state"], maintain_order=True)

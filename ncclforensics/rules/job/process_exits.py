@@ -156,6 +156,7 @@ def app_process_died(
     )
     for (how, signal, code), rows in ends.group_by("how", "signal", "exit_code", maintain_order=True):
         reporters = ", ".join(sorted(set(rows["reporter"])))
+        first = "the first process to end" if rows.height == 1 else "the first processes to end"
         if how == NODE:
             reported = f"reported by {reporters}, which ends all processes of the step then"
             finding = exit_finding(rows, rank, "a node of the job failed: {processes}", reported, "certain")
@@ -165,8 +166,7 @@ def app_process_died(
             message = rows["message"][0]
             stated = statements_before(rows, program_failure)
             why = f"printed before it: {_shorten(stated['statement'][0])}" if stated.height else NOT_SHOWN
-            first = "process" if rows.height == 1 else "processes"
-            detail = f"the first {first} to end, reported by {reporters}; {why}"
+            detail = f"{first}, reported by {reporters}; {why}"
             title = f"{{processes}}: {message}" if message else f"{{processes}} ended with exit code {code}"
             finding = exit_finding(rows, rank, title, detail, "likely")
             finding.severity = Severity.WARNING
@@ -184,8 +184,7 @@ def app_process_died(
             verb = "was killed by" if signal == KILL else "ended by" if is_no_crash else "crashed with"
             places = set(rows["where"]) - {""}
             where = f" in {places.pop()}" if len(places) == 1 else ""
-            first = "process" if rows.height == 1 else "processes"
-            ending = "every rank did" if _is_on_all(rows, rank) else f"the first {first} to end"
+            ending = "every rank did" if _is_on_all(rows, rank) else first
             place = next((f"in {place}; " for place in rows["place"] if place), "")
             detail = f"{place}{ending}, reported by {reporters}"
             if is_unexplained:
@@ -218,14 +217,15 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
         for (program, where), rows in process_exit.filter(is_in_nccl).group_by("message", "where", maintain_order=True):
             yield kernel_log_finding(rows, f"{program} crashed inside {where}")
         return
-    for (where,), rows in first_exits(process_exit, SIGNAL).filter(is_in_nccl).group_by("where", maintain_order=True):
+    crashes = first_exits(process_exit, SIGNAL).filter(is_in_nccl)
+    for (where, call), rows in crashes.group_by("where", "driver_call", maintain_order=True):
         signal = rows["signal"].drop_nulls().to_list()
         by = f" with {signal_name(signal[0])}" if signal else ""
         logger = "the kernel logged it" if KERNEL in set(rows["reporter"]) else "the stack below the line shows it"
         finding = exit_finding(rows, rank, f"{{processes}} crashed{by} inside {where}", logger, "likely")
-        if "CUDA driver" in str(where):
+        if call:
             of_memory = ", or try without what calls it (NCCL_CUMEM_HOST_ENABLE=0, NCCL_CUMEM_ENABLE=0)"
-            finding.remedy = f"take another release of the driver{of_memory * ('in cuMem' in str(where))}"
+            finding.remedy = f"take another release of the driver{of_memory * str(call).startswith('cuMem')}"
         yield finding
 
 

@@ -55,11 +55,13 @@ def crash_reports(
         above[bisect_right(positions, row["pos"])].add(row["pid"])
     for row in crashes:
         first = bisect_right(positions, row["pos"])
+        where, driver_call = _crashed_in(row, frames[first:], is_alone=len(above[first]) == 1)
         process_fields = {
             "node": row["node"],
             "pid": row["pid"] or row["launcher_pid"],
             "rank": row["rank"],
-            "where": _crashed_in(row, frames[first:], is_alone=len(above[first]) == 1),
+            "where": where,
+            "driver_call": driver_call,
         }
         match row["form"]:
             case "mpi" if (row["node"], row["pid"]) not in has_signal:
@@ -149,8 +151,10 @@ def _places(crash: pl.DataFrame, faulthandler_thread: pl.DataFrame, faulthandler
     return places
 
 
-def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> str:
+def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> tuple[str, str]:
     """Return library and innermost function in the stack below a crash, NCCL's if there is one; empty without a stack.
+
+    Behind them stands the function of the CUDA driver that NCCL's had called; empty if it had called none.
 
     Frames of the handler, of the C library and of Python's interpreter are left out: they say nothing of the crash.
     Where several processes crashed above one stack (`is_alone` is false), only frames that name their process count.
@@ -161,8 +165,9 @@ def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> str:
     if of_nccl := next((frame for frame in frames if frame["form"] != "outside"), None):
         function = of_nccl["function"] or of_nccl["other_function"]
         above = (frame["outer_function"] or "" for frame in frames if frame["pos"] < of_nccl["pos"])
-        called = next((f", in {name} of the CUDA driver" for name in above if _is_of_driver(name)), "")
-        return f"{LIBNCCL} ({function}{called})" if function else LIBNCCL
+        driver_call = next(filter(_is_of_driver, above), "")
+        called = f", in {driver_call} of the CUDA driver" * bool(driver_call)
+        return (f"{LIBNCCL} ({function}{called})" if function else LIBNCCL), driver_call
     shown = [
         (_file_name(frame), frame["outer_function"] or "")
         for frame in frames
@@ -171,7 +176,7 @@ def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> str:
     ]
     file = shown[0][0] if shown else ""
     function = next((function for other, function in shown if function and other == file), "")
-    return f"{function} ({file})" if function and file else function or file
+    return (f"{function} ({file})" if function and file else function or file), ""
 
 
 def _is_of_driver(function: str) -> bool:

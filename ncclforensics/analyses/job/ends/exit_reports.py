@@ -71,6 +71,7 @@ class ExitReport:
     name: str = ""
     message: str = ""
     where: str = ""
+    driver_call: str = ""  # function of the CUDA driver in which NCCL crashed
     place: str = ""  # in the program: the call that raised
     worker: str = ""  # as an engine or Ray names it
     memory_of: str = ""  # the host or its container, as the kernel says; other reporters do not know
@@ -395,6 +396,5 @@ def _names_process(row: Row) -> bool:
 def capture_reports(journal_exit: pl.DataFrame) -> Iterator[ExitReport]:
     """Yield the ends that `capture` recorded; ranks whose call failed or that it ended follow from others."""
     for row in journal_exit.filter(pl.col("how") != "finished").drop_nulls("code").to_dicts():
-        follows = row["how"] in (GAVE_UP, STALLED, TAKEN_DOWN)
-        process_fields = {"rank": row["rank"], "node": row["node"], "pid": row["process"]}
-        yield exit_report(row, CAPTURE, row["code"], time=row["stamp"], follows=follows, **process_fields)
+        fields = {"rank": row["rank"], "node": row["node"], "pid": row["process"], "time": row["stamp"]}
+        yield exit_report(row, CAPTURE, row["code"], follows=row["how"] in (GAVE_UP, STALLED, TAKEN_DOWN), **fields)

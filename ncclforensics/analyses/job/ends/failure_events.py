@@ -164,14 +164,14 @@ def _with_orderly_ends(events: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame
     return events.with_columns(at_exit=pl.col("at_exit") | is_orderly)
 
 
-def is_info() -> pl.Expr:
+def _is_info() -> pl.Expr:
     """Whether a line of `failure` is an INFO line: NCCL prints one instead of a warning where it can do without."""
     return pl.col("site").is_null() & pl.col("tid").is_not_null()
 
 
 def _without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communicator: pl.DataFrame) -> pl.DataFrame:
     """Leave out probes, and lines after which their thread went on with init before an error left NCCL."""
-    is_probe = (pl.col("kind") == HARD) & is_info()
+    is_probe = (pl.col("kind") == HARD) & _is_info()
     steps = pl.concat([frame.select(*THREAD, "pos", step="pos") for frame in (milestone, communicator)])
     places = failures["unwound"].cast(pl.String).unique().drop_nulls()
     top_places = pl.Series([place for place in places if is_top_file(place)], dtype=pl.String)

@@ -57,6 +57,7 @@ PROCESS_EXIT = {
     "name": pl.String(),  # class of the exception
     "message": pl.String(),
     "where": pl.String(),  # library of the crash
+    "driver_call": pl.String(),  # function of the CUDA driver in which NCCL crashed; empty: none
     "place": pl.String(),  # in the program: the call that raised
     "worker": pl.String(),  # as an engine or Ray names the process
     "memory_of": pl.String(),  # what ran out of memory: host, container; empty: no reporter knows
@@ -230,6 +231,7 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[
         "name": report.name,
         "message": report.message,
         "where": report.where,
+        "driver_call": report.driver_call,
         "place": report.place,
         "worker": report.worker,
         "memory_of": report.memory_of,
