@@ -97,11 +97,11 @@ class EmbeddedFormat:
 
     @cached_property
     def signatures(self) -> dict[str, str]:
-        """A literal -> a regex of the signature lines in which it stands; an empty text -> of those without one."""
+        """Literal -> a regex of the signature lines that contain it; an empty text -> of those without a long one."""
         found: dict[str, list[str]] = {}
         for name in self.grammars:
             for literal, regex in load(name).signature(self.signature_frames).items():
-                found.setdefault(literal, []).append(regex)
+                found.setdefault(literal if len(literal) >= MIN_START else "", []).append(regex)
         return {literal: "|".join(regexes) for literal, regexes in found.items()}
 
     def signature_regex(self, literals: Collection[str]) -> str:
@@ -184,25 +184,24 @@ class Dialect:
         rows = rows.filter(is_near)
         found: dict[int, list[str]] = {}
         for name, regex in near.items():
-            if name not in self.detected:
-                for source in rows["source"].filter(rows["text"].str.contains(regex)).unique():
-                    found.setdefault(source, []).append(name)
+            for source in rows["source"].filter(rows["text"].str.contains(regex)).unique():
+                found.setdefault(source, []).append(name)
         return found
 
     def formats_near(self, texts: pl.Series) -> tuple[dict[str, str], pl.Series]:
-        """The embedded formats of which signature lines may stand in the texts, few others; and in which of the texts.
+        """Formats that this dialect lacks, of which signature lines may stand in the texts; and in which of the texts.
 
         Each with a regex of these lines: a literal of a signature stands there, or the text is such a line without one.
         """
         import polars as pl
 
-        if texts.is_empty() or not self.embedded_formats:
+        if texts.is_empty() or not self._undetected:
             return {}, pl.repeat(value=False, n=len(texts), eager=True)
         anchors, unanchored = self._signature_hints
         stands = texts.str.extract_many(anchors, overlapping=True)
         is_open = texts.str.contains(unanchored)
         literals = {*stands.explode().drop_nulls().unique(), *([""] if is_open.any() else [])}
-        regexes = {embedded.name: embedded.signature_regex(literals) for embedded in self.embedded_formats}
+        regexes = {embedded.name: embedded.signature_regex(literals) for embedded in self._undetected}
         near = {name: regex for name, regex in regexes.items() if regex}
         return near, is_open | (stands.list.len() > 0)
 
@@ -242,10 +241,17 @@ class Dialect:
             self._variants[names] = replace(self, shapes=shapes, detected=names, base=self)
         return self._variants[names]
 
+    @property
+    def _undetected(self) -> list[EmbeddedFormat]:
+        return [embedded for embedded in self.embedded_formats if embedded.name not in self.detected]
+
     @cached_property
     def _signature_hints(self) -> tuple[list[str], str]:
-        """Literals, one of which stands in every signature line, and a regex of the signatures without a literal."""
-        signatures = [embedded.signatures for embedded in self.embedded_formats]
+        """Literals, one of which stands in every signature line, and a regex of the signatures without a literal.
+
+        Of formats that this dialect lacks.
+        """
+        signatures = [embedded.signatures for embedded in self._undetected]
         literals = sorted({literal for signature in signatures for literal in signature if literal})
         return literals, "|".join(signature[""] for signature in signatures if "" in signature)
 

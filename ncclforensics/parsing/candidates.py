@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import FIELDS, Candidate, Dialect, anchors
+from ncclforensics.grammar.dialect import FIELDS, MIN_START, Candidate, Dialect, anchors
 
 KEY = 20  # characters of a body by which it is looked up
 FEW = 64  # texts; searching so few for literals is faster than compiling a pattern
@@ -93,6 +93,9 @@ def _apply(attempts: Iterable[tuple[Candidate, pl.DataFrame]], is_free: pl.Serie
     MANY texts, because the results stay in memory until then. `is_free` is cleared for texts that matched.
     """
     for portion in _in_portions(attempts):
+        if len(portion) == 1:  # of many texts, others before may have matched most
+            candidate, part = portion[0]
+            portion = [(candidate, part.filter(is_free[part["_number"]]))]
         tables = pl.collect_all([_attempt(candidate, part) for candidate, part in portion], optimizations=AS_WRITTEN)
         for (candidate, _), values in zip(portion, tables, strict=True):
             free = is_free[values["_number"]]
@@ -159,20 +162,24 @@ def _have_words(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
 
 
 def _by_anchor(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
-    """Yield candidates with the texts that contain their anchor; all anchors are searched for in one pass."""
-    places: dict[str, pl.Series] = {}
-    if wanted := anchors(candidates):
+    """Yield candidates with the texts that contain their anchor; anchors are searched for in one pass."""
+    wanted = anchors(candidates)
+    rare = [anchor for anchor in wanted if len(anchor) >= MIN_START]
+    common = [anchor for anchor in wanted if len(anchor) < MIN_START]  # a blank stands fifty times in a row of a table
+    stands = table.select(pl.col("_text").str.contains(anchor, literal=True).alias(anchor) for anchor in common)
+    places = {column.name: column.arg_true() for column in stands if column.any()}
+    if rare:
         found = [
-            part.select(anchor=pl.col("_text").str.extract_many(wanted, overlapping=True))
+            part.select(anchor=pl.col("_text").str.extract_many(rare, overlapping=True))
             .with_row_index("place", offset=number * MANY)
             .explode("anchor")
             .drop_nulls()
-            .with_columns(pl.col("anchor").cast(pl.Enum(wanted)))
+            .with_columns(pl.col("anchor").cast(pl.Enum(rare)))
             for number, part in enumerate(table.iter_slices(MANY))
         ]
         first = pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift()))
         rows = pl.concat(found).group_by("anchor").agg(first)
-        places = dict(zip(rows["anchor"], rows["place"], strict=True))
+        places |= dict(zip(rows["anchor"], rows["place"], strict=True))
     for candidate in candidates:
         if candidate.anchor:
             part = table[places[candidate.anchor]] if candidate.anchor in places else None
