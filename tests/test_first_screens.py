@@ -157,11 +157,11 @@ def test_lines_that_no_rule_judges_are_not_called_sound(tmp_path: Path) -> None:
     assert "no findings" not in first
 
 
-def test_a_port_that_is_down_beside_others_is_said_to_be_not_judged(tmp_path: Path) -> None:
+def test_a_port_that_is_down_beside_others_is_a_note(tmp_path: Path) -> None:
     first = shown(read(tmp_path, PORT.format(0, "Active", "LinkUp", 200) + PORT.format(1, "Down", "Polling", 10)))
 
-    assert "looked at these lines and found no fault" in first
-    assert "Not judged: whether mlx5_1 port 1, which is down, should be up" in first
+    assert "looked at these lines and found no fault but what the notes below say" in first
+    assert "info (certain) mlx5_1 port 1: down, beside active ports of the same host" in first
 
 
 def test_runs_of_one_size_each_are_one_row_and_their_speed_is_not_judged(tmp_path: Path) -> None:

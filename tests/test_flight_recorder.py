@@ -480,6 +480,24 @@ def test_dumps_show_which_rank_is_at_the_root(tmp_path: Path, made: Any, expecte
     assert verdict(judged(tmp_path, made())) == expected
 
 
+@pytest.mark.parametrize("is_tp_first", [True, False])
+def test_of_several_calls_that_lack_a_rank_the_first_is_named(tmp_path: Path, *, is_tp_first: bool) -> None:
+    """Rank 1 stops: rank 0 waits for it in their pair, or all others in the world where that call comes first."""
+    ranks = recorders()
+    for recorder in ranks:
+        if recorder.rank > 1 and is_tp_first:
+            recorder.call(TP[recorder.rank], elements=64)
+        if recorder.rank == 0 and is_tp_first:
+            recorder.call(TP[0], elements=64, done=False)
+        elif recorder.rank != 1:
+            recorder.call(done=False)
+
+    report = judged(tmp_path, ranks)
+
+    assert verdict(report) == ("lagging-ranks", [1], "likely")
+    assert report["hang"]["operation"]["count"] == (64 if is_tp_first else 1024)
+
+
 def test_a_rank_is_not_named_by_a_dump_that_is_older_than_the_others(tmp_path: Path) -> None:
     assert verdict(judged(tmp_path, one_dump_is_older())) == ("undecidable", [], "likely")
 

@@ -298,3 +298,34 @@ def test_samples_of_an_exporter_with_other_labels_are_not_counted(tmp_path: Path
     report = reported(tmp_path, 'rdma_port_rcv_data_total{device="mlx5_0",port="1"} 4711\n')
 
     assert as_object(report)["counters"] == []
+
+
+LISTED = """\
+mlx5_0 port 1 ==> {kind}0 (Up)
+mlx5_1 port 1 ==> {kind}1 ({state})
+"""
+
+
+def downs(tmp_path: Path, text: str) -> list[tuple[str, str]]:
+    findings = reported(tmp_path, text).findings
+    return [(finding.title, finding.severity) for finding in findings if "down" in finding.title]
+
+
+def test_an_interface_that_is_down_is_a_note_with_its_host_from_the_prompts(tmp_path: Path) -> None:
+    first, second = LISTED.format(kind="ens1f", state="Down"), LISTED.format(kind="ens8f", state="Up")
+    pasted = f"{first}ops@gpu-a011:~$ \nOn the other one:\n  [root@gpu-a012 tmp]# showports\n{second}"
+
+    assert downs(tmp_path, pasted) == [
+        ("gpu-a011 mlx5_1 port 1 (ens1f1): down, beside active ports of the same host", "info")
+    ]
+
+
+@pytest.mark.parametrize(("kind", "state"), [("ens1f", "Up"), ("ib", "Down"), ("ibp26s", "Down")])
+def test_ipoib_that_is_not_set_up_shows_no_port_that_is_down(tmp_path: Path, kind: str, state: str) -> None:
+    assert downs(tmp_path, LISTED.format(kind=kind, state=state)) == []
+
+
+def test_all_interfaces_of_a_host_that_are_down_are_a_warning(tmp_path: Path) -> None:
+    listed = LISTED.format(kind="ens1f", state="Down").replace("Up", "Down")
+
+    assert downs(tmp_path, listed) == [("all 2 ports shown are down", "warning")]

@@ -234,3 +234,28 @@ def test_an_error_without_a_warning_is_told_from_its_deepest_place(tmp_path: Pat
 
     assert "It came through transport/net.cc:450, transport.cc:216, group.cc:460" in shown(read(tmp_path, text))
     assert "It came through group.cc:460;" in shown(read(tmp_path, step.format(8, places[-1])))
+
+
+AT_BARRIER = """\
+[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "/mnt/job/train.py", line 144, in loop
+[rank{0}]:     dist.{1}()
+[rank{0}]:   File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4174, in {1}
+[rank{0}]:     work = group.{1}([tensor], opts)
+[rank{0}]: RuntimeError: {2}
+"""
+NAMED = "[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 12000 ms"
+CAME = (
+    "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
+    "Please check rank 0 logs for faulty rank."
+)
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "monitored_barrier"])
+def test_the_call_behind_the_barrier_of_pytorchs_checks_is_named(tmp_path: Path, call: str) -> None:
+    report = read(tmp_path, AT_BARRIER.format(0, call, NAMED) + AT_BARRIER.format(2, call, CAME), everything=False)
+
+    first = shown(report, everything=False)
+
+    assert f"rank 1 never called {call} " in first
+    assert ("(DETAIL)" in first) == (call == "all_reduce")

@@ -85,8 +85,8 @@ def _open(report: Report) -> list[str]:
     runs = decisive_runs(run["benchmark_sweep"])
     down = (
         run["port_state"]
-        .filter(pl.col("state") == "down")
-        .unique(["guid", "host", "device", "port", "node"], maintain_order=True)
+        .filter(pl.col("state") == "down", pl.col("device").is_null())  # of hosts there is a note
+        .unique(["guid", "port", "node", "lid"], maintain_order=True)
     )
     which = f"{port_names(down)}, which {'is' if down.height == 1 else 'are'} down,"
     ports = f"Not judged: whether {which} should be up. Give the log of a job there, or an earlier dump, too."

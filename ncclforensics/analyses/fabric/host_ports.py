@@ -24,6 +24,7 @@ from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import parse_value
 
 VERBS_TEXTS = {"transport": "transport", "board_id": "model", "fw_ver": "firmware"}  # of ibv_devinfo
+NETDEV_STATES = {"Up": "active", "Down": "down"}  # of ibdev2netdev
 LINK_LAYERS = {"IB": "InfiniBand", "NVLink": "NVLink", "ethernet": "Ethernet"}  # of the speeds that mlxlink prints
 
 
@@ -193,8 +194,11 @@ def _rdma_links(links: list[Row]) -> Iterator[Row]:
 
 
 def _netdevs(netdevs: list[Row]) -> Iterator[Row]:
-    for row in netdevs:  # the state of the interface is not that of the port
-        state = port_state_of(row["verbose_state"])
+    for row in netdevs:
+        # A RoCE port is active while its interface has a carrier; that of IPoIB is down where none was set up.
+        is_ipoib = str(row["netdev"]).startswith("ib")
+        by_netdev = None if is_ipoib else NETDEV_STATES[str(row["netdev_state"])]
+        state = port_state_of(row["verbose_state"]) or by_netdev
         place = {"device": str(row["device"]), "port": row["port"], "netdev": str(row["netdev"])}
         yield {**origin_of(row), **place, "state": state}
 

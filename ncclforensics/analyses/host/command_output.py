@@ -23,12 +23,13 @@ DATE, DATE_12_HOURS = "%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y"
 NO_YEAR = 1970  # the year of times that are printed without one; they are not used
 
 
-@analysis(OUTPUT_HEADING, of=("dump_host", "dump_time", "dump_command", "device_command", "map_head"))
+@analysis(OUTPUT_HEADING, of=("dump_host", "dump_time", "dump_command", "dump_prompt", "device_command", "map_head"))
 def output_heading(
     dump_host: pl.DataFrame,
     dump_ruler: pl.DataFrame,
     dump_time: pl.DataFrame,
     dump_command: pl.DataFrame,
+    dump_prompt: pl.DataFrame,
     device_command: pl.DataFrame,
     map_head: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -51,11 +52,15 @@ def output_heading(
     )
     # A command with arguments may query another host.
     is_local = pl.col("arguments").is_null() | text_of("tool").is_in(LOCAL_TOOLS)
-    local = pl.concat([dump_command.filter(is_local), device_command], how="diagonal_relaxed")
+    local = pl.concat([dump_command.filter(is_local), dump_prompt, device_command], how="diagonal_relaxed")
     is_named = text_of("prompt_host") != "localhost"
     prompts = local.filter(is_named).select(*place, heading_host=text_of("prompt_host"))
     maps = map_head.filter(pl.col("taken").is_not_null()).select(*place, taken=time_of("taken", NO_YEAR))
-    return pl.concat([hosts, times, prompts, maps], how="diagonal").sort(place)
+    headings = pl.concat([hosts, times, prompts, maps], how="diagonal").sort(place)
+    # Output pasted without its command ends with the prompt of the same shell.
+    first = headings.drop_nulls("heading_host").unique("source", keep="first", maintain_order=True)
+    ending = first.join(dump_prompt.select(place), on=place, how="semi").with_columns(pl.lit(0, pl.Int32).alias("line"))
+    return pl.concat([ending, headings], how="diagonal").sort(place)
 
 
 def _date(text: pl.Expr) -> pl.Expr:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import some_of
 from ncclforensics.data.networks import NVLINK
 from ncclforensics.data.roce import APART, IDLE, MUCH, MUCH_EVER
 from ncclforensics.frames.columns import short_host, text_of
@@ -22,7 +23,7 @@ def last_states(port_state: pl.DataFrame) -> pl.DataFrame:
     known = port_state.filter(pl.col("device").is_not_null() & pl.col("link_layer").fill_null("").ne(NVLINK))
     station = pl.coalesce("host", pl.col("source").cast(pl.String))
     ordered = known.with_columns(station=station).sort("moment", "source", "line", nulls_last=False)
-    attributes = ("state", "physical_state", "rate_Gbps", "width", "speed", "link_layer", "model")
+    attributes = ("state", "physical_state", "rate_Gbps", "width", "speed", "link_layer", "model", "netdev")
     return ordered.group_by("station", "device", "port", maintain_order=True).agg(
         pl.col(*attributes).drop_nulls().last(),
         pl.col("host", "node", "lid", "guid").drop_nulls().first(),
@@ -81,12 +82,13 @@ def ctr_port_below_siblings(port_state: pl.DataFrame) -> Iterator[Finding]:
 def ctr_port_down_in_use(
     port_state: pl.DataFrame, net_devices: pl.DataFrame, completion_error: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A port is down that the job uses, or that is active on all other hosts.
+    """A port is down that the job uses, that is active on all other hosts, or whose host has active ports.
 
     Means: its link was lost: cable, transceiver, or the port of the switch is disabled (Polling: the other end does not
     answer; Disabled: switched off by configuration). A job that starts now does not use the NIC, or fails.
-    Not when: the port is down on other hosts too, and no log uses it: then it was never connected; an earlier dump
-    shows it active, which is a finding of its own; the log is from another time than the dump.
+    Not when: no log uses it and it is down on all hosts: then it was never connected; no log uses it and fewer than
+    three other hosts have it active: then this is a note; an earlier dump shows it active, or its link is up, which are
+    findings of their own; the log is from another time than the dump.
     Do: check both ends of the cable; ibportstate, mlxlink -d DEVICE; compare with the switch's view (iblinkinfo).
     Sources: InfiniBand specification, port states; NCCL documentation, networking.
     """
@@ -98,6 +100,8 @@ def ctr_port_down_in_use(
     down = down.join(stations, on=["device", "port"], maintain_order="left")
     active = port_state.filter((pl.col("state") == "active") & pl.col("moment").is_not_null())
     lost = set(active.select("host", "device", "port").iter_rows())  # ctr-port-lost reports these
+    has_active = set(last.filter(pl.col("state") == "active")["station"])
+    unused = []
     for row in down.to_dicts():
         host = None if row["host"] is None else row["host"].split(".")[0]
         if (row["host"], row["device"], row["port"]) in lost:
@@ -105,6 +109,8 @@ def ctr_port_down_in_use(
         is_used = any(name == host and f"]{row['device']}:" in devices for name, devices in listed)
         is_outlier = (row["active"] or 0) >= PEERS_LEAST and (row["active"] or 0) == row["all"] - 1
         if not (is_used or is_outlier):
+            is_everywhere = row["all"] > 1 and not row["active"]
+            unused += [row] * (row["station"] in has_active and row["physical_state"] != "LinkUp" and not is_everywhere)
             continue
         reason = "the log uses it" if is_used else f"it is active on {row['active']} other hosts"
         physical = f" ({row['physical_state']})" if row["physical_state"] else ""
@@ -119,6 +125,18 @@ def ctr_port_down_in_use(
             hosts=[row["host"]] if row["host"] else [],
             nics=nics_of([row]),
             evidence=[Line(row["source"], row["line"]), *evidence],
+        )
+    if unused:
+        names = [port_name(row) + (f" ({row['netdev']})" if row["netdev"] else "") for row in unused]
+        yield Finding(
+            f"{some_of(names, SHOWN)}: down, beside active ports of the same host",
+            "whether a job needs it is not shown; a port without a cable looks the same",
+            "certain",
+            severity=Severity.INFO,
+            role=Role.CONTEXT,
+            hosts=sorted({row["host"] for row in unused if row["host"]}),
+            nics=nics_of(unused),
+            evidence=[Line(row["source"], row["line"]) for row in unused[:SHOWN]],
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import combinations
 
 import polars as pl
 
@@ -184,13 +185,18 @@ def _diagnose_roots(job: Job, recordings: Recordings, roots: Roots) -> Explanati
 
 
 def _calls_waiting_for(recordings: Recordings, ranks: list[int]) -> list[RecordedCall]:
-    """The calls at which others stand and wait for one of these ranks."""
+    """The calls at which others stand and wait for one of these ranks, the first in the order of the program first."""
     waiting = [
         call
         for rank in sorted(recordings.read - set(ranks))
         if set(recordings.targets(rank)) & set(ranks) and (call := recordings.blocking(rank))
     ]
-    return sorted(waiting, key=lambda call: bool(call.is_p2p))
+    places = sorted({(call.family, call.number) for call in waiting if not call.is_p2p})
+    later: set[Place] = set()
+    for pair in combinations(places, 2):
+        orders = set(_called_first(recordings, *pair).values())
+        later |= set(pair) - orders if len(orders) == 1 else set()
+    return sorted(waiting, key=lambda call: (call.is_p2p, (call.family, call.number) in later))
 
 
 def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[RecordedCall]) -> str:

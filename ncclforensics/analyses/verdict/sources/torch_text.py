@@ -35,7 +35,8 @@ from ncclforensics.data.torch_calls import CALLS_WITHIN
 from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
 from ncclforensics.grammar.values import numbers_of_ranges
 
-POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier")
+MONITORED_BARRIER = "monitored_barrier"
+POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", MONITORED_BARRIER)
 COLLECT_STACKS = [
     f"while it stands still, now or on the next run, take all stacks on each host: `{STACKS_OF_HOST}`",
     pytorch.RECORDER_DUMPS,
@@ -169,11 +170,15 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
         )
         with_errors = {row["rank"] for row in job.pytorch["torch_error"]}
         silent = sorted(ended - with_errors - came - {0, *named})
-    reason = "did not come to the barrier that the others had reached"
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts the barrier in front of each call: the tracebacks show which one.
+    called = {row["call"] for row in job.pytorch["torch_error"] if row["kind"] == BARRIER} - {None, IN_HANDLER}
+    wrapped = called.pop() if len(called) == 1 and not called & {*CALLS_WITHIN.values(), MONITORED_BARRIER} else None
+    which = f"which PyTorch puts in front of {wrapped} (DETAIL)" if wrapped else "that the others had reached"
+    reason = f"did not come to the barrier {which}"
     if silent:
         reason += f"; the barrier names rank {named[0]} alone, and {ranks_text(silent)} printed nothing until the end"
     diagnosis = job.explanation_by(Kind.LAGGING, reason, sorted({*culprits, *silent}), Doubt.OTHER_TEXT)
-    diagnosis.call = {"name": "monitored_barrier"}
+    diagnosis.call = {"name": wrapped or MONITORED_BARRIER}
     job.cite(diagnosis, "waiting", naming)
     job.cite(diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
     return diagnosis
