@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.analyses.benchmark import nccl_tests_lines
 from ncclforensics.report.build import Report
 from ncclforensics.views.json_report import as_object
 from ncclforensics.views.text_benchmarks import reached
@@ -450,6 +451,40 @@ def test_numbers_too_large_for_their_column_are_ignored(read: Read) -> None:
     )
 
     assert only(report)["nranks"] == 1
+
+
+def repeated_and_mixed() -> list[str]:
+    """The same test again and again; one that is cut off, two that are interleaved, an end without a beginning."""
+    one = [parameters(), *devices("a", "b"), *TABLE, ROW, *FOOT, "# Collective test concluded: all_reduce_perf"]
+    other = [parameters(most=16777216), *devices("c"), *TABLE, ROW, ROW.replace("8388608", "16777216", 1), *FOOT]
+    interleaved = [line for pair in zip(one, one, strict=True) for line in pair]
+    failure = "gpu-a012: Test NCCL failure common.cu:958 'unhandled cuda error'"
+    return [
+        *one * 3, "# error: unhandled system error", *other, *one, *other[:-2], *one * 2, *interleaved, *one,
+        *one[:6], failure, *one * 2, *other * 2, one[-1],
+    ]  # fmt: skip
+
+
+def test_tests_that_repeat_are_assigned_as_if_each_line_was_looked_at(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = read(*repeated_and_mixed()).run["benchmark_line"]
+    monkeypatch.setattr(nccl_tests_lines._Stream, "is_idle", property(lambda _: False))
+
+    assert lines.equals(read(*repeated_and_mixed()).run["benchmark_line"])
+    assert lines["benchmark"].n_unique() > 10
+
+
+def test_a_test_that_repeats_is_looked_at_once(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    assign = nccl_tests_lines._Stream.assign
+    monkeypatch.setattr(nccl_tests_lines._Stream, "assign", lambda *given: (seen.append(given), assign(*given))[1])
+    one = [parameters(), *devices("a", "b"), *TABLE, ROW, *FOOT]
+
+    report = read(*one * 50)
+
+    assert report.run["benchmark"].height == 50
+    assert len(seen) <= 2 * len(one)  # of the first no run ended before
 
 
 # JSON.

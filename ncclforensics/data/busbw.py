@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 # busbw / algbw by collective, of n ranks (nccl-tests, doc/PERFORMANCE.md and src/*.cu at 2.19.6; unchanged since 2.9).
 DOUBLED = ("all_reduce", "all_reduce_bias")  # 2 (n - 1) / n
@@ -115,6 +116,7 @@ BRIDGED = {
 }
 
 
+@cache
 def machine_of(gpu: str, gpus: int) -> Machine | None:
     """Return the kind of host of which `gpus` GPUs of the model `gpu` take part; None if it is not known.
 
@@ -136,6 +138,7 @@ PAIR_BAD = 0.5  # of that; PCIe carries less
 LIMIT_MARGIN = 1.07  # figures above a limit by less are of rounding, or of a clock
 
 
+@cache
 def link_of(gpu: str, gpus: int | None = None) -> tuple[float, bool] | None:
     """Return GB/s of all links of a GPU one way, and whether its switch reduces (NVLS); None for unknown models.
 

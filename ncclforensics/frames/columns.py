@@ -68,6 +68,15 @@ def begins_with(column: str, texts: Iterable[str]) -> pl.Expr:
     return pl.any_horizontal(text_of(column).str.starts_with(text) for text in texts)
 
 
+def equal_before(key: pl.Series) -> pl.Series:
+    """How many equal values stand before each; `int_range` over many values takes ten times as long.
+
+    >>> equal_before(pl.Series(["a", "b", "a"])).to_list()
+    [0, 0, 1]
+    """
+    return key.rank("ordinal") - key.rank("min")
+
+
 def short_host(column: str) -> pl.Expr:
     """A host's name without its domain."""
     return text_of(column).str.split(".").list.first()

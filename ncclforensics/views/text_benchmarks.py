@@ -35,16 +35,17 @@ class Detail(IntEnum):
 
 def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> list[RenderableType]:
     """List all runs of nccl-tests in the order of the files."""
-    rows = report.run["benchmark_sweep"].to_dicts()
-    if not rows:
+    runs = report.run["benchmark_sweep"]
+    if runs.is_empty():
         return []
-    kept = sorted(range(len(rows)), key=lambda place: -(rows[place]["last_size"] or 0))[: None if verbose else MOST]
-    shown = [rows[place] for place in sorted(kept)]  # those of the largest sizes, in the order of the files
+    by_size = runs.with_row_index("place").sort(pl.col("last_size").fill_null(0), descending=True, maintain_order=True)
+    # Those of the largest sizes, in the order of the files.
+    shown = (by_size if verbose else by_size.head(MOST)).sort("place").to_dicts()
     parts: list[RenderableType] = [heading("BENCHMARKS"), indented(_list(shown))]
-    if len(shown) < len(rows):
-        parts.append(indented(Text(f"and {len(rows) - len(shown)} more", style="dim")))
-    if detail < Detail.LIST and (len(rows) <= DRAWN or verbose):
-        for row in rows:
+    if len(shown) < runs.height:
+        parts.append(indented(Text(f"and {runs.height - len(shown)} more", style="dim")))
+    if detail < Detail.LIST and (runs.height <= DRAWN or verbose):
+        for row in shown:
             parts += _details(row, report.run["measurement"], detail)
     return parts
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from math import ceil, floor
-from typing import Any
+from collections.abc import Sequence
 
 import polars as pl
 
 from ncclforensics.analyses.benchmark.nccl_tests_lines import add_parameters
 from ncclforensics.data.busbw import DOUBLED, ELEMENT_BYTES, IN_PLACE, OUT_OF_PLACE, SHRUNK
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import equal_before, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.parsing.templates import distinct_rows
 
 MOST_ELEMENTS = 2.0**53  # of a buffer; a row that counts more is damaged
 FIGURES = ("time", "algbw", "busbw", "wrong")
+AT = ["source", "line"]
+ROW = ["benchmark", "row"]
 MEASUREMENT = {
     "benchmark": pl.Int32(),
     "row": pl.Int32(),
@@ -76,46 +77,52 @@ def measurement(
     table_row: pl.DataFrame, row_rest: pl.DataFrame, table_head: pl.DataFrame, benchmark_line: pl.DataFrame
 ) -> pl.DataFrame:
     """One row per size and half that was measured; pieces of a torn row are joined."""
-    at = ["source", "line"]
-    lines = benchmark_line.filter(pl.col("frame").is_in(["table_row", "row_rest"]))
-    table_row_key = ["benchmark", "row"]
-    heads = table_head.join(benchmark_line.filter(pl.col("frame") == "table_head"), on=at).group_by("benchmark")
-    units = heads.agg(
+    heads = _of_runs("table_head", table_head, benchmark_line, ["unit", "sized_early", "checked"])
+    units = heads.group_by("benchmark").agg(
         unit=text_of("unit").drop_nulls().first(),
         is_early=pl.col("sized_early").is_not_null().any(),
         checked=text_of("checked").drop_nulls().first(),
     )
-    rows = table_row.join(lines.filter(pl.col("frame") == "table_row"), on=at)
-    begun = rows.select(*table_row_key, *at, "size", "count", "label", "type", "redop", "root").unique(
-        table_row_key, keep="first", maintain_order=True
-    )
-    pieces = pl.concat(
-        [rows, row_rest.join(lines.filter(pl.col("frame") == "row_rest"), on=at)], how="diagonal_relaxed"
-    )
-    out_of_place = pieces.filter(pl.col("busbw").is_not_null() | pl.col("wrong").is_not_null()).select(
-        *table_row_key, *FIGURES, half=pl.coalesce("half", pl.lit(OUT_OF_PLACE))
-    )
-    in_place = pieces.filter(pl.col("in_busbw").is_not_null() | pl.col("in_wrong").is_not_null()).select(
-        *table_row_key, *(pl.col(f"in_{name}").alias(name) for name in FIGURES), half=pl.lit(IN_PLACE)
-    )
+    begun = _of_runs("table_row", table_row, benchmark_line, ["size", "count", "label", "type", "redop", "root"])
+    begun = begun.drop("half").unique(ROW, keep="first", maintain_order=True)
     checked = text_of("wrong").cast(pl.Float64, strict=False)
     in_ms = (pl.col("unit") == "ms") | (pl.col("unit").is_null() & pl.col("is_early"))
+    found = _halves(table_row, row_rest, benchmark_line).join(begun, on=ROW)
     found = (
-        pl.concat([out_of_place, in_place], how="vertical_relaxed")
-        .join(begun, on=table_row_key)
-        .join(units, on="benchmark", how="left")
+        found.join(units, on="benchmark", how="left")
         .with_columns(
             count=pl.when(~pl.col("is_early").fill_null(value=False)).then("count"),
             time_us=pl.when(in_ms.fill_null(False)).then(1000 * pl.col("time")).otherwise("time"),
             wrong=pl.when((pl.col("checked") == "#wrong") & (checked <= MOST_ELEMENTS)).then(checked),
             deviation=pl.when(pl.col("checked").ne_missing("#wrong")).then(checked),
         )
-        .sort(*table_row_key, pl.col("half") == IN_PLACE)
+        .drop("time", "unit", "is_early", "checked")
+        .sort(*ROW, pl.col("half") == IN_PLACE)
     )
     _, measured = distinct_rows(found, ["benchmark", "half", "type", "redop", "root", "size"])
-    return found.with_columns(measured.alias("measured")).with_columns(
-        occurrence=pl.int_range(1, pl.len() + 1).over("measured")
+    return found.with_columns(occurrence=equal_before(measured) + 1)
+
+
+def _of_runs(frame: str, rows: pl.DataFrame, benchmark_line: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Columns of the lines of a frame, with the run, the row of its table and the half that they belong to."""
+    lines = benchmark_line.filter(pl.col("frame") == frame)
+    return rows[:, [*AT, *columns]].join(lines[:, [*AT, *ROW, "half"]], on=AT)
+
+
+def _halves(table_row: pl.DataFrame, row_rest: pl.DataFrame, benchmark_line: pl.DataFrame) -> pl.DataFrame:
+    """The figures of each half that was measured."""
+    in_figures = [f"in_{name}" for name in FIGURES]
+    pieces = pl.concat(
+        _of_runs(frame, rows, benchmark_line, [*FIGURES, *in_figures])
+        for frame, rows in (("table_row", table_row), ("row_rest", row_rest))
     )
+    out_of_place = pieces.filter(pl.col("busbw").is_not_null() | pl.col("wrong").is_not_null()).select(
+        *ROW, *FIGURES, half=pl.coalesce("half", pl.lit(OUT_OF_PLACE))
+    )
+    in_place = pieces.filter(pl.col("in_busbw").is_not_null() | pl.col("in_wrong").is_not_null()).select(
+        *ROW, *map(pl.Expr.alias, map(pl.col, in_figures), FIGURES), half=pl.lit(IN_PLACE)
+    )
+    return pl.concat([out_of_place, in_place])
 
 
 @analysis(BENCHMARK, of=("test_setting", "test_device", "table_head", "table_row", "test_end"))
@@ -130,58 +137,48 @@ def benchmark(
     test_end: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per run of nccl-tests or rccl-tests: its settings, devices, footer, and a summary of its table."""
-    at = ["source", "line"]
     runs = benchmark_line.group_by("benchmark", maintain_order=True).agg(
         pl.col("source").first(),
         pl.col("line").first(),
         pl.col("line").last().alias("last_line"),
         has_failed=(pl.col("frame") == "test_failure").any(),
     )
-    frames = {
-        "test_setting": add_parameters(test_setting),
-        "test_device": test_device,
-        "test_end": test_end,
-        "table_row": table_row,
-    }
-    by_frame = {
-        frame: rows.join(benchmark_line.filter(pl.col("frame") == frame), on=at, how="inner", maintain_order="left")
-        for frame, rows in frames.items()
-    }
-    settings = (
-        by_frame["test_setting"]
-        .group_by("benchmark")
-        .agg(
-            pl.col("version", "headers", "library", "step", "step_kind", "graph", "parameters").drop_nulls().first(),
-            *(pl.col(name).drop_nulls().first().alias(alias) for name, alias in _SETTINGS.items()),
-            named=text_of("collective").drop_nulls().first(),
-            is_amd=(text_of("form") == "rccl").any(),
+    setting, device, end = (
+        rows.join(benchmark_line.filter(pl.col("frame") == frame), on=AT, how="inner", maintain_order="left")
+        for frame, rows in (
+            ("test_setting", add_parameters(test_setting)),
+            ("test_device", test_device),
+            ("test_end", test_end),
         )
     )
-    devices = (
-        by_frame["test_device"]
-        .group_by("benchmark")
-        .agg(
-            text_of("host").drop_nulls().unique().sort().alias("hosts"),
-            pl.col("gpu").unique().sort().alias("gpus"),
-            listed_devices=pl.len().cast(pl.Int64),
-            communicators=pl.col("group").n_unique().cast(pl.Int64),
-            last_rank=pl.col("rank").max().cast(pl.Int64),
-        )
+    sizes = _of_runs("table_row", table_row, benchmark_line, ["size"])
+    begun = sizes.group_by("benchmark").agg(
+        begun_row=pl.col("row").max(), begun_size=pl.col("size").sort_by("row").last()
+    )
+    settings = setting.group_by("benchmark").agg(
+        pl.col("version", "headers", "library", "step", "step_kind", "graph", "parameters").drop_nulls().first(),
+        *(pl.col(name).drop_nulls().first().alias(alias) for name, alias in _SETTINGS.items()),
+        named=text_of("collective").drop_nulls().first(),
+        is_amd=(text_of("form") == "rccl").any(),
+    )
+    devices = device.group_by("benchmark").agg(
+        text_of("host").drop_nulls().unique().sort().alias("hosts"),
+        pl.col("gpu").unique().sort().alias("gpus"),
+        listed_devices=pl.len().cast(pl.Int64),
+        communicators=pl.col("group").n_unique().cast(pl.Int64),
+        last_rank=pl.col("rank").max().cast(pl.Int64),
     )
     outcome = text_of("outcome")
     form = text_of("form")
-    ends = (
-        by_frame["test_end"]
-        .group_by("benchmark")
-        .agg(
-            failed_checks=pl.col("failed").drop_nulls().first(),
-            average=pl.col("average").drop_nulls().first(),
-            is_below_minimum=((form == "average") & (outcome == "FAILED")).any(),
-            is_complete=(form == "average").any(),
-            concluded=text_of("collective").drop_nulls().first(),
-        )
+    ends = end.group_by("benchmark").agg(
+        failed_checks=pl.col("failed").drop_nulls().first(),
+        average=pl.col("average").drop_nulls().first(),
+        is_below_minimum=((form == "average") & (outcome == "FAILED")).any(),
+        is_complete=(form == "average").any(),
+        concluded=text_of("collective").drop_nulls().first(),
     )
-    best = measurement.filter(pl.col("busbw").is_finite()).sort("busbw", descending=True, maintain_order=True)
+    best = measurement[:, ["benchmark", "busbw", "size"]].filter(pl.col("busbw").is_finite())
+    best = best.sort("busbw", descending=True, maintain_order=True)
     peaks = best.group_by("benchmark", maintain_order=True).agg(
         max_busbw=pl.col("busbw").first(), max_size=pl.col("size").first()
     )
@@ -194,11 +191,6 @@ def benchmark(
         is_half=pl.col("half").filter(pl.col("row") == pl.col("row").max()).n_unique() == 1,
         is_paired=(pl.col("half") == IN_PLACE).any() & (pl.col("half") == OUT_OF_PLACE).any(),
     )
-    begun = (
-        by_frame["table_row"]
-        .group_by("benchmark")
-        .agg(begun_row=pl.col("row").max(), begun_size=pl.col("size").sort_by("row").last())
-    )
     for columns in (settings, devices, ends, peaks, tables, begun):
         runs = runs.join(columns, on="benchmark", how="left", maintain_order="left")
     typed = test_command.select("source", "line", typed=text_of("collective"))
@@ -208,38 +200,21 @@ def benchmark(
     )
     runs = runs.join_asof(reduced.sort("line"), on="line", by="source", strategy="forward", check_sortedness=False)
     runs = runs.sort("benchmark")
-    for columns in (_busbw_shares(measurement), _sizes_per_count(measurement)):
+    for columns in (_busbw_shares(measurement), _sizes_per_count(measurement), _tables_told_apart(measurement)):
         runs = runs.join(columns, on="benchmark", how="left", maintain_order="left")
-    numbers = measurement["benchmark"]
-    starts, stops = (numbers.search_sorted(runs["benchmark"], side=side) for side in ("left", "right"))
-    rows = [
-        _finished_row(row, measurement.slice(start, stop - start))
-        for row, start, stop in zip(runs.iter_rows(named=True), starts, stops, strict=True)
-    ]
-    return pl.DataFrame(rows, schema=BENCHMARK, orient="row").sort("source", "line")
+    flags = ("is_complete", "is_below_minimum", "is_checked", "is_half", "is_paired")
+    runs = runs.with_columns(pl.col("rows").fill_null(0), *(pl.col(name).fill_null(value=False) for name in flags))
+    is_reduced = (pl.col("reduced_line") <= pl.col("last_line")).fill_null(value=False)
+    runs = runs.with_columns(
+        collective=pl.coalesce("named", "concluded", "typed", _collective_of_table()),
+        tool=pl.when("is_amd").then(pl.lit("rccl-tests")).otherwise(pl.lit("nccl-tests")),
+        max_bytes=pl.when(is_reduced).then("reduced").otherwise("max_bytes"),
+    )
+    runs = runs.with_columns(nranks=_nranks(), unfinished_size=pl.when(~pl.col("is_complete")).then(_unfinished_size()))
+    return runs.sort("source", "line")
 
 
 _SETTINGS = {"minbytes": "min_bytes", "maxbytes": "max_bytes", "agg_iters": "aggregated"}
-
-
-def _finished_row(row: dict[str, Any], measured: pl.DataFrame) -> dict[str, Any]:
-    """Return the columns of BENCHMARK; add those that follow from several lines together.
-
-    `measured`: the rows of `measurement` of this run.
-    """
-    family = row["named"] or row["concluded"] or row["typed"]
-    share = (row["least"], row["most"]) if row["least"] is not None else None
-    multiple = int(row["multiple"]) if row["multiple"] is not None else None
-    row["collective"] = family or _collective_of_table(measured, share, multiple)
-    row["nranks"] = _nranks(row, share, multiple)
-    row["tool"] = "rccl-tests" if row["is_amd"] else "nccl-tests"
-    row["rows"] = row["rows"] or 0
-    row["is_complete"] = bool(row["is_complete"])
-    row["is_below_minimum"], row["is_checked"] = bool(row["is_below_minimum"]), bool(row["is_checked"])
-    if row["reduced_line"] is not None and row["reduced_line"] <= row["last_line"]:
-        row["max_bytes"] = row["reduced"]
-    row["unfinished_size"] = None if row["is_complete"] else _unfinished_size(row)
-    return {name: row[name] for name in BENCHMARK}
 
 
 def _busbw_shares(measurement: pl.DataFrame) -> pl.DataFrame:
@@ -259,8 +234,9 @@ def _sizes_per_count(measurement: pl.DataFrame) -> pl.DataFrame:
     """
     counted = measurement.filter((pl.col("count") > 0) & (pl.col("size") > 0))
     width = text_of("type").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
-    multiples = (pl.col("size") / (pl.col("count") * width)).alias("multiple")
-    found = counted.group_by("benchmark").agg(multiples.first(), differ=multiples.n_unique() > 1)
+    multiples = counted.select("benchmark", multiple=pl.col("size") / (pl.col("count") * width))
+    multiple = pl.col("multiple")
+    found = multiples.group_by("benchmark").agg(multiple.first(), differ=multiple.n_unique() > 1)
     is_whole = (pl.col("multiple") > 0) & (pl.col("multiple") == pl.col("multiple").floor())
     return found.filter(~pl.col("differ") & is_whole).drop("differ")
 
@@ -270,61 +246,81 @@ def _rounding(name: str) -> pl.Expr:
     return pl.when(pl.col(name) < 1000).then(0.0051).when(pl.col(name) < 1e4).then(0.051).otherwise(0.51)
 
 
-def _nranks(row: dict[str, Any], share: tuple[float, float] | None, multiple: int | None) -> int | None:
-    """Return the number of ranks: from the highest listed rank, the counts, or the only one that fits busbw / algbw."""
-    if row["last_rank"] is not None and (row["communicators"] or 1) == 1:
-        return int(row["last_rank"]) + 1
-    if row["last_rank"] is not None:
-        return None
-    if multiple is not None and multiple > 1:
-        return multiple
-    if share is None:
-        return None
-    if row["collective"] in DOUBLED:
-        low, high = (2 / (2 - min(value, 1.9999)) for value in share)
-    elif row["collective"] in SHRUNK or share[1] < 1:
-        low, high = (1 / (1 - min(value, 0.9999)) for value in share)
-    else:
-        return None
-    return ceil(low) if ceil(low) == floor(high) else None
+def _nranks() -> pl.Expr:
+    """The number of ranks: from the highest listed rank, the counts, or the only one that fits busbw / algbw."""
+    collective, bounds = pl.col("collective"), (pl.col("least"), pl.col("most"))
+    is_doubled = collective.is_in(DOUBLED).fill_null(value=False)
+    is_shrunk = collective.is_in(SHRUNK).fill_null(value=False) | (pl.col("most") < 1)
+    low, high = (
+        pl.when(is_doubled)
+        .then(2 / (2 - pl.min_horizontal(bound, 1.9999)))
+        .when(is_shrunk)
+        .then(1 / (1 - pl.min_horizontal(bound, 0.9999)))
+        for bound in bounds
+    )
+    is_one = pl.col("communicators").fill_null(1) == 1
+    return (
+        pl.when(pl.col("last_rank").is_not_null())
+        .then(pl.when(is_one).then(pl.col("last_rank") + 1))
+        .when(pl.col("multiple") > 1)
+        .then(pl.col("multiple").cast(pl.Int64))
+        .when(low.ceil() == high.floor())
+        .then(low.ceil().cast(pl.Int64, strict=False))
+    )
 
 
-def _collective_of_table(measured: pl.DataFrame, share: tuple[float, float] | None, multiple: int | None) -> str | None:
-    """Return the only collective that fits the columns of a table, its counts and its busbw / algbw; else None.
+def _tables_told_apart(measurement: pl.DataFrame) -> pl.DataFrame:
+    """Of each benchmark, what `_collective_of_table` needs of its rows."""
+    has_check = pl.col("wrong").is_not_null() | pl.col("deviation").is_not_null()
+    is_out, is_in = (pl.col("half") == half for half in (OUT_OF_PLACE, IN_PLACE))
+    return measurement.group_by("benchmark").agg(
+        is_reduction=(text_of("redop") != "none").any(),
+        is_rooted=(pl.col("root") >= 0).any(),
+        has_busbw=(pl.col("busbw") > 0).any(),
+        is_checked_out_of_place_alone=(has_check & is_out).any() & is_in.any() & ~(has_check & is_in).any(),
+        is_counted=pl.col("wrong").is_not_null().all(),
+    )
 
-    `share`: bounds of busbw / algbw, which is near 1 for many ranks; `multiple`: how often the counted elements make up
-    the size, which is the number of ranks where they are counted for one rank.
+
+def _collective_of_table() -> pl.Expr:
+    """The only collective that fits the columns of a table, its counts and its busbw / algbw; else null.
+
+    `least`, `most`: bounds of busbw / algbw, which is near 1 for many ranks; `multiple`: how often the counted elements
+    make up the size, which is the number of ranks where they are counted for one rank.
     """
-    low, high = share or (0.0, float("inf"))
-    is_reduction = measured["redop"].drop_nulls().cast(pl.String).ne("none").any()
-    if (measured["root"] >= 0).any():
-        is_whole = share is not None and low <= 1 <= high and (multiple or 1) == 1
-        return ("reduce" if is_reduction else "broadcast") if is_whole else None
-    if multiple is None or not (measured["busbw"] > 0).any():  # a single rank has a busbw of 0
-        is_per_rank = None if share is None else high < 1
-    else:
-        is_per_rank = multiple > 1 or (None if high < 1 else False)
-    if is_per_rank is None:
-        return None
-    checked = pl.col("wrong").is_not_null() | pl.col("deviation").is_not_null()
-    is_checked = dict(measured.group_by("half").agg(checked.any()).iter_rows())
-    if is_checked.get(OUT_OF_PLACE, False) and not is_checked.get(IN_PLACE, True):  # in place it cannot be checked
-        return "alltoall" if is_per_rank else "sendrecv"  # old versions print `sum` for these, too
-    if is_reduction:
-        return "reduce_scatter" if is_per_rank else "all_reduce"
-    is_counted = measured["wrong"].count() == measured.height
-    return "all_gather" if is_per_rank and is_counted and high < 1 else None
+    is_below, multiple = (pl.col("most") < 1).fill_null(value=False), pl.col("multiple")
+    is_whole = pl.col("least").is_not_null() & (pl.col("least") <= 1) & (pl.col("most") >= 1)
+    is_whole &= multiple.fill_null(1) == 1
+    by_share = pl.when(pl.col("most").is_not_null()).then(is_below)
+    by_count = pl.when(multiple > 1).then(True).when(~is_below).then(False)
+    is_known = multiple.is_not_null() & pl.col("has_busbw")  # a single rank has a busbw of 0
+    is_per_rank = pl.when(is_known).then(by_count).otherwise(by_share)
+    rooted = pl.when("is_reduction").then(pl.lit("reduce")).otherwise(pl.lit("broadcast"))
+    return (
+        pl.when("is_rooted")
+        .then(pl.when(is_whole).then(rooted))
+        .when(is_per_rank.is_null())
+        .then(None)
+        # In place it cannot be checked. Old versions print `sum` for these, too.
+        .when("is_checked_out_of_place_alone")
+        .then(pl.when(is_per_rank).then(pl.lit("alltoall")).otherwise(pl.lit("sendrecv")))
+        .when("is_reduction")
+        .then(pl.when(is_per_rank).then(pl.lit("reduce_scatter")).otherwise(pl.lit("all_reduce")))
+        .when(is_per_rank & pl.col("is_counted") & is_below)
+        .then(pl.lit("all_gather"))
+    )
 
 
-def _unfinished_size(row: dict[str, Any]) -> int | None:
-    """Return the size that was being measured when the table ended; None if it is not known."""
-    if row["begun_row"] is not None and row["begun_row"] > (row["last_row"] or 0):
-        return int(row["begun_size"])
-    if row["rows"] and row["is_half"] and row["is_paired"]:
-        return int(row["last_size"])
-    if row["max_bytes"] is None or not row["step"]:
-        return None
-    if not row["rows"]:
-        return None
-    following = row["last_size"] * row["step"] if row["step_kind"] == "factor" else row["last_size"] + row["step"]
-    return int(following) if row["last_size"] < following <= row["max_bytes"] else None
+def _unfinished_size() -> pl.Expr:
+    """The size that was being measured when the table ended; null if it is not known."""
+    last, step = pl.col("last_size").cast(pl.Int128), pl.col("step")
+    following = pl.when(pl.col("step_kind") == "factor").then(last * step).otherwise(last + step)
+    is_next = (pl.col("rows") > 0) & (step != 0) & (last < following) & (following <= pl.col("max_bytes"))
+    return (
+        pl.when(pl.col("begun_row") > pl.col("last_row").fill_null(0))
+        .then("begun_size")
+        .when((pl.col("rows") > 0) & pl.col("is_half") & pl.col("is_paired"))
+        .then("last_size")
+        .when(is_next)
+        .then(following.cast(pl.Int64, strict=False))
+    )

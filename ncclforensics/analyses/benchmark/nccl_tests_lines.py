@@ -2,21 +2,24 @@
 
 Only the lines themselves show where a run begins. One file may hold several runs: one after the other, or interleaved
 where the test was built without MPI and every process prints its own table. Other processes may tear a row into pieces.
+
+A test that is repeated prints the same lines again but for what it measured. So the lines are cut after the last line
+of each run, and of pieces that are the same one is assigned line by line.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import NamedTuple
 
 import polars as pl
 
 from ncclforensics.data.busbw import HALVES, IN_PLACE, OUT_OF_PLACE
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
+from ncclforensics.parsing.templates import distinct_rows
 
 BENCHMARK_LINE = {
     "benchmark": pl.Int32(),
@@ -28,6 +31,7 @@ BENCHMARK_LINE = {
 }
 
 
+STREAM = ["source", "launcher_rank", "launcher_node"]
 MOST_OPEN = 512  # runs whose output is mixed in one stream; of more, the oldest get no further lines
 
 
@@ -57,34 +61,41 @@ class _Table:
 
 
 class _Event(NamedTuple):
-    """A line, with what assigns it to a run."""
+    """What assigns a line to a run."""
 
     frame: str
     form: str
-    source: int
-    line: int
-    launcher_rank: int | None
-    launcher_node: str | None
     rank: int
     second: str | None
     size: int
     parameters: str
 
 
+_Assigned = tuple[
+    int | None, int | None, str | None
+]  # the number of a run in its stream, the row of its table, the half
+
+
 class _Stream:
     """Assign the lines that one process printed, or all lines of one file where lines have no launcher prefix."""
 
-    def __init__(self, numbers: Iterator[int]) -> None:
-        self._numbers = numbers
+    def __init__(self) -> None:
+        self.count = 0  # of runs begun so far
+        self.last: int | None = None  # the run that ended last
         self._open: list[_Table] = []
-        self._last: _Table | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no run is open."""
+        return not self._open
 
     def _start_table(self) -> _Table:
         self._open = [table for table in self._open if not table.has_failed]
-        self._open = [*self._open[1 - MOST_OPEN :], _Table(next(self._numbers))]
+        self._open = [*self._open[1 - MOST_OPEN :], _Table(self.count)]
+        self.count += 1
         return self._open[-1]
 
-    def assign(self, event: _Event) -> tuple[int | None, int | None, str | None]:
+    def assign(self, event: _Event) -> _Assigned:
         """Return the numbers of run and row, and the half, that a line belongs to; the run is None if none is open."""
         frame, form = event.frame, event.form
         if frame == "test_setting":
@@ -98,8 +109,7 @@ class _Stream:
         if frame == "row_rest":
             return self._assign_row_rest(form)
         if frame == "test_end":
-            table = self._assign_end(form)
-            return (table.number if table else None), None, None
+            return self._assign_end(form), None, None
         for table in self._open:
             table.has_failed = True
         newest = self._open[-1] if self._open else None
@@ -161,19 +171,19 @@ class _Stream:
         table.missing_halves = table.missing_halves[1:] if form == "half" else ()
         return table.number, table.rows, half
 
-    def _assign_end(self, form: str) -> _Table | None:
+    def _assign_end(self, form: str) -> int | None:
         if form in ("concluded", "error"):
-            return self._last
+            return self.last
         bounded = [table for table in self._open if "bounds" in table.forms]
         if form == "bounds":
             candidates = [table for table in reversed(self._open) if "bounds" not in table.forms]
             table = max(candidates, key=lambda other: other.rows) if candidates else self._start_table()
             table.forms.add(form)
-            return table
+            return table.number
         table = bounded[0] if bounded else self._open[-1] if self._open else self._start_table()
         self._open.remove(table)
-        self._last = table
-        return table
+        self.last = table.number
+        return table.number
 
 
 @analysis(BENCHMARK_LINE, of=("test_setting", "test_device", "table_head", "table_row", "test_end"))
@@ -196,18 +206,21 @@ def benchmark_line(
         "test_end": test_end,
         "test_failure": test_failure.filter(text_of("form") != "unwinding"),
     }
-    columns = ["source", "line", "pos", "launcher_rank", "launcher_node", "form"]
-    optional = ["rank", "second", "size", "parameters"]
-    events = pl.concat(
-        [
-            rows.select(*columns, *(name for name in optional if name in rows.columns)).with_columns(
-                text_of("form"), frame=pl.lit(frame)
-            )
-            for frame, rows in frames.items()
-        ],
-        how="diagonal_relaxed",
-    ).sort("pos", maintain_order=True)
-    return pl.DataFrame(list(_assigned_lines(events)), schema=BENCHMARK_LINE, orient="row")
+    found = [_kinds(rows, frame) for frame, rows in frames.items()]
+    before = [0, *accumulate(kinds.height for kinds, _ in found)]
+    kinds = pl.concat([kinds for kinds, _ in found], how="diagonal_relaxed").select(_Event._fields)
+    lines = pl.concat([rows.with_columns(pl.col("kind") + nth) for (_, rows), nth in zip(found, before, strict=False)])
+    lines = _assigned(_in_pieces(_with_streams(lines.sort("pos", maintain_order=True), kinds), kinds), kinds)
+    lines = lines.drop_nulls("table").sort("number", "stream")
+    _, benchmark = distinct_rows(lines, ["stream", "table"])
+    return lines.with_columns(benchmark=benchmark, frame=kinds["frame"][lines["kind"]])
+
+
+def _kinds(rows: pl.DataFrame, frame: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Lines that nothing tells apart for `_Stream.assign`, one of each kind; and of all lines the kind."""
+    names = [name for name in _Event._fields if name in rows.columns]
+    kinds, kind = distinct_rows(rows.select(names).with_columns(text_of("form"), frame=pl.lit(frame)), names)
+    return kinds, rows.select(*STREAM, "line", "pos", kind=kind)
 
 
 def add_parameters(test_setting: pl.DataFrame) -> pl.DataFrame:
@@ -228,15 +241,55 @@ def add_parameters(test_setting: pl.DataFrame) -> pl.DataFrame:
     return test_setting.with_columns(parameters=pl.when(pl.col("nthread").is_not_null()).then(values))
 
 
-def _assigned_lines(events: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
-    numbers = iter(range(events.height))
-    streams: dict[tuple[Any, ...], _Stream] = defaultdict(partial(_Stream, numbers))
-    for event in map(_Event._make, events[:, _Event._fields].iter_rows()):
-        if event.frame == "test_failure":  # may come from any rank of the run
-            affected = [stream for (source, *_), stream in streams.items() if source == event.source]
+def _with_streams(lines: pl.DataFrame, kinds: pl.DataFrame) -> pl.DataFrame:
+    """Lines in the order of their streams (`stream`, `number`); a failure may be of any run of its file."""
+    lines = lines.with_row_index("number")
+    is_failure = (kinds["frame"] == "test_failure")[lines["kind"]]
+    failures, lines = lines.filter(is_failure), lines.filter(~is_failure)
+    _, stream = distinct_rows(lines, STREAM)
+    lines = lines.with_columns(stream=stream)
+    begun = lines.group_by("source", "stream").agg(begun=pl.col("number").first())
+    failures = failures.join(begun, on="source").filter(pl.col("number") > pl.col("begun")).select(lines.columns)
+    return pl.concat([lines, failures]).drop(STREAM[1:], "pos").sort("stream", "number")
+
+
+def _in_pieces(lines: pl.DataFrame, kinds: pl.DataFrame) -> pl.DataFrame:
+    """Add `piece`, which ends with the end of a run, and `place`, the number of a line in its piece."""
+    is_end, index = (kinds["frame"] == "test_end")[lines["kind"]], pl.int_range(pl.len(), dtype=pl.UInt32)
+    begins = (lines["stream"] != lines["stream"].shift()).fill_null(value=True) | (~is_end & is_end.shift())
+    lines = lines.with_columns(piece=begins.cum_sum() - 1)
+    return lines.with_columns(place=index - begins.arg_true()[lines["piece"]])
+
+
+def _assigned(lines: pl.DataFrame, kinds: pl.DataFrame) -> pl.DataFrame:
+    """Add to lines in pieces `table`, the number of their run in its stream, `row` and `half`."""
+    events = [*map(_Event._make, kinds.iter_rows())]
+    key = lines[:, ["kind", "place"]].hash_rows().alias("key")
+    in_pieces = lines[:, ["piece", "stream"]].hstack([key]).set_sorted("piece").group_by("piece", maintain_order=True)
+    pieces = in_pieces.agg(pl.col("stream").first(), pl.len(), pl.col("key").sum())
+    streams: dict[int, _Stream] = defaultdict(_Stream)
+    known: dict[tuple[int | None, ...], tuple[int, int, int | None]] = {}
+    assigned: list[_Assigned] = []
+    starts, counts, start = [], [], 0
+    for stream, length, key in pieces.select("stream", "len", "key").iter_rows():
+        state = streams[stream]
+        counts.append(count := state.count)
+        same = (key, length, None if state.last is None else count - state.last)
+        if state.is_idle and same in known:
+            first, begun, since = known[same]
+            state.count += begun
+            state.last = None if since is None else state.count - since
         else:
-            affected = [streams[event.source, event.launcher_rank, event.launcher_node]]
-        for stream in affected:
-            benchmark, row, half = stream.assign(event)
-            if benchmark is not None:
-                yield benchmark, row, half, event.frame, event.source, event.line
+            first, was_idle = len(assigned), state.is_idle
+            for kind in lines["kind"].slice(start, length):
+                table, row, half = state.assign(events[kind])
+                assigned.append((None if table is None else table - count, row, half))
+            if was_idle and state.is_idle:
+                known[same] = first, state.count - count, None if state.last is None else state.count - state.last
+        starts.append(first)
+        start += length
+    columns = {"table": pl.Int32(), "row": BENCHMARK_LINE["row"], "half": BENCHMARK_LINE["half"]}
+    found = pl.DataFrame(assigned, schema=columns, orient="row")
+    of_piece = pl.DataFrame({"first": starts, "count": counts}, schema=dict.fromkeys(("first", "count"), pl.Int64()))
+    of_line = of_piece[lines["piece"]]
+    return lines.hstack(found[of_line["first"] + lines["place"]]).with_columns(pl.col("table") + of_line["count"])

@@ -21,21 +21,24 @@ def benchmark_sweep(benchmark: pl.DataFrame) -> pl.DataFrame:
 
     Where the test is started once for each size, the rows would be equal but for the size.
     """
+    is_same = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in EQUAL)
+    runs = benchmark.with_columns(may_go_on=(pl.col("rows") == 1) & is_same & (pl.int_range(pl.len()) > 0))
+    may_be_part = pl.col("may_go_on") | pl.col("may_go_on").shift(-1, fill_value=False)
     joined: list[Row] = []
-    for run in benchmark.to_dicts():
+    for run in runs.filter(may_be_part).to_dicts():
         row = {**run, "benchmarks": [run["benchmark"]]}
-        if joined and row["rows"] == 1 and _goes_on(joined[-1], row):
+        if row.pop("may_go_on") and _goes_on(joined[-1], row):
             joined[-1] = _joined(joined[-1], row)
         else:
             joined.append(row)
-    return frame_of_rows(joined, BENCHMARK_SWEEP)
+    single = runs.filter(~may_be_part).select(*BENCHMARK, benchmarks=pl.concat_list("benchmark"))
+    return pl.concat([single, frame_of_rows(joined, BENCHMARK_SWEEP)]).sort("source", "line", "benchmark")
 
 
 def _goes_on(last: Row, row: Row) -> bool:
     """Whether a run is of the same test; the bandwidths of the smallest sizes do not show which one it is."""
-    is_same = last["collective"] == row["collective"]
     is_unknown = None in (last["collective"], row["collective"]) and last["last_size"] != row["last_size"]
-    return (is_same or is_unknown) and all(row[name] == last[name] for name in EQUAL)
+    return last["collective"] == row["collective"] or is_unknown
 
 
 def _joined(last: Row, row: Row) -> Row:

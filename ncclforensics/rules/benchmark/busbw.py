@@ -117,8 +117,10 @@ def bench_not_judged(
     is_candidate = (
         pl.col("collective").is_in(AS_ON_A_RING) & pl.col("is_complete") & (pl.col("wrong").fill_null(0) == 0)
     )
-    best_of, best_of_huge = (best_of_tests(measurement, size) for size in (LARGE, LARGE_OVER_NETWORK))
-    for row in benchmark.filter(is_alone & is_candidate).to_dicts():
+    candidates = benchmark.filter(is_alone & is_candidate)
+    measured = measurement.filter(pl.col("benchmark").is_in(candidates["benchmark"].implode()))
+    best_of, best_of_huge = (best_of_tests(measured, size) for size in (LARGE, LARGE_OVER_NETWORK))
+    for row in candidates.to_dicts():
         hosts = len(row["hosts"] or [])
         best = (best_of_huge if hosts > 1 else best_of).get(row["benchmark"])
         networks = _networks(row, host_network)
@@ -254,14 +256,16 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
     Do: run the test again; if the dip stays, compare NCCL_ALGO=Ring with Tree, and NCCL_PROTO, around this size.
     Sources: nccl: src/graph/tuning.cc; field guides (measure the crossover of ring and tree).
     """
-    figures = measurement.filter(
-        (pl.col("occurrence") == 1) & (pl.col("size") >= DIP_FROM // 2) & pl.col("busbw").is_finite()
-    ).sort("benchmark", "half", "type", "redop", "root", "size")
     curve = ("benchmark", "half", "type", "redop", "root")
-    falls = (pl.col("busbw") < DIP * pl.col("busbw").shift()).any()  # thousands of tests may have no such curve
-    kinds = figures.filter(falls.over(curve)).partition_by(curve, maintain_order=True)
+    is_large = (pl.col("occurrence") == 1) & (pl.col("size") >= DIP_FROM // 2) & pl.col("busbw").is_finite()
+    figures = measurement.filter(is_large).select(*curve, "size", "busbw", "source", "line").sort(*curve, "size")
+    falls = pl.col("busbw") < DIP * pl.col("busbw").shift()
+    of_one_curve = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in curve)
+    falling = figures.filter(falls & of_one_curve).select(curve)  # thousands of tests may have no such curve
+    kinds = figures.join(falling, on=curve, how="semi", nulls_equal=True).partition_by(curve, maintain_order=True)
     dips = pl.concat([figures.clear().with_columns(neighbours=0.0), *map(_dips, kinds)])
-    halves = figures.group_by("benchmark", "size").agg(all=pl.col("half").n_unique())
+    here = figures.join(dips, on=["benchmark", "size"], how="semi")
+    halves = here.group_by("benchmark", "size").agg(all=pl.col("half").n_unique())
     both = dips.join(halves, on=["benchmark", "size"], maintain_order="left").filter(
         pl.col("half").n_unique().over("benchmark", "size") == pl.col("all")
     )

@@ -31,7 +31,8 @@ def rows_of(measurement: pl.DataFrame, row: Row) -> pl.DataFrame:
 def best_of_tests(measurement: pl.DataFrame, size: int) -> Mapping[int, Row]:
     """Return the measurement of each benchmark with the highest busbw at this size or above."""
     large = measurement.filter((pl.col("size") >= size) & pl.col("busbw").is_finite())
-    best = large.sort("busbw", descending=True, maintain_order=True).unique("benchmark", keep="first")
+    best = large.select("benchmark", "size", "algbw", "busbw", "source", "line")
+    best = best.sort("busbw", descending=True, maintain_order=True).unique("benchmark", keep="first")
     return {row["benchmark"]: row for row in best.iter_rows(named=True)}
 
 
