@@ -126,6 +126,8 @@ LINE_FORMATS = {
     "markup": LineFormat("markup", "xml_line", "topology", MACHINE_DUMP),
     # Prometheus metrics of ports, interfaces and GPUs: node_exporter, DCGM.
     "metrics": LineFormat("metrics collected", "metric", "ib-counters", PORT),
+    # Rates of TCP and UDP between two hosts: iperf3, iperf.
+    "iperf": LineFormat("iperf collected", "tcp_head tcp_interval", {"tcp_interval": "perftest"}, LINK_TEST),
     # The state of a link as its firmware reports it: mlxlink, mstlink.
     "mlxlink": LineFormat("mlxlink collected", "mlxlink_section mlxlink_field", {"mlxlink_field": "ib-counters"}, PORT),
     # Space and limits of a host, by df and ulimit.

@@ -1,4 +1,4 @@
-"""Bandwidth and latency of one link: perftest, OSU's tests of MPI, ucx_perftest, and bandwidthTest of a GPU."""
+"""Bandwidth and latency of one link: perftest, OSU's tests of MPI, ucx_perftest, iperf, and bandwidthTest of a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINK_MEASUREMENT = {
     "device": pl.String(),
     "link_layer": pl.String(),
     "of_gpu": pl.Boolean(),  # the buffers are in GPU memory; null if the test has no header
-    "size": pl.Int64(),  # bytes
+    "size": pl.Int64(),  # bytes; null of iperf, which sends a stream
     "bandwidth_GBps": pl.Float64(),  # average; 1 GB is 1e9 bytes
     "latency_us": pl.Float64(),  # typical
     "source": pl.Int32(),
@@ -27,7 +27,7 @@ LINK_MEASUREMENT = {
 OF_MPI = 1 / 1000  # GB/s in OSU's MB/s
 
 
-@analysis(LINK_MEASUREMENT, of=("link_row", "mpi_test_row", "ucx_test", "copy_line", "copy_head"))
+@analysis(LINK_MEASUREMENT, of=("link_row", "mpi_test_row", "ucx_test", "copy_line", "copy_head", "tcp_interval"))
 def link_measurement(
     link_title: pl.DataFrame,
     link_memory: pl.DataFrame,
@@ -43,6 +43,7 @@ def link_measurement(
     copy_head: pl.DataFrame,
     pair_row: pl.DataFrame,
     pair_matrix: pl.DataFrame,
+    tcp_test: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per size that a test of a link measured."""
     parts = [
@@ -50,6 +51,9 @@ def link_measurement(
         _osu(mpi_test, mpi_test_head, mpi_test_row),
         _ucx(ucx_test),
         _copies(copy_line, copy_title, copy_head, pair_row, pair_matrix),
+        tcp_test.drop_nulls("bandwidth_GBps").with_columns(
+            test=pl.format("iperf to {}", pl.col("peer").fill_null("?"))
+        ),
     ]
     first = 0
     for at, part in enumerate(parts):

@@ -97,9 +97,10 @@ def completion_error(
     )
     # UCX prints the transfer below the error of the same process.
     of_process = ["source", "ucx_host", "process"]
-    lid = ucx_transfer.select(*of_process, "pos", peer=pl.format("LID {}", "remote_lid")).sort("pos")
+    address = pl.coalesce(text_of("remote_gid").str.strip_prefix("::ffff:"), pl.format("LID {}", "remote_lid"))
+    ends = ucx_transfer.select(*of_process, "pos", peer=address).sort("pos")
     ucx_error = ucx_error.sort("pos").join_asof(
-        lid, on="pos", by=of_process, strategy="forward", check_sortedness=False
+        ends, on="pos", by=of_process, strategy="forward", check_sortedness=False
     )
     of_ucx = ucx_error.select(  # UCX reports only "Transport retry count exceeded"
         host=text_of("ucx_host").cast(pl.Categorical()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from statistics import median
 
@@ -238,7 +239,7 @@ def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame
     Not when: the other side of the test was not started, or cannot be reached (`Couldn't connect`), which proves
     nothing about the link.
     Do: run the same test between other hosts, and without GPU memory; ibstat, perfquery -x, dmesg -T on both ends;
-    where a buffer was not registered, modprobe nvidia-peermem and ulimit -l.
+    where a buffer was not registered, modprobe nvidia-peermem, or --use_cuda_dmabuf, and ulimit -l.
     Sources: perftest, src/perftest_resources.c; rdma-core, libibverbs/verbs.h (ibv_wc_status).
     """
     ordered = link_failure.sort("source", "line")
@@ -254,14 +255,16 @@ def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame
             role=Role.CONSEQUENCE if (shared_part["failed"] > 0).any() else Role.CAUSE,
             evidence=evidence_lines(alike),
         )
-    reasons = ordered.filter(pl.col("errno").is_not_null())["errno"].cast(pl.String).unique(maintain_order=True)
+    numbered = [f"{os.strerror(number)} (errno {number})" for number in ordered["error_number"].drop_nulls().unique()]
+    named = ordered.filter(pl.col("errno").is_not_null())["errno"].cast(pl.String).unique(maintain_order=True)
+    reasons = [*numbered, *named]
     for (form,), alike in ordered.filter(text_of("form").is_in(list(ENDS))).group_by(
         text_of("form"), maintain_order=True
     ):
         text, severity = ENDS[str(form)]
         yield Finding(
             title=f"a link test did not run: {text.format_map(alike.row(0, named=True))}",
-            detail=f"it reports: {', '.join(reasons)}" if len(reasons) else "the test measured nothing",
+            detail=f"it reports: {', '.join(reasons)}" if reasons else "the test measured nothing",
             certainty="certain",
             severity=severity,
             role=Role.CONTEXT if severity is Severity.INFO else Role.CAUSE,

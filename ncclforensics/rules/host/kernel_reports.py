@@ -23,6 +23,7 @@ from ncclforensics.rules.shared.kernel_log import (
     named_devices,
     rate_text,
     times_text,
+    with_addresses_of_amd,
 )
 
 OF_LINES = ["source", "line"]
@@ -48,9 +49,7 @@ def kernel_xid(kernel_event: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataF
     """
     job = JobBeside.of(rank, verdict)
     is_other = ~pl.col("xid").is_in(list(XIDS_OF_HARDWARE)) | (text_of("severity") == RECOVERED).fill_null(False)
-    events = kernel_event.filter(
-        text_of("form").is_in(["xid", "recovered"]) & (is_other | (pl.col("form") == "recovered"))
-    )
+    events = kernel_event.filter((text_of("form") == "xid") & is_other | (text_of("form") == "recovered"))
     if rank["pid"].count():
         events = events.filter(pl.col("pid").is_null() | pl.col("pid").is_in(rank["pid"].drop_nulls().implode()))
     for (number,), rows in events.sort(OF_LINES).group_by("xid", maintain_order=True):
@@ -155,7 +154,7 @@ _DRIVER_REPORTS = {
         "look at the first amdgpu lines in dmesg; reboot the host; if it comes back, drain it and ask the vendor",
     ),
     "amd_timeout": _Report(
-        "work on an AMD GPU{where} did not end in time: ring {ring}",
+        "work on AMD GPU {device}{where} did not end in time: ring {ring}",
         "a kernel, or the GPU, stood still; the driver then resets the GPU, and all programs on it fail",
         Severity.WARNING,
         "look at what the program ran; rocm-smi --showras; if it comes with any program, drain the host",
@@ -171,6 +170,12 @@ _DRIVER_REPORTS = {
         "no program can use it until the host is rebooted",
         Severity.ERROR,
         "reboot the host; if it comes back, drain it and ask the vendor",
+    ),
+    "amd_ring_test": _Report(
+        "AMD GPU {device}{where} does not execute what its driver gives it to try (ring {ring})",
+        "no program can use it; after a reset it means that the GPU did not come back",
+        Severity.ERROR,
+        "look at the first amdgpu lines in dmesg; reboot the host; if it comes back, drain it and ask the vendor",
     ),
     "amd_bus": _Report(
         "AMD GPU {device}{where} reported an uncorrected hardware error ({bus_error})",
@@ -247,7 +252,8 @@ _DRIVER_REPORTS = {
 }
 
 
-EXPLAINED_BY = {"gpu_probe": ["lost"], "gpu_status": ["lost", "xid"]}  # forms of `hardware_event` that say more
+# Forms of `hardware_event` and `driver_state` that say more.
+EXPLAINED_BY = {"gpu_probe": ["lost", "unsupported", "region", "cables"], "gpu_status": ["lost", "xid"]}
 
 
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_message", "kernel_kill"), hang=True, fallback=True)
@@ -255,6 +261,7 @@ def kernel_driver_reports(
     kernel_message: pl.DataFrame,
     kernel_kill: pl.DataFrame,
     hardware_event: pl.DataFrame,
+    driver_state: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -275,8 +282,9 @@ def kernel_driver_reports(
     kills = kills.filter((text_of("form") != "waits") | ~pl.col("pid").is_in(blocked.implode()))
     messages = kernel_message.filter(text_of("form").is_in(list(_DRIVER_REPORTS)))
     for form, events in EXPLAINED_BY.items():
-        explained = hardware_event.filter(text_of("form").is_in(events))["source"]
-        messages = messages.filter((text_of("form") != form) | ~pl.col("source").is_in(explained.implode()))
+        sources = (rows.filter(text_of("form").is_in(events))["source"] for rows in (hardware_event, driver_state))
+        messages = messages.filter((text_of("form") != form) | ~pl.col("source").is_in(pl.concat(sources).implode()))
+    messages = with_addresses_of_amd(messages, kernel_message)
     rows = pl.concat([messages, kills], how="diagonal_relaxed").sort(OF_LINES)
     for (form, _), alike in rows.group_by(text_of("form"), text_of("node"), maintain_order=True):
         report = _DRIVER_REPORTS[str(form)]

@@ -9,7 +9,7 @@ from datetime import datetime
 import polars as pl
 
 from ncclforensics.data.names import pci_address, sentence, some_of
-from ncclforensics.frames.columns import printed_hosts
+from ncclforensics.frames.columns import printed_hosts, text_of
 from ncclforensics.frames.time_range import NO_YEAR, as_time
 from ncclforensics.rules.finding import Finding, Line, Role, Severity
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
@@ -65,6 +65,15 @@ def kernel_log_findings(
 def devices_text(rows: pl.DataFrame) -> str:
     """Format the PCI addresses in a column `busid`, the first few of many; empty if no line names one."""
     return some_of(sorted({pci_address(busid) for busid in rows["busid"].cast(pl.String).drop_nulls()}), SHOWN)
+
+
+def with_addresses_of_amd(messages: pl.DataFrame, kernel_message: pl.DataFrame) -> pl.DataFrame:
+    """Give lines of amdgpu without an address that of the one GPU whose address stands in the same log."""
+    addresses = kernel_message.filter(text_of("form").str.starts_with("amd_")).drop_nulls("busid")
+    only = addresses.group_by("source").agg(only=pl.col("busid").first(), count=pl.col("busid").n_unique())
+    with_only = messages.join(only.filter(pl.col("count") == 1), on="source", how="left", maintain_order="left")
+    is_amd = text_of("form").str.starts_with("amd_")
+    return with_only.with_columns(busid=pl.coalesce("busid", pl.when(is_amd).then("only"))).drop("only", "count")
 
 
 def named_devices(rows: pl.DataFrame) -> str:
