@@ -76,6 +76,36 @@ def test_copied_text_gives_the_same_findings(incident: Incident, copy: str, tmp_
     }
 
 
+# What has no line of NCCL or PyTorch, by which a tag is learned.
+OUTPUTS = ("a-benchmark-drops-at-large-sizes", "all-stacks-stand-in-one-all-reduce")
+SET_OFF: Mapping[str, Callable[[str], str]] = {
+    "indentation": lambda text: f"    {text}",
+    "tab": lambda text: f"\t{text}",
+    "box": lambda text: f"│ {text.ljust(120)} │",
+    "container": lambda text: f"2026-03-01T03:00:00.123456789Z stdout F {text}",
+    "journal": lambda text: f"Mar  1 03:00:00 gpu-a012 train[41887]: {text}",
+}
+
+
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name in OUTPUTS for way in SET_OFF])
+def test_a_whole_output_that_is_set_off_gives_the_same_answer(name: str, way: str, tmp_path: Path) -> None:
+    (incident,) = (incident for incident in ALL if incident.name == name)
+    for log in incident.logs:
+        texts = (incident.folder / log).read_text().splitlines()
+        (tmp_path / log).write_text("\n".join(map(SET_OFF[way], texts)) + "\n")
+    report, expected = analyze([str(tmp_path)], everything=True), incident.answer(everything=True).report
+
+    assert [finding.rule for finding in report.findings] == [finding.rule for finding in expected.findings]
+    assert [(a.verdict, a.certainty) for a in report.verdicts] == [(a.verdict, a.certainty) for a in expected.verdicts]
+
+
+def test_lines_that_are_known_by_their_indentation_keep_it(tmp_path: Path) -> None:
+    part_of_report = ["  time      : 2026-03-02_11:04:57", "  host      : gpu-a012.cluster"]
+    (tmp_path / "rank0.err").write_text("\n".join([*part_of_report, ""]))
+
+    assert analyze([str(tmp_path)]).run.tally["recognised"].sum() == 2
+
+
 PROCESS = "gpu-a012:77:177 [0] NCCL INFO Connected all rings"
 
 

@@ -17,6 +17,7 @@ from ncclforensics.inputs import lines
 REPLACED = CHARACTERS | ENTITIES | MARKDOWN_ESCAPES
 LINE_FEED = "\\n"
 LINK = "](http"  # in Markdown
+BOX_SIDES = ["│", "┃", "║"]
 HINTS = (
     LINE_FEED,
     "<",
@@ -25,16 +26,15 @@ HINTS = (
     "`",
     "**",
     "__",
-    "│",
-    "┃",
-    "║",
+    *BOX_SIDES,
     *(f"{digit}m" for digit in range(10)),
 )  # each of the other marks has one
 
 
 def has_marks(texts: pl.Series) -> bool:
-    """Whether a text on NCCL or on a failure holds what `without_marks` removes; a link is a mark in any line."""
+    """Whether a text on NCCL or on a failure holds what `without_marks` removes; links and boxes are marks in any."""
     is_kept = texts.str.contains(_part("_failure_word")) | texts.str.contains(LINK, literal=True)
+    is_kept |= texts.str.contains_any(BOX_SIDES)
     return _is_marked(texts.filter(is_kept)).any()
 
 
@@ -71,6 +71,24 @@ def _is_marked(texts: pl.Series) -> pl.Series:
     for regex in (*_links(), _code(), *enclosed, _part("_line_break"), _part("_element"), _part("_colour")):
         is_marked |= candidates.str.contains(regex)
     return may_be.scatter(may_be.arg_true(), is_marked)
+
+
+def find_margins(texts: pl.DataFrame) -> dict[int, str]:
+    """The blanks in front of every line of an input (columns `source`, `text`), where there are any.
+
+    Markdown and mail programs set a copied text off by them.
+    """
+    without = texts["source"].filter(texts["text"].str.contains(r"^\S")).unique()
+    indented = texts.filter(~pl.col("source").is_in(without.to_list())) if without.len() else texts
+    fronts = indented.select("source", front=pl.col("text").str.extract(r"^(\s+)\S")).drop_nulls().unique()
+    found = fronts.group_by("source").agg("front").iter_rows()
+    shortest = ((source, min(own, key=len), own) for source, own in found)
+    return {source: margin for source, margin, own in shortest if all(front.startswith(margin) for front in own)}
+
+
+def without_margin(rows: pl.DataFrame, margin: str) -> pl.DataFrame:
+    """Lines without these blanks in front."""
+    return rows.with_columns(pl.col("text").str.strip_prefix(margin))
 
 
 def cleaned_in_order(rows: pl.DataFrame) -> pl.DataFrame:

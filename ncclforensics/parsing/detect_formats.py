@@ -13,7 +13,7 @@ from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.plain_pickle import PROTOCOLS
 from ncclforensics.inputs.windows import InputReader
-from ncclforensics.parsing.copied_text import cleaned_in_order, has_marks, without_marks
+from ncclforensics.parsing.copied_text import cleaned_in_order, find_margins, has_marks, without_margin, without_marks
 from ncclforensics.parsing.cut_lines import detect_cut_widths, mark_cut
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
 from ncclforensics.parsing.learned_tags import LEARNED, have_tag, learn_tag, learn_tail, without_tail
@@ -46,6 +46,7 @@ class InputFormat:
     outer_width: int | None = None  # at which lines were wrapped, prefixes of launchers included
     cut_width: int | None = None  # at which lines were cut
     inner_width: int | None = None  # at which they were wrapped before they got these prefixes
+    margin: str = ""  # blanks in front of all lines
     is_marked: bool = False  # whether it holds marks of the page or program that it was copied out of
     tail: str | None = None  # what closes lines, as a regex
     is_padded: bool = False  # whether blanks fill its lines
@@ -53,7 +54,7 @@ class InputFormat:
     @property
     def is_plain(self) -> bool:
         """Whether lines are parsed as they stand in the input."""
-        return self.keeps_lines and not self.prefixes and not self.is_padded
+        return self.keeps_lines and not self.prefixes and not self.margin and not self.is_padded
 
     @property
     def keeps_lines(self) -> bool:
@@ -71,6 +72,8 @@ class InputFormat:
             rows = cleaned_in_order(rows)
         if self.is_marked:
             rows = without_marks(rows)
+        if self.margin:
+            rows = without_margin(rows, self.margin)
         if self.outer_width is not None:
             rows = join_wrapped(rows, self.dialect, self.outer_width)
         if self.cut_width is not None:
@@ -139,6 +142,11 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
             own = texts.filter(source=number)
             formats[number].is_marked = has_marks(own["text"])
             texts = pl.concat([texts.filter(pl.col("source") != number), without_marks(own)])
+    for number, margin in find_margins(texts).items():
+        own = texts.filter(source=number)
+        if _count_known(rest := without_margin(own, margin), dialect) >= _count_known(own, dialect):
+            formats[number].margin = margin
+            texts = pl.concat([texts.filter(pl.col("source") != number), rest])
     for number, width in detect_widths(texts, dialect).items():
         formats[number].outer_width = width
         joined = join_wrapped(texts.filter(source=number), dialect, width)
@@ -158,6 +166,13 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
     for number, detected in dialect.by_source(texts).items():
         formats[number].dialect = detected
     return formats
+
+
+def _count_known(rows: pl.DataFrame, dialect: Dialect) -> int:
+    """How many of these lines are recognised."""
+    text = "\n".join(rows["text"]).encode()
+    known = parse(lines.block(text + b"\n", 1), dialect.including_formats_in(rows["text"])).tally
+    return int(known["recognised"].sum())
 
 
 def _padded(texts: pl.DataFrame) -> list[int]:

@@ -44,7 +44,7 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
             for (shape, pattern), has_prefix in zip(dialect.untagged_prefixes, hits, strict=True)
             if has_prefix.any()
         ]
-        likely: list[tuple[bool, float, Pattern]] = []
+        likely: list[tuple[bool, float, int, Pattern]] = []
         for shape, pattern, has_prefix in tried:
             share = max(_share(has_prefix.filter(sample["part"] == number)) for number in range(len(parts)))
             of_nccl = _share(has_prefix.filter(is_nccl))
@@ -55,8 +55,9 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
                 revealed, as_printed = _found(suffixes, near), _found(sample["text"], near_as_printed)
                 of_nccl = max(of_nccl, revealed / (revealed + as_printed or 1))
             if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
-                likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
-        found = max(likely, key=itemgetter(0, 1))[2] if likely else learn_tag(sample["text"], certain)
+                # `0: ` is a task before it is a host, and a time in front of other words is part of a longer prefix
+                likely.append((shape.priority >= -1, share, shape.priority, pattern))
+        found = max(likely, key=itemgetter(0, 1, 2))[-1] if likely else learn_tag(sample["text"], certain)
         if found is None:
             break
         prefixes.append(found)

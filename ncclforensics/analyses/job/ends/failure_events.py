@@ -35,7 +35,6 @@ FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 THREAD = [*OWNER, "tid"]
 SHUTTING_DOWN = "driver shutting down"  # the process was already exiting
 ACCEPTING = 8  # lines of a thread at most from a closed connection to the accept that fails with it
-REGISTERING = 4  # lines behind a CUDA error, fewer than which NCCL says that it registered no buffer
 
 FAILURE_EVENT = {
     "job": pl.Int32(),
@@ -194,16 +193,17 @@ def without_strangers(failures: pl.DataFrame, proxy_error: pl.DataFrame) -> pl.D
 
 
 def without_registration(failures: pl.DataFrame, not_registered: pl.DataFrame) -> pl.DataFrame:
-    """Leave out the CUDA errors right before the line that a buffer of the program could not be registered.
+    """Leave out the CUDA errors of a thread after which it says that it registered no buffer of the program.
 
     NCCL copies such a buffer instead (src/transport/nvls.cc, nvlsRegisterBuffer).
     """
-    place = [*OWNER, "source", "line"]
-    lines = pl.concat(
-        not_registered.select(*OWNER, "source", pl.col("line") - distance) for distance in range(1, REGISTERING)
-    )
-    of_cuda = failures.filter(form="cuda").join(lines, on=place, how="semi", nulls_equal=True)
-    return failures if of_cuda.is_empty() else failures.join(of_cuda, on=["source", "line"], how="anti")
+    is_cuda = text_of("form") == "cuda"
+    placed = failures.sort("pos")
+    others = failures.filter(~is_cuda).select(*THREAD, "pos", other_pos="pos")
+    for later in (not_registered.select(*THREAD, "pos", copied_pos="pos"), others):
+        placed = placed.join_asof(later.sort("pos"), on="pos", by=THREAD, strategy="forward", check_sortedness=False)
+    is_next = pl.col("copied_pos") < pl.col("other_pos").fill_null(pl.col("copied_pos") + 1)
+    return placed.filter((is_cuda & is_next).fill_null(False).not_()).drop("copied_pos", "other_pos")
 
 
 def without_collnet_setup(failures: pl.DataFrame, collnet: pl.DataFrame) -> pl.DataFrame:
