@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import FIELDS, MIN_START, Candidate, Dialect, anchors
+from ncclforensics.grammar.dialect import FIELDS, MIN_START, Candidate, Dialect
 
 KEY = 20  # characters of a body by which it is looked up
 FEW = 64  # texts; searching so few for literals is faster than compiling a pattern
@@ -54,7 +54,7 @@ def _hits_as_written(models: pl.DataFrame, is_free: pl.Series, dialect: Dialect,
     for _, alike in groupby(others, key=lambda candidate: candidate.shape.priority):
         if not is_free.any():
             break
-        yield from _apply(_by_anchor(table.filter(is_free), list(alike)), is_free)
+        yield from _apply(_by_words(table.filter(is_free), list(alike)), is_free)
 
 
 def _without_padding(found: list[Hits], models: pl.DataFrame, dialect: Dialect) -> list[Hits]:
@@ -154,6 +154,11 @@ def _by_start(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[
             yield candidate, rows[0] if len(rows) == 1 else pl.concat(rows)
 
 
+def _fills_lines(word: str) -> bool:
+    """Whether a text may stand dozens of times in a line, as blanks do, and dots between a name and its value."""
+    return len(word) < MIN_START or word in (word + word)[1:-1]
+
+
 def _have_words(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
     """Whether a text has a word that the candidate requires; of many texts, some may."""
     if sum(part.height for part in parts) > FEW:
@@ -161,31 +166,32 @@ def _have_words(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
     return any(word in text for part in parts for text in part["_text"] for word in candidate.words)
 
 
-def _by_anchor(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
-    """Yield candidates with the texts that contain their anchor; anchors are searched for in one pass."""
-    wanted = anchors(candidates)
-    rare = [anchor for anchor in wanted if len(anchor) >= MIN_START]
-    common = [anchor for anchor in wanted if len(anchor) < MIN_START]  # a blank stands fifty times in a row of a table
-    stands = table.select(pl.col("_text").str.contains(anchor, literal=True).alias(anchor) for anchor in common)
+def _by_words(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
+    """Yield candidates with the texts that have a word they require; words are searched for in one pass."""
+    wanted = sorted({word for candidate in candidates for word in candidate.words} - {""})
+    common = [word for word in wanted if _fills_lines(word)]
+    rare = [word for word in wanted if not _fills_lines(word)]
+    stands = table.select(pl.col("_text").str.contains(word, literal=True).alias(word) for word in common)
     places = {column.name: column.arg_true() for column in stands if column.any()}
     if rare:
         found = [
-            part.select(anchor=pl.col("_text").str.extract_many(rare, overlapping=True))
+            part.select(word=pl.col("_text").str.extract_many(rare, overlapping=True))
             .with_row_index("place", offset=number * MANY)
-            .explode("anchor")
+            .explode("word")
             .drop_nulls()
-            .with_columns(pl.col("anchor").cast(pl.Enum(rare)))
+            .with_columns(pl.col("word").cast(pl.Enum(rare)))
             for number, part in enumerate(table.iter_slices(MANY))
         ]
         first = pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift()))
-        rows = pl.concat(found).group_by("anchor").agg(first)
-        places |= dict(zip(rows["anchor"], rows["place"], strict=True))
+        rows = pl.concat(found).group_by("word").agg(first)
+        places |= dict(zip(rows["word"], rows["place"], strict=True))
     for candidate in candidates:
-        if candidate.anchor:
-            part = table[places[candidate.anchor]] if candidate.anchor in places else None
+        if "" not in candidate.words:
+            met = [places[word] for word in candidate.words if word in places]
+            part = table[met[0] if len(met) == 1 else pl.concat(met).unique().sort()] if met else None
         elif candidate.prefix_bit:  # free text: matches only after its own prefix
             part = table.filter(pl.col("_kind") & candidate.prefix_bit > 0)
         else:
             part = table
-        if part is not None and _have_words([part], candidate):
+        if part is not None:
             yield candidate, part
