@@ -328,3 +328,31 @@ def test_frames_whose_arguments_are_wrapped_are_read(tmp_path: Path) -> None:
 """
     (verdict,) = report_on(tmp_path, stack=frames).verdicts
     assert "1 process stands in ncclAllReduce" in verdict.reason
+
+
+LLDB = """(lldb) process attach --pid 41887
+Process 41887 stopped
+* thread #1, name = 'python', stop reason = signal SIGSTOP
+    frame #0: 0x00007f41155a9bfd libc.so.6`sched_yield + 7
+(lldb) bt all
+* thread #1, name = 'python', stop reason = signal SIGSTOP
+  * frame #0: 0x00007f41155a9bfd libc.so.6`sched_yield + 7
+    frame #1: 0x00007f4104d12501 libcuda.so.1`___lldb_unnamed_symbol4711 + 85
+    frame #2: 0x00007f4104d12600 libnccl.so.2`ncclGroupEnd() at group.cc:72:9
+    frame #3: 0x000055f4a579c081 python`_start + 37
+  thread #2, name = 'pt_autograd_0'
+    frame #0: 0x00007f41155a9bfd libc.so.6`__futex_abstimed_wait_common + 200
+"""  # synthetic
+
+
+def test_a_session_of_lldb_shows_one_process_and_its_main_thread(tmp_path: Path) -> None:
+    (row,) = report_on(tmp_path, lldb=LLDB).run["stack_process"].to_dicts()
+    assert (row["pid"], row["kind"], row["function"]) == (41887, "collective", "ncclGroupEnd")
+
+
+@pytest.mark.parametrize("head", ['Thread (idle): "MainThread"', '"MainThread" (idle)'])
+def test_threads_without_a_number_belong_to_the_process_above_them(head: str, tmp_path: Path) -> None:
+    texts = [pyspy(pid, IN_COLLECTIVE).replace(f'Thread {pid} (idle): "MainThread"', head) for pid in (11, 12)]
+    report = report_on(tmp_path, both="".join(texts))
+    assert sorted(report.run["stack_process"]["pid"]) == [11, 12]
+    assert report.verdicts[0].verdict == "undecidable"

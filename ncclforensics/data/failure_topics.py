@@ -15,6 +15,12 @@ class Topic(NamedTuple):
 
 # By the name of the part of grammars/unread.lark that holds its words, without `_about_`. The first that holds counts.
 TOPICS = {
+    "resources": Topic(
+        "missing-rank",
+        "a job asked for more than the cluster had for it",
+        "compare what the line asks for with what the cluster has (ray status, ray list nodes; kubectl describe pod; "
+        "sinfo): nodes that did not join, GPUs that another job or a dead actor holds, a host whose GPUs are not seen",
+    ),
     "library": Topic(
         "environment",
         "a library or module could not be loaded",
@@ -68,10 +74,17 @@ TOPICS = {
         "the call that reports it is not the one that failed: run again with CUDA_LAUNCH_BLOCKING=1, or under "
         "compute-sanitizer; read dmesg -T of its host for Xid: 13 and 31 are the program's, 48, 74, 94, 95 the GPU's",
     ),
+    "nccl": Topic(
+        "init-failure",
+        "a call of NCCL failed or did not end",
+        "find NCCL's first warning on this rank and on its peers (NCCL_DEBUG=WARN at least, on all ranks): where it "
+        "speaks of a remote process or of a completion from a peer, look at that one first",
+    ),
     "gpu": Topic(
         "cuda-error",
-        "a GPU or its driver could not be used",
-        "run nvidia-smi on that host and in the container; if it works on the host alone, the container was not "
+        "an error that names CUDA, a GPU or its driver",
+        "read the line and what stands before it; run nvidia-smi on that host and in the container: if it works on the "
+        "host alone, the container was not "
         "started with the runtime of NVIDIA, or has another driver library; if it fails, read dmesg -T for Xid",
     ),
     "port": Topic(
@@ -144,5 +157,6 @@ OTHER_TOPIC = Topic(
 OF_WARNINGS = ("space", "storage", "rdma", "memory", "refusal", "route", "closing", "waiting", "call")
 # Topics of the message of an exception: what the system refused, which the line of the program does not explain.
 OF_EXCEPTIONS = (
-    "library", "name", "rights", "space", "storage", "memory", "port", "refusal", "route", "file", "worker",
+    "resources", "library", "name", "rights", "space", "storage", "memory", "port", "refusal", "route", "file",
+    "worker",
 )  # fmt: skip

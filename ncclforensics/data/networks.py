@@ -1,6 +1,11 @@
 """Networks by the names that NCCL prints (formats: plugins, section 1), and limits by NCCL version."""
 
+from __future__ import annotations
+
+from ipaddress import AddressValueError, IPv4Address, IPv4Network
+
 SOCKET = "Socket"
+DOCKER_BRIDGE = IPv4Network("172.17.0.0/16")  # that of Docker's default network, which no other host reaches
 INFINIBAND, ROCE = "InfiniBand", "RoCE"  # the kinds of links of the network IB
 NVLINK = "NVLink"  # the link layer of ports of GPUs, which belong to no network
 
@@ -35,3 +40,15 @@ IB_TIMEOUTS = {(2, 0, 0): 14, (2, 14, 0): 18, (2, 23, 4): 20}
 # GPUs in the largest host (NVIDIA HGX-2): more ranks in one ring are on several hosts. AMD's partitions of a GPU (CPX)
 # are ranks of their own, so that this says nothing of RCCL.
 MOST_GPUS = 16
+
+
+def is_of_docker(address: str) -> bool:
+    """Whether an address is of Docker's default network.
+
+    >>> is_of_docker("172.17.0.2"), is_of_docker("10.0.4.12"), is_of_docker("gpu-a012")
+    (True, False, False)
+    """
+    try:
+        return IPv4Address(address) in DOCKER_BRIDGE
+    except AddressValueError:
+        return False

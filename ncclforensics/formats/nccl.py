@@ -91,7 +91,7 @@ SUBSYSTEMS = {
     "RAS": ("ras_thread", "ras_peer", "ras_connection", "ras_timeout"),
 }
 HOST_COLUMNS = {
-    "job": ("node",),
+    "job": ("node", "address"),
     "drivers": ("node",),
     "kernel": ("node",),
     "plugin": ("peer_host",),

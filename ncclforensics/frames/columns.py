@@ -104,6 +104,15 @@ def printed_hosts(hosts: Iterable[str]) -> list[str]:
     return [host for host in hosts if not host.startswith(MADE_UP)]
 
 
+def printed_pid(pid: int | None) -> int | None:
+    """Leave out the number that stands for a hidden process id.
+
+    >>> printed_pid(41887), printed_pid(-1)
+    (41887, None)
+    """
+    return None if pid is None or pid < 0 else pid
+
+
 def possible_positions(lines: pl.DataFrame) -> pl.Series:
     """Every `pos` that lines (columns `source`, `line`) may have, in the head or the tail of a file."""
     at = lines.select(pos=pl.col("source").cast(pl.Int64) * (1 << SOURCE_BITS) + pl.col("line"))["pos"]

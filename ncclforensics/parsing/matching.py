@@ -250,13 +250,18 @@ def _nulls(prefix: Shape, height: int) -> pl.DataFrame:
 
 
 def _with_short_values(values: pl.DataFrame, is_short: pl.Series, short_values: pl.DataFrame) -> pl.DataFrame:
-    """Values of a prefix rule with those of short prefixes, whose process is known by nothing but its device."""
+    """Values of a prefix rule with those of short prefixes, whose process is known by nothing but its device.
+
+    With the name of a host, in which the number of the process is hidden, a number below zero stands for that.
+    """
     known = {name: pl.when(is_short).then(short_values[name]).otherwise(pl.col(name)) for name in short_values.columns}
+    nowhere = pl.lit(NO_HOST).cast(pl.Categorical())
+    host = short_values["host"].cast(pl.Categorical()) if "host" in short_values else nowhere
     device = short_values["dev"].fill_null(0).cast(pl.Int32) if "dev" in short_values else pl.lit(0, dtype=pl.Int32)
     return values.with_columns(
-        **{name: value for name, value in known.items() if name in values.columns},
-        host=pl.when(is_short).then(pl.lit(NO_HOST).cast(pl.Categorical())).otherwise("host"),
-        pid=pl.when(is_short).then(device).otherwise("pid"),
+        **{name: value for name, value in known.items() if name in values.columns and name != "host"},
+        host=pl.when(is_short).then(host).otherwise("host"),
+        pid=pl.when(is_short).then(device if "host" not in short_values else -1 - device).otherwise("pid"),
     )
 
 

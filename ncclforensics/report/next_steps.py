@@ -16,7 +16,7 @@ from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import ABORT
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AT_HOST, STACKS_OF_HOST
-from ncclforensics.frames.columns import printed_hosts, short_name
+from ncclforensics.frames.columns import printed_hosts, printed_pid, short_name
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.failed_ranks import failed_ranks
 from ncclforensics.report.live_files import LOOK_AGAIN, may_grow, was_ended
@@ -279,7 +279,9 @@ def _of_ended(processes: list[Row], where: str, answer: Answer, run: Frames) -> 
     is_explained = not set(exits["how"]).isdisjoint(_EXPLAINED) or ABORT in exits["signal"]
     if not processes or answer.verdict != "rank-died" or is_explained:
         return []
-    pids = [process["pid"] for process in processes if process["pid"]] or exits["pid"].drop_nulls().to_list()
+    pids = [process["pid"] for process in processes if printed_pid(process["pid"])] or exits[
+        "pid"
+    ].drop_nulls().to_list()
     names = "|".join(["oom", "xid", "segfault", *map(str, pids[:MOST_PROCESSES])])
     return [Command(where, f"dmesg -T | grep -iE '{names}'")]
 
@@ -293,7 +295,7 @@ def _of_running(processes: list[Row], where: str, answer: Answer, run: Frames) -
     has_stacks = not run["unranked_stack"].is_empty()  # those of which nothing says the rank
     dumped = set(run["rank_stack"]["rank_id"])
     unseen = [process for process in processes if not has_stacks and process["rank_id"] not in dumped]
-    pids = [process["pid"] for process in unseen if process["pid"] is not None][:MOST_PROCESSES]
+    pids = [process["pid"] for process in unseen if printed_pid(process["pid"]) is not None][:MOST_PROCESSES]
     of_machine = Command(where, LOOK_AT_HOST)
     if answer.verdict == "undecidable" and "failure" in answer.stall_evidence:  # they ended with an error
         return [of_machine]

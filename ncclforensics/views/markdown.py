@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ncclforensics import __version__
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import certainty_text, count_of, known, printable, ranks_text, sentence, short_ranks
+from ncclforensics.frames.columns import printed_pid
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.summary import not_shown, summary
@@ -162,7 +163,7 @@ def _job(report: Report, answer: Answer, title: str, most: int, *, is_worst: boo
 def _culprits(ranks: list[Row]) -> list[tuple[str, ...]]:
     return [
         (
-            known(rank["rank"]), code(known(rank["host"])), known(rank["cudadev"]), known(rank["pid"]),
+            known(rank["rank"]), code(known(rank["host"])), known(rank["cudadev"]), known(printed_pid(rank["pid"])),
             inline(rank["what"]), code(rank["at"]),
         )
         for rank in ranks

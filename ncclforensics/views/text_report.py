@@ -24,7 +24,7 @@ from ncclforensics.data.names import (
     sentence,
     short_ranks,
 )  # fmt: skip
-from ncclforensics.frames.columns import printed_hosts
+from ncclforensics.frames.columns import printed_hosts, printed_pid
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.report.summary import not_shown
@@ -228,7 +228,7 @@ def culprits(report: Report, answer: Answer, most: int = MOST_CULPRITS) -> list[
 def _as_printed(rank: Row) -> Row:
     """Return a rank without the host and pid that stand for a process whose lines name neither."""
     is_named = rank["host"] is None or bool(printed_hosts([rank["host"]]))
-    return rank if is_named else {**rank, "host": None, "pid": None}
+    return {**rank, "pid": printed_pid(rank["pid"])} if is_named else {**rank, "host": None, "pid": None}
 
 
 def _grid(report: Report, answer: Answer) -> list[RenderableType]:

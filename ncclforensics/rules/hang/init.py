@@ -65,7 +65,12 @@ def boot_init_refused(
             if warned and not quoted and _are_echoes(warned, failure_event):
                 finding.detail = "the cited warning follows from a failure that these logs do not show"
             if quoted:
-                finding.detail = "NCCL's last warning, which the application quotes, may be the reason"
+                warned_texts = nccl_warning.filter(
+                    pl.col("source") == quoted[0].source, pl.col("line") == quoted[0].line
+                )["text"]
+                finding.detail = (
+                    f"NCCL's last warning, which the application quotes, may be the reason: {warned_texts[0]}"
+                )
             if answer.certainty == "possible":
                 finding.detail += "; or the log ends among the lines about an error that NCCL survived"
             finding.remedy = AFTER_FAULT

@@ -131,6 +131,11 @@ def connection_to_peer_lost(
     yield finding
 
 
+ABSENT_LIBRARY = "Unable to load NCCL library"  # of XLA
+INSTALL_LIBRARY = (
+    "install NCCL in the environment of the program (pip: nvidia-nccl-cu12, or a package of the system), or name its "
+    "folder in LD_LIBRARY_PATH; ldconfig -p | grep nccl shows what the loader finds"
+)
 # What NCCL calls its results -> the category that the result alone shows.
 RESULT_CATEGORIES = {
     "unhandled cuda error": Category.CUDA_ERROR,
@@ -191,4 +196,7 @@ def init_call_failed(
             rows, rank, title, "NCCL's own warning, which would give the reason, is not here", "certain"
         )
         finding.role = Role.CONSEQUENCE
+        if str(result).startswith(ABSENT_LIBRARY):
+            finding.detail, finding.remedy = "the loader did not find libnccl.so.2", INSTALL_LIBRARY
+            finding.role = Role.CAUSE
         yield finding

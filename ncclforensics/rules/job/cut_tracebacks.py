@@ -37,6 +37,7 @@ def app_traceback_cut(
     ascend_error: pl.DataFrame,
     engine_wait: pl.DataFrame,
     process_end: pl.DataFrame,
+    worker_end: pl.DataFrame,
     source: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -50,8 +51,9 @@ def app_traceback_cut(
     Sources: Python, traceback; vLLM, multiproc_executor.py; SGLang, scheduler.py.
     """
     of_errors = (gpu_exception, call_error, torch_error, process_exit, work, watchdog, elastic_failure, ascend_error)
+    of_ray = worker_end.filter(text_of("form").is_in(["ray_late", "ray_error"]))
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
-    if raised.height or any(frame.height for frame in of_errors) or (verdict["verdict"] == "no-hang").any():
+    if raised.height or any(frame.height for frame in (*of_errors, of_ray)) or (verdict["verdict"] == "no-hang").any():
         return
     of_ends = [rows.filter(text_of("form").is_in(ENDED)) for rows in (engine_wait, process_end)]
     is_named = any(rows.height for rows in (nccl_warning, *of_ends))
@@ -78,9 +80,11 @@ def app_traceback_cut(
         workers = sorted(set(headings["raising_worker"].cast(pl.String).drop_nulls()))
         rank, pid, host = row["rank"], row["launcher_pid"], row["launcher_node"]
         name = f" ({row['launcher_process']})" if row["launcher_process"] else ""
-        above = ray_task.filter((pl.col("source") == row["source"]) & (pl.col("pos") < row["pos"])).sort("pos")
+        # Behind the last call, Ray's heading begins the traceback of the task whose error is passed on.
+        above = ray_task.filter(pl.col("source") == row["source"]).sort("pos")
         if above.height:
             pid, host, name = above["pid"][-1], above["address"][-1], f" ({above['task'][-1]})"
+        cause = above["ray_cause"].drop_nulls().to_list()[-1:]
         where = f" on {host}" if pid is not None and host else ""
         process = some_of(workers, MOST_WORKERS) or (
             ranks_text([rank])
@@ -92,7 +96,8 @@ def app_traceback_cut(
         number = f":{row['numbered']}" if row["numbered"] is not None else ""
         file = f" ({str(row['file']).rsplit('/', 1)[-1]}{number})" if row["file"] else ""
         yield Finding(
-            title=f"{process} raised an exception, and no line that is read names it",
+            title=f"{process} raised {cause[0]}, of which no more is shown" if cause
+            else f"{process} raised an exception, and no line that is read names it",
             detail=f"the last call that is shown: {row['call']}{file}",
             certainty="certain",
             severity=Severity.INFO if is_named else Severity.WARNING,

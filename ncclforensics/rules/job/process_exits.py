@@ -14,6 +14,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     KERNEL,
     NODE,
     NOT_STARTED,
+    PYTHON_ERROR,
     SIGNAL,
 )
 from ncclforensics.analyses.job.text.program_failures import topic_of
@@ -48,6 +49,15 @@ NODE_ADVICE = (
     "the kernel's log and the BMC of that host"
 )
 NOT_SHOWN = "no line that is known shows why"
+MPI_ABORT = "MPI aborted it"
+READ_MPI = (
+    "read the error stack below the line: its last call says what failed; for an error of PMI or of MPI_Init see that "
+    "mpirun (or srun --mpi) and the program are of the same MPI"
+)
+READ_TRACEBACK = (
+    "exit code 1 is mostly that of a Python exception: read the traceback of this process, above the line or in a file "
+    "of its own (torchrun --log-dir, log/workerlog.N)"
+)
 MAX_MESSAGE = 160  # characters of a message in a title
 
 
@@ -170,6 +180,10 @@ def app_process_died(
             title = f"{{processes}}: {message}" if message else f"{{processes}} ended with exit code {code}"
             finding = exit_finding(rows, rank, title, detail, "likely")
             finding.severity = Severity.WARNING
+            if str(message).startswith(MPI_ABORT):
+                finding.remedy = READ_MPI
+            elif code == PYTHON_ERROR:
+                finding.remedy = READ_TRACEBACK
             if stated.height:
                 topic = TOPICS.get(stated["topic"][0] or "", OTHER_TOPIC)
                 finding.remedy = topic.remedy

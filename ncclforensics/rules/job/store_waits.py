@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.job.text.torch_text import RENDEZVOUS
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.networks import is_of_docker
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -168,6 +169,8 @@ def torch_store_failed(
         key = f"the key {keys[0]}" if keys.len() else "a key"
         title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for {key} in the store", store_error
     detail = "the ranks that print this are victims of the process that did not come or did not answer"
+    if any(is_of_docker(server) for server in rows["server"].cast(pl.String).drop_nulls()):
+        detail += "; that address is of Docker's own bridge, which other hosts do not reach: use one of the network"
     if rows["awaited_rank"].unique().to_list() == [0]:
         detail += "; rank 0, which serves the store, goes on only when every process has come there"
     if rows["form"].is_in(["port_taken", "no_port"]).any():

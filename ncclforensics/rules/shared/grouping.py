@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import ranks_text, some_of
-from ncclforensics.frames.columns import MADE_UP, OWNER, printed_hosts, text_of
+from ncclforensics.frames.columns import MADE_UP, OWNER, printed_hosts, printed_pid, text_of
 from ncclforensics.rules.finding import Finding, Line, Nic
 
 UNNAMED = "a process"  # no line names its rank or its host
@@ -65,7 +65,9 @@ def error_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: st
     """
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
     hosts = printed_hosts(sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list()))
-    processes = processes_text(ranks, hosts, rank)
+    # Of processes on several hosts some have no known rank: the hosts name all of them.
+    has_others = len(hosts) > 1 and rows["rank"].has_nulls()
+    processes = processes_text([] if has_others else ranks, hosts, rank)
     if not ranks:
         processes = printed_process(rows, processes)
     place = next(iter(rows["place"].drop_nulls()), "") if "place" in rows else ""
@@ -83,6 +85,7 @@ def printed_process(rows: pl.DataFrame, processes: str) -> str:
     if "host" in rows:  # with the name of a host, its pids are made up, too
         rows = rows.filter(~text_of("host").str.starts_with(MADE_UP).fill_null(False))
     pids = rows["pid"].drop_nulls().unique().to_list() if "pid" in rows else []
+    pids = [pid for pid in pids if printed_pid(pid) is not None]
     workers = sorted(set(rows["worker"].drop_nulls()) - {""}) if "worker" in rows else []
     if len(workers) > 1 and processes == UNNAMED:
         return some_of(workers, WORKERS)

@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer, answers
 from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import printed_pid
 from ncclforensics.rules.finding import Finding, Line
 
 Row = dict[str, Any]
@@ -60,5 +61,5 @@ def verdict_finding(answer: Answer, rank: pl.DataFrame, title: str) -> Finding:
 
 def _process_text(host: str | None, pid: int | None) -> str:
     """Name a process whose rank is unknown."""
-    process = "a process" if pid is None else f"process {pid}"
+    process = "a process" if printed_pid(pid) is None else f"process {pid}"
     return f"{process} on {host}" if host else process

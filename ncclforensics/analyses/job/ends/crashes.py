@@ -14,13 +14,13 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     GPU_ERROR,
     ROCM,
     SIGNAL,
-    TORCHRUN,
     TRACEBACK_LINES,
     UNCAUGHT,
     ExitReport,
     Row,
     exit_report,
 )
+from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
 from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
 from ncclforensics.data.processes import (
     ABORT,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -45,7 +42,6 @@ RAISED = (EXCEPTION, GPU_MEMORY, GPU_ERROR)
 KERNEL = "the kernel"
 ROCM = "ROCm's runtime"
 BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
-TORCHRUN = "torchrun"
 CAPTURE = "capture"
 GAVE_UP, STALLED, TAKEN_DOWN = "gave-up", "stalled", "taken-down"  # as the journal of a capture says it
 OF_HOST, OF_CONTAINER = "host", "container"  # whose memory ran out
@@ -101,19 +97,31 @@ MOST_TASKS = 1 << 16  # of all lines that name many, and of all others
 _CANCEL_FORMS = ["interrupted", "step_aborted", "terminated", "cancelled", "mpirun"]
 
 
+def _is_cancelled(end: Row, cancels: list[Row]) -> bool:
+    """Whether a process ended behind a line by which its step was ended; such a line of another step may come next."""
+    earlier = [row for row in cancels if row["source"] == end["source"] and row["pos"] < end["pos"]]
+    names = (_step(row) for row in cancels if row["source"] == end["source"] and row["pos"] > end["pos"])
+    following = next(filter(None, names), None)
+    known = [*filter(None, map(_step, earlier))]
+    is_of_another = following and known and not any(f"{following}.".startswith(f"{name}.") for name in known)
+    return bool(earlier) and not is_of_another
+
+
+def _step(row: Row) -> str:
+    """Return the step, or the whole job, that a line of Slurm names; empty if none."""
+    return str(row["step_id"] or row["step"] or "").rpartition(" ")[2]
+
+
 def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterator[ExitReport]:
     """Yield the reports of srun, mpirun and similar launchers; those after `Job step aborted` follow from it."""
-    cancelled_from: dict[int, int] = {}
-    for row in job_end.sort("pos").to_dicts():
-        if row["form"] in _CANCEL_FORMS:
-            cancelled_from.setdefault(row["source"], row["pos"])
+    cancels = job_end.filter(text_of("form").is_in(_CANCEL_FORMS)).sort("pos").to_dicts()
     tasks = ranges_by_text(process_end["tasks"])
     left = {True: MOST_TASKS, False: MOST_TASKS}  # whether a line names many tasks -> how many more are taken
     with_process = set(process_end.filter(form="hydra")["source"])
     previous: Row = {}
     has_exit_code: dict[int, bool] = {}
     aborted: set[tuple[int, int]] = set()  # source and task of processes that MPI ended
-    network_errors = process_end.filter(form="mpich_network").sort("pos").to_dicts()
+    stack_lines = process_end.filter(text_of("form").is_in(["mpich_network", "mpich_call"])).sort("pos").to_dicts()
     for row in process_end.sort("pos").to_dicts():
         node, code = row["node"], row["exit_code"]
         match row["form"]:
@@ -124,7 +132,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                     continue
                 else:
                     report = exit_report(row, "srun", code, REASONS.get(row["reason"]))
-                report.node, report.follows = node, row["pos"] > cancelled_from.get(row["source"], row["pos"])
+                report.node, report.follows = node, _is_cancelled(row, cancels)
                 named = tasks.get(row["tasks"], [])
                 has_many = sum(map(len, named)) > MANY_TASKS
                 children = [*islice(chain.from_iterable(named), left[has_many])]
@@ -138,7 +146,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(
                     row, "mpirun", None, row["signal"], child=row["rank"], node=node, pid=row["pid"] or None
                 )
-            case "mpirun_code" if previous.get("form") == "mpirun_process" and _is_next_line(previous, row):
+            case "mpirun_code" if previous.get("form") == "mpirun_process" and is_next_line(previous, row):
                 yield exit_report(row, "mpirun", code, child=previous["rank"])
             case "lightning":
                 yield exit_report(row, "Lightning", code, rank=row["rank"], pid=row["pid"])
@@ -146,6 +154,12 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 # Its numbers are those of Python's multiprocessing; an earlier release printed them without the sign.
                 signal = row["exit_code"] if row["exit_code"] in CRASHES else None
                 yield exit_report(row, "SGLang", row["exit_code"], signal, pid=row["pid"])
+            case "sglang_code" if previous.get("form") == "sglang_dead" and is_next_line(previous, row):
+                yield exit_report(row, "SGLang", code, child=previous["rank"])
+            case "sglang_watched":
+                yield exit_report(row, "SGLang", code, pid=row["pid"], worker=row["ended_name"])
+            case "vllm_core":
+                yield exit_report(row, "vLLM", code, worker=row["ended_name"])
             case "vllm":
                 yield exit_report(row, "vLLM", row["exit_code"], pid=row["pid"])
             case "kubectl":
@@ -160,12 +174,13 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 for child in islice(chain.from_iterable(tasks.get(row["tasks"], [])), MANY_TASKS):
                     yield ExitReport(NOT_STARTED, row, "srun", child=child, message=row["not_launched"])
             case "paddle":
-                yield exit_report(row, "Paddle's launcher", code, child=row["rank"])
+                output = f"exit code {code}; its output is in {row['child_log']}"
+                yield exit_report(row, "Paddle's launcher", code, child=row["rank"], message=output)
             case "mpi_abort":
                 yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
             case "mpich":
                 aborted.add((row["source"], row["rank"]))
-                reasons = [row["mpi_error"], *_network_error(row, network_errors)]
+                reasons = [row["mpi_error"], *_reason_below(row, stack_lines)]
                 yield ExitReport(
                     EXIT, row, "MPI", child=row["rank"], node=node, message=f"MPI aborted it ({'; '.join(reasons)})"
                 )
@@ -175,9 +190,9 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 ended_pids.follows = has_exit_code.setdefault(row["source"], False)
                 has_exit_code[row["source"]] = True
                 yield ended_pids
-            case "hydra_code" if previous.get("form") == "hydra" and _is_next_line(previous, row):
+            case "hydra_code" if previous.get("form") == "hydra" and is_next_line(previous, row):
                 ended = exit_report(row, "mpirun", code, node=previous["node"], pid=previous["pid"])
-                ended.follows = row["pos"] > cancelled_from.get(row["source"], row["pos"])
+                ended.follows = _is_cancelled(row, cancels)
                 yield ended
             case "hydra_code" if row["source"] not in with_process:
                 yield exit_report(row, "mpirun", code)
@@ -188,10 +203,13 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
         previous = row
 
 
-def _network_error(abort: Row, network_errors: list[Row]) -> list[str]:
-    """Return what Libfabric reported, from the error stack that MPICH prints below an abort."""
-    below = (e for e in network_errors if e["source"] == abort["source"] and 0 < e["line"] - abort["line"] <= STACK)
-    return [f"Libfabric reports: {error['ofi_error']}" for error in islice(below, 1)]
+def _reason_below(abort: Row, stack_lines: list[Row]) -> list[str]:
+    """Return what Libfabric, or else the innermost call, reported in the stack that MPICH prints below an abort."""
+    below = [
+        row for row in stack_lines if row["source"] == abort["source"] and 0 < row["line"] - abort["line"] <= STACK
+    ]
+    of_network = [f"Libfabric reports: {row['ofi_error']}" for row in below if row["ofi_error"]]
+    return of_network[:1] or [row["mpi_detail"] for row in below[-1:]]
 
 
 def _single_node(node: str) -> str | None:
@@ -199,7 +217,8 @@ def _single_node(node: str) -> str | None:
     return None if "[" in node else node
 
 
-def _is_next_line(earlier: Row, later: Row) -> bool:
+def is_next_line(earlier: Row, later: Row) -> bool:
+    """Whether a line stands right below another one, but for what another process printed between them."""
     return bool(earlier["source"] == later["source"] and 0 < later["line"] - earlier["line"] <= NEAR)
 
 
@@ -207,63 +226,7 @@ _ACTOR_ERRORS = ("ActorDied", "RayActor")  # of Ray 2.8 and later, and before
 ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 STACK = 30  # most lines of an error stack of MPICH
 TRACEBACK_LINES = 100
-IN_TABLE = ("exit_code", "first_entry")  # forms of `elastic_failure` in the table with which torchrun ends
 NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
-
-
-def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> Iterator[ExitReport]:
-    """Yield torchrun's reports: its table of failures or the first failure of each node, and processes it ended.
-
-    The table separates the first failure that torchrun saw from the others, which follow unless a signal ended them.
-    """
-    rows = elastic_failure.sort("pos").to_dicts()
-    ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
-    signalled_agents = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
-    sources_with_table = {row["source"] for row in rows if row["form"] in IN_TABLE}
-    recorded = exception.filter(form="recorded").sort("pos").to_dicts()
-    blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
-    below_root_cause: dict[int, bool] = {}
-    entry: Row | None
-    for place, row in enumerate(rows):
-        block, entry = blocks[row["source"]], None
-        if row["form"] == "summary":
-            below_root_cause[row["source"]] = False
-        elif row["form"] == "root_cause":
-            below_root_cause[row["source"]] = True
-        elif row["form"] in ("time", "host", "rank"):
-            block[row["form"]] = row
-        elif row["form"] == "exit_code":
-            rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
-            is_same_entry = rank_row is not None and _is_next_line(rank_row, row)
-            is_later = (row["exit_code"] or 0) > 0 and not below_root_cause.get(row["source"], True)
-            entry = {
-                "rank": rank_row["rank"] if rank_row and is_same_entry else None,
-                "node": host["node"] if host and is_same_entry else None,
-                "time": time["time"] if time and is_same_entry else "",
-                "follows": row["pid"] in ended_pids or is_later,
-            }
-            is_first = below_root_cause.get(row["source"], False) and row["pid"] not in ended_pids
-            entry["is_unasked"] = is_first and bool(ended_pids) and row["source"] not in signalled_agents
-        elif row["form"] == "first_entry":
-            entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": row["pid"] in ended_pids}
-        elif row["form"] == "recorded" and "rank" in block:
-            later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
-            yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
-        elif row["form"] == "failed" and row["source"] not in sources_with_table:
-            entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
-        if entry is not None:
-            yield exit_report(row, TORCHRUN, row["exit_code"], pid=row["pid"], **entry)
-
-
-def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], rank: int) -> Iterator[ExitReport]:
-    """Yield the exception whose traceback torchrun's table repeats between this line and the next entry, `later`.
-
-    `recorded`: all such exceptions, by `pos`.
-    """
-    first = bisect_right(recorded, start["pos"], key=itemgetter("pos"))
-    for row in recorded[first : first + 1]:
-        if row["source"] == start["source"] and (later is None or row["pos"] < later["pos"]):
-            yield _exception_report(row, rank)
 
 
 # Forms of `worker_end` -> what Kubernetes did with the pod.
@@ -334,15 +297,21 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     Both frames with the `local_rank` of spawned processes, and what their tracebacks show.
     """
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
-    errors = exception.filter(pl.col("form").is_in(["error", "what"]) | is_raised).sort("pos")
+    errors = exception.filter(pl.col("form").is_in(["error", "what", "interrupt"]) | is_raised).sort("pos")
     errors = errors.with_columns(raised=pl.coalesce(text_of("raised"), text_of("raised_class"), text_of("empty_queue")))
     errors = errors.unique(
         [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
     )
     above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on
+    interrupted: dict[tuple[Any, ...], int] = {}  # and where its program was interrupted last
     for row in errors.to_dicts():
-        report = _exception_report(row, row["rank"])
         printer = tuple(row[name] for name in _DISTINCT)
+        if row["form"] == "interrupt":
+            interrupted[printer] = row["pos"]
+            continue
+        if row["is_handling"] and row["pos"] - interrupted.get(printer, row["pos"] - TRACEBACK_LINES) < TRACEBACK_LINES:
+            continue  # it was raised because of the interruption
+        report = exception_report(row, row["rank"])
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
         report.follows |= row["is_passed_on"] or (is_near and (row["is_caused"] or _names_process(row)))
@@ -367,12 +336,12 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
 def _place(row: Row) -> dict[str, Any]:
     """Return the fields of a report that the traceback and the tag of an error show."""
     worker = row["task"] or row["worker"] or row["launcher_process"] or ""
-    tagged_host = row["launcher_node"] if row["launcher_pid"] else None
-    pid, host = (row["task_pid"], row["task_host"]) if row["task_pid"] else (row["launcher_pid"], tagged_host)
+    tagged = (row["launcher_pid"], row["launcher_node"])
+    pid, host = (row["task_pid"], row["task_host"]) if row["task_pid"] else tagged
     return {"place": row["place"] or "", "worker": worker, "pid": pid, "node": host}
 
 
-def _exception_report(row: Row, rank: int | None) -> ExitReport:
+def exception_report(row: Row, rank: int | None) -> ExitReport:
     """Return the report of an uncaught exception; one that passes on an error of another process follows from it."""
     name, message = (row["exception"] or "").rpartition(".")[2], row["message"] or ""
     printed_name = f"{name}Error" if name else (row["raised"] or UNCAUGHT).rpartition(".")[2]

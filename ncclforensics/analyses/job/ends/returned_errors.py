@@ -29,7 +29,11 @@ def returned_error(call_error: pl.DataFrame, traceback_frame: pl.DataFrame) -> p
     return with_last_above(call_error, bound, FAR).select(
         form=text_of("form"),
         call=pl.coalesce(text_of("call"), "traced"),
-        result=text_of("error_text").str.split(" (").list.first().str.split(" - ").list.first(),
+        result=pl.coalesce(text_of("error_text"), text_of("result_text"))
+        .str.split(" (")
+        .list.first()
+        .str.split(" - ")
+        .list.first(),
         rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
         host=pl.lit(None, pl.Categorical()),
         pid=pl.col("launcher_pid").cast(pl.Int32),

@@ -26,7 +26,8 @@ def with_places(
 
     `place`: the innermost call, and that of the user's own code: `_share_cuda_ (storage.py:1445), called from
     send (actor.py:573), in DataLoader worker process 0`. `worker`: of SGLang's heading. `task`, `task_pid`,
-    `task_host`: of Ray's heading. `is_caused`: the exception was raised from the one above it. `is_passed_on`: it
+    `task_host`: of Ray's heading. `is_caused`: the exception was raised from the one above it;
+    `is_handling`: while that one was handled. `is_passed_on`: it
     passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or read their part of
     a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job. `rank`: that raised it.
     """
@@ -78,6 +79,7 @@ def with_places(
             frame.with_columns(
                 place=pl.when(pl.col("call").is_not_null()).then(place),
                 is_caused=(pl.col("is_cause") & is_above_heading).fill_null(False),
+                is_handling=(~pl.col("is_cause") & is_above_heading).fill_null(False),
                 passed_pos=pl.when(is_of_worker).then("passed_pos"),
                 rank=pl.when(is_of_other & are_of_job).then("heading_rank").otherwise("rank"),
                 is_passed_on=is_of_other & (not are_of_job),

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import PYTHON_ERROR, RAISED, TORCHRUN, ExitReport
+from ncclforensics.analyses.job.ends.exit_reports import PYTHON_ERROR, RAISED, ExitReport
+from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
 
 
 def with_ranks(

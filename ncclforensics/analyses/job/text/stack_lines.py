@@ -118,12 +118,16 @@ def stack_event(
     is_other = form.is_in(["other", "other_wrapped"])
     listed_name = pl.when(is_other).then(named["name"]).otherwise(pl.lit(MAIN_THREAD))
     counted = pl.concat_str(pl.lit("thread "), "thread_count")
-    debugger_name = (
-        pl.when(pl.col("thread_count") == 1).then(pl.lit(MAIN_THREAD)).otherwise(pl.coalesce(named["name"], counted))
-    )
+    title = pl.coalesce(named["name"], text_of("thread_title"), counted)
+    debugger_name = pl.when(pl.col("thread_count") == 1).then(pl.lit(MAIN_THREAD)).otherwise(title)
     py_spy, handler = pl.lit("py-spy"), pl.lit("faulthandler")
-    debugger = pl.when(form == "elfutils").then(pl.lit("eu-stack")).otherwise(pl.lit("gdb"))
-    number = pl.col("tid").cast(pl.String)
+    debugger = (
+        pl.when(form.is_in(["elfutils", "lldb"])).then(form.replace("elfutils", "eu-stack")).otherwise(pl.lit("gdb"))
+    )
+    # A thread without a number is no other than itself.
+    by_line = pl.concat_str(pl.lit("line "), "line")
+    number = pl.coalesce(pl.col("tid").cast(pl.String), by_line)
+    of_c_or_module = of_c | {"library": pl.coalesce(text_of("library"), text_of("module"))}
     kind_of_pid = pl.when(form == "detached").then(pl.lit(_LATE_PROCESS)).otherwise(pl.lit(_PROCESS))
     of_debugger = debugger_python.filter(form == "begin").select("source").unique()
     python_function = {"function": text_of("frame_function")}
@@ -131,7 +135,14 @@ def stack_event(
     parts = [
         _rows(pyspy_process.filter(pl.col("pid").is_not_null()), _PROCESS, tool=py_spy, pid="pid", rank="engine_rank"),
         _rows(pyspy_process.filter(pl.col("parent").is_not_null()), _PARENT, pid="parent"),
-        _rows(pyspy_thread, _HEAD, tool=py_spy, **named, state=text_of("state")),
+        _rows(
+            pyspy_thread,
+            _HEAD,
+            tool=py_spy,
+            thread=pl.coalesce(named["thread"], by_line),
+            name=named["name"],
+            state=text_of("state"),
+        ),
         _rows(pyspy_frame, _FRAME, **of_c),
         _rows(faulthandler_thread.filter(~is_native), _HEAD, tool=handler, **named),
         _rows(faulthandler_thread.filter(is_native), _END),
@@ -142,8 +153,8 @@ def stack_event(
         _rows(listed, _HEAD, tool=pl.lit("gdb"), thread=number, name=listed_name),
         _rows(listed, _FRAME, function=text_of("running")),
         # Without a line of a thread above it, a first frame begins one.
-        _rows(debugger_first, _BEGIN, tool=debugger, thread=pl.concat_str(pl.lit("line "), "line")),
-        _rows(pl.concat([debugger_first, debugger_frame.select(debugger_first.columns)]), _FRAME, **of_c),
+        _rows(debugger_first, _BEGIN, tool=debugger, thread=by_line),
+        _rows(pl.concat([debugger_first, debugger_frame.select(debugger_first.columns)]), _FRAME, **of_c_or_module),
         _rows(traceback_frame.join(of_debugger, on="source", how="semi"), _FRAME, **(code | python_function)),
         _rows(stack_heading, _HEADING, rank="rank", pid="pid", host=heading_host),
         _rows(stack_watchdog, _WATCHDOG, pid="pid"),
@@ -242,7 +253,9 @@ def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Ro
         elif kind == _HEAD:
             is_main = event["name"] == MAIN_THREAD
             is_other_tool = pending is None and event["tool"] != dump["tool"]
-            if is_other_tool or event["thread"] in seen or is_over or (is_main and has_main):
+            # lldb shows the thread that it stopped for again where it is asked for all.
+            is_again = is_main and has_main and event["tool"] != "lldb"
+            if is_other_tool or event["thread"] in seen or is_over or is_again:
                 pending = pending or {}
             if pending is not None:
                 dump = {

@@ -157,7 +157,7 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
 
 def _library_for_name(frame: Row) -> Row:
     """Return the name of its library for the function of a frame that the debugger found no name of."""
-    is_unnamed = frame["function"] == "??" and frame["library"]
+    is_unnamed = frame["function"] in ("?", "??") and frame["library"]
     return {"function": frame["library"].rpartition("/")[2].partition(".")[0]} if is_unnamed else {}
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, RAISED
 from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.process_exits import ProcessExit, ended_text
+from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN, seen_first
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.waiting import cite_first_missing_call, one_of_these_died
 from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.data.names import ranks_text, some_of
+from ncclforensics.data.processes import signal_name
 
+MOST_NAMED = 3
 UNREACHABLE = ("missing", "dead")  # states of a process in a RAS report
 
 
@@ -82,3 +86,16 @@ def _is_end_seen(job: Job, rank_id: int) -> bool:
     """Whether anything besides the kernel's line shows that the process of this rank ended."""
     row = job.rank_ids[rank_id]
     return any(state["state_kind"] in UNREACHABLE and state["process"] == row.pid for state in job.states)
+
+
+def seen_first_by_torchrun(job: Job) -> list[ProcessExit]:
+    """Return the ends that torchrun's tables set apart as the first that it saw, one of each node."""
+    places = seen_first(job.pytorch["elastic_failure"])
+    return [row for row in job.all_exits if (row.source, row.line) in places and row.reporter == TORCHRUN]
+
+
+def ends_seen_text(exits: list[ProcessExit]) -> str:
+    """Say which processes ended first, as torchrun saw it, and how."""
+    names = [f"{ranks_text([row.rank]) if row.rank is not None else 'a process'} on {row.node}" for row in exits]
+    how = f"with exit code {exits[0].exit_code}" if exits[0].how == EXIT else f"by {signal_name(exits[0].signal or 0)}"
+    return f"torchrun saw {some_of(names, MOST_NAMED)} end first, {how}"

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
-from ncclforensics.analyses.job.ends.exit_reports import EXIT, IN_TABLE, TORCHRUN
+from ncclforensics.analyses.job.ends.exit_reports import EXIT
 from ncclforensics.analyses.job.ends.process_exits import ended_text, strongest_reports
+from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE, TORCHRUN
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import (
     BARRIER,
@@ -26,6 +27,7 @@ from ncclforensics.analyses.job.text.torch_text import (
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.lines.first_exit import ends_seen_text, seen_first_by_torchrun
 from ncclforensics.analyses.verdict.sources import recorder_diagnosis
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
@@ -124,7 +126,10 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
     elif job.rank_id_of.keys() <= set(numbers) and len(numbers) > 1:
         reason = "every rank that this text names failed by itself, so none of them waits for another"
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
+        seen = seen_first_by_torchrun(job)
+        if seen and len(seen) < len(numbers):
+            reason += f"; {ends_seen_text(seen)}"
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_OUTPUT if is_exit else [])
     elif is_exit or (not losses and is_abort):
         end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
         reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
@@ -388,8 +393,13 @@ def describe_end(job: Job) -> Explanation:
     if terminated or job.is_cancelled:
         reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
     elif failed:
-        reason = "torchrun ended the job because processes had failed, and no line shows which of them failed first"
+        seen = seen_first_by_torchrun(job)
+        reason = (
+            f"{ends_seen_text(seen)}; a process that a time-out or an error of another one ended looks the same"
+            if seen
+            else "torchrun ended the job because processes had failed, and no line shows which of them failed first"
+        )
     diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
     diagnosis.collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
-    job.cite(diagnosis, "context", terminated)
+    job.cite(diagnosis, "context", [*terminated, *(row._asdict() for row in seen_first_by_torchrun(job))])
     return diagnosis

@@ -151,7 +151,8 @@ def _timed_out_text(rows: list[Timeout]) -> str:
 
 def _progress_text(rows: list[Timeout]) -> str:
     """Say how far ranks had come whose lines show it."""
-    shown = [row for row in rows if row.enqueued is not None and row.completed is not None]
+    # Where watchdogs count nothing, they print -1.
+    shown = [row for row in rows if row.enqueued is not None and row.enqueued >= 0 and row.completed is not None]
     texts = [f"{ranks_text([row.rank])} had completed work {row.completed} of {row.enqueued}" for row in shown]
     return f"; {some_of(texts, MOST_GROUPS)}" * bool(texts)
 

@@ -1,0 +1,84 @@
+"""Read the reports of torchrun: its table of failures, the first failure of each node, and processes that it ended."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import itemgetter
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.exit_reports import ExitReport, Row, exception_report, exit_report, is_next_line
+
+TORCHRUN = "torchrun"
+IN_TABLE = ("exit_code", "first_entry")  # forms of `elastic_failure` in the table with which torchrun ends
+
+
+def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> Iterator[ExitReport]:
+    """Yield torchrun's reports: its table of failures or the first failure of each node, and processes it ended.
+
+    The table separates the first failure that torchrun saw from the others, which follow unless a signal ended them.
+    """
+    rows = elastic_failure.sort("pos").to_dicts()
+    ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
+    signalled_agents = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
+    sources_with_table = {row["source"] for row in rows if row["form"] in IN_TABLE}
+    recorded = exception.filter(form="recorded").sort("pos").to_dicts()
+    blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
+    below_root_cause: dict[int, bool] = {}
+    entry: Row | None
+    for place, row in enumerate(rows):
+        block, entry = blocks[row["source"]], None
+        if row["form"] == "summary":
+            below_root_cause[row["source"]] = False
+        elif row["form"] == "root_cause":
+            below_root_cause[row["source"]] = True
+        elif row["form"] in ("time", "host", "rank"):
+            block[row["form"]] = row
+        elif row["form"] == "exit_code":
+            rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
+            is_same_entry = rank_row is not None and is_next_line(rank_row, row)
+            is_later = (row["exit_code"] or 0) > 0 and not below_root_cause.get(row["source"], True)
+            entry = {
+                "rank": rank_row["rank"] if rank_row and is_same_entry else None,
+                "node": host["node"] if host and is_same_entry else None,
+                "time": time["time"] if time and is_same_entry else "",
+                "follows": row["pid"] in ended_pids or is_later,
+            }
+            is_first = below_root_cause.get(row["source"], False) and row["pid"] not in ended_pids
+            entry["is_unasked"] = is_first and bool(ended_pids) and row["source"] not in signalled_agents
+        elif row["form"] == "first_entry":
+            entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": row["pid"] in ended_pids}
+        elif row["form"] == "recorded" and "rank" in block:
+            later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
+            yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
+        elif row["form"] == "failed" and row["source"] not in sources_with_table:
+            entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
+        if entry is not None:
+            yield exit_report(row, TORCHRUN, row["exit_code"], pid=row["pid"], **entry)
+
+
+def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], rank: int) -> Iterator[ExitReport]:
+    """Yield the exception whose traceback torchrun's table repeats between this line and the next entry, `later`.
+
+    `recorded`: all such exceptions, by `pos`.
+    """
+    first = bisect_right(recorded, start["pos"], key=itemgetter("pos"))
+    for row in recorded[first : first + 1]:
+        if row["source"] == start["source"] and (later is None or row["pos"] < later["pos"]):
+            yield exception_report(row, rank)
+
+
+def seen_first(elastic_failure: Iterable[Row]) -> set[tuple[int, int]]:
+    """Return source and line of the ends that torchrun's tables set apart as the first that it saw, one of a node."""
+    places: set[tuple[int, int]] = set()
+    below_heading: set[int] = set()
+    for row in sorted(elastic_failure, key=itemgetter("pos")):
+        if row["form"] == "root_cause":
+            below_heading.add(row["source"])
+        elif row["form"] == "first_entry" or (row["form"] == "exit_code" and row["source"] in below_heading):
+            places.add((row["source"], row["line"]))
+            below_heading.discard(row["source"])
+    return places
