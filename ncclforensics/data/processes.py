@@ -121,6 +121,7 @@ SECOND_HAND_PARTS = (
     "/gloo/transport/",
     "Watchdog caught collective operation timeout",
     "could finish the model loading, but there are other ranks",
+    "Server process terminated unexpectedly",  # who started a server of SGLang
     "root error(s) found",  # TensorFlow, which lists them below
     *("root cause above", "for root cause", "for the root cause"),
     *("custom call 'xla.gpu.all_", "custom call 'xla.gpu.reduce_scatter", "custom call 'xla.gpu.collective_"),

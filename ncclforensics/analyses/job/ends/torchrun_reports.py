@@ -13,7 +13,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.exit_reports import ExitReport, Row, exception_report, exit_report, is_next_line
 
 TORCHRUN = "torchrun"
-IN_TABLE = ("exit_code", "first_entry")  # forms of `elastic_failure` in the table with which torchrun ends
+IN_TABLE = ("exit_code", "first_entry", "entry")  # forms of `elastic_failure` in the table with which torchrun ends
 
 
 def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> Iterator[ExitReport]:
@@ -49,8 +49,10 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             }
             is_first = below_root_cause.get(row["source"], False) and row["pid"] not in ended_pids
             entry["is_unasked"] = is_first and bool(ended_pids) and row["source"] not in signalled_agents
-        elif row["form"] == "first_entry":
-            entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": row["pid"] in ended_pids}
+        elif row["form"] in ("first_entry", "entry"):
+            is_later = row["form"] == "entry" and (row["exit_code"] or 0) > 0
+            follows = row["pid"] in ended_pids or is_later
+            entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": follows}
         elif row["form"] == "recorded" and "rank" in block:
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
             yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])

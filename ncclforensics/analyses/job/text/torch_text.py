@@ -144,7 +144,7 @@ def _local_rank(path: str) -> int | None:
 def _launched_ranks(elastic_failure: pl.DataFrame) -> pl.DataFrame:
     """Return the rank of each local rank in torchrun's tables, where only one node has that local rank."""
     ranks = (
-        elastic_failure.filter(pl.col("form").is_in(["rank", "first_entry"]))
+        elastic_failure.filter(pl.col("form").is_in(["rank", "first_entry", "entry"]))
         .group_by("local_rank")
         .agg(pl.col("rank").unique())
     )

@@ -68,7 +68,7 @@ def ranks_with_output(job: Job) -> set[int]:
 # Processes that ended
 
 MOST_PEERS = 3  # named
-GIVEN_UP = ("summary", "root_cause", "exit_code", "first_entry")  # lines of the table that torchrun prints at its end
+GIVEN_UP = ("summary", "root_cause", *IN_TABLE)  # lines of the table that torchrun prints at its end
 
 
 def _attempt(job: Job, source: int, pos: int, *, is_by_torchrun: bool = False) -> int:
@@ -119,21 +119,24 @@ def find_failed_ranks(job: Job) -> Explanation | None:
     is_exit = all(row.how == EXIT and row.exit_code == 1 for row in strongest)
     is_abort = all(row.signal == ABORT and not row.message for row in strongest)
     losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
+    is_lone_abort = is_abort and not losses
+    are_all = job.rank_id_of.keys() <= set(numbers) and len(numbers) > 1
     if _has_recovered(job, last):
         reason = (
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
         )
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
-    elif job.rank_id_of.keys() <= set(numbers) and len(numbers) > 1:
-        reason = "every rank that this text names failed by itself, so none of them waits for another"
-        seen = seen_first_by_torchrun(job)
-        if seen and len(seen) < len(numbers):
-            reason += f"; {ends_seen_text(seen)}"
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_OUTPUT if is_exit else [])
-    elif is_exit or (not losses and is_abort):
+    elif is_exit or is_lone_abort or are_all:
         end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
-        reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=COLLECT_OUTPUT)
+        reason = (
+            "every rank that this text names failed by itself, so none of them waits for another"
+            if are_all and not is_lone_abort
+            else f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
+        )
+        if 0 < len(seen := seen_first_by_torchrun(job)) < len(numbers):
+            reason += f"; {ends_seen_text(seen)}"
+        collect = COLLECT_OUTPUT if is_exit or is_lone_abort else []
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
     else:
         is_sure = len(numbers) == 1 and strongest[0].how != EXIT
         diagnosis = job.explanation_by(
@@ -393,12 +396,9 @@ def describe_end(job: Job) -> Explanation:
     if terminated or job.is_cancelled:
         reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
     elif failed:
-        seen = seen_first_by_torchrun(job)
-        reason = (
-            f"{ends_seen_text(seen)}; a process that a time-out or an error of another one ended looks the same"
-            if seen
-            else "torchrun ended the job because processes had failed, and no line shows which of them failed first"
-        )
+        reason = "torchrun ended the job because processes had failed, and no line shows which of them failed first"
+        if seen := seen_first_by_torchrun(job):
+            reason = f"{ends_seen_text(seen)}; one that a time-out or an error of another process ended looks the same"
     diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
     diagnosis.collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
     job.cite(diagnosis, "context", [*terminated, *(row._asdict() for row in seen_first_by_torchrun(job))])
