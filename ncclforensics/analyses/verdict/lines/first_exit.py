@@ -88,14 +88,17 @@ def _is_end_seen(job: Job, rank_id: int) -> bool:
     return any(state["state_kind"] in UNREACHABLE and state["process"] == row.pid for state in job.states)
 
 
-def seen_first_by_torchrun(job: Job) -> list[ProcessExit]:
+def first_ends_of_nodes(job: Job) -> list[ProcessExit]:
     """Return the ends that torchrun's tables set apart as the first that it saw, one of each node."""
     places = seen_first(job.pytorch["elastic_failure"])
     return [row for row in job.all_exits if (row.source, row.line) in places and row.reporter == TORCHRUN]
 
 
-def ends_seen_text(exits: list[ProcessExit]) -> str:
-    """Say which processes ended first, as torchrun saw it, and how."""
+def first_seen_by_torchrun(job: Job, most: int | None = None) -> str:
+    """Say which processes ended first, as torchrun saw it, and how; nothing where it names more than `most`."""
+    exits = first_ends_of_nodes(job)
+    if not exits or (most is not None and len(exits) > most):
+        return ""
     names = [f"{ranks_text([row.rank]) if row.rank is not None else 'a process'} on {row.node}" for row in exits]
     how = f"with exit code {exits[0].exit_code}" if exits[0].how == EXIT else f"by {signal_name(exits[0].signal or 0)}"
-    return f"torchrun saw {some_of(names, MOST_NAMED)} end first, {how}"
+    return f"; torchrun saw {some_of(names, MOST_NAMED)} end first, {how}"

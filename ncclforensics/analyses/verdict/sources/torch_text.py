@@ -27,7 +27,7 @@ from ncclforensics.analyses.job.text.torch_text import (
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
-from ncclforensics.analyses.verdict.lines.first_exit import ends_seen_text, seen_first_by_torchrun
+from ncclforensics.analyses.verdict.lines.first_exit import first_ends_of_nodes, first_seen_by_torchrun
 from ncclforensics.analyses.verdict.sources import recorder_diagnosis
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
@@ -119,39 +119,32 @@ def find_failed_ranks(job: Job) -> Explanation | None:
     is_exit = all(row.how == EXIT and row.exit_code == 1 for row in strongest)
     is_abort = all(row.signal == ABORT and not row.message for row in strongest)
     losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
-    is_lone_abort = is_abort and not losses
-    are_all = job.rank_id_of.keys() <= set(numbers) and len(numbers) > 1
+    is_lone_abort, are_named = is_abort and not losses, job.rank_id_of.keys() <= set(numbers)
     if _has_recovered(job, last):
         reason = (
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
         )
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
-    elif is_exit or is_lone_abort or are_all:
+    elif is_exit or is_lone_abort or (are_named and len(numbers) > 1):
         end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
-        reason = (
-            "every rank that this text names failed by itself, so none of them waits for another"
-            if are_all and not is_lone_abort
-            else f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
-        )
-        if 0 < len(seen := seen_first_by_torchrun(job)) < len(numbers):
-            reason += f"; {ends_seen_text(seen)}"
-        collect = COLLECT_OUTPUT if is_exit or is_lone_abort else []
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
+        reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
+        if are_named and len(numbers) > 1 and not is_lone_abort:
+            reason = "every rank that this text names failed by itself, so none of them waits for another"
+        reason += first_seen_by_torchrun(job, len(numbers) - 1)
+        output = COLLECT_OUTPUT * (is_exit or is_lone_abort)
+        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=output)
     else:
         is_sure = len(numbers) == 1 and strongest[0].how != EXIT
         diagnosis = job.explanation_by(
             Kind.RANK_DIED, ended_text(strongest[0]), numbers, *([] if is_sure else [Doubt.SEVERAL_ENDED])
         )
-        if job.rank_id_of.keys() <= set(numbers):
+        if are_named:
             diagnosis.doubt(Doubt.ALL_ENDED)
         if is_abort:
             diagnosis.doubt(Doubt.ABORTED_FOR_ANOTHER, "no line says why it aborted")
     job.cite(diagnosis, "culprit", [row._asdict() for row in strongest])
     job.cite(diagnosis, "failure", losses[:3])
     return diagnosis
-
-
-# Barriers
 
 
 def find_absent_at_barrier(job: Job) -> Explanation | None:
@@ -397,9 +390,9 @@ def describe_end(job: Job) -> Explanation:
         reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
     elif failed:
         reason = "torchrun ended the job because processes had failed, and no line shows which of them failed first"
-        if seen := seen_first_by_torchrun(job):
-            reason = f"{ends_seen_text(seen)}; one that a time-out or an error of another process ended looks the same"
-    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
-    diagnosis.collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
-    job.cite(diagnosis, "context", [*terminated, *(row._asdict() for row in seen_first_by_torchrun(job))])
+        if seen := first_seen_by_torchrun(job):
+            reason = f"{seen[2:]}; one that a time-out or an error of another process ended looks the same"
+    collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
+    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
+    job.cite(diagnosis, "context", [*terminated, *(row._asdict() for row in first_ends_of_nodes(job))])
     return diagnosis
