@@ -104,7 +104,10 @@ LINE_FORMATS = {
     ),
     # What GPUs do at one moment: nvidia-smi's default table, dmon, pmon and CSV.
     "gpu_use": LineFormat(
-        "gpuuse collected", "use_gpu use_columns use_names use_query use_readings use_inforom", "topology", MACHINE_DUMP
+        "gpuuse collected",
+        "use_gpu use_lost use_columns use_names use_query use_readings use_inforom",
+        "topology",
+        MACHINE_DUMP,
     ),
     # What monitors and health checks of machines say is wrong: of GPUs, of IMEX, of the firmware of a NIC.
     "health": LineFormat(
