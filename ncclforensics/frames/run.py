@@ -19,7 +19,7 @@ from ncclforensics.data.settings import Settings
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats, filled_by
 from ncclforensics.frames.assemble import assemble, concat_small, labels_of, no_lines, parsed_schema, with_positions
-from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, TAIL_OFFSET
+from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, TAIL_OFFSET, names_with_values, with_all_columns
 from ncclforensics.frames.process_names import ProcessNames, process_names
 from ncclforensics.frames.protocol import Frames, call
 from ncclforensics.frames.registry import RUN_FRAMES, analyses
@@ -231,14 +231,16 @@ class Run:
             computed: pl.DataFrame | None = call(self, analysis)
             if computed is not None:
                 names, dtypes = [*analysis.columns], [*analysis.columns.values()]
-                if computed.columns == names and computed.dtypes == dtypes and max(computed.n_chunks("all")) == 1:
+                is_small = computed.height < MANY_LINES
+                is_settled = is_small and computed.columns == names and computed.dtypes == dtypes
+                if is_settled and max(computed.n_chunks("all")) == 1:
                     return computed
                 # Column by column, so that never more than one of them stands in memory twice.
                 left = computed[:, names]
                 del computed
-                return pl.DataFrame(
-                    [_cast(left.drop_in_place(name), dtype) for name, dtype in analysis.columns.items()]
-                )
+                filled = names if is_small else names_with_values(left) or names
+                columns = [_cast(left.drop_in_place(name), analysis.columns[name]) for name in filled]
+                return with_all_columns(pl.DataFrame(columns), analysis.columns)
         except BrokenFrameError:
             self.broken.add(name)
         except ForensicsError:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from ncclforensics.data.fabric import PLANE_DEVICE
-from ncclforensics.frames.columns import SOURCE_BITS
+from ncclforensics.frames.columns import SOURCE_BITS, equal_before
 from ncclforensics.frames.registry import analysis
 
 # The port of a counter or a state. Tools of the fabric print LID, GUID and node, tools of a host print the device; what
@@ -97,4 +97,4 @@ def counter_sample(counter: pl.DataFrame) -> pl.DataFrame:
     key = counter.select("source", *PORT, "name").hash_rows().alias("key")
     if key.n_unique() == counter.height:  # as in most runs
         return counter.with_columns(sample=pl.lit(0, pl.Int32))
-    return counter.hstack(key.to_frame().select(sample=pl.int_range(pl.len(), dtype=pl.Int32).over("key")))
+    return counter.with_columns(sample=equal_before(key).cast(pl.Int32))

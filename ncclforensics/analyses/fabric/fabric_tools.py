@@ -10,10 +10,11 @@ from ncclforensics.analyses.fabric.counters import COUNTER, concat_filled
 from ncclforensics.analyses.fabric.fabric_tables import table_cells
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, MOST, NO_COUNTERS, UNITS, WORD
-from ncclforensics.frames.columns import text_of, with_all_columns
+from ncclforensics.frames.columns import names_with_values, text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import SLICE_ROWS
 from ncclforensics.grammar.values import find_values
+from ncclforensics.parsing.templates import distinct_rows
 
 FABRIC_NODE = {
     "lid": pl.Int32(),
@@ -55,8 +56,10 @@ def host_and_device(column: str) -> tuple[pl.Expr, pl.Expr]:
 
 def _named(rows: pl.DataFrame) -> pl.DataFrame:
     """Fill in host and device from the node, where it names them."""
+    nodes, node = distinct_rows(rows[:, ["node"]], ["node"])  # each has a row for every counter of its ports
     host, device = host_and_device("node")
-    return rows.with_columns(host=pl.coalesce("host", host), device=pl.coalesce("device", device))
+    named = nodes.select(host=host, device=device)[node]
+    return rows.with_columns(pl.coalesce(name, named[name]).alias(name) for name in ("host", "device"))
 
 
 @analysis(FABRIC_NODE, of=("map_node", "map_port", "listed_port", "listed_node", "linked_node", "link_line"))
@@ -171,13 +174,15 @@ def _in_unit_of_linux(counters: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.D
     rows = rows.with_columns(
         is_saturated=is_stuck.fill_null(False), value=pl.when(is_data).then(in_bytes).otherwise("value")
     )
-    return add_known_nodes(rows.drop("is_narrow"), fabric_node).filter(pl.col("value").is_not_null())
+    rows = add_known_nodes(rows.drop("is_narrow"), fabric_node).filter(pl.col("value").is_not_null())
+    return with_all_columns(rows[:, names_with_values(rows)], COUNTER) if rows.height else rows
 
 
 def _normalized(rows: pl.DataFrame) -> pl.DataFrame:
     """Add `name` and `unit` as in Linux; for other counters the unit is guessed from the name."""
+    counters, number = distinct_rows(rows[:, ["counter"]], ["counter"])
     name = pl.col("counter").replace_strict(CANONICAL, default=None, return_dtype=pl.String)
-    own = pl.col("counter").replace_strict(_own_names(rows["counter"]), default=None, return_dtype=pl.String)
+    own = pl.col("counter").replace_strict(_own_names(counters["counter"]), default=None, return_dtype=pl.String)
     guess = (
         pl.when(
             pl.col("counter").str.contains("XmtData", literal=True)
@@ -191,7 +196,8 @@ def _normalized(rows: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.lit("events"))
     )
     unit = name.replace_strict(UNITS, default=None, return_dtype=pl.String)
-    return rows.with_columns(name=pl.coalesce(name, own), unit=pl.coalesce(unit, guess))
+    described = counters.select(name=pl.coalesce(name, own), unit=pl.coalesce(unit, guess))
+    return rows.with_columns(described[number])
 
 
 def _own_names(counters: pl.Series) -> dict[str, str]:

@@ -143,7 +143,8 @@ def ctr_link_quality(
 
 def _bad_totals(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -> list[Finding]:
     """Report ports with one dump that shows many errors of two kinds, if few ports of that dump show them."""
-    single = counter_increase.filter(pl.col("dumps") == 1)
+    is_single = pl.col("dumps") == 1
+    counted = counter_increase.filter(is_single & pl.col("name").is_in(list(LINK_LIMITS)) & (pl.col("value") > 0))
     value = {name: pl.col("value").filter(pl.col("name") == name).max().fill_null(0) for name in LINK_LIMITS}
     is_saturated = (pl.col("is_saturated") & (pl.col("name") == SYMBOLS)).any()
     is_much = (
@@ -151,14 +152,15 @@ def _bad_totals(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -> list
     )
     # Links count errors when they come up, too, so that a total of one kind proves little.
     kinds = pl.sum_horizontal(value[name] >= limit for name, limit in LINK_LIMITS.items() if name != LINK_DOWNED)
-    ports = single.group_by("key", "source", maintain_order=True).agg(is_bad=is_much & (kinds > 1))
-    few = ports.filter(
-        pl.col("is_bad")
-        & ((pl.len().over("source") < PEERS_LEAST) | (pl.col("is_bad").mean().over("source") <= 1 / PEERS_LEAST))
+    ports = counted.group_by("key", "source", maintain_order=True).agg(is_bad=is_much & (kinds > 1))
+    bad = ports.filter("is_bad").with_columns(bad=pl.len().over("source"))
+    if bad.is_empty():
+        return []
+    of_source = counter_increase[:, ["source", "key", "dumps"]].filter(is_single).group_by("source")
+    few = bad.join(of_source.agg(ports=pl.col("key").n_unique()), on="source").filter(
+        (pl.col("ports") < PEERS_LEAST) | (pl.col("bad") <= pl.col("ports") / PEERS_LEAST)
     )
-    counters = single.filter(
-        pl.col("key").is_in(few["key"].to_list()) & pl.col("name").is_in(list(LINK_LIMITS)) & (pl.col("value") > 0)
-    )
+    counters = counted.filter(pl.col("key").is_in(few["key"].to_list()))
     links = LinkCounters(counters, port_peer)
     findings = []
     for near, far in links:
