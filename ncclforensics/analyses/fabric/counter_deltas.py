@@ -17,7 +17,7 @@ ORDERED_SAMPLE = {
     "key_number": pl.UInt32(),  # of `key`
     "counter_number": pl.UInt32(),  # of `key` and `name`
     "is_single": pl.Boolean(),  # its port was dumped once: there is nothing to compare
-    "rank": pl.Int64(),  # the order of dumps that the names of their files show
+    "rank": pl.Int8(),  # the order of dumps that the names of their files show
     "is_timed": pl.Boolean(),  # all dumps of the port have a time
     "first_traffic": pl.Int64(),  # of the port in the first dump of this file
 }
@@ -152,7 +152,9 @@ def _with_keys(sample: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
         stem=words.list.eval(pl.element().filter(~pl.element().is_in(order_words))).list.join(" "),
         rank=words.list.eval(
             pl.element().is_in(list(AFTER)).cast(pl.Int8) - pl.element().is_in(list(BEFORE)).cast(pl.Int8)
-        ).list.sum(),
+        )
+        .list.sum()
+        .cast(pl.Int8),
     )
     port = pl.col("port").cast(pl.String).fill_null("?")
     key = pl.coalesce(

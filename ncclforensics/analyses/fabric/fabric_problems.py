@@ -40,7 +40,9 @@ def fabric_problem(
     ]
     problems = []
     for rows, heads, words in headless:
-        lost = add_heading_above(rows, heads.select(*OUTPUT_KEY, "line")).filter(pl.col("head_line").is_null())
+        lost = add_heading_above(rows[:, [*OUTPUT_KEY, "line"]], heads.select(*OUTPUT_KEY, "line")).filter(
+            pl.col("head_line").is_null()
+        )
         first = lost.group_by("source", maintain_order=True).agg(pl.col("line").min())
         problems.append(first.select("source", "line", problem=pl.format("line {}: " + words, "line")))
     of_device = pl.concat_str("subject", "error", separator=": ", ignore_nulls=True)
