@@ -348,3 +348,60 @@ def test_a_crash_in_the_driver_is_no_fault_of_a_plugin(tmp_path: Path) -> None:
     assert "NCCL_CUMEM_HOST_ENABLE=0" in first
     assert "NCCL_NET_PLUGIN=none" not in first
     assert "NCCL_NET_PLUGIN=none" in without
+
+
+REBUILT = "INFO:root:Reducer buckets have been rebuilt in this iteration.\n"
+LAUNCHED = "algo-1:79:1300 [0] NCCL INFO Launch mode Parallel\n"
+TRAINED = "{{'loss': {0}, 'learning_rate': 5.2e-05, 'epoch': 0.03}}\n"
+BEGAN = (
+    "node-a:77:77 [0] NCCL INFO NET/Plugin: Loaded net plugin IBext_v8 (v8)\n"
+    "node-a:77:77 [0] NCCL INFO Using network IBext_v8\n"
+)
+CRASHED = "Fatal Python error: Segmentation fault\n"
+
+
+def test_a_check_that_finds_nothing_says_so_where_a_hang_is_undecided(tmp_path: Path) -> None:
+    report = read(tmp_path, LAUNCHED + REBUILT)
+
+    first = shown(report)
+    assert "no findings" in first
+    assert "Not known: whether the job hangs." in first
+    assert "UNDECIDABLE" not in first
+    assert "WHAT TO DO" not in first
+    assert "UNDECIDABLE" in shown(report, everything=False)  # who asks for a hang gets the answer to that
+
+
+def test_the_last_line_of_a_training_step_is_named_where_a_hang_is_undecided(tmp_path: Path) -> None:
+    steps = TRAINED.format(10.9) + TRAINED.format(7.2)
+
+    for text in (LAUNCHED + steps, "Traceback (most recent call last):\n" + steps):
+        first = shown(read(tmp_path, text, everything=False), everything=False)
+        assert "Training steps are printed up to log0.txt:" in first
+
+
+@pytest.mark.parametrize(("before", "is_init"), [(BEGAN, True), ("", False)])
+def test_a_crash_while_nccl_creates_a_communicator_leads(tmp_path: Path, before: str, *, is_init: bool) -> None:
+    first = shown(read(tmp_path, before + CRASHED, everything=False), everything=False)
+
+    assert ("crashed with SIGSEGV while NCCL created a communicator" in first) == is_init
+    assert ("it had loaded IBext_v8." in first) == is_init
+    assert "no communicator" not in first
+
+
+LIMITS = [
+    "Global timeout reached, terminating all processes.",
+    "=>> PBS: job killed: walltime 3630 exceeded limit 3600",
+    "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
+]
+
+
+@pytest.mark.parametrize("line", [*LIMITS, "epoch 3: the timeout of 120 s was not reached"])
+def test_a_time_limit_ended_the_job_so_that_nothing_is_run_now(tmp_path: Path, line: str) -> None:
+    (tmp_path / "launcher.log").write_text(line + "\n")
+    logs = INCIDENTS / "one-rank-stops-before-an-allreduce"
+    report = analyze([str(path) for path in (*sorted(logs.glob("*.log")), tmp_path / "launcher.log")])
+
+    first = shown(report, everything=False)
+    assert "rank 11 on gpu-node-01" in first
+    assert ("ended at a time limit (launcher.log:1)" in first) == (line in LIMITS)
+    assert ("RUN NOW" in first) == (line not in LIMITS)

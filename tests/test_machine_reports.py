@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ncclforensics import analyze
 from ncclforensics.data.kernel_faults import XIDS, XIDS_OF_HARDWARE
 from ncclforensics.rules.benchmark.link_tests import bench_peer_access_slower
 from ncclforensics.rules.fabric.pci_errors import kernel_nvswitch_errors, kernel_pcie_errors, kernel_port_reports
@@ -141,3 +144,60 @@ def test_gpus_spin_at_little_power(rows: list[Row], found: list[str]) -> None:
     titles = [finding.title.partition(": ")[0] for finding in findings_of(gpus_spin, gpu_use=rows)]
 
     assert titles == found
+
+
+QUEUE = "[12345.678901] amdgpu 0000:5d:00.0: amdgpu: MES failed to respond to msg=REMOVE_QUEUE\n"
+RESET = "[12346.678901] amdgpu 0000:5d:00.0: amdgpu: GPU reset begin!\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "titles"),
+    [
+        (QUEUE, ["AMD GPU 0000:5d:00.0 did not give back a queue of a program"]),
+        (QUEUE + RESET, ["the driver reset AMD GPU 0000:5d:00.0"]),
+    ],
+)
+def test_a_queue_that_an_amd_gpu_keeps_is_a_finding_unless_a_reset_follows(
+    tmp_path: Path, lines: str, titles: list[str]
+) -> None:
+    (tmp_path / "dmesg.txt").write_text(lines)
+
+    assert [finding.title for finding in analyze([str(tmp_path)], everything=True).findings] == titles
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd: error: StepId=4711.0 exceeded memory limit (65536000 > 62914560), being killed",
+        "slurmstepd: error: Exceeded job memory limit at some point.",
+    ],
+)
+def test_slurms_sentences_on_a_memory_limit_are_an_end_for_want_of_memory(tmp_path: Path, line: str) -> None:
+    (tmp_path / "slurm.err").write_text(line + "\n")
+
+    (finding,) = analyze([str(tmp_path)], everything=True).findings
+    assert finding.rule == "oom-host"
+
+
+EVENT = "2m   Warning   {0}   pod/train-2   {1}\n"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "title"),
+    [
+        (
+            "Evicted",
+            "The node was low on resource: memory.",
+            "Kubernetes evicted a pod, and with it its ranks: train-2: memory.",
+        ),
+        ("NodeNotReady", "Node is not ready", "a node of Kubernetes reports a problem: train-2"),
+        ("BackOff", "Back-off pulling image", None),
+    ],
+)
+def test_an_event_of_kubernetes_is_named_with_its_pod(
+    tmp_path: Path, reason: str, message: str, title: str | None
+) -> None:
+    (tmp_path / "events.txt").write_text(EVENT.format(reason, message))
+
+    findings = analyze([str(tmp_path)], everything=True).findings
+    assert [finding.title for finding in findings if finding.severity != "info"] == [title] * bool(title)

@@ -232,7 +232,9 @@ def test_an_error_without_a_warning_is_told_from_its_deepest_place(tmp_path: Pat
     places = ["transport/net.cc:450", "transport.cc:216", "group.cc:460"]
     text = step.format(8, places[-1]) + "".join(step.format(7, place) for place in places)
 
-    assert "It came through transport/net.cc:450, transport.cc:216, group.cc:460" in shown(read(tmp_path, text))
+    assert "over the network, and came through transport/net.cc:450, transport.cc:216, group.cc:460" in shown(
+        read(tmp_path, text)
+    )
     assert "It came through group.cc:460;" in shown(read(tmp_path, step.format(8, places[-1])))
 
 
@@ -259,3 +261,58 @@ def test_the_call_behind_the_barrier_of_pytorchs_checks_is_named(tmp_path: Path,
 
     assert f"rank 1 never called {call} " in first
     assert ("(DETAIL)" in first) == (call == "all_reduce")
+
+
+SET_UP = 'node-a:{0}:{0} [0] NCCL INFO NET/OFI Setting NCCL_PROTO to "simple"\n'
+NOT_STARTED = (
+    "node-a:72:90 [1] nccl_net_ofi_create_plugin:259 NCCL WARN NET/OFI aws-ofi-nccl initialization failed\n"
+    "node-a:72:90 [1] NCCL INFO Using network Socket\n"
+)
+
+
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_ranks_that_differ_in_their_network_are_named_below_a_plugin_that_failed(
+    tmp_path: Path, *, is_mixed: bool
+) -> None:
+    first = shown(read(tmp_path, NOT_STARTED + SET_UP.format(71) * is_mixed))
+
+    assert "process 72 on node-a: the Libfabric plugin failed to start" in first
+    assert ("pid 71 set up the plugin, pid 72 chose TCP sockets" in first) == is_mixed
+
+
+def test_a_contained_memory_error_stands_behind_a_fatal_error_of_nvlink(tmp_path: Path) -> None:
+    lines = [
+        "NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error",
+        "NVRM: Xid (PCI:0019:01:00): 149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000)",
+    ]
+    first = shown(read(tmp_path, "\n".join([*lines, ""])))
+
+    assert first.index("Xid 149, NVLink error") < first.index("Xid 94, contained memory error")
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [("transport/net.cc:450", "sets up a connection over the network"), ("enqueue.cc:2299", "")]
+)
+def test_what_nccl_was_setting_up_is_named_by_the_deepest_place_of_an_error(
+    tmp_path: Path, place: str, words: str
+) -> None:
+    lines = "".join(f"node-a:12:{24} [0] NCCL INFO {step} -> 3\n" for step in (place, "group.cc:460", "group.cc:581"))
+    first = shown(read(tmp_path, lines))
+
+    assert "NCCL returned an error" in first
+    assert ("began where NCCL " in first) == bool(words)
+    assert words in first
+
+
+DUPLICATE = (
+    "node-a:{0}:{1} [0] init.cc:738 NCCL WARN Duplicate GPU detected : rank {2} and rank {3} both on CUDA device 1000\n"
+)
+
+
+@pytest.mark.parametrize("pids", [(7, 7), (7, 8)])
+def test_threads_of_one_process_on_one_gpu_are_told_from_processes(tmp_path: Path, pids: tuple[int, int]) -> None:
+    lines = DUPLICATE.format(pids[0], 20, 0, 1) + DUPLICATE.format(pids[1], 21, 1, 0)
+    first = shown(read(tmp_path, lines, everything=False), everything=False)
+
+    assert ("let each thread choose a GPU of its own" in first) == (pids[0] == pids[1])
+    assert ("env | grep -E" in first) == (pids[0] != pids[1])

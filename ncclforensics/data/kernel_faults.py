@@ -46,6 +46,7 @@ def _harmless(meaning: str, remedy: str = WATCH) -> Xid:
     return Xid(meaning, Origin.HARMLESS, remedy)
 
 
+CONTAINED = 94  # only the program that used the memory ends
 _COPY_ENGINE = Xid("a copy engine reported an exception", Origin.OPEN, RESTART)
 _DECODER = Xid("a video engine reported an exception", Origin.OPEN, RESTART)
 _NVLINK_5 = _hardware("NVLink error", LINK)
@@ -87,7 +88,7 @@ XIDS = {
     80: Xid("corrupted data were sent to the GPU", Origin.OPEN, RESTART),
     92: _harmless("many corrected (single-bit) ECC errors"),
     93: _harmless("the InfoROM's limit for writing is reached"),
-    94: _hardware("contained memory error", "start the program again; reset the GPU when it is idle"),
+    CONTAINED: _hardware("contained memory error", "start the program again; reset the GPU when it is idle"),
     95: _hardware("uncontained memory error"),
     106: _harmless("a test message"),
     107: _harmless("a test message"),

@@ -97,6 +97,24 @@ def result_text(code: int | None) -> str:
     return f"{code} ({RESULTS[code]})" if code in RESULTS else known(code)
 
 
+SET_UP_IN = {  # file of NCCL -> what is set up there
+    "transport/net.cc": "a connection over the network",
+    "transport/p2p.cc": "a direct connection between GPUs",
+    "transport/shm.cc": "a connection over shared memory",
+    "transport/nvls.cc": "NVLink SHARP",
+    "bootstrap.cc": "the connections of the bootstrap",
+}
+
+
+def set_up_at(place: str) -> str:
+    """Return what NCCL sets up at this place of its code; empty where it is not known.
+
+    >>> set_up_at("transport/net.cc:450"), set_up_at("group.cc:460")
+    ('a connection over the network', '')
+    """
+    return SET_UP_IN.get(place.partition(":")[0], "")
+
+
 def is_call_file(place: str | None) -> bool:
     """Whether only calls on a communicator that exists return errors through this place: `src/collectives`.
 

@@ -69,8 +69,17 @@ def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
         category=of_form({form: meaning.category for form, meaning in answered.items()}),
         meaning=of_form({form: meaning.text for form, meaning in answered.items()}),
         remedy=of_form({form: meaning.remedy for form, meaning in answered.items()}),
-        subject=_first(rows, SUBJECTS, pl.String()).str.strip_chars(),
+        subject=_subject(rows),
     )
+
+
+def _subject(rows: pl.DataFrame) -> pl.Expr:
+    """What a line names, behind the pod of an event of Kubernetes."""
+    subject = _first(rows, SUBJECTS, pl.String()).str.strip_chars()
+    if "of_pod" not in rows.columns:
+        return subject
+    in_pod = pl.concat_str(pl.col("of_pod").cast(pl.String), subject, separator=": ", ignore_nulls=True)
+    return pl.when(pl.col("of_pod").is_null()).then(subject).otherwise(in_pod)
 
 
 def _first(rows: pl.DataFrame, columns: Iterable[str], dtype: pl.DataType) -> pl.Expr:

@@ -50,6 +50,10 @@ PRINT_PLACEMENT = (
     "print what the launcher sets for these ranks: "
     "`env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|CUDA_VISIBLE_DEVICES)='`"
 )
+GPU_OF_EACH_THREAD = (
+    "one process drives these ranks: let each thread choose a GPU of its own (cudaSetDevice), and start no more ranks "
+    "than there are GPUs: `nvidia-smi -L`"
+)
 GPU_ADDRESSES = "nvidia-smi --query-gpu=index,pci.bus_id,uuid --format=csv"
 PRINT_VERSION = (
     "compare the versions of NCCL of all hosts; print, on each host and in the container of the job: "
@@ -140,7 +144,7 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
     elif answer.verdict == "rank-died" and ABORT in run["process_exit"].filter("is_first")["signal"]:
         steps.append("read the end of its stderr, and take a core dump on the next run: a process that aborts says why")
     elif answer.detail in (Detail.SAME_GPU, Detail.SAME_NUMBER, Detail.OTHER_SIZE):
-        steps.append(PRINT_PLACEMENT)
+        steps.append(GPU_OF_EACH_THREAD if _is_one_process(run) else PRINT_PLACEMENT)
     elif answer.detail == Detail.OTHER_VERSION:
         steps.append(PRINT_VERSION)
     elif answer.verdict == _OF_ORDER and not run["rank_stack"].is_empty():
@@ -174,6 +178,12 @@ def _is_open(answer: Answer) -> bool:
         return False
     is_undecided = answer.verdict == "undecidable" or (answer.verdict, answer.certainty) == ("no-hang", "possible")
     return answer.rests_on_stall or is_undecided
+
+
+def _is_one_process(run: Frames) -> bool:
+    """Whether one process reported for several ranks that they share a GPU."""
+    shared = run["failure_event"].filter(pl.col("other").is_not_null())
+    return bool((shared.group_by("host", "pid").agg(pl.col("rank").n_unique())["rank"] > 1).any())
 
 
 def _second_stack(run: Frames, answer: Answer) -> list[str]:

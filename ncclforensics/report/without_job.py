@@ -17,6 +17,7 @@ from ncclforensics.data.variables import (
     COLLECT_RANKS_OF_DUMPS,
     COLLECT_STUCK_HOSTS,
     ENDED_WELL,
+    NO_CALLS_IN_TEXT,
     NO_LINES,
     NO_NCCL_LINES,
     NO_PROCESSES,
@@ -90,7 +91,8 @@ def reason_without_job(run: Frames) -> str:
         limits = "; ".join(kind.limit for kind in kinds)
         return f"these files hold {_names(run, kinds)}, and no NCCL log: {limits}"
     if run["source"]["recognised"].sum():
-        return NO_RANKS_IN_TEXT
+        has_steps = run.has("training_step") or run.has("trainer_progress")
+        return NO_CALLS_IN_TEXT if has_steps else NO_RANKS_IN_TEXT
     return NO_NCCL_LINES if run["source"]["lines"].sum() else NO_LINES
 
 
@@ -128,7 +130,8 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
         return [*read, *COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
     if run.has("ascend_error"):  # its variables are none of NCCL's
         return [*COLLECT_OUTPUT, ASCEND_LOGS]
-    steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}
+    text_alone = dict.fromkeys((NO_RANKS_IN_TEXT, NO_CALLS_IN_TEXT), COLLECT_OUTPUT + COLLECT_CALLS)
+    steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, **text_alone}
     return steps.get(reason_without_job(run), COLLECT_CALLS)
 
 

@@ -81,7 +81,7 @@ def _once(report: Report, verbose: bool) -> list[RenderableType]:
     shown = ports if verbose else ports.head(MOST)
     counters = shown.join(old, on="key", maintain_order="left_right").group_by("key", maintain_order=True)
     rows = counters.agg(pl.col(*PORT).first(), names="name", values="value", stuck="is_saturated").to_dicts()
-    title = heading("COUNTERS IN ONE DUMP (totals since they were cleared)")
+    title = heading("COUNTERS IN ONE DUMP (totals since they were cleared; a second dump shows growth)")
     return [title, indented(_totals(rows)), *_more(ports.height - shown.height)]
 
 

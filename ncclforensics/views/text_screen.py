@@ -54,7 +54,7 @@ from ncclforensics.views.text_report import (
 )
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
-from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question
+from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, steps_text
 
 Row = dict[str, Any]
 OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
@@ -181,7 +181,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     sections += [_Section(0, [_reached(report)])] if everything and shown is None else []
     explained = report.cause_of(jobs[0]) if jobs and shown is None else None
     cause = explained.finding if explained else None
-    if jobs:
+    is_unjudged = everything and bool(jobs) and not (shown or others) and _rests_on_nothing(report, jobs[0])
+    if jobs and not is_unjudged:
         verdict, *details = _of_job(report, jobs[0], explained, shown, width)
         sections += [verdict, _of_other_jobs(report, jobs, width)]
         sections += details
@@ -194,16 +195,19 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         if shown is not None:
             known = "No hang: " if ends_well(report.run) else "Not known: whether a job hangs. "
             unknown = [Text(""), indented(Text(known + sentence(reason)))]
-        sections += [_Section(0, [unknown])]
-    elif shown is None and slow is None:
+        trained = [indented(Text(text))] if (text := steps_text(report)) else []
+        sections += [_Section(0, [[*unknown, *trained]])]
+    elif is_unjudged or (shown is None and slow is None):
         from ncclforensics.views.text_judged import without_findings  # the screen of a hang does without
 
-        sections += [_Section(0, [without_findings(report)])]
+        question = [indented(Text(f"Not known: whether the job hangs. {sentence(jobs[0].reason)}"))] if jobs else []
+        sections += [_Section(0, [[*without_findings(report), *question]])]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
     advised = shown if is_advised_below else advised
     is_first = is_advised_below or (cause is not None and report.has_own_advice(cause))
-    steps = _steps(report, jobs, advised, is_first=is_first) if jobs or not everything else []
+    has_steps = (jobs and not is_unjudged) or not everything
+    steps = _steps(report, jobs, advised, is_first=is_first) if has_steps else []
     main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
     explained_by = Text(f"{MEANING}{main.rule}" if main else "", style="dim")
     meaning = _Section(3 if everything else 5, [[explained_by], []] if main else [[]])

@@ -17,7 +17,7 @@ from ncclforensics.report.failed_ranks import failed_ranks
 from ncclforensics.report.live_files import was_ended
 from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.shared.verdict_finding import ranks_with_output
-from ncclforensics.views.text_layout import heading, indented, table_without_header
+from ncclforensics.views.text_layout import heading, indented, place_of, table_without_header
 
 Row = dict[str, Any]
 # What shows that a job stood still or failed (`standstill.by` of the JSON report), as a reader of a screen knows it.
@@ -45,6 +45,7 @@ TIMED = (  # frames of lines whose prefix may hold a time though calls have none
     "work_timeout", "work_status", "watchdog", "watchdog_failure", "recorder_file", "announced_call",
     "monitored_barrier", "gloo_error", "store_error", "c10d_note",
 )  # fmt: skip
+STEPS = ("training_step", "trainer_progress")  # frames
 ASSUMED_YEAR = 2000  # of clocks that print none
 SHOWN_HOSTS = 4
 
@@ -52,7 +53,25 @@ SHOWN_HOSTS = 4
 def hang_text(report: Report, answer: Answer) -> str:
     """Say whether it is shown that the job hung or failed, and when its calls and its logs end if lines have times."""
     is_over = answer.verdict == "no-hang" and answer.certainty != "possible"
-    return "" if is_over else " ".join(filter(None, (_state_text(report, answer), _times_text(report, answer))))
+    texts = _state_text(report, answer), steps_text(report) * (answer.verdict == "undecidable")
+    return "" if is_over else " ".join(filter(None, (*texts, _times_text(report, answer))))
+
+
+def steps_text(report: Report) -> str:
+    """Say where the last line of a training step stands, and its number if the line shows it."""
+    run = report.run
+    rows = [
+        row
+        for name in STEPS
+        if run.has(name)
+        for row in run[name].sort("source", "line").group_by("source", maintain_order=True).last().to_dicts()
+    ]
+    if not rows:
+        return ""
+    last = max(rows, key=lambda row: (row.get("step") or -1, row["line"]))
+    number = "" if last.get("step") is None else f"step {last['step']:,}, "
+    place = place_of(report, report.cited(last["source"], last["line"]))
+    return f"Training steps are printed up to {number}{place}."
 
 
 def is_suspected(report: Report, answer: Answer) -> bool:
@@ -91,6 +110,9 @@ def _state_text(report: Report, answer: Answer) -> str:
         return f"Hung: no; {look.text}."
     if answer.rests_on_stall and not report.is_about_hang:
         return "Only if the job stands still, which no line of these logs shows."
+    if answer.rests_on_stall and (ends := report.run["job_end"].filter(form="time_limit")).height:
+        place = place_of(report, report.cited(ends["source"][0], ends["line"][0]))
+        return f"Assumed, since you ask about a hang: the job stood still until it was ended at a time limit ({place})."
     if answer.rests_on_stall:
         return "Assumed, since you ask about a hang: the job stands still. No line of these logs shows it."
     if failed_ranks(report.run, answer):

@@ -54,11 +54,11 @@ def host_port(
         *_files_of_ports(at(port_file.join(dumps, on="source")), at(device_file.join(dumps, on="source"))),
         *_verbs_ports(at(pl.concat([verbs_device, verbs_attribute], how="diagonal"))),
         *_rdma_links(at(rdma_link)),
-        *_netdevs(at(port_netdev)),
         *_linked(mlxlink_outputs(mlxlink_section, mlxlink_field, output_heading, CommandHistory(dump_command))),
         *_sampled(metric_value),
         *_of_omni_path(omni_path_port),
     ]
+    rows += _netdevs(at(port_netdev), {_port_of(row) for row in rows if row.get("state")})
     return frame_from_rows(rows, PORT_STATE)
 
 
@@ -193,14 +193,21 @@ def _rdma_links(links: list[Row]) -> Iterator[Row]:
         }
 
 
-def _netdevs(netdevs: list[Row]) -> Iterator[Row]:
+def _port_of(row: Row) -> tuple[Any, ...]:
+    """What a row shares with others of the same port: its host, or where none is known its file."""
+    return row["host"] or row["source"], row["device"], row["port"]
+
+
+def _netdevs(netdevs: list[Row], stated: set[tuple[Any, ...]]) -> Iterator[Row]:
+    """Ports of ibdev2netdev; of those in `stated` another tool prints the state."""
     for row in netdevs:
         # A RoCE port is active while its interface has a carrier; that of IPoIB is down where none was set up.
         is_ipoib = str(row["netdev"]).startswith("ib")
         by_netdev = None if is_ipoib else NETDEV_STATES[str(row["netdev_state"])]
         state = port_state_of(row["verbose_state"]) or by_netdev
         place = {"device": str(row["device"]), "port": row["port"], "netdev": str(row["netdev"])}
-        yield {**origin_of(row), **place, "state": state}
+        port = {**origin_of(row), **place}
+        yield {**port, "state": None if _port_of(port) in stated else state}
 
 
 def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:

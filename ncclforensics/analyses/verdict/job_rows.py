@@ -207,8 +207,9 @@ class JobRows:
 
     @cached_property
     def is_cancelled(self) -> bool:
-        """Whether a line says that the only job was cancelled."""
-        return self.is_only_job and bool((self.frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
+        """Whether a line says that the only job was cancelled, or reached its time limit."""
+        forms = self.frames["job_end"]["form"].cast(pl.String)
+        return self.is_only_job and bool(forms.is_in(["cancelled", "time_limit"]).any())
 
     @cached_property
     def captured_ends(self) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.data.names import some_of
+from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.deviations import SHOWN, lines_of, rows_of
@@ -64,7 +64,7 @@ def fabric_uneven_uplinks(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
 
 
 @rule(Category.TOPOLOGY, Severity.WARNING, of=("fabric_deviation",))
-def fabric_uplinks_missing(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
+def fabric_uplinks_missing(fabric_deviation: pl.DataFrame, port_state: pl.DataFrame) -> Iterator[Finding]:
     """A switch lacks a fifth or more of the uplinks that its siblings have.
 
     Means: cables are unplugged or dead, ports are disabled, or a spine was never connected: the hosts below share less
@@ -77,12 +77,21 @@ def fabric_uplinks_missing(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
     for row in rows_of(fabric_deviation, "uplinks-missing"):
         lost = row["usual"] - row["have"]
         usual = f"; {row['sibling']} has {_links_text(row, 'sibling_links')}" if row["sibling"] else ""
+        down = _down_text(port_state, row["name"])
         yield Finding(
             f"{row['name']} lacks {lost} of {row['usual']} uplinks: fewer or none to {some_of(row['others'], SHOWN)}",
-            f"it has {_links_text(row)}{usual}; {row['count']} switches have the same switches above them",
+            f"it has {_links_text(row)}{usual}{down}; {row['count']} switches have the same switches above them",
             _certainty(row),
             evidence=lines_of(row),
+            remedy="reseat or replace the cables of the ports that are down" * bool(down),
         )
+
+
+def _down_text(port_state: pl.DataFrame, switch: str) -> str:
+    """Name the ports of a switch that are down, where the tool lists them."""
+    name = pl.col("node").str.strip_prefix("MF0;").str.split(":").list.first()
+    ports = port_state.filter((name == switch) & (pl.col("state") == "down"))["port"].drop_nulls().unique().to_list()
+    return f"; down on {switch}: {ranks_text(ports).replace('rank', 'port')}" if ports else ""
 
 
 @rule(Category.TOPOLOGY, Severity.INFO, of=("fabric_deviation",))

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import SIGNAL
+from ncclforensics.analyses.job.ends.crashes import LIBNCCL
 from ncclforensics.analyses.job.ends.failure_events import REMOTE_ERROR
 from ncclforensics.analyses.verdict.vocabulary import Detail
-from ncclforensics.data.names import ranks_text
-from ncclforensics.data.processes import CRASHES
-from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
+from ncclforensics.data.names import ranks_text, some_of
+from ncclforensics.data.processes import signal_name
+from ncclforensics.frames.columns import OWNER, printed_hosts, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import RETURNED, rule
-from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
+from ncclforensics.rules.shared.ended_processes import crashes_in_init, exit_finding
 from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
 AFTER_FAULT = (
@@ -154,8 +154,7 @@ def boot_init_incomplete(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Ite
         )
 
 
-STACK_LINES = 60  # of the stack that a crash handler prints
-CREATING = ("ncclCommInit", "ncclCommSplit", "ncclCommGrow", "ncclCommShrink")  # how functions begin that create one
+MOST_PLUGINS = 3  # named
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("process_exit",), hang=True)
@@ -164,6 +163,7 @@ def boot_crash_in_init(
     milestone: pl.DataFrame,
     communicator_progress: pl.DataFrame,
     native_frame: pl.DataFrame,
+    plugin: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A process crashed while NCCL created a communicator.
@@ -175,22 +175,18 @@ def boot_crash_in_init(
     NCCL_MNNVL_ENABLE=0; keep the core file and print its stack (gdb -batch -ex bt PROGRAM CORE).
     Sources: nccl#2106, nccl#2186; nccl: src/init.cc.
     """
-    crashes = first_exits(process_exit, SIGNAL).filter(pl.col("signal").is_in(CRASHES))
-    completed = communicator_progress.filter(pl.col("last_pos").is_not_null()).select(OWNER).unique()
-    began = milestone.select(OWNER).unique().join(completed, on=OWNER, how="anti", nulls_equal=True)
-    of_init = crashes.join(began, on=OWNER, how="semi", nulls_equal=True)
-    creating = native_frame.filter(begins_with("function", CREATING)).select("source", frame_line="line")
-    traced = crashes.sort("line").join_asof(
-        creating.sort("frame_line"), left_on="line", right_on="frame_line", by="source", strategy="forward",
-        allow_exact_matches=False, check_sortedness=False,
-    ).filter((pl.col("frame_line") - pl.col("line")).is_between(1, STACK_LINES))  # fmt: skip
-    rows = pl.concat([of_init, traced.drop("frame_line")]).unique(["source", "line"], maintain_order=True)
+    rows = crashes_in_init(process_exit, milestone, communicator_progress, native_frame)
     if rows.height:
-        in_stack = "; the stack shows the function" if traced.height else ""
-        detail = f"NCCL had completed no communicator there{in_stack}"
-        title = "{processes} crashed while NCCL created a communicator"
-        finding = exit_finding(rows, rank, title, detail, "likely")
-        finding.role = Role.CONTEXT
+        in_stack = "; the stack shows the function" if rows["frame_line"].count() else ""
+        loaded = text_of("form") == "loaded"
+        plugins = plugin.filter(loaded).join(rows, on=OWNER, how="semi", nulls_equal=True)["plugin"].cast(pl.String)
+        named = some_of(plugins.unique(maintain_order=True).to_list(), MOST_PLUGINS)
+        detail = f"NCCL had completed no communicator there{in_stack}" + f"; it had loaded {named}" * bool(named)
+        signals = rows["signal"].unique().to_list()
+        by = f" with {signal_name(signals[0])}" if len(signals) == 1 else ""
+        title = f"{{processes}} crashed{by} while NCCL created a communicator"
+        finding = exit_finding(rows.drop("frame_line"), rank, title, detail, "likely")
+        finding.role = Role.CONTEXT if rows["where"].str.contains(LIBNCCL, literal=True).any() else Role.CAUSE
         yield finding
 
 

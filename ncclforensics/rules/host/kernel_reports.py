@@ -17,17 +17,17 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.firmware_reports import DECODE, firmware_findings
 from ncclforensics.rules.shared.kernel_log import (
     MANY,
+    OF_LINES,
     JobBeside,
     devices_text,
     kernel_log_findings,
+    lines_beside,
     named_devices,
     rate_text,
     times_text,
     with_addresses_of_amd,
 )
 
-OF_LINES = ["source", "line"]
-OF_HOST = ["source", "node"]
 RECOVERED = "Nonfatal"
 SHOWN = 2
 SHOWN_PROCESSES = 3
@@ -153,6 +153,12 @@ _DRIVER_REPORTS = {
         Severity.WARNING,
         "look at the first amdgpu lines in dmesg; reboot the host; if it comes back, drain it and ask the vendor",
     ),
+    "amd_ring": _Report(
+        "AMD GPU {device}{where} did not give back a queue of a program",
+        "its scheduler (HWS, MES) or a kernel stands still; the driver mostly resets the GPU next",
+        Severity.WARNING,
+        "look at the first amdgpu lines in dmesg, and at what ran there; reboot the host if the GPU stays so",
+    ),
     "amd_timeout": _Report(
         "work on AMD GPU {device}{where} did not end in time: ring {ring}",
         "a kernel, or the GPU, stood still; the driver then resets the GPU, and all programs on it fail",
@@ -252,8 +258,12 @@ _DRIVER_REPORTS = {
 }
 
 
-# Forms of `hardware_event` and `driver_state` that say more.
-EXPLAINED_BY = {"gpu_probe": ["lost", "unsupported", "region", "cables"], "gpu_status": ["lost", "xid"]}
+# Forms of `hardware_event`, `driver_state` and `kernel_message` that say more.
+EXPLAINED_BY = {
+    "gpu_probe": ["lost", "unsupported", "region", "cables"],
+    "gpu_status": ["lost", "xid"],
+    "amd_ring": ["amd_reset", "amd_not_reset"],
+}
 
 
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_message", "kernel_kill"), hang=True, fallback=True)
@@ -281,9 +291,11 @@ def kernel_driver_reports(
     blocked = kills.filter(text_of("form") == "blocked")["pid"]
     kills = kills.filter((text_of("form") != "waits") | ~pl.col("pid").is_in(blocked.implode()))
     messages = kernel_message.filter(text_of("form").is_in(list(_DRIVER_REPORTS)))
+    events_of = (hardware_event, driver_state, kernel_message)
+    reported = pl.concat([frame.select(text_of("form"), "source") for frame in events_of])
     for form, events in EXPLAINED_BY.items():
-        sources = (rows.filter(text_of("form").is_in(events))["source"] for rows in (hardware_event, driver_state))
-        messages = messages.filter((text_of("form") != form) | ~pl.col("source").is_in(pl.concat(sources).implode()))
+        explained = reported.filter(pl.col("form").is_in(events))["source"]
+        messages = messages.filter((text_of("form") != form) | ~pl.col("source").is_in(explained.implode()))
     messages = with_addresses_of_amd(messages, kernel_message)
     rows = pl.concat([messages, kills], how="diagonal_relaxed").sort(OF_LINES)
     for (form, _), alike in rows.group_by(text_of("form"), text_of("node"), maintain_order=True):
@@ -298,7 +310,7 @@ def kernel_driver_reports(
         title = report.title.format_map(fields)
         details = [
             report.detail,
-            *_besides(str(form), alike, kernel_message),
+            *lines_beside(str(form), alike, kernel_message),
             count_of(alike.height, "line") if alike.height > 1 else "",
             times_text(alike),
         ]
@@ -307,20 +319,6 @@ def kernel_driver_reports(
 
 REPLACE = "drain the host; replace the module that EDAC or the BMC's event log names"
 UNCORRECTED_BIT = 61  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
-
-
-def _besides(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame) -> list[str]:
-    """Return what other lines of the same hosts add: whose work it was, how a reset ended, that a crash was wanted."""
-    beside = kernel_message.join(reports.select(OF_HOST).unique(), on=OF_HOST, how="semi", nulls_equal=True)
-    kinds = {str(kind): rows for (kind,), rows in beside.sort(OF_LINES).group_by(text_of("form"), maintain_order=True)}
-    reset = ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
-    if form == "amd_timeout" and "amd_process" in kinds:
-        programs = kinds["amd_process"].filter(pl.col("pid") > 0).select(text_of("worker"), "pid").unique().rows()
-        named = ", ".join(f"{name} (pid {pid})" for name, pid in programs[:3])
-        return [f"it was work of {named}"] * bool(named) + reset
-    if form == "amd_reset":
-        return ["a ring or the scheduler (MES) of the GPU gave no answer"] * ("amd_ring" in kinds) + reset
-    return ["somebody made the kernel crash on purpose (SysRq)"] * (form in ("panic", "oops") and "sysrq" in kinds)
 
 
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_event", "kernel_message"), hang=True, fallback=True)

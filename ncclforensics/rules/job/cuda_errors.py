@@ -18,7 +18,7 @@ from ncclforensics.data.cuda import (
     UNUSABLE,
     error_advice,
 )
-from ncclforensics.data.kernel_faults import UNCONFIRMED_XIDS, XIDS, XIDS_OF_HARDWARE
+from ncclforensics.data.kernel_faults import CONTAINED, UNCONFIRMED_XIDS, XIDS, XIDS_OF_HARDWARE
 from ncclforensics.data.names import pci_address, sentence
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -153,7 +153,7 @@ def cuda_gpu_fault(
                     "is_of_host_alone": not (affected or has_lost_process or has_no_job),
                 }
             )
-    for xid in sorted({event["xid"] for event in of_this_run}):
+    for xid in sorted({event["xid"] for event in of_this_run}, key=lambda xid: (xid == CONTAINED, xid)):
         logged = [event for event in of_this_run if event["xid"] == xid]
         ranks = sorted({number for event in logged for number in event["ranks"]})
         hosts = sorted({event["host"] for event in logged if event["host"]})

@@ -34,6 +34,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import (
+    crashes_in_init,
     exit_finding,
     first_exits,
     is_kernel_log_alone,
@@ -141,14 +142,20 @@ def app_exception(
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
 def app_process_died(
-    process_exit: pl.DataFrame, program_failure: pl.DataFrame, rank: pl.DataFrame
+    process_exit: pl.DataFrame,
+    program_failure: pl.DataFrame,
+    rank: pl.DataFrame,
+    milestone: pl.DataFrame,
+    communicator_progress: pl.DataFrame,
+    native_frame: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A process was killed, crashed or exited with an error, and was the first to end.
 
     Means: the others lost their connections to it, or wait for it; launchers then end them with SIGTERM, which is no
     cause. SIGKILL mostly comes from the kernel when memory runs out; SIGSEGV is a fault of a library or the program.
-    Not when: its launcher told it to end (SIGTERM, SIGINT), a watchdog that had timed out aborted it, or it passes on
-    an NCCL error: these are left out. An exit code alone shows that the process ended first, not why.
+    Not when: its launcher told it to end (SIGTERM, SIGINT), a watchdog that had timed out aborted it, it passes on an
+    NCCL error, or it crashed while NCCL created a communicator: these are left out. An exit code alone shows that the
+    process ended first, not why.
     Do: on its host check dmesg -T (OOM killer, segfault, Xid), the core file, and the last lines it printed.
     Sources: srun(1), mpirun(1), torch.distributed.elastic; NCCL user guide, troubleshooting; nccl#795.
     """
@@ -158,6 +165,9 @@ def app_process_died(
         finding.remedy = "look at what an earlier job left on that host (processes, ports), or start without it"
         yield _advised(finding, rows)
     ends = first_exits(process_exit, SIGNAL, EXIT, NODE)
+    ends = ends.join(
+        crashes_in_init(process_exit, milestone, communicator_progress, native_frame), on=["source", "line"], how="anti"
+    )
     has_unnamed_oom = not first_exits(process_exit, HOST_MEMORY).filter(pl.col("rank_id").is_null()).is_empty()
     ends = ends.filter(
         ~pl.col("where").str.contains(LIBNCCL, literal=True)
@@ -223,7 +233,8 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
     many NVLink domains (before 2.28).
     Not when: the line is of another day or of another program; only processes of this run count, all if the run lost a
     process, or, as a possibility, all of a kernel log that was given by itself.
-    Do: try without plugins (NCCL_NET_PLUGIN=none, NCCL_TUNER_PLUGIN=none) and with ulimit -s 8192; keep the core file.
+    Do: try a newer release of NCCL, and without plugins where one is loaded (NCCL_NET_PLUGIN=none,
+    NCCL_TUNER_PLUGIN=none); keep the core file; up to 2.27 try ulimit -s 8192.
     Sources: gpud, nccl component; NCCL user guide, troubleshooting/runtime (stack size).
     """
     is_in_nccl = pl.col("where").str.contains(LIBNCCL, literal=True)
@@ -267,6 +278,9 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
             severity=Severity.ERROR if reason.startswith(NODE_FAILURE) else Severity.INFO,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
         )
+    for source, line in job_end.filter(text_of("form") == "time_limit").select("source", "line").head(1).iter_rows():
+        title, detail = "the job was ended at its time limit", "its processes were told to end"
+        yield Finding(title, detail, "certain", role=Role.CONTEXT, evidence=[Line(source, line)])
 
 
 SENDERS = {

@@ -18,6 +18,7 @@ from ncclforensics.data.nccl_sources import (
     REMOTE,
     is_top_file,
     result_text,
+    set_up_at,
     topic,
 )
 from ncclforensics.frames.columns import OWNER, text_of
@@ -150,7 +151,8 @@ def error_returned_without_warning(
 
     Means: the lines `file:line -> code` name the callers, the deepest first; the first of them is nearest to the cause.
     Not when: the process went on afterwards: NCCL tries optional features whose failure it ignores.
-    Do: look at the other ranks for the first warning; run again with NCCL_DEBUG=INFO on all ranks.
+    Do: look at the lines before these, and at the other ranks, for the first warning; without one run again with
+    NCCL_DEBUG=INFO on all ranks.
     Sources: nccl: src/include/checks.h (NCCLCHECK).
     """
     ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
@@ -171,7 +173,9 @@ def error_returned_without_warning(
     )
     for (result, is_returned), rows in by_process.group_by("result", "is_returned", maintain_order=True):
         callers = _chain_text(max(rows["steps"].to_list(), key=len), result)  # that of most callers begins deepest
-        detail = f"it came through {callers}; no warning stands before these lines"
+        began = set_up_at(max(rows["steps"].to_list(), key=len)[0])
+        began = f"it began where NCCL sets up {began}, and " if began else "it "
+        detail = f"{began}came through {callers}; no warning stands before these lines"
         title = f"NCCL returned an error on {{processes}}: {result_text(result)}"
         lines = rows.select(*OWNER, "source", "line").explode("source", "line")
         firsts = lines.unique(OWNER, keep="first", maintain_order=True)

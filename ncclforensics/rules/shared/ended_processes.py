@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import KERNEL, NODE
+from ncclforensics.analyses.job.ends.exit_reports import KERNEL, NODE, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import strongest_of
 from ncclforensics.data.names import ranks_text, some_of
-from ncclforensics.frames.columns import printed_hosts
+from ncclforensics.data.processes import CRASHES
+from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, evidence_lines, printed_process, processes_text, titled
 
 LAST_LINES = 20  # before the report of an end
+STACK_LINES = 60  # of the stack that a crash handler prints
+CREATING = ("ncclCommInit", "ncclCommSplit", "ncclCommGrow", "ncclCommShrink")  # how functions begin that create one
 LONGEST_LIST = 80  # characters of a list of tasks in a title
 
 
@@ -23,6 +26,28 @@ def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
         .filter(pl.col("how").is_in(kinds))
         .sort("rank", "child", "reporter", "message", nulls_last=True)
     )
+
+
+def crashes_in_init(
+    process_exit: pl.DataFrame,
+    milestone: pl.DataFrame,
+    communicator_progress: pl.DataFrame,
+    native_frame: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return the crashes of processes that had begun an init and completed none, or whose stack shows its function.
+
+    `frame_line` is the line of that function.
+    """
+    crashes = first_exits(process_exit, SIGNAL).filter(pl.col("signal").is_in(CRASHES))
+    completed = communicator_progress.filter(pl.col("last_pos").is_not_null()).select(OWNER).unique()
+    began = milestone.select(OWNER).unique().join(completed, on=OWNER, how="anti", nulls_equal=True)
+    of_init = crashes.join(began, on=OWNER, how="semi", nulls_equal=True)
+    creating = native_frame.filter(begins_with("function", CREATING)).select("source", frame_line="line")
+    traced = crashes.sort("line").join_asof(
+        creating.sort("frame_line"), left_on="line", right_on="frame_line", by="source", strategy="forward",
+        allow_exact_matches=False, check_sortedness=False,
+    ).filter((pl.col("frame_line") - pl.col("line")).is_between(1, STACK_LINES))  # fmt: skip
+    return pl.concat([traced, of_init], how="diagonal").unique(["source", "line"], keep="first", maintain_order=True)
 
 
 def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str) -> pl.DataFrame:

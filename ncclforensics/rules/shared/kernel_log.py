@@ -17,6 +17,8 @@ from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 NO_JOB = "no job is in these files"
 WITH_JOB = "these lines do not show whether a rank noticed it"
 LOGGED = pl.coalesce("logged", "launcher_time")  # syslog prints it in front of the line
+OF_HOST = ["source", "node"]
+OF_LINES = ["source", "line"]
 MANY = 10  # corrected errors, from which on a link or a memory module is worth a look
 
 
@@ -95,3 +97,17 @@ def rate_text(rows: pl.DataFrame, number: int) -> str:
     ordered: list[datetime] = times.sort().to_list()
     span = (ordered[-1] - ordered[0]).total_seconds() if ordered else 0
     return f"{number * 60 / span:,.3g} a minute" if span else ""
+
+
+def lines_beside(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame) -> list[str]:
+    """Return what other lines of the same hosts add: whose work it was, how a reset ended, that a crash was wanted."""
+    beside = kernel_message.join(reports.select(OF_HOST).unique(), on=OF_HOST, how="semi", nulls_equal=True)
+    kinds = {str(kind): rows for (kind,), rows in beside.sort(OF_LINES).group_by(text_of("form"), maintain_order=True)}
+    reset = ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
+    if form == "amd_timeout" and "amd_process" in kinds:
+        programs = kinds["amd_process"].filter(pl.col("pid") > 0).select(text_of("worker"), "pid").unique().rows()
+        named = ", ".join(f"{name} (pid {pid})" for name, pid in programs[:3])
+        return [f"it was work of {named}"] * bool(named) + reset
+    if form == "amd_reset":
+        return ["a ring or the scheduler (MES) of the GPU gave no answer"] * ("amd_ring" in kinds) + reset
+    return ["somebody made the kernel crash on purpose (SysRq)"] * (form in ("panic", "oops") and "sysrq" in kinds)

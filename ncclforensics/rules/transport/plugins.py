@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import shown, with_open_end
+from ncclforensics.data.names import shown, some_of, with_open_end
 from ncclforensics.data.networks import EFA_ERRORS, SOCKET, TCP_PROVIDERS
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import error_finding, first_value, group_finding
+from ncclforensics.rules.shared.grouping import SHOWN, error_finding, first_value, group_finding
 
 MOST_PEERS = 3  # in a text
 OF_ADDRESS = " My EFA addr"  # stands behind an error of EFA's provider
@@ -19,7 +19,7 @@ OF_ADDRESS = " My EFA addr"  # stands behind an error of EFA's provider
 
 @rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric_error",), hang=True)
 def net_plugin_failed_then_fell_through(
-    libfabric_error: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
+    libfabric_error: pl.DataFrame, libfabric_setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """The network plugin was loaded and found no usable device, or could not start.
 
@@ -49,6 +49,7 @@ def net_plugin_failed_then_fell_through(
     stopped = stopped.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
     if stopped.height:
         detail = f"its lines give no reason; {_fallback_text(stopped, chosen_network)}"
+        detail += _apart_text(libfabric_setting.join(stopped, on=OWNER, how="anti"), chosen_network)
         title = "{processes}: the Libfabric plugin failed to start"
         remedy = "set FI_LOG_LEVEL=warn and run again: libfabric prints the reason"
         yield group_finding(stopped, rank, title, detail, "certain", remedy=remedy)
@@ -60,6 +61,17 @@ def _fallback_text(failed: pl.DataFrame, chosen_network: pl.DataFrame) -> str:
     if sockets.height:
         return "NCCL fell back to TCP sockets there"
     return "NCCL falls back to its own transports, so that this alone stops no job"
+
+
+def _apart_text(set_up: pl.DataFrame, chosen_network: pl.DataFrame) -> str:
+    """Say which processes the plugin set itself up in, where others chose sockets: such ranks do not connect."""
+    sockets = chosen_network.filter(pl.col("network") == SOCKET)
+    carried = set_up.join(sockets, on=OWNER, how="anti")["pid"].drop_nulls().unique().sort().to_list()
+    pids = sockets["pid"].drop_nulls().unique().sort().to_list()
+    if not (carried and pids):
+        return ""
+    with_plugin, on_sockets = (some_of(list(map(str, numbers)), SHOWN) for numbers in (carried, pids))
+    return f"; ranks differ in their network: pid {with_plugin} set up the plugin, pid {on_sockets} chose TCP sockets"
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("plugin",), hang=True)

@@ -109,7 +109,12 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
         diagnosis.collect.insert(0, f"while it stands still, take the stacks on each host: `{STACKS_OF_HOST}`")
     elif not job.memberships:
-        diagnosis.claim = "these logs show no communicator and no call"
+        began = job.milestones[:1]
+        diagnosis.claim = (
+            "an init began, and these lines show neither its end nor a call"
+            if began
+            else "these logs show no communicator and no call"
+        )
     elif job.is_ended and not visible_ranks:
         diagnosis.claim = (
             "the communicators in these logs were ended, as at an orderly end of PyTorch, and after a time-out"

@@ -234,9 +234,9 @@ def _describe_counts(tally: Tally, name: str, lacking: str, laggards: set[int]) 
     """Say what ranks have launched of an operation, and of what they launched more, with what the others have."""
     launched, usual_counts = tally.counts_of_rank(next(iter(laggards))), tally.usual_counts()
     what = "calls" if lacking == "collective" else lacking
-    text = (
-        f"had launched {launched.get(lacking, 0)} {what} on {name}, the others {_others_text(tally, lacking, laggards)}"
-    )
+    others = sum(row["ranks"] for rank, rows in tally.rows.items() if rank not in laggards for row in rows[:1])
+    rest = "its only other rank" if others == 1 else "the others"
+    text = f"had launched {launched.get(lacking, 0)} {what} on {name}, {rest} {_others_text(tally, lacking, laggards)}"
     more = [operation for operation in launched if launched[operation] > usual_counts.get(operation, 0)]
     if not more or launched.get(lacking, 0) >= usual_counts[lacking]:
         return text
