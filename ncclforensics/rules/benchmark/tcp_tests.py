@@ -17,7 +17,7 @@ LOSSY = 0.001  # share of segments sent again
 
 @rule(Category.CONGESTION, Severity.WARNING, of=("tcp_test",))
 def bench_tcp_test_stood_still(tcp_test: pl.DataFrame) -> Iterator[Finding]:
-    """A test of TCP between two hosts moved no data for some of its intervals.
+    """A test of the network between two hosts moved no data for some of its intervals.
 
     Means: packets of full size do not arrive, because an MTU on the way is smaller than at both ends, or a firewall,
     or the window that was asked for, stopped the flow; or the other end stood still.
@@ -29,8 +29,7 @@ def bench_tcp_test_stood_still(tcp_test: pl.DataFrame) -> Iterator[Finding]:
     for row in tcp_test.filter(pl.col("still") >= STILL).to_dicts():
         since = row["still_since"]
         yield Finding(
-            f"a test of TCP to {row['peer'] or 'another host'} moved no data in {row['still']} of {row['intervals']} "
-            "intervals",
+            f"iperf moved no data to {row['peer'] or 'another host'} in {row['still']} of {row['intervals']} intervals",
             "in between" if since is None else f"from second {since:g} on, until its end",
             "certain",
             evidence=[Line(row["source"], row["first_still_line"], "the first"), Line(row["source"], row["line"], "")],
