@@ -62,6 +62,10 @@ def titles(report: Report) -> str:
         ("HorovodInternalError: ncclAllReduce failed: unhandled cuda error", "ncclAllReduce returned to a process"),
         (f"E0912 23:44:51.552719 41887 client.cc:3008] INTERNAL: {XLA_CALL}", "ncclAllReduce returned to a process"),
         ("  what():  NCCL failure: unhandled cuda error in a.cu at line: 86 rank: 0", "returned to a process"),
+        (("UnknownError:  ncclCommInitRank failed: unhandled system error\n"
+          "srun: error: gpu-b: task 1: Exited with exit code 1"), "processes ended on gpu-b"),
+        ("RuntimeError: Runtime check failed at /src/custom_all_reduce.cuh:37: CUDA error: invalid argument",
+         "CUDA error"),
         ("ncclGetUniqueId failed: Unable to load NCCL library", "did not find libnccl.so.2"),
         ("[2026-03-02 11:04:58] Rank 3 scheduler is dead. Please check.\n[2026-03-02 11:04:58] Exit code: -9",
          "task 3 of SGLang was killed by SIGKILL"),

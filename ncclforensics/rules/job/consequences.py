@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import AFTER, CONNECTION_FORMS, LOST
+from ncclforensics.data.names import some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -146,7 +147,11 @@ RESULT_CATEGORIES = {
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("returned_error",), hang=True)
 def error_returned_to_application(
-    returned_error: pl.DataFrame, nccl_warning: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame
+    returned_error: pl.DataFrame,
+    nccl_warning: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL returned a CUDA error, or refused the arguments of a call, and no line of NCCL says why.
 
@@ -166,12 +171,17 @@ def error_returned_to_application(
         finding = error_finding(rows, rank, title, detail, "certain")
         finding.category = RESULT_CATEGORIES[str(result)]
         finding.role = Role.CONSEQUENCE
+        _name_hosts_of_ends(finding, process_exit)
         yield finding
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("returned_error",), hang=True)
 def init_call_failed(
-    returned_error: pl.DataFrame, nccl_warning: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame
+    returned_error: pl.DataFrame,
+    nccl_warning: pl.DataFrame,
+    failure: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A framework reports that NCCL could not create a communicator, and no line of NCCL says why.
 
@@ -199,4 +209,13 @@ def init_call_failed(
         if str(result).startswith(ABSENT_LIBRARY):
             finding.detail, finding.remedy = "the loader did not find libnccl.so.2", INSTALL_LIBRARY
             finding.role = Role.CAUSE
+        _name_hosts_of_ends(finding, process_exit)
         yield finding
+
+
+def _name_hosts_of_ends(finding: Finding, process_exit: pl.DataFrame) -> None:
+    """Add where launchers saw processes end, to a finding on lines that name neither a rank nor a host."""
+    hosts = sorted(process_exit["node"].drop_nulls().unique().to_list())
+    if not finding.ranks and not finding.hosts and hosts:
+        finding.hosts = hosts
+        finding.detail += f"; processes ended on {some_of(hosts, MOST_PEERS)}"
