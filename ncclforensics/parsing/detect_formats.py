@@ -21,6 +21,7 @@ from ncclforensics.parsing.parser import parse
 from ncclforensics.parsing.wrapped_lines import detect_widths, join_wrapped
 
 PADDED = 0.5  # share of lines
+STILL_KNOWN = 0.9  # of the lines known with a margin: some lines are known again as text of others
 WITHOUT_PADDING = pl.col("text").str.strip_chars_end(" ")
 PICKLES = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
 
@@ -144,7 +145,7 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
             texts = pl.concat([texts.filter(pl.col("source") != number), without_marks(own)])
     for number, margin in find_margins(texts).items():
         own = texts.filter(source=number)
-        if _count_known(rest := without_margin(own, margin), dialect) >= _count_known(own, dialect):
+        if _count_known(rest := without_margin(own, margin), dialect) >= STILL_KNOWN * _count_known(own, dialect):
             formats[number].margin = margin
             texts = pl.concat([texts.filter(pl.col("source") != number), rest])
     for number, width in detect_widths(texts, dialect).items():
@@ -169,7 +170,8 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
 
 
 def _count_known(rows: pl.DataFrame, dialect: Dialect) -> int:
-    """How many of these lines are recognised."""
+    """How many of these lines are recognised behind their prefixes."""
+    rows = strip_prefixes(rows, dialect, detect_prefixes(rows, dialect))
     text = "\n".join(rows["text"]).encode()
     known = parse(lines.block(text + b"\n", 1), dialect.including_formats_in(rows["text"])).tally
     return int(known["recognised"].sum())
