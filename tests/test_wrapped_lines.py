@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.formats import dialect
+from ncclforensics.inputs import lines
+from ncclforensics.parsing.wrapped_lines import detect_widths
 
 INCIDENTS = Path(__file__).parent.parent / "fixtures/incidents"
 HANG = INCIDENTS / "one-rank-stops-before-an-allreduce"
@@ -169,3 +172,35 @@ def test_a_time_out_gives_one_answer_however_it_is_wrapped(
         "the watchdog of rank 3 timed out at work 57 of process group 0"
     ]
     assert report.verdicts[0].reason.startswith("rank 3 is a victim")
+
+
+SITE_PACKAGES = "/opt/venv/lib/python3.10/site-packages"
+TRACEBACK = [
+    f"INFO 03-02 11:04:12 llm_engine.py:87] Initializing with config: {', '.join(f'option_{n}={n}' for n in range(9))}",
+    *(
+        f"(RayWorkerVllm pid=41887) ERROR 03-02 11:04:57 ray_utils.py:50] {text}"
+        for text in (
+            "Traceback (most recent call last):",
+            f'  File "{SITE_PACKAGES}/vllm/worker/worker.py", line 97, in init_device',
+            "    torch.cuda.set_device(self.device)",
+            f'  File "{SITE_PACKAGES}/torch/cuda/__init__.py", line 399, in set_device',
+            "RuntimeError: HIP error: invalid device ordinal",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("width", [90, 100, 120])
+def test_a_text_without_lines_of_nccl_is_unwrapped_by_its_split_words(tmp_path: Path, width: int) -> None:
+    parts = [line[start : start + width] for line in TRACEBACK for start in range(0, len(line), width)]
+    (tmp_path / "engine.log").write_text("".join(part + "\n" for part in parts))
+    (finding, *_) = analyze([str(tmp_path)], everything=True).findings
+    assert finding.title == "a GPU is not visible to process 41887 (RayWorkerVllm): invalid device ordinal"
+
+
+def test_the_longest_lines_of_a_timer_are_not_joined_with_the_next() -> None:
+    steps = [f"MinTime: 3453.0{step}ms | MaxTime: 3468.2{step}ms | MinClock: 1950MHz/{step}" for step in range(9)]
+    in_turn = "".join(f"{step}\ntimes across ranks (ms):\n" for step in steps)
+    inside_words = "".join(f"{step}\n{word} ranks (ms):\n" for step, word in zip(steps, "abcdefghi", strict=True))
+    texts = lines.texts({0: in_turn.encode(), 1: inside_words.encode()})
+    assert detect_widths(texts, dialect()) == {1: len(steps[0])}

@@ -9,12 +9,15 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.parsing.launcher_prefixes import detect_prefixes, strip_prefixes
 from ncclforensics.parsing.matching import match
 
 OPEN_ENDED = ("launch_command",)  # frames of lines that any further words complete
 MIN_WIDTH = 40  # characters
 MIN_COMPLETED = 2  # lines of a sample that match a shape only together with the next lines
 MAX_PAIRS = 40  # lines of one sample that are tried
+MIN_SPLIT, SPLIT = 3, 0.3  # lines as long as the longest that go on, and the share of them that end inside of a word
+SPLIT_WORD = "^[a-z0-9_/.][a-z]"  # ends of lines that were printed are hardly ever followed by a small letter
 MAX_PARTS = 12  # physical lines of one line in a sample
 MAX_LONGER = 0.05  # of the lines of NCCL and PyTorch: longer than the width
 PADDED = 0.8  # of the lines are as long as the width, where a terminal fills them with blanks
@@ -46,7 +49,28 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
             sample = lines.filter(source=source)
             if _is_wrapped(sample, width, dialect):
                 widths[source] = width
+    longest = lines.group_by("source").agg(
+        pl.col("length").max(), full=(pl.col("is_followed") & (pl.col("length") == pl.col("length").max())).sum()
+    )
+    longest = longest.filter((pl.col("full") >= MIN_SPLIT) & (pl.col("length") >= MIN_WIDTH))
+    for source, width, _ in longest.iter_rows():
+        if source not in widths and _is_split(lines.filter(source=source), width, dialect):
+            widths[source] = width
     return widths
+
+
+def _is_split(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
+    """Whether the longest lines, all as long as the width, go on with the rest of their words."""
+    parts = _joined(lines.select("text", "is_start"), width).filter(pl.col("parts").is_between(2, MAX_PARTS))
+    places = parts["text"].str.slice(width - 1, 5)  # lines that are printed in turn begin alike
+    inside = places.filter(places.str.contains(SPLIT_WORD))
+    if inside.str.slice(1).n_unique() < MIN_SPLIT or inside.len() < SPLIT * parts.height:
+        return False
+    prefixes = detect_prefixes(parts, dialect)
+    first, text = (strip_prefixes(parts.select(text=name), dialect, prefixes)["text"] for name in ("first", "text"))
+    dialect = dialect.including_formats_in(text)
+    broken = int((is_recognised(first, dialect) & ~is_recognised(text, dialect)).sum())
+    return broken <= MAX_BROKEN * parts.height
 
 
 def _is_wrapped(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
