@@ -11,7 +11,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
-FROM_END = 4  # lines of a file behind the last call of a traceback that was cut
+FROM_END = 12  # lines of a file, thanks and blank ones among them, behind the last call of a traceback that was cut
 MOST_WORKERS = 4  # in a title
 ENDED = ("died", "worker_died", "deepspeed_killed")  # forms of lines by which another process is known to have ended
 CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it returned
