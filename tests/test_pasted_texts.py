@@ -340,5 +340,5 @@ def test_a_warning_that_xla_quotes_may_be_the_reason_of_a_failed_init(tmp_path: 
     report = _report(tmp_path, *returned, quoting)
 
     finding = _found(report, "boot-init-refused")
-    assert finding.detail == "NCCL's last warning, which the application quotes, may be the reason"
+    assert finding.detail == "NCCL's last warning, which the application quotes, may be the reason: Bad file descriptor"
     assert any("Accept failed: Bad file descriptor" in found.title for found in report.findings)
