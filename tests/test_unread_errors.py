@@ -197,7 +197,7 @@ ANSWERED = {
         ),
         "app-process-died",
         "warning",
-        "task 3 of Paddle's launcher: ended with exit code 1",
+        "task 3 of Paddle's launcher: exit code 1; its output is in log/workerlog.3",
     ),
     "limit-of-a-millisecond": (
         (
@@ -249,7 +249,7 @@ STATED = {
             "E0302 11:04:57.588076       1 main.go:12] cannot serve the devices\n"
         ),
         "warning",
-        "a GPU or its driver could not be used: Failed to initialize NVML: Unknown Error.",
+        "an error that names CUDA, a GPU or its driver: Failed to initialize NVML: Unknown Error.",
         "after it stands: cannot serve the devices",
         "nvidia-smi",
     ),

@@ -122,7 +122,9 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
     has_exit_code: dict[int, bool] = {}
     aborted: set[tuple[int, int]] = set()  # source and task of processes that MPI ended
     stack_lines = process_end.filter(text_of("form").is_in(["mpich_network", "mpich_call"])).sort("pos").to_dicts()
-    for row in process_end.sort("pos").to_dicts():
+    rows: list[Row] = process_end.sort("pos").to_dicts()
+    none: Row = {}
+    for row, following in zip(rows, [*rows[1:], none], strict=True):
         node, code = row["node"], row["exit_code"]
         match row["form"]:
             case "" | None | "signal":
@@ -154,8 +156,9 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 # Its numbers are those of Python's multiprocessing; an earlier release printed them without the sign.
                 signal = row["exit_code"] if row["exit_code"] in CRASHES else None
                 yield exit_report(row, "SGLang", row["exit_code"], signal, pid=row["pid"])
-            case "sglang_code" if previous.get("form") == "sglang_dead" and is_next_line(previous, row):
-                yield exit_report(row, "SGLang", code, child=previous["rank"])
+            case "sglang_dead":
+                has_code = following.get("form") == "sglang_code" and is_next_line(row, following)
+                yield exit_report(row, "SGLang", following["exit_code"] if has_code else None, child=row["rank"])
             case "sglang_watched":
                 yield exit_report(row, "SGLang", code, pid=row["pid"], worker=row["ended_name"])
             case "vllm_core":
