@@ -124,7 +124,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
     stack_lines = process_end.filter(text_of("form").is_in(["mpich_network", "mpich_call"])).sort("pos").to_dicts()
     rows: list[Row] = process_end.sort("pos").to_dicts()
     none: Row = {}
-    for row, following in zip(rows, [*rows[1:], none], strict=True):
+    for row, following in zip(rows, [*rows, none][1:], strict=True):
         node, code = row["node"], row["exit_code"]
         match row["form"]:
             case "" | None | "signal":
