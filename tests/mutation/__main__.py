@@ -16,11 +16,9 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from types import CodeType
 
 import lark  # noqa: F401  # imported before the forks, as are the other libraries
 import polars  # noqa: F401
@@ -28,6 +26,8 @@ import pytest
 import typer  # noqa: F401
 from cosmic_ray.mutating import MutationVisitor
 from cosmic_ray.plugins import get_operator
+
+from tests.mutation.loading import load_changed
 
 SECONDS = 120  # a test that has not ended by then has noticed the change
 COMPARISONS = ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq", "Lt_Gt", "Gt_Lt", "Is_IsNot", "IsNot_Is")
@@ -88,13 +88,7 @@ def survives(mutant: Mutant, path: Path, tests: list[str]) -> bool:
         signal.alarm(SECONDS)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
-        get_code = SourceFileLoader.get_code
-
-        def changed(self: SourceFileLoader, name: str) -> CodeType | None:
-            is_it = Path(self.path).resolve() == path.resolve()
-            return compile(mutant.source, self.path, "exec") if is_it else get_code(self, name)
-
-        SourceFileLoader.get_code = changed  # type: ignore[method-assign]
+        load_changed(lambda _, file: mutant.source if file.resolve() == path.resolve() else None)
         options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
         os._exit(min(int(pytest.main([*options, *tests])), 1))
     return os.waitpid(child, 0)[1] == 0

@@ -12,10 +12,10 @@ import ast
 import builtins
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+from tests.mutation.loading import load_changed
 
 ENGINE = "ncclforensics.analyses.verdict"
 ASKED = "ask_knocked_out"  # the name under which changed modules call `Knockouts.ask`
@@ -84,15 +84,14 @@ class _Asking(ast.NodeTransformer):
 
 def _ask_in_engine(knockouts: Knockouts) -> None:
     """Change the modules of the engine as they are loaded."""
-    get_code = SourceFileLoader.get_code
 
-    def changed(self: SourceFileLoader, name: str) -> CodeType | None:
+    def asking(name: str, file: Path) -> ast.Module | None:
         if not name.startswith(ENGINE):
-            return get_code(self, name)
-        tree = ast.parse(Path(self.path).read_text(encoding="utf-8"))
-        return compile(ast.fix_missing_locations(_Asking(str(self.path), knockouts).visit(tree)), self.path, "exec")
+            return None
+        tree = _Asking(str(file), knockouts).visit(ast.parse(file.read_text(encoding="utf-8")))
+        return cast(ast.Module, ast.fix_missing_locations(tree))
 
-    SourceFileLoader.get_code = changed  # type: ignore[method-assign]
+    load_changed(asking)
 
 
 def _frames_of_incidents() -> Iterator[dict[str, Any]]:
