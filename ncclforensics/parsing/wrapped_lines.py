@@ -68,9 +68,15 @@ def _is_split(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
         return False
     prefixes = detect_prefixes(parts, dialect)
     first, text = (strip_prefixes(parts.select(text=name), dialect, prefixes)["text"] for name in ("first", "text"))
-    dialect = dialect.including_formats_in(text)
-    broken = int((is_recognised(first, dialect) & ~is_recognised(text, dialect)).sum())
+    _, broken = _count_changed(first, text, dialect)
     return broken <= MAX_BROKEN * parts.height
+
+
+def _count_changed(first: pl.Series, text: pl.Series, dialect: Dialect) -> tuple[int, int]:
+    """How many lines a shape matches only together with the next ones, and how many only alone."""
+    dialect = dialect.including_formats_in(text)
+    unjoined, joined = is_recognised(first, dialect), is_recognised(text, dialect)
+    return int((joined & ~unjoined).sum()), int((unjoined & ~joined).sum())
 
 
 def _is_wrapped(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
@@ -79,9 +85,7 @@ def _is_wrapped(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
     parts = parts.filter(is_known(dialect, "first") & (pl.col("parts") <= MAX_PARTS)).head(MAX_PAIRS)
     if parts.is_empty():
         return False
-    dialect = dialect.including_formats_in(parts["text"])
-    unjoined, joined = is_recognised(parts["first"], dialect), is_recognised(parts["text"], dialect)
-    completed, broken = int((joined & ~unjoined).sum()), int((unjoined & ~joined).sum())
+    completed, broken = _count_changed(parts["first"], parts["text"], dialect)
     return completed >= MIN_COMPLETED and broken <= MAX_BROKEN * completed
 
 

@@ -271,7 +271,7 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
             continue
         yield Finding(
             f"the scheduler ended the job: {reason}",
-            "a node of the job failed" if reason.startswith(NODE_FAILURE) else "its processes were told to end",
+            "a node of the job failed" if reason.startswith(NODE_FAILURE) else "its processes were ended",
             "certain",
             hosts=sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list()),
             role=Role.CAUSE if reason.startswith(NODE_FAILURE) else Role.CONTEXT,
@@ -279,7 +279,7 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
         )
     for source, line in job_end.filter(text_of("form") == "time_limit").select("source", "line").head(1).iter_rows():
-        title, detail = "the job was ended at its time limit", "its processes were told to end"
+        title, detail = "the job was ended at its time limit", "its processes were ended"
         yield Finding(title, detail, "certain", role=Role.CONTEXT, evidence=[Line(source, line)])
 
 

@@ -110,4 +110,4 @@ def lines_beside(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame)
         return [f"it was work of {named}"] * bool(named) + reset
     if form == "amd_reset":
         return ["a ring or the scheduler (MES) of the GPU gave no answer"] * ("amd_ring" in kinds) + reset
-    return ["somebody made the kernel crash on purpose (SysRq)"] * (form in ("panic", "oops") and "sysrq" in kinds)
+    return ["the kernel was made to crash on purpose (SysRq)"] * (form in ("panic", "oops") and "sysrq" in kinds)

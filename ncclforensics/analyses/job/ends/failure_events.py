@@ -171,15 +171,21 @@ def _is_info() -> pl.Expr:
 def _without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communicator: pl.DataFrame) -> pl.DataFrame:
     """Leave out probes, and lines after which their thread went on with init before an error left NCCL."""
     is_probe = (pl.col("kind") == HARD) & _is_info()
-    steps = pl.concat([frame.select(*THREAD, "pos", step="pos") for frame in (milestone, communicator)])
+    steps = pl.concat([frame.select(*THREAD, "pos") for frame in (milestone, communicator)])
     places = failures["unwound"].cast(pl.String).unique().drop_nulls()
     top_places = pl.Series([place for place in places if is_top_file(place)], dtype=pl.String)
-    errors = failures.filter(text_of("unwound").is_in(top_places.implode())).select(*THREAD, "pos", error_pos="pos")
-    placed = failures.filter(is_probe.fill_null(False).not_()).sort("pos")
-    for later in (steps, errors):
-        placed = placed.join_asof(later.sort("pos"), on="pos", by=THREAD, strategy="forward", check_sortedness=False)
-    went_on = (pl.col("step") < pl.col("error_pos").fill_null(pl.col("step") + 1)).fill_null(False)
-    return placed.filter(~went_on).drop("step", "error_pos")
+    errors = failures.filter(text_of("unwound").is_in(top_places.implode()))
+    return _without_followed(failures.filter(is_probe.fill_null(False).not_()), steps, errors)
+
+
+def _without_followed(failures: pl.DataFrame, steps: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """Leave out failures behind which one of these steps of their thread comes before one of the other lines."""
+    placed = failures.sort("pos")
+    for name, later in (("step_pos", steps), ("other_pos", others)):
+        named = later.select(*THREAD, "pos", pl.col("pos").alias(name)).sort("pos")
+        placed = placed.join_asof(named, on="pos", by=THREAD, strategy="forward", check_sortedness=False)
+    is_followed = pl.col("step_pos") < pl.col("other_pos").fill_null(pl.col("step_pos") + 1)
+    return placed.filter(is_followed.fill_null(False).not_()).drop("step_pos", "other_pos")
 
 
 def without_strangers(failures: pl.DataFrame, proxy_error: pl.DataFrame) -> pl.DataFrame:
@@ -197,13 +203,9 @@ def without_registration(failures: pl.DataFrame, not_registered: pl.DataFrame) -
 
     NCCL copies such a buffer instead (src/transport/nvls.cc, nvlsRegisterBuffer).
     """
-    is_cuda = text_of("form") == "cuda"
-    placed = failures.sort("pos")
-    others = failures.filter(~is_cuda).select(*THREAD, "pos", other_pos="pos")
-    for later in (not_registered.select(*THREAD, "pos", copied_pos="pos"), others):
-        placed = placed.join_asof(later.sort("pos"), on="pos", by=THREAD, strategy="forward", check_sortedness=False)
-    is_next = pl.col("copied_pos") < pl.col("other_pos").fill_null(pl.col("copied_pos") + 1)
-    return placed.filter((is_cuda & is_next).fill_null(False).not_()).drop("copied_pos", "other_pos")
+    is_cuda = (text_of("form") == "cuda").fill_null(False)
+    others = failures.filter(~is_cuda)
+    return pl.concat([others, _without_followed(failures.filter(is_cuda), not_registered, others)]).sort("pos")
 
 
 def without_collnet_setup(failures: pl.DataFrame, collnet: pl.DataFrame) -> pl.DataFrame:
