@@ -143,7 +143,7 @@ def test_an_early_torchrun_names_the_process_that_ended(tmp_path: Path) -> None:
 def test_a_status_line_that_stands_for_an_error_too_is_no_hang(tmp_path: Path) -> None:
     report = _report(tmp_path, STATUS)
 
-    expected = "the watchdog of rank 3 reports an error or a time-out at work 57 of process group 1"
+    expected = "the watchdog of rank 3 found an error or a time-out at work 57 of process group 1"
     assert _titles(report)["torch-watchdog-timeout"] == expected
     assert "the job hung" not in screen(report, width=WIDE)
 

@@ -157,21 +157,22 @@ def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
             if outcome != "finished"
         ]
         now = time.monotonic()
-        if now >= deadline:
-            return f"the time limit of {plan.limit_s:.0f} s was reached"
-        if deadlines and now >= min(deadlines):
-            return "a rank failed, and other ranks did not end by themselves"
         done = min(_count_lines(plan.folder / "measured.rank0.jsonl"), len(stages) - 1)
         progress(done, len(stages), stages[done])
         activity = done, sum(map(_size, journals))
         if activity != last_activity:
             last_activity, last_change = activity, now
-        is_in_steps = 0 < done <= plan.steps
         # PyTorch's watchdog sees no call for which NCCL still connects the ranks.
-        if is_in_steps and now - last_change > plan.stall_s + 3 * GRACE_PERIOD and any(map(_has_calls, journals)):
+        is_still = done <= plan.steps and now - last_change > plan.stall_s + 3 * GRACE_PERIOD
+        has_calls = done > 0 and any(map(_has_calls, journals))
+        if now >= deadline or (is_still and has_calls):
             for child in alive:
-                child.if_ended = STALLED
-            return f"no rank made progress for {now - last_change:.0f} s"
+                child.if_ended = STALLED if is_still else TAKEN_DOWN
+            reached = f"the time limit of {plan.limit_s:.0f} s was reached"
+            return reached if now >= deadline else f"no rank made progress for {now - last_change:.0f} s"
+        if deadlines and now >= min(deadlines):
+            return "a rank failed, and other ranks did not end by themselves"
+        is_in_steps = 0 < done <= plan.steps
         if not has_stacks and is_in_steps and now - last_change > plan.stall_s * STACKS_AFTER:
             # While the ranks still wait; not during measurements, which py-spy would disturb.
             take_stacks(plan.folder, {child.rank: child.process.pid for child in alive}, host())

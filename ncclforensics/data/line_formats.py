@@ -89,7 +89,7 @@ LINE_FORMATS = {
     # Output of nvbandwidth and of CUDA's samples p2pBandwidthLatencyTest and bandwidthTest.
     "gpu_bandwidth": LineFormat(
         "gpubandwidth",
-        "pair_matrix pair_access pair_waived pair_failure pair_setting.nvbandwidth copy_line copy_head",
+        "pair_matrix pair_access pair_waived pair_failure pair_setting.nvbandwidth copy_line copy_head capture_table",
         dict.fromkeys(("pair_matrix", "pair_waived", "pair_failure", "copy_line", "copy_head"), "gpu-bandwidth"),
         PAIR_MATRIX,
         HOST_COLUMNS={"gpubandwidth": ("node",)},

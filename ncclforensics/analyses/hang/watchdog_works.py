@@ -27,7 +27,8 @@ WORK = {
     "line": pl.Int32(),
 }
 WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
-TIMEOUT_FORMS = ("timeout", "signalled", "relayed")  # of status lines that speak of a time-out
+ERRORS = ("cuda", "nccl", "async_error", "backend_error")  # forms of lines of a watchdog that found an error
+ASKED = ("signalled", "relayed")  # forms of status lines of ranks that were asked for a dump
 UNSET = 1 << 40  # larger counter values were never set
 # Each member passes its part and receives all, or the other way round: the ratio of both is the size of the group.
 GATHERED = ("_ALLGATHER_BASE", "ALLGATHER", "GATHER", "COALESCED")
@@ -36,9 +37,18 @@ SCATTERED = ("_REDUCE_SCATTER_BASE", "REDUCE_SCATTER", "SCATTER", "COALESCED")
 
 @analysis(WORK, of=("work_timeout", "work_status"))
 def work(
-    work_timeout: pl.DataFrame, work_status: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame
+    work_timeout: pl.DataFrame,
+    work_status: pl.DataFrame,
+    watchdog: pl.DataFrame,
+    source: pl.DataFrame,
+    run_start: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times."""
+    """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times.
+
+    A request for dumps is worded as that of a time-out, and is sent at an error as well (ProcessGroupNCCL.cpp,
+    `broadcastDumpSignal`, of torch 2.3 to 2.15): it shows a time-out only if no watchdog found an error alone.
+    """
+    is_of_error = found_error_alone(work_timeout, watchdog)
     has_work = pl.col("sequence").is_not_null() | pl.col("enqueued").is_not_null()
     states = work_status.filter(has_work | (text_of("form") == "begun"))
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
@@ -60,7 +70,7 @@ def work(
                 "completed",
                 first_rank="reporter",
                 has_timed_out=pl.col("sequence").is_not_null(),
-                is_timeout=text_of("form").is_in(TIMEOUT_FORMS),
+                is_timeout=(text_of("form") == "timeout") | (text_of("form").is_in(ASKED) & (not is_of_error)),
             ),
         ],
         how="diagonal",
@@ -88,6 +98,11 @@ def work(
             pl.when(pl.col(name).is_between(-1, UNSET)).then(name).alias(name) for name in ("enqueued", "completed")
         )
     )
+
+
+def found_error_alone(work_timeout: pl.DataFrame, watchdog: pl.DataFrame) -> bool:
+    """Whether watchdogs found an error of NCCL or CUDA, and none found a time-out."""
+    return work_timeout.is_empty() and bool(watchdog.select(text_of("form").is_in(ERRORS).any()).item())
 
 
 def _operation_of_group() -> pl.Expr:

@@ -60,7 +60,7 @@ def _explanation(calls: pl.DataFrame, tool: str) -> SlowExplanation:
     where = f" on {late.host}" if late.host else ""
     return SlowExplanation(
         SlowKind.RANK,
-        f"{ranks_text([late.rank])}{where} makes a call of each step {late.late_us / 1000:.3g} ms after the other "
+        f"{ranks_text([late.rank])}{where} makes a call of each step {late.late_us / 1e6:.3g} s after the other "
         f"{size - 1}, in {late.last} of {late.steps} steps",
         (Doubt.HOST_TIMES,),
         details=(f"by the times at which hosts made their calls ({tool}), in steps of {late.step_us / 1e6:.3g} s",),

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import polars as pl
 
+from ncclforensics.analyses.hang.watchdog_works import found_error_alone
 from ncclforensics.analyses.job.text.torch_text import (
     NOT_RECEIVED,
     compared_calls,
@@ -28,7 +29,11 @@ PLACES = 2  # from which calls came
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("work_timeout", "work"), hang=True)
 def torch_watchdog_timeout(
-    work: pl.DataFrame, work_timeout: pl.DataFrame, work_status: pl.DataFrame, failed_call: pl.DataFrame
+    work: pl.DataFrame,
+    work_timeout: pl.DataFrame,
+    work_status: pl.DataFrame,
+    watchdog: pl.DataFrame,
+    failed_call: pl.DataFrame,
 ) -> Iterator[Finding]:
     """PyTorch's watchdog timed out on a collective.
 
@@ -40,12 +45,12 @@ def torch_watchdog_timeout(
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15; nccl2/ProcessGroupNCCLUtils.cpp from 2.14 on.
     """
     reports = work.filter("has_timed_out").sort("rank", "guid")
+    has_error = found_error_alone(work_timeout, watchdog)
     for (guid, is_timeout), rows in reports.group_by("guid", "is_timeout", maintain_order=True):
-        ranks = sorted(rows["rank"].unique().to_list())
-        works = sorted(rows["sequence"].drop_nulls().unique().to_list())
+        ranks, works = (sorted(rows[name].drop_nulls().unique()) for name in ("rank", "sequence"))
         place = f" at work {', '.join(map(str, works))}" if works else ""
         group = f" {'of' if works else 'in'} process group {guid}" if guid else ""
-        what = "timed out" if is_timeout else f"report{'s' * (len(ranks) == 1)} an error or a time-out"
+        what = "timed out" if is_timeout else f"found an error{' or a time-out' * (not has_error)}"
         yield Finding(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",
             detail=_operations_text(rows)
@@ -55,7 +60,7 @@ def torch_watchdog_timeout(
             certainty="certain",
             ranks=ranks,
             role=Role.CONSEQUENCE,
-            evidence=_lines(rows),
+            evidence=_lines(rows, "timed out"),
         )
     if work.is_empty():
         yield from _timeouts_of_groups(work_timeout, work_status)
@@ -118,7 +123,7 @@ def _timeouts_of_groups(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -
             detail=_operations_text(lines) + "; numbers within the group, not those of the job",
             certainty="certain",
             role=Role.CONSEQUENCE,
-            evidence=_lines(lines),
+            evidence=_lines(lines, "timed out"),
         )
 
 
@@ -126,8 +131,8 @@ def _watchdogs(ranks: list[int]) -> str:
     return "watchdogs" if len(ranks) > 1 else "watchdog"
 
 
-def _lines(rows: pl.DataFrame) -> list[Line]:
-    return [Line(source, line, "timed out") for source, line in rows.select("source", "line").head(4).rows()]
+def _lines(rows: pl.DataFrame, what: str = "") -> list[Line]:
+    return [Line(source, line, what) for source, line in rows.select("source", "line").head(4).rows()]
 
 
 def _operations_text(rows: pl.DataFrame) -> str:
@@ -276,17 +281,16 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
     by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
     of_group_text = "" if is_world else " of a process group"
     difference = _difference_text(fingerprint, is_open=bool(called) and not has_majority)
-    if differ_in_number_alone(fingerprint.to_dicts()):
-        difference = (
-            f"{fingerprint['operation'].drop_nulls()[0]} under different numbers, which PyTorch may count wrongly"
-        )
+    if in_number := differ_in_number_alone(fingerprint.to_dicts()):
+        operation = fingerprint["operation"].drop_nulls()[0]
+        difference = f"{operation} under different numbers, which PyTorch may count wrongly"
     title = f"{ranks_text(minority) or 'ranks'}{of_group_text} called {difference}"
     if lacking := [rank for rank, call in called.items() if call == NOT_RECEIVED]:
         title = f"PyTorch compared the calls of ranks, and that of {ranks_text(lacking)}{of_group_text} is not known"
     yield Finding(
         title=title,
         detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items()) or _single_call_text(fingerprint),
-        certainty="likely" if differ_in_number_alone(fingerprint.to_dicts()) else "certain",
+        certainty="likely" if in_number else "certain",
         ranks=minority if is_world else [],
         evidence=[Line(source, line) for source, line in evidence.select("source", "line").head(2).rows()],
         job=next((row["job"] for row in verdict.to_dicts() if row["how"] == How.COMPARED), None),
@@ -318,34 +322,32 @@ def _difference_text(fingerprint: pl.DataFrame, *, is_open: bool) -> str:
         return f"{operations[0]} with {'different shapes' if is_open else 'another shape than the others'}"
     if dtypes.n_unique() > 1:
         return f"{operations[0]} with {'different datatypes' if is_open else 'another datatype than the others'}"
-    return (
-        f"{operations[0]}, and their calls differ"
-        if is_open
-        else f"{operations[0]}, which differs from that of the others"
-    )
+    return f"{operations[0]}, {'and their calls differ' if is_open else 'which differs from that of the others'}"
 
 
 @rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True)
-def torch_first_reporter(work_status: pl.DataFrame) -> Iterator[Finding]:
-    """Ranks report only the time-out of another rank.
+def torch_first_reporter(
+    work_status: pl.DataFrame, work_timeout: pl.DataFrame, watchdog: pl.DataFrame
+) -> Iterator[Finding]:
+    """Ranks report only the time-out or the error of another rank.
 
-    Means: the watchdog of the named rank was the first to time out. That rank is a victim: it waited longest, and need
-    not be the culprit; the ranks that relay its time-out may have no outstanding work.
+    Means: the watchdog of the named rank was the first to time out, or to find an error. That rank is a victim and need
+    not be the culprit; the ranks that relay it may have no outstanding work.
     Not when: the rank reports its own time-out (`from this local rank`).
     Do: read the flight records of all ranks, or their last enqueued work, not only the messages of these ranks.
     Sources: ProcessGroupNCCL.cpp of torch 2.4 to 2.10; DeepSpeed#7533.
     """
-    for (reporter,), rows in (
-        work_status.filter(form="relayed").sort("source", "line").group_by("reporter", maintain_order=True)
-    ):
+    did = "found an error" if found_error_alone(work_timeout, watchdog) else "timed out"
+    relayed = work_status.filter(form="relayed").sort("source", "line")
+    for (reporter,), rows in relayed.group_by("reporter", maintain_order=True):
         relaying = sorted(rows["global_rank"].drop_nulls().unique().to_list())
         yield Finding(
-            title=f"rank {reporter} timed out first; {ranks_text(relaying) or 'others'} only relayed it",
-            detail="the first rank to time out is a victim and need not be the culprit",
+            title=f"rank {reporter} {did} first; {ranks_text(relaying) or 'others'} only relayed it",
+            detail="the first rank to report is a victim and need not be the culprit",
             certainty="certain",
             ranks=relaying,
             role=Role.CONTEXT,
-            evidence=[Line(source, line) for source, line in rows.select("source", "line").head(4).rows()],
+            evidence=_lines(rows),
         )
 
 
@@ -364,15 +366,13 @@ def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
     if not stuck.is_empty():
         ranks = sorted(stuck["global_rank"].drop_nulls().unique().to_list())
         seconds = stuck["seconds"].max()
-        time = f"no progress for {seconds!r} seconds" if seconds is not None else "its monitor heard nothing of it"
+        time = "its monitor heard nothing of it" if seconds is None else f"no progress for {seconds!r} seconds"
         yield Finding(
-            title=f"the watchdogs of {ranks_text(ranks)} are stuck"
-            if len(ranks) > 1
-            else f"the watchdog of {ranks_text(ranks) or 'a rank'} is stuck",
+            title=f"the {_watchdogs(ranks)} of {ranks_text(ranks) or 'a rank'} {'are' if ranks[1:] else 'is'} stuck",
             detail=f"{time}: it waits for CUDA, NCCL or Python's lock",
             certainty="likely",
             ranks=ranks,
-            evidence=[Line(source, line) for source, line in stuck.select("source", "line").head(4).rows()],
+            evidence=_lines(stuck),
         )
 
 
@@ -388,7 +388,7 @@ def torch_operation_given_up(watchdog: pl.DataFrame, work: pl.DataFrame, call_er
     given_up = watchdog.filter(pl.col("form").is_in(["failed", "teardown"])).sort("source", "line")
     if given_up.is_empty() or work.filter("has_timed_out").height or call_error.height:
         return
-    ranks = sorted({*given_up["global_rank"].drop_nulls().to_list()})
+    ranks = sorted(given_up["global_rank"].drop_nulls().unique())
     library = next(iter(given_up["library"].cast(pl.String).drop_nulls()), "NCCL")
     yield Finding(
         title=f"{ranks_text(ranks) or 'ranks'} gave up an operation of {library} that failed or timed out",
@@ -396,5 +396,5 @@ def torch_operation_given_up(watchdog: pl.DataFrame, work: pl.DataFrame, call_er
         certainty="certain",
         ranks=ranks,
         role=Role.CONSEQUENCE,
-        evidence=[Line(source, line) for source, line in given_up.select("source", "line").head(4).rows()],
+        evidence=_lines(given_up),
     )

@@ -73,6 +73,7 @@ def failure_event(
     communicator: pl.DataFrame,
     rank: pl.DataFrame,
     member: pl.DataFrame,
+    job_member: pl.DataFrame,
     restart: pl.DataFrame,
     collnet: pl.DataFrame,
     ending: pl.DataFrame,
@@ -81,8 +82,11 @@ def failure_event(
     proxy_error: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every failure line that has a class, with the rank that printed it and the rank that it names."""
-    owners = rank.group_by(OWNER).agg(
-        pl.col("job").first(), rank_id=pl.when(pl.len() == 1).then(pl.col("rank_id").first())
+    ids = pl.col("rank_id")
+    owners = (
+        job_member.filter(ids.is_not_null())
+        .group_by(OWNER)
+        .agg(pl.col("job").first(), rank_id=pl.when(ids.n_unique() == 1).then(ids.first()))
     )
     is_last_end = pl.col("end_pos") > pl.col("created_pos").max()  # a communicator created later shows that it went on
     exit_times = member.group_by(OWNER).agg(exit_pos=pl.col("end_pos").filter(is_last_end).min())

@@ -28,6 +28,7 @@ PROCESS = {
     "last_line": pl.Int32(),
     "last_source": pl.Int32(),
     "hint": pl.Int32(),  # the rank that the launcher or the file name suggests
+    "reported": pl.Int32(),  # the rank that PyTorch's lines beside it in its file print
     "is_cut": pl.Boolean(),  # its last line is incomplete
 }
 
@@ -81,7 +82,8 @@ def process(
     )
     return (
         per_file.join(hints, on="source")
-        .with_columns(hint=pl.coalesce(launched, pl.when(is_only_process).then("hint")))
+        .with_columns(pl.when(is_only_process).then(name).alias(name) for name in ("hint", "reported"))
+        .with_columns(hint=pl.coalesce(launched, "hint"))
         .sort("last_pos")
         .group_by("host", "pid")
         .agg(
@@ -91,7 +93,7 @@ def process(
             pl.col("last_pos").max(),
             pl.col("last_line").last(),
             pl.col("source").last().alias("last_source"),
-            pl.col("hint").sort_by("lines").last(),
+            pl.col("hint", "reported").sort_by("lines").last(),
             pl.col("cut").last().alias("is_cut"),
         )
         .sort("first_pos")

@@ -15,7 +15,7 @@ from ncclforensics.analyses.job.calls.members_without_calls import members_witho
 from ncclforensics.analyses.job.identity.communicator_ids import Member, group_by_key, name_communicators
 from ncclforensics.analyses.job.identity.lifetimes import COMMUNICATOR_LIFETIME
 from ncclforensics.analyses.job.identity.missing_init import inferred_members
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import MADE_UP, OWNER
 from ncclforensics.frames.registry import analysis
 
 MOST_PAIRS = 1_000_000  # pairs of unfinished communicators of one host and size that are compared
@@ -47,7 +47,7 @@ def job_member(
     """Every communicator of every process, and every process without one, with job and rank."""
     lifetimes = communicator_lifetime.filter(pl.col("nranks").is_not_null())
     streams = calls_without_init.drop_nulls(OWNER)
-    processes = process.select("host", "pid", "hint", "last_pos").to_dicts()
+    processes = process.select("host", "pid", "hint", "reported", "last_pos").to_dicts()
     members = name_communicators(lifetimes)
     later = inferred_members(streams, members, processes)
     _doubt_subgroups(members, {m.owner for m in later.values()})
@@ -200,6 +200,7 @@ def _number_ranks(members: list[Member], processes: list[dict[str, Any]], first:
     for m in largest:
         largest_of[m.owner].append(m)
     taken_numbers = {m.rank for m in largest}
+    echoes: list[tuple[Member, int]] = []
     for p in processes:
         owner = (p["host"], p["pid"])
         own = members_of[owner]
@@ -211,11 +212,18 @@ def _number_ranks(members: list[Member], processes: list[dict[str, Any]], first:
         elif memberships:
             for m in memberships:
                 add(owner, p["hint"] if m.rank is None else m.rank, m, is_hinted=m.rank is None)
+        elif owner[0].startswith(MADE_UP) and p["reported"] in taken_numbers:
+            # Lines of NCCL that PyTorch repeats in the output of a rank whose own log is another file.
+            echoes.append((Member(owner, None, 0), p["reported"]))
         else:
             number = p["hint"] if p["hint"] not in taken_numbers else None
             add(owner, number, own[0] if own else None, is_hinted=number is not None)
     for m in members:
         m.rank_id = _rank_id_of(m, by_process[m.owner])
+    ids = {m.rank: m.rank_id for m in largest}
+    for m, rank in echoes:
+        m.rank_id = ids[rank]
+        memberless.append(m)
     return next(numbers), memberless
 
 
