@@ -175,11 +175,12 @@ class Dialect:
     def _formats_of(self, rows: pl.DataFrame) -> dict[int, list[str]]:
         """The embedded formats whose signature lines stand in each source, without those that this dialect has.
 
-        NCCL's own lines and lines without any anchor are excluded first: that leaves few.
+        NCCL's own lines, repeated lines and lines without any anchor are excluded first: that leaves few.
         """
         import polars as pl
 
-        rows = rows.filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
+        rows = rows[:, ["source", "text"]].filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
+        rows = rows.filter(rows.hash_rows().is_first_distinct())
         near, is_near = self.formats_near(rows["text"])
         rows = rows.filter(is_near)
         found: dict[int, list[str]] = {}

@@ -64,7 +64,7 @@ class _Lines(NamedTuple):
         if self.row.is_empty():
             return NO_LINES, self.table.clear(), self.table.clear()
         texts = pl.DataFrame({"kind": self.kind, "cut": self.table["cut"][self.row], "body": self.body})
-        models, model = distinct_rows(texts, texts.columns) if self.prefixes else (texts, self.row)
+        models, model = distinct_rows(texts, texts.columns)
         is_dirty = pl.repeat(False, models.height, eager=True) if is_clean else is_strange(models["body"])
         owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
         place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
