@@ -42,6 +42,9 @@ TEXT: tuple[Path, ...] = (
     ("text",),
     ("data",),
 )
+# Where loggers of Go and Node.js put the error that a message is about; it stands behind the message.
+MESSAGE = ("msg",)
+ERRORS: tuple[Path, ...] = (("error",), ("err",))
 TIME: tuple[Path, ...] = (
     ("time",),
     ("@timestamp",),

@@ -33,6 +33,7 @@ SUBJECTS = (
     "subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service", "error_text",
     "device_name", "daemon_host", "nvshmem_nic", "cxi_nic", "peer",
 )  # fmt: skip
+HOLDERS = ("of_pod", "of_condition", "of_readiness")
 
 
 def stated_lines(run: Frames, frames: Iterable[str]) -> pl.DataFrame:
@@ -74,12 +75,11 @@ def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
 
 
 def _subject(rows: pl.DataFrame) -> pl.Expr:
-    """What a line names, behind the pod of an event of Kubernetes."""
+    """What a line names, behind the pod of an event of Kubernetes, or the condition of a node."""
     subject = _first(rows, SUBJECTS, pl.String()).str.strip_chars()
-    if "of_pod" not in rows.columns:
-        return subject
-    in_pod = pl.concat_str(pl.col("of_pod").cast(pl.String), subject, separator=": ", ignore_nulls=True)
-    return pl.when(pl.col("of_pod").is_null()).then(subject).otherwise(in_pod)
+    holder = _first(rows, HOLDERS, pl.String())
+    of_holder = pl.concat_str(holder, subject, separator=": ", ignore_nulls=True)
+    return pl.when(holder.is_null()).then(subject).otherwise(of_holder)
 
 
 def _first(rows: pl.DataFrame, columns: Iterable[str], dtype: pl.DataType) -> pl.Expr:

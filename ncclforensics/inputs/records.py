@@ -45,6 +45,11 @@ class Layout(NamedTuple):
     node: Path | None
     rank: Path | None
 
+    @property
+    def errors(self) -> tuple[Path, ...]:
+        """Where the error stands that the text is about, apart from it."""
+        return log_records.ERRORS if self.text == log_records.MESSAGE else ()
+
     def record(self, value: dict[str, Any]) -> Record | None:
         """The record that an object is, if it has a text at the place for it."""
         text = _as_text(_at(value, self.text))
@@ -53,6 +58,8 @@ class Layout(NamedTuple):
         node = _at(value, self.node) if self.node else None
         rank = _at(value, self.rank) if self.rank else None
         time = as_time(_at(value, self.time)) if self.time else None
+        errors = (_at(value, path) for path in self.errors)
+        text = ": ".join([text, *(error for error in errors if isinstance(error, str))])
         return Record(text, time, node if isinstance(node, str) else None, _as_rank(rank))
 
 
@@ -195,10 +202,11 @@ def _decoded(texts: pl.Series, layout: Layout) -> pl.DataFrame | None:
     if "text" not in wanted:
         return None
     try:
-        values = texts.str.json_decode(_struct(list(wanted.values()))).struct.unnest()
+        values = texts.str.json_decode(_struct([*wanted.values(), *layout.errors])).struct.unnest()
     except pl.exceptions.PolarsError:  # one line of another form is enough
         return None
     columns = [_field(path).alias(name) for name, path in wanted.items()]
+    columns[0] = pl.concat_str(columns[0], *map(_field, layout.errors), separator=": ", ignore_nulls=True)
     missing = [pl.lit(None, dtype=pl.String).alias(name) for name in paths if name not in wanted]
     found = values.select(*columns).with_columns(missing)
     if found["text"].null_count():
