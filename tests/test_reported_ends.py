@@ -132,6 +132,38 @@ def test_pods_that_do_not_run_are_named_from_their_list(status: str, title: str,
     assert stated.endswith(": train-3")
 
 
+@pytest.mark.parametrize(
+    ("reason", "title"),
+    [
+        ("CrashLoopBackOff", "the container of a pod ends again and again"),
+        ("ErrImagePull", "the image of a pod could not be fetched"),
+        ("UnexpectedAdmissionError", "a node refused a pod"),
+        ("Completed", None),
+    ],
+)
+def test_the_reason_in_the_description_of_a_pod_is_no_exception(reason: str, title: str | None, tmp_path: Path) -> None:
+    titles = _titles(tmp_path, f"    State:          Waiting\n      Reason:       {reason}\n")
+
+    assert [stated.startswith(title) for stated in titles.get("stated-failure", []) if title] == [True] * bool(title)
+    assert "app-exception" not in titles
+
+
+def test_a_traceback_behind_the_prefix_of_pytorchs_logger_is_read(tmp_path: Path) -> None:
+    lines = (
+        "failed (exitcode: 1) local_rank: 1 (pid: 41887) of fn: train (start_method: fork)",
+        "Traceback (most recent call last):",
+        '  File "/mnt/job/train.py", line 70, in train',
+        "    batch = next(batches)",
+        "StopIteration",
+    )
+    prefix = "E0302 11:04:57.162000 4711 torch/distributed/elastic/multiprocessing/api.py:732] "
+
+    assert any(
+        "StopIteration" in title
+        for title in _titles(tmp_path, "".join(f"{prefix}{line}\n" for line in lines))["app-exception"]
+    )
+
+
 def test_the_number_of_a_thread_beside_the_main_one_is_no_process(tmp_path: Path) -> None:
     """gdb counts the main thread as the first; the list was cut before it."""
     (tmp_path / "job.log").write_text(

@@ -49,10 +49,12 @@ def _harmless(meaning: str, remedy: str = WATCH) -> Xid:
 CONTAINED = 94  # only the program that used the memory ends
 _COPY_ENGINE = Xid("a copy engine reported an exception", Origin.OPEN, RESTART)
 _DECODER = Xid("a video engine reported an exception", Origin.OPEN, RESTART)
+_INFOROM = Xid("its InfoROM, or the chip that holds it, could not be read or written", Origin.OPEN, RESET)
 _NVLINK_5 = _hardware("NVLink error", LINK)
 _COMMANDS = Xid("invalid or corrupted commands from the driver", Origin.OPEN, CHECK_PROGRAM)
 
-# NVIDIA's catalogue for Ampere and later (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).
+# NVIDIA's catalogue for Ampere and later (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), and by name
+# those that only its driver has (open-gpu-kernel-modules: nverror.h).
 XIDS = {
     8: Xid("the GPU stopped processing", Origin.OPEN, RESTART),
     11: _COMMANDS,
@@ -80,7 +82,7 @@ XIDS = {
     64: _hardware("row remapping failed"),
     66: _harmless("illegal access by the driver"),
     67: _harmless("illegal access by the driver"),
-    **dict.fromkeys((68, 82, 83, 84, 86, 88, 89, *range(96, 106), 139, 142), _DECODER),
+    **dict.fromkeys((34, 35, 36, 42, 47, 65, 68, 73, 82, 83, 84, 86, 88, 89, *range(96, 106), 139, 142), _DECODER),
     69: Xid("class error of the graphics engine: commands that it does not know", Origin.PROGRAM, CHECK_PROGRAM),
     74: _hardware("NVLink error", LINK),
     78: Xid("a virtual GPU could not start", Origin.OPEN, SOFTWARE),
@@ -101,6 +103,7 @@ XIDS = {
     119: _hardware("GSP time-out"),
     120: _hardware("GSP error"),
     121: _harmless("corrected error of the link to the CPU (C2C)"),
+    **dict.fromkeys(range(122, 126), _INFOROM),
     136: _hardware("training of an NVLink failed"),
     137: _harmless("an access over NVLink was refused", OTHER_XID),
     140: _hardware("unrecovered ECC error"),
@@ -126,13 +129,18 @@ XIDS = {
     170: Xid("NVLink security error", Origin.OPEN, LINK),
     171: _hardware("uncorrectable ECC error of its memory"),
     172: _hardware("uncorrectable ECC error of its caches"),
+    173: _hardware("the link to the CPU (C2C) failed"),
+    175: Xid("error of the memory subsystem", Origin.OPEN, RESET),
+    176: Xid("many corrected PCIe errors", Origin.OPEN, WATCH),
 }  # fmt: skip
 # Those that a program cannot cause. Not among them: 63, 92, 121 and 157, which the catalogue says to ignore at
 # first, for the job goes on; 155 and 156, which intended changes cause, too.
 XIDS_OF_HARDWARE = {number: xid.meaning for number, xid in XIDS.items() if xid.origin is Origin.HARDWARE}
 # Numbers of which the catalogue gives the name only: 61 is unused from Ampere on, and 167 has no description yet.
 UNCONFIRMED_XIDS = frozenset({61, 167})
-UNKNOWN_XID = Xid("NVIDIA's catalogue has no such number", Origin.OPEN, "look it up in the catalogue of the driver")
+UNKNOWN_XID = Xid(
+    "not in NVIDIA's catalogue nor by name in its driver", Origin.OPEN, "look it up in the catalogue of the driver"
+)
 
 # SXids of NVSwitches that NVIDIA calls fatal (Fabric Manager user guide, tables of SXid errors), for lines that
 # carry no severity; the last ones always, so that the host must be reset.

@@ -38,10 +38,12 @@ UNKNOWN = "No line is of a known format: nothing is known of what these files sh
 
 def without_findings(report: Report) -> list[RenderableType]:
     """Say that there is no finding, how many rules looked for one, and what they cannot judge."""
+    noting = {note.rule for note in report.findings}
     of_faults = (
         rule
         for rule in all_rules()  # others answer what none of these does, or say what is missing
-        if not (rule.fallback or rule.last) and rule.category is not Category.INCOMPLETE_EVIDENCE
+        if not (rule.last or (rule.fallback and rule.name not in noting))
+        and rule.category is not Category.INCOMPLETE_EVIDENCE
     )
     looking = [rule.name for rule in of_faults if _looks(report, *rule.of)]
     if not looking:

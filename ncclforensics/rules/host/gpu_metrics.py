@@ -52,9 +52,11 @@ def gpu_metric_faults(metric_value: pl.DataFrame) -> Iterator[Finding]:
     for (number, _), rows in above.filter(pl.col("name") == XID).group_by("value", "host", maintain_order=True):
         xid = XIDS.get(int(float(str(number))), UNKNOWN_XID)
         is_harmless = xid.origin is Origin.HARMLESS
-        detail = "the last one by the exporter, at an unknown time" + f"; {xid.remedy}" * bool(xid.remedy)
         title = f"{_gpus(rows)}: Xid {int(float(str(number)))}, {xid.meaning}"
-        yield _fault(rows, title, detail, Severity.INFO if is_harmless else Severity.WARNING)
+        detail = "the last one by the exporter, at an unknown time"
+        finding = _fault(rows, title, detail, Severity.INFO if is_harmless else Severity.WARNING)
+        finding.remedy = f"dmesg -T | grep NVRM on the host, for the time; {xid.remedy}"
+        yield finding
 
 
 def _gpus(rows: pl.DataFrame) -> str:

@@ -340,13 +340,9 @@ def kernel_memory_errors(
         number = int(rows["errors"].fill_null(1).sum())
         is_uncorrected = kind == UNCORRECTABLE
         faults = rows["memory_fault"].cast(pl.String).str.split(" (").list.first().str.split(" on ")
-        places = (
-            pl.select(
-                pl.when(faults.list.len() > 1).then(faults.list.last()).otherwise(pl.lit("a module that no line names"))
-            )
-            .to_series()
-            .unique(maintain_order=True)
-        )
+        named = pl.when(faults.list.len() > 1).then(faults.list.last())
+        place = pl.coalesce(text_of("part"), named, pl.lit("a module that no line names"))
+        places = rows.select(place).to_series().unique(maintain_order=True)
         word = "uncorrected" if is_uncorrected else "corrected"
         title = f"memory of the host{{where}}: {count_of(number, f'{word} error')} of {', '.join(places[:SHOWN])}"
         title += f" and {len(places) - SHOWN} other modules" * (len(places) > SHOWN)

@@ -11,6 +11,7 @@ from ncclforensics.data.cuda import (
     CORRUPTED,
     HARDWARE,
     HIDDEN,
+    HIP,
     MEMORY,
     OTHER,
     SELF_EXPLAINED,
@@ -29,6 +30,7 @@ from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, g
 P2P = "transport/p2p"
 TOO_MANY_PEERS = "peer mapping resources exhausted"
 REFUSED_LAUNCH = "invalid argument"
+ON_AMD = "run the named rank with AMD_SERIALIZE_KERNEL=3; look at dmesg -T | grep amdgpu on its host"
 ASSERTED = "device-side assert triggered"
 RECOVERED = "Nonfatal"  # severity of an NVLink error after which the link goes on
 # Functions of PyTorch that share memory of a GPU with another process (torch/multiprocessing/reductions.py).
@@ -72,11 +74,13 @@ def cuda_sticky_error(
     watchdog only made the next CUDA call; all later calls fail, too.
     Not when: the process was already exiting (`driver shutting down`).
     Do: run the named rank with CUDA_LAUNCH_BLOCKING=1 (not with NCCL 2.14.3, which hangs then) or compute-sanitizer;
-    look for Xid 13 and 31 in dmesg -T on its host.
+    look for Xid 13 and 31 in dmesg -T on its host. On AMD's GPUs: AMD_SERIALIZE_KERNEL=3, and dmesg -T | grep amdgpu.
     Sources: vllm#4108, TensorRT-LLM#448, vllm#19890, nccl#750.
     """
     for error, rows in _rows_by_error(cuda_error, CORRUPTED):
-        finding = error_finding(rows, rank, f"CUDA error on {{processes}}: {error}", _reported(rows), "likely")
+        runtime = rows["runtime"][0]
+        finding = error_finding(rows, rank, f"{runtime} error on {{processes}}: {error}", _reported(rows), "likely")
+        finding.remedy = ON_AMD if runtime == HIP else ""
         asserted = device_assertion.filter(error.startswith(ASSERTED)).sort("source", "line").head(1)
         if asserted.is_empty():
             finding.detail += "; an earlier kernel caused it, and the line shows only the call that reports it"

@@ -22,9 +22,8 @@ DECODE = (
 def firmware_findings(kernel_event: pl.DataFrame, kernel_message: pl.DataFrame, job: JobBeside) -> Iterator[Finding]:
     """Yield a finding for each severity; the lines below an event name what failed (drivers/firmware/efi/cper.c)."""
     events = kernel_message.filter(text_of("severity").is_in(list(SEVERITIES)))
-    below = kernel_event.select(*OF_LINES, text_of("section"), text_of("part")).filter(
-        pl.any_horizontal(pl.col("section", "part").is_not_null())
-    )
+    of_firmware = kernel_event.filter(text_of("form").is_in(["firmware_section", "firmware_part"]))
+    below = of_firmware.select(*OF_LINES, text_of("section"), text_of("part"))
     named = pl.concat([events.with_columns(text_of("severity")), below], how="diagonal_relaxed").sort(OF_LINES)
     named = named.with_columns(pl.col("severity").forward_fill().over("source"))
     for (severity_text,), rows in events.sort(OF_LINES).group_by(text_of("severity"), maintain_order=True):

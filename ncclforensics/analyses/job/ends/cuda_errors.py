@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import ROCM
 from ncclforensics.analyses.job.ends.failure_events import without_registration
-from ncclforensics.data.cuda import AMD, error_kind
+from ncclforensics.data.cuda import AMD, HIP, error_kind
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -22,6 +22,7 @@ CUDA_ERROR = {
     "code": pl.Int64(),
     "error": pl.String(),
     "kind": pl.String(),
+    "runtime": pl.String(),  # CUDA, or HIP: of AMD's GPUs, whose errors PyTorch may call those of CUDA
     "place": pl.String(),  # in the application: the call that raised
     "worker": pl.String(),  # as an engine or Ray names the process
     "source": pl.Int32(),
@@ -40,6 +41,8 @@ def cuda_error(
     rank: pl.DataFrame,
     version: pl.DataFrame,
     not_registered: pl.DataFrame,
+    gpu_exception: pl.DataFrame,
+    hip_hint: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line that reports an error of CUDA or ROCm, except from processes that were already exiting."""
     failed_tests = test_failure.filter(pl.col("form").is_in(["cuda", "early_cuda"]))
@@ -67,12 +70,15 @@ def cuda_error(
             reporter=pl.when(pl.col("reporter") == ROCM).then("reporter").otherwise(pl.lit("the application")),
         ),
     ]  # fmt: skip
+    of_hip = (gpu_exception.filter(text_of("runtime") == HIP), version.filter(text_of("form").str.starts_with("rccl")))
+    runtime = "CUDA" if all(frame.is_empty() for frame in (hip_hint, *of_hip)) else HIP
     releases = version["version"].cast(pl.String).unique().to_list()
     return (
         pl.concat([frame.cast({"error": pl.String}) for frame in frames], how="diagonal_relaxed")
         .with_columns(
             error=pl.col("error").str.strip_chars("'. "),
             version=pl.lit(releases[0] if len(releases) == 1 else None, dtype=pl.String),
+            runtime=pl.lit(runtime),
         )
         .with_columns(
             kind=pl.when(pl.col("reporter") == ROCM)

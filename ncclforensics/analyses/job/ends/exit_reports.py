@@ -291,6 +291,7 @@ def _worker_end_text(end: str, detail: str | None) -> str:
     return f"{end}: {sentence}" if sentence else end
 
 
+CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # columns of classes that are no -Error
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
 
@@ -301,7 +302,7 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     """
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
     errors = exception.filter(pl.col("form").is_in(["error", "what", "interrupt"]) | is_raised).sort("pos")
-    errors = errors.with_columns(raised=pl.coalesce(text_of("raised"), text_of("raised_class"), text_of("empty_queue")))
+    errors = errors.with_columns(raised=pl.coalesce(*map(text_of, CLASSES)))
     errors = errors.unique(
         [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
     )
