@@ -120,6 +120,7 @@ def _version_items(report: Report) -> list[str]:
 
 def _count(run: Frames, noun: Noun) -> int:
     for frame, columns in noun.frames:
-        if run.has(frame) and (height := run[frame].select(columns).n_unique() if columns else run[frame].height):
-            return height
+        rows = run[frame] if run.has(frame) else pl.DataFrame()
+        if rows.height:
+            return rows.select(columns).hash_rows().n_unique() if columns else rows.height
     return 0

@@ -10,7 +10,12 @@ from ncclforensics.frames.columns import no_rows, with_all_columns
 from ncclforensics.frames.registry import analysis
 from ncclforensics.parsing.templates import distinct_rows
 
-COUNTER_KEY = {"key": pl.String(), **PORT, "name": pl.String(), "unit": pl.String()}  # `key`: equal for one port
+COUNTER_KEY = {
+    "key": pl.String(),  # equal for one port
+    **PORT,
+    "name": pl.Categorical(),
+    "unit": pl.Categorical(),
+}
 ORDERED_SAMPLE = {
     **COUNTER_SAMPLE,
     "key": pl.String(),

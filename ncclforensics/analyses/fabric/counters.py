@@ -25,9 +25,9 @@ COUNTER = {
     "line": pl.Int32(),
     "moment": pl.Datetime("us"),  # of the dump, where it is printed
     **PORT,
-    "name": pl.String(),  # as in Linux below `counters` and `hw_counters`; other counters keep the name of their tool
+    "name": pl.Categorical(),  # as in Linux below `counters` and `hw_counters`; of others as the tool prints it
     "value": pl.Int64(),
-    "unit": pl.String(),  # errors, bytes, packets, events, ticks
+    "unit": pl.Categorical(),  # errors, bytes, packets, events, ticks
     "is_saturated": pl.Boolean(),  # at its maximum: the true value is at least this
 }
 IS_PLANE = pl.col("device").str.starts_with(PLANE_DEVICE).fill_null(value=False)

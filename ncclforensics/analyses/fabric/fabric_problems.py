@@ -40,7 +40,7 @@ def fabric_problem(
     ]
     problems = []
     for rows, heads, words in headless:
-        lost = add_heading_above(rows[:, [*OUTPUT_KEY, "line"]], heads.select(*OUTPUT_KEY, "line")).filter(
+        lost = add_heading_above(_beginnings(rows), heads.select(*OUTPUT_KEY, "line")).filter(
             pl.col("head_line").is_null()
         )
         first = lost.group_by("source", maintain_order=True).agg(pl.col("line").min())
@@ -64,3 +64,9 @@ def fabric_problem(
         unanswered.select("source", "line", problem=pl.format("line {}: {} ports did not answer", "line", "failures"))
     )
     return pl.concat(problems, how="vertical_relaxed").unique(maintain_order=True)
+
+
+def _beginnings(rows: pl.DataFrame) -> pl.DataFrame:
+    """The places of rows that do not continue the output of the row above: the first without a heading is one."""
+    is_other = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in OUTPUT_KEY)
+    return rows[:, [*OUTPUT_KEY, "line"]].filter(is_other | (pl.col("line") < pl.col("line").shift()))

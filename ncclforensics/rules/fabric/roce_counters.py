@@ -21,6 +21,7 @@ from ncclforensics.data.roce import (
     STALLED,
     STORMS,
 )
+from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import (
@@ -173,7 +174,7 @@ def roce_notifications_ignored(counter_increase: pl.DataFrame) -> Iterator[Findi
 
 def _pauses(counter_increase: pl.DataFrame, direction: str, quantity: str) -> pl.DataFrame:
     """Return the pause counters of all priorities that increased: `tx` or `rx`, `pause` or `pause_duration`."""
-    name = pl.col("name")
+    name = text_of("name")
     is_pause = name.str.starts_with(f"{direction}_prio") & name.str.ends_with(f"_{quantity}")
     return counter_increase.filter(is_pause & (pl.col("increase") > 0))
 
@@ -245,7 +246,7 @@ def roce_discards(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     Do: compare mlnx_qos -i INTERFACE with the switch; PCIe width and speed; ethtool -S for outbound_pci_stalled.
     Sources: kernel documentation of mlx5 counters; infiniband-diags error_thresholds.
     """
-    name = pl.col("name")
+    name = text_of("name")
     is_discard = name.str.starts_with("rx_prio") & (name.str.ends_with("_discards") | name.str.ends_with("_discard"))
     is_many = pl.col("increase") >= DISCARDS_LEAST
     dropped = counter_increase.filter((is_discard | (name == "rx_discards_phy")) & is_many)

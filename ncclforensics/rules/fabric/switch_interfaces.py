@@ -80,11 +80,11 @@ def switch_pfc_frames(counter_increase: pl.DataFrame, pfc_pause: pl.DataFrame) -
     Sources: SONiC command reference, show pfc counters; IEEE 802.1Qbb.
     """
     is_delta = pl.col("dumps") > 1
-    counters = counter_increase.filter(pl.col("name").str.contains("_pfc_", literal=True))
+    counters = counter_increase.filter(text_of("name").str.contains("_pfc_", literal=True))
     counters = counters.with_columns(
         frames=pl.when(is_delta).then("increase").otherwise("value"),
-        direction=pl.col("name").str.head(2).replace(DIRECTIONS),
-        priority=pl.col("name").str.tail(1),
+        direction=text_of("name").str.head(2).replace(DIRECTIONS),
+        priority=text_of("name").str.tail(1),
     )
     paused = counters.filter(pl.col("frames") > 0)
     for (source, has_two), rows in paused.group_by("source", is_delta, maintain_order=True):
