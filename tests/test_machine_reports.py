@@ -201,3 +201,38 @@ def test_an_event_of_kubernetes_is_named_with_its_pod(
 
     findings = analyze([str(tmp_path)], everything=True).findings
     assert [finding.title for finding in findings if finding.severity != "info"] == [title] * bool(title)
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        (
+            "-E- Link: leaf-4/P20<-->gpu-a012/P1 - Unexpected actual link speed 2.5 (should be 10)",
+            "ibdiagnet found a fault of the fabric: Link: leaf-4/P20<-->gpu-a012/P1 - Unexpected actual link speed 2.5",
+        ),
+        ("mlx5: gpu-a012: got completion with error:", "gpu-a012: an RDMA transfer failed, and not by a time-out"),
+        (
+            "gpu-a012:41887:42107 [3] net_fastsocket.cc:736 NCCL WARN Maximum retry reached for connect 3.",
+            "process 41887 on gpu-a012: Google's FastSocket could not choose the queue of the NIC for a connection",
+        ),
+        ("-E- Failed to open device", "ibdiagnet, or a tool of MFT, could not do what it was asked for"),
+    ],
+)
+def test_a_title_says_what_the_line_of_a_tool_names(tmp_path: Path, line: str, title: str) -> None:
+    (tmp_path / "tool.log").write_text(line + "\n")
+
+    findings = analyze([str(tmp_path)], everything=True).findings
+    titles = [finding.title for finding in findings if finding.severity != "info"]
+    assert [stated.startswith(title) for stated in titles] == [True] * bool(title)
+
+
+def test_a_connection_that_is_lost_in_the_bootstrap_is_said_to_be(tmp_path: Path) -> None:
+    prefix = "gpu-a012:41887:42107 [3]"
+    (tmp_path / "job.log").write_text(
+        f"{prefix} misc/socket.cc:46 NCCL WARN socketProgressOpt: Call to send to 10.0.4.13<52905> failed : "
+        "Connection reset by peer\n"
+        f"{prefix} NCCL INFO misc/socket.cc:64 -> 6\n{prefix} NCCL INFO bootstrap.cc:868 -> 6\n"
+    )
+    (verdict,) = analyze([str(tmp_path)]).verdicts
+
+    assert "connections of gpu-a012 to 10.0.4.13<52905> failed, in the bootstrap" in verdict.reason

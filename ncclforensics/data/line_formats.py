@@ -120,7 +120,8 @@ LINE_FORMATS = {
     # Files that ibdiagnet writes.
     "ibdiagnet": LineFormat(
         "ibdiagnet collected",
-        "diagnosed_port diagnosed_excess table_edge ibdiagnet_message ibdiagnet_firmware ibdiagnet_stage",
+        "diagnosed_port diagnosed_excess table_edge ibdiagnet_message refused_request ibdiagnet_firmware "
+        "ibdiagnet_stage",
         "ib-counters",
         PORT,
         ID_COLUMNS=(("diagnosed_port", "guid"),),

@@ -74,7 +74,8 @@ BEGINNINGS = {
 }
 OTHER = "init-failure"
 # Files of src/ in which an error reaches the call of the application; deeper callers may ignore it.
-TOP_FILES = ("init.cc", "group.cc", "enqueue.cc", "proxy.cc", "transport.cc", "bootstrap.cc", "collectives.cc")
+BOOTSTRAP_FILE = "bootstrap.cc"
+TOP_FILES = ("init.cc", "group.cc", "enqueue.cc", "proxy.cc", "transport.cc", BOOTSTRAP_FILE, "collectives.cc")
 
 
 def topic(site: str | None, text: str | None = None) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ncclforensics.data.names import version_text
+
 Version = tuple[int, ...]
 
 # NCCL allocates shared host memory by cuMem from the first, and falls back if it fails from the second (nccl#1838).
@@ -18,6 +20,17 @@ def release(printed: str) -> Version:
     """
     numbers = printed.partition("+")[0].partition("-")[0].split(".")
     return tuple(int(number) for number in numbers if number.isdecimal())
+
+
+def version_of_torch(printed: str) -> str:
+    """Return the version that PyTorch means: to 1.10 it divides the code of NCCL 2.9 and later as that of earlier ones.
+
+    >>> version_of_torch("21.0.3"), version_of_torch("2.14.3")
+    ('2.10.3', '2.14.3')
+    """
+    numbers = release(printed)
+    is_divided_wrongly = len(numbers) == 3 and numbers[0] > 2
+    return version_text(numbers[0] * 1000 + numbers[1] * 100 + numbers[2]) if is_divided_wrongly else printed
 
 
 def releases(printed: Iterable[str | None]) -> list[Version]:

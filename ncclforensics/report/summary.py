@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import version_text
+from ncclforensics.data.versions import version_of_torch
 from ncclforensics.formats import nccl
 from ncclforensics.frames.columns import printed_hosts, text_of
 from ncclforensics.frames.protocol import Frames
@@ -62,7 +63,7 @@ def versions(run: Frames) -> list[str]:
     if not printed:
         printed = sorted(run["ras_snapshot"]["version"].drop_nulls().unique().to_list())
     if not printed:
-        printed = sorted(run["call_error"]["version"].cast(pl.String).drop_nulls().unique().to_list())
+        printed = sorted(set(map(version_of_torch, run["call_error"]["version"].cast(pl.String).drop_nulls())))
     return printed or [version_text(code) for code in sorted(run["benchmark"]["library"].drop_nulls().unique())]
 
 

@@ -8,6 +8,7 @@ from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text, some_of
+from ncclforensics.data.nccl_sources import BOOTSTRAP_FILE, is_top_file
 from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.frames.columns import printed_hosts
 
@@ -31,6 +32,8 @@ def find_transport_failure(job: Job) -> Explanation | None:
         of_hosts = f" of {some_of(hosts, MOST_PEERS)}" * bool(hosts)
         lost = f"connections{of_hosts}{f' to {named}' * bool(peers)} failed"
         cause = "a rank reports a fault of its own" if is_local else lost
+        is_early = any(is_top_file(event.unwound, (BOOTSTRAP_FILE,)) for event in job.failure_events)
+        cause += ", in the bootstrap, where the processes of a communicator meet" * is_early
         reason = f"{cause}; these logs contain no calls of NCCL, so they do not show which call the ranks were in"
         of_peers = [f"collect the logs and the output of the processes at {named}"] * bool(peers)
         diagnosis = undecided(reason, of_peers + COLLECT_CALLS)
