@@ -8,6 +8,7 @@ from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.roce import NVLINK_ERRORS, NVLINK_FATAL
 from ncclforensics.diff import topic
+from ncclforensics.frames.columns import text_of
 
 PLACE = ["source", "line", "host"]
 
@@ -29,7 +30,7 @@ def counters(counter_increase: pl.DataFrame) -> pl.DataFrame:
     errors = counter_increase.filter((pl.col("unit") == "errors") | pl.col("name").is_in(list(LINK_LIMITS)))
     increases = errors.filter(pl.col("increase").is_not_null()).select(
         *PLACE,
-        what="name",
+        what=text_of("name"),
         value=pl.when(pl.col("increase") > 0).then(pl.lit("increased")).otherwise(pl.lit("did not increase")),
     )
     # A total counts since the counter was cleared, at different times: zero, or the magnitude, can be compared.
