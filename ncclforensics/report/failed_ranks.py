@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer
@@ -21,3 +23,19 @@ def failed_ranks(run: Frames, answer: Answer) -> set[int]:
         numbers = {*run["torch_error"]["rank"], *run["work"].filter("has_timed_out")["rank"]} - {None}
         failed |= set(run["rank"].filter(pl.col("rank").is_in(numbers))["rank_id"])
     return failed
+
+
+def share_of_job(run: Frames, answer: Answer, rank_ids: Collection[int]) -> str:
+    """Count these ranks, and those of the job: `2 of 4`.
+
+    A process of which no line tells the rank may be one of the ranks that only PyTorch's text numbers: it counts once.
+    """
+    ranks = run["rank"].filter(pl.col("job") == answer.job)
+    own = ranks.filter(pl.col("rank_id").is_in(list(rank_ids)))
+    return f"{_distinct(own):,} of {_distinct(ranks):,}"
+
+
+def _distinct(ranks: pl.DataFrame) -> int:
+    number, pid = pl.col("rank"), pl.col("pid")
+    nameless, of_text = ranks.filter(number.is_null()).height, ranks.filter(number.is_not_null() & pid.is_null()).height
+    return ranks.height - min(nameless, of_text)

@@ -10,6 +10,7 @@ from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import ranks_text, sentence, short_ranks, some_of
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
+from ncclforensics.report.failed_ranks import share_of_job
 from ncclforensics.rules.finding import Severity
 from ncclforensics.views.text_times import hang_text
 
@@ -126,7 +127,6 @@ def _culprits(report: Report, answer: Answer) -> str:
 
 def _waiting(report: Report, answer: Answer) -> str:
     """Count the ranks that waited, and name them."""
-    total = report.run["rank"].filter(pl.col("job") == answer.job).height
     numbers = report.numbers(answer.victims)
-    share = f"{len(answer.victims):,} of {total:,} ranks"
+    share = f"{share_of_job(report.run, answer, answer.victims)} ranks"
     return "" if not answer.victims else f"{share}: {short_ranks(numbers)}" if numbers else share

@@ -9,7 +9,7 @@ from rich.text import Text
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import ranks_text
 from ncclforensics.report.build import Report
-from ncclforensics.report.failed_ranks import failed_ranks
+from ncclforensics.report.failed_ranks import failed_ranks, share_of_job
 from ncclforensics.views.text_layout import indented, one_row
 
 MOST_PLACES = 3
@@ -34,10 +34,9 @@ def waiting(report: Report, answer: Answer) -> list[RenderableType]:
     stopped = failed_ranks(report.run, answer)
     failed = [rank_id for rank_id in answer.victims if rank_id in stopped]
     still = [rank_id for rank_id in answer.victims if rank_id not in stopped]
-    total = report.run["rank"].filter(pl.col("job") == answer.job).height
 
     def counted(rank_ids: list[int]) -> str:
-        share, numbers = f"{len(rank_ids)} of {total}", ranks_text(report.numbers(rank_ids))
+        share, numbers = share_of_job(report.run, answer, rank_ids), ranks_text(report.numbers(rank_ids))
         return f"{numbers} ({share})" if numbers else share
 
     states = (("waiting", still), ("also stopped with an error", failed))

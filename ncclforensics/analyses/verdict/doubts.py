@@ -54,6 +54,7 @@ class Doubt(Enum):
     RUNS_ON = Cost.UNUSUAL, "the job was running where the logs end"
     ABORTED_IN_ORDER = Cost.UNUSUAL, "the others aborted their communicators at an orderly end"
     ENDED_WITH_DIFFERENCES = Cost.UNUSUAL, "the calls that differ are no lines that were lost or came twice"
+    ENDED_WITHOUT_DIFFERENCE = Cost.UNUSUAL, "the lines that differ were lost or came twice"
     COPIED_WHILE_RUNNING = Cost.ORDINARY, "the logs were copied or ended while the job was running"
     NETWORK_CAME_LATER = Cost.ORDINARY, "the network stopped the job behind the end of this log"
     HANGS_TOGETHER = Cost.ORDINARY, "all ranks hang in the last call that the logs show"

@@ -6,6 +6,7 @@ from ncclforensics.analyses.job.ends.failure_events import AFTER, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.lines.mismatch import differing_call_of_ended_run
 from ncclforensics.analyses.verdict.rows import FailureEvent, Row
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, operation_text, ranks_text
@@ -222,7 +223,15 @@ def conclude_no_hang(job: Job) -> Explanation:
             answer.add_evidence("context", [output[1]])
             answer.collect = []
     if job.divergence and job.is_finished:
-        answer.doubt(Doubt.ENDED_WITH_DIFFERENCES, "calls that differ are lines that were lost or came twice")
+        differing = differing_call_of_ended_run(job)
+        if differing is None:
+            answer.doubt(Doubt.ENDED_WITH_DIFFERENCES, "calls that differ are lines that were lost or came twice")
+        else:
+            answer.doubt(
+                Doubt.ENDED_WITHOUT_DIFFERENCE,
+                f"yet {differing.claim}, which NCCL does not compare: from there on its results may be wrong",
+            )
+            answer.evidence_lines += differing.evidence_lines
     if (job.gaps or job.line_faults) and not job.is_finished:
         answer.doubt(
             Doubt.LINES_MISSING,
