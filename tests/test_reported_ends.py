@@ -148,6 +148,19 @@ def test_the_reason_in_the_description_of_a_pod_is_no_exception(reason: str, tit
     assert "app-exception" not in titles
 
 
+def test_the_call_in_the_box_of_a_rich_traceback_is_the_place_of_its_error(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(
+        "╭──── Traceback (most recent call last) ────╮\n"
+        "│ /mnt/job/train.py:257 in get_batch        │\n"
+        "│ ❱ 257 │   data = next(batches)             │\n"
+        "╰───────────────────────────────────────────╯\n"
+        "StopIteration\n"
+    )
+    (finding,) = [found for found in analyze([tmp_path]).findings if found.rule == "app-exception"]
+
+    assert finding.place == "get_batch (train.py:257)"
+
+
 def test_a_traceback_behind_the_prefix_of_pytorchs_logger_is_read(tmp_path: Path) -> None:
     lines = (
         "failed (exitcode: 1) local_rank: 1 (pid: 41887) of fn: train (start_method: fork)",

@@ -112,7 +112,7 @@ SECRET_COLUMNS = (
     ("library_variable", "name", "value"),
     ("libfabric_setting", "setting", "value"),
 )
-CODE_COLUMNS = (("traceback_frame", "file"),)
+CODE_COLUMNS = (("traceback_frame", "file"), ("traceback_frame", "boxed_file"))
 # Prefix rules: the beginning of a line, up to the first character of its message.
 PREFIXES = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
 # Prefixes without host and process, as in excerpts, and the prefix rules they stand for.

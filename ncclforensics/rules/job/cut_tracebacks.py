@@ -58,7 +58,7 @@ def app_traceback_cut(
     of_ends = [rows.filter(text_of("form").is_in(ENDED)) for rows in (engine_wait, process_end)]
     is_named = any(rows.height for rows in (nccl_warning, *of_ends))
     named = ["source", "line", "pos", "launcher_pid", "launcher_node", "launcher_process"]
-    frames = traceback_frame.select(
+    frames = traceback_frame.drop_nulls("file").select(  # a call in a box alone is none of a traceback
         *named, "file", "numbered", rank=pl.coalesce("rank", "launcher_rank"), call=text_of("frame_function")
     )
     of_torch = traced_call.filter(form="").select(

@@ -10,7 +10,15 @@ from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.processes import CRASHES
 from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
 from ncclforensics.rules.finding import Finding, Severity
-from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, evidence_lines, printed_process, processes_text, titled
+from ncclforensics.rules.shared.grouping import (
+    SHOWN,
+    UNNAMED,
+    evidence_lines,
+    local_processes,
+    printed_process,
+    processes_text,
+    titled,
+)
 
 LAST_LINES = 20  # before the report of an end
 STACK_LINES = 60  # of the stack that a crash handler prints
@@ -92,8 +100,8 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         if len(tasks_text) > LONGEST_LIST:
             tasks_text = f"at least {len(tasks):,} tasks ({', '.join(map(str, tasks[:SHOWN]))}, …)"
         processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(f", {UNNAMED}")
-    if not ranks and (local_ranks := sorted(rows["local_rank"].drop_nulls().unique().to_list())):
-        processes = f"local {ranks_text(local_ranks)}, {processes}".removesuffix(f", {UNNAMED}")
+    if not ranks and (local := local_processes(rows, processes)):
+        processes = local
     elif not ranks and not tasks and NODE not in set(rows["how"]):
         named = printed_process(rows, processes)
         pids = rows["pid"].drop_nulls().n_unique()

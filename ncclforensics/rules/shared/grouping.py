@@ -82,6 +82,8 @@ def printed_process(rows: pl.DataFrame, processes: str) -> str:
 
     `processes`: the text for its host, which is returned where several processes or none are named.
     """
+    if local := local_processes(rows, processes):
+        return local
     if "host" in rows:  # with the name of a host, its pids are made up, too
         rows = rows.filter(~text_of("host").str.starts_with(MADE_UP).fill_null(False))
     pids = rows["pid"].drop_nulls().unique().to_list() if "pid" in rows else []
@@ -94,6 +96,12 @@ def printed_process(rows: pl.DataFrame, processes: str) -> str:
     number = f"process {pids[0]}" if pids else ""
     name = f"({workers[0]})" if number and workers else "".join(workers)
     return " ".join(filter(None, (number, name, "" if processes == UNNAMED else f"on {processes}")))
+
+
+def local_processes(rows: pl.DataFrame, processes: str) -> str:
+    """Name processes by their ranks on a host, of which `processes` is the text; nothing where none is known."""
+    local_ranks = sorted(rows["local_rank"].drop_nulls().unique()) if "local_rank" in rows else []
+    return f"local {ranks_text(local_ranks)}, {processes}".removesuffix(f", {UNNAMED}") if local_ranks else ""
 
 
 def evidence_lines(rows: pl.DataFrame, label: str = "") -> list[Line]:

@@ -16,6 +16,7 @@ CUDA_ERROR = {
     "rank": pl.Int32(),
     "host": pl.Categorical(),
     "pid": pl.Int32(),
+    "local_rank": pl.Int32(),
     "version": pl.String(),  # of NCCL; null if none or several are in the logs
     "reporter": pl.String(),  # NCCL, PyTorch, the application, nccl-tests, ROCm's runtime
     "file": pl.String(),  # of NCCL's source: transport/nvls
@@ -66,7 +67,7 @@ def cuda_error(
         ),
         failed_tests.select(*place, error=_quoted("error"), host="node", reporter=pl.lit("nccl-tests")),
         process_exit.filter(how="gpu-error").select(
-            "job", "rank", "host", "pid", "place", "worker", *place, error="message",
+            "job", "rank", "host", "pid", "local_rank", "place", "worker", *place, error="message",
             reporter=pl.when(pl.col("reporter") == ROCM).then("reporter").otherwise(pl.lit("the application")),
         ),
     ]  # fmt: skip

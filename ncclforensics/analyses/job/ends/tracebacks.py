@@ -10,6 +10,7 @@ from ncclforensics.data.stack_classes import is_library
 from ncclforensics.frames.columns import text_of
 
 PRINTER = ["source", "launcher_rank", "launcher_pid"]  # lines with equal values come from one program
+FILES = ("file", "boxed_file")
 FAR = 40  # lines from the last call of a traceback to its error: the code, and what others print meanwhile
 LONGEST = 400  # lines of a traceback, from its heading to its error
 
@@ -35,7 +36,7 @@ def with_places(
         *PRINTER, "pos", function=text_of("function"), file=pl.lit("torch/distributed/distributed_c10d.py"), number=None
     )
     frames = traceback_frame.select(
-        *PRINTER, "pos", function=text_of("frame_function"), file=text_of("file"), number="numbered"
+        *PRINTER, "pos", function=text_of("frame_function"), file=pl.coalesce(*map(text_of, FILES)), number="numbered"
     )
     calls = pl.concat([frames, of_torch.cast(frames.schema)])
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
