@@ -17,7 +17,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.rows import Timeout
-from ncclforensics.analyses.verdict.vocabulary import Basis, Kind
+from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.data.variables import ASCEND_LOGS
 
@@ -190,6 +190,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     is_complete = unheard <= 0 if members else not silent and job.is_size_stated
     if partly := _judge_partly_completed(job, rows, alike, sequence, is_complete=is_complete):
         return partly
+    if guid in WORLD and (left := _ended_programs(job, rows)):
+        return left
     if not sequences or any(row.enqueued is None for row in rows):
         reason = "the logs do not show how far each rank had come"
         if shown := [row for row in rows if row.is_timeout]:
@@ -280,6 +282,28 @@ def _alike_without_group(job: Job, rows: list[Timeout], sequence: int) -> list[T
         for row in job.timeouts
         if row.guid == "" and row.sequence == sequence and (row.operation, row.numel) in calls
     ]
+
+
+def _ended_programs(job: Job, rows: list[Timeout]) -> Explanation | None:
+    """Judge ranks whose programs came to their end without an error, while others were in a call of all ranks.
+
+    PyTorch warns at the end of every program that destroyed no group, also of one that an exception ended.
+    """
+    failed = {row.rank for row in job.timeouts} | {row.rank for row in job.process_exits}
+    failed |= {row["rank"] for row in job.pytorch["torch_error"]}
+    ended = {row["rank"]: row for row in job.ended_programs if row["rank"] not in failed}
+    waiting = [row for row in rows if row.has_timed_out]
+    if not ended or not waiting or len(ended) >= len(waiting):
+        return None
+    claim = "came to the end of its program without destroying the process group, and the others were in a call of it"
+    diagnosis = _diagnose(job, Kind.RANK_DIED, claim, [Doubt.OTHER_TEXT], rows, sorted(ended))
+    diagnosis.how = How.LEFT
+    job.cite(diagnosis, "culprit", ended.values())
+    own = ranks_text(sorted(ended))
+    diagnosis.collect = [
+        f"compare how many steps and batches {own} had with the others: no more data or work ends it so"
+    ]
+    return diagnosis
 
 
 def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanation:
