@@ -46,9 +46,9 @@ def work(
     """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times.
 
     A request for dumps is worded as that of a time-out, and is sent at an error as well (ProcessGroupNCCL.cpp,
-    `broadcastDumpSignal`, of torch 2.3 to 2.15): it shows a time-out only if no watchdog found an error alone.
+    `broadcastDumpSignal`, of torch 2.3 to 2.15): it shows a time-out only if no watchdog found an error.
     """
-    is_of_error = found_error_alone(work_timeout, watchdog)
+    may_be_of_error = bool(ranks_with_errors(watchdog))
     has_work = pl.col("sequence").is_not_null() | pl.col("enqueued").is_not_null()
     states = work_status.filter(has_work | (text_of("form") == "begun"))
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
@@ -70,7 +70,7 @@ def work(
                 "completed",
                 first_rank="reporter",
                 has_timed_out=pl.col("sequence").is_not_null(),
-                is_timeout=(text_of("form") == "timeout") | (text_of("form").is_in(ASKED) & (not is_of_error)),
+                is_timeout=(text_of("form") == "timeout") | (text_of("form").is_in(ASKED) & (not may_be_of_error)),
             ),
         ],
         how="diagonal",
@@ -100,9 +100,9 @@ def work(
     )
 
 
-def found_error_alone(work_timeout: pl.DataFrame, watchdog: pl.DataFrame) -> bool:
-    """Whether watchdogs found an error of NCCL or CUDA, and none found a time-out."""
-    return work_timeout.is_empty() and bool(watchdog.select(text_of("form").is_in(ERRORS).any()).item())
+def ranks_with_errors(watchdog: pl.DataFrame) -> set[int | None]:
+    """Return the ranks whose watchdogs found an error of NCCL or CUDA; None for lines that name no rank."""
+    return set(watchdog.filter(text_of("form").is_in(ERRORS))["global_rank"])
 
 
 def _operation_of_group() -> pl.Expr:

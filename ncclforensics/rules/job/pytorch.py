@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import polars as pl
 
-from ncclforensics.analyses.hang.watchdog_works import found_error_alone
+from ncclforensics.analyses.hang.watchdog_works import ranks_with_errors
 from ncclforensics.analyses.job.text.torch_text import (
     NOT_RECEIVED,
     compared_calls,
@@ -45,12 +45,12 @@ def torch_watchdog_timeout(
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15; nccl2/ProcessGroupNCCLUtils.cpp from 2.14 on.
     """
     reports = work.filter("has_timed_out").sort("rank", "guid")
-    has_error = found_error_alone(work_timeout, watchdog)
+    with_errors = ranks_with_errors(watchdog)
     for (guid, is_timeout), rows in reports.group_by("guid", "is_timeout", maintain_order=True):
         ranks, works = (sorted(rows[name].drop_nulls().unique()) for name in ("rank", "sequence"))
         place = f" at work {', '.join(map(str, works))}" if works else ""
         group = f" {'of' if works else 'in'} process group {guid}" if guid else ""
-        what = "timed out" if is_timeout else f"found an error{' or a time-out' * (not has_error)}"
+        what = "timed out" if is_timeout else f"found an error{' or a time-out' * (not with_errors.issuperset(ranks))}"
         yield Finding(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",
             detail=_operations_text(rows)
@@ -84,9 +84,8 @@ def torch_rank_left_early(group_note: pl.DataFrame, work_timeout: pl.DataFrame) 
         for frame in (group_note.filter(form="not_destroyed"), work_timeout)
     )
     left = ends.join(timeouts.select("rank"), on="rank", how="anti").sort("time").unique("rank", keep="first")
-    first = timeouts.sort("time").head(1)
-    early = left.join(first.select(timed_out="time", other="rank", at="source", at_line="line"), how="cross")
-    early = early.filter(pl.col("timed_out") - pl.col("time") > LEAST_LEAD).sort("rank")
+    first = timeouts.sort("time").head(1).select(timed_out="time", other="rank", at="source", at_line="line")
+    early = left.join(first, how="cross").filter(pl.col("timed_out") - pl.col("time") > LEAST_LEAD).sort("rank")
     for row in early.head(1).iter_rows(named=True):
         ranks = early["rank"].to_list()
         lead = (row["timed_out"] - row["time"]).total_seconds()
@@ -337,12 +336,13 @@ def torch_first_reporter(
     Do: read the flight records of all ranks, or their last enqueued work, not only the messages of these ranks.
     Sources: ProcessGroupNCCL.cpp of torch 2.4 to 2.10; DeepSpeed#7533.
     """
-    did = "found an error" if found_error_alone(work_timeout, watchdog) else "timed out"
+    with_errors = ranks_with_errors(watchdog) - {*work_timeout["global_rank"]}
     relayed = work_status.filter(form="relayed").sort("source", "line")
     for (reporter,), rows in relayed.group_by("reporter", maintain_order=True):
-        relaying = sorted(rows["global_rank"].drop_nulls().unique().to_list())
+        relaying = sorted(rows["global_rank"].drop_nulls().unique())
+        first = f"rank {reporter} {'found an error' if reporter in with_errors else 'timed out'} first"
         yield Finding(
-            title=f"rank {reporter} {did} first; {ranks_text(relaying) or 'others'} only relayed it",
+            title=f"{first}; {ranks_text(relaying) or 'others'} only relayed it",
             detail="the first rank to report is a victim and need not be the culprit",
             certainty="certain",
             ranks=relaying,
