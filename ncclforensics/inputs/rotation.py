@@ -21,7 +21,8 @@ Age = tuple[int, tuple[int, ...]]
 
 def stem(path: str) -> str:
     """A path without what rotation puts into its name: equal for all parts of one log."""
-    return str(Path(path).parent / _split(Path(path).name)[0])
+    file = Path(path)
+    return str(file.parent / _split(file.name)[0])
 
 
 def age(path: str) -> Age:

@@ -32,7 +32,8 @@ from ncclforensics.parsing.trace_readers import WORTH_PROCESSES, read_trace, tra
 from ncclforensics.parsing.workers import ParallelParser
 
 Process = tuple[str, int]  # host and pid
-SAMPLED_TOGETHER = 64  # inputs
+SAMPLED_TOGETHER = 512  # inputs
+SAMPLED_BYTES = 4 << 20  # of fewer inputs, where their samples are long
 FEW_INPUTS = 16
 LONGEST_WINDOWS = 400_000_000  # bytes, of a few inputs; reading these whole and counting calls takes less memory
 Progress = Callable[[int], None]  # called with the bytes parsed since the last call
@@ -131,7 +132,7 @@ class Records:
     def detect(self, readers: Sequence[InputReader]) -> None:
         """Detect the formats of inputs; those that are JSON documents or bare values are read at once."""
         with ThreadPoolExecutor(self.policy.threads) as pool:
-            workers = self.policy.threads if len(readers) > SAMPLED_TOGETHER else 1
+            workers = self.policy.threads if len(readers) > FEW_INPUTS else 1
             for formats in ordered_map(self._detect, self._samples(readers), pool, workers):
                 for number, form in formats.items():
                     self._formats[number] = form
@@ -140,14 +141,18 @@ class Records:
 
     def _samples(self, readers: Sequence[InputReader]) -> Iterator[dict[int, bytes]]:
         """The samples of inputs of lines, a few at a time; other inputs are read, traces among them at last."""
-        for start in range(0, len(readers), SAMPLED_TOGETHER):
-            samples: dict[int, bytes] = {}
-            for reader in readers[start : start + SAMPLED_TOGETHER]:
-                try:
-                    samples |= self._sample(reader)
-                except DEFECTS as error:
-                    self._parser.isolation.stop_reading(reader, error)
-            yield samples
+        samples: dict[int, bytes] = {}
+        length = 0
+        for reader in readers:
+            try:
+                samples |= self._sample(reader)
+            except DEFECTS as error:
+                self._parser.isolation.stop_reading(reader, error)
+            length += len(samples.get(reader.number, b""))
+            if len(samples) == SAMPLED_TOGETHER or length > SAMPLED_BYTES:
+                yield samples
+                samples, length = {}, 0
+        yield samples
         self._read_traces()
 
     def _sample(self, reader: InputReader) -> dict[int, bytes]:
