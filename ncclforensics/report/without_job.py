@@ -160,9 +160,9 @@ def _end(run: Frames) -> str:
 
 def _reached(run: Frames) -> str:
     """How far the benchmarks came, those that did not end first."""
-    rows = run["benchmark_sweep"].sort("is_complete", maintain_order=True).to_dicts()
-    texts = [f"{called(row)} {_reached_by(row)}" for row in rows[:MOST_BENCHMARKS]]
-    more = [f"{len(rows) - MOST_BENCHMARKS} more"] if len(rows) > MOST_BENCHMARKS else []
+    rows = run["benchmark_sweep"].sort("is_complete", maintain_order=True)
+    texts = [f"{called(row)} {_reached_by(row)}" for row in rows.head(MOST_BENCHMARKS).to_dicts()]
+    more = [f"{rows.height - MOST_BENCHMARKS} more"] if rows.height > MOST_BENCHMARKS else []
     return ", ".join([*texts, *more]) or "no test has begun"
 
 

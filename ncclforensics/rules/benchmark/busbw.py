@@ -36,7 +36,7 @@ from ncclforensics.data.names import bandwidth_text, bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import Row, best_of_tests, called, rows_of
+from ncclforensics.rules.shared.benchmark_text import PARTICIPANTS, Row, best_of_tests, called, rows_of
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 
@@ -63,7 +63,8 @@ def bench_expected_table(
     shares: field guides; nccl#412, nccl#766.
     """
     best, best_of_huge = (best_of_tests(measurement, size) for size in (LARGE, LARGE_OVER_NETWORK))
-    for row in benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1)).to_dicts():
+    of_one_ring = benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1))
+    for row in of_one_ring[:, PARTICIPANTS].to_dicts():
         machine = _known_machine(row, expected_machine)
         if _is_rack(row):
             yield from _below_rack(row, best_of_huge.get(row["benchmark"]))

@@ -11,7 +11,7 @@ from ncclforensics.data.names import bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import best_of_tests, between_gpus
+from ncclforensics.rules.shared.benchmark_text import PARTICIPANTS, best_of_tests, between_gpus
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 
@@ -36,7 +36,8 @@ def bench_impossible(
     """
     best_of = best_of_tests(measurement, LARGE)
     known = host_network.filter(pl.col("by") != "provider")  # of one there may be a faster kind
-    for row in benchmark.filter((pl.col("nranks") > 1) & (pl.col("communicators") == 1)).to_dicts():
+    several = benchmark.filter((pl.col("nranks") > 1) & (pl.col("communicators") == 1))
+    for row in several[:, PARTICIPANTS].to_dicts():
         hosts, gpus = row["hosts"] or [], row["gpus"] or []
         if len(gpus) != 1 or not hosts or row["nranks"] % len(hosts) or row["listed_devices"] != row["nranks"]:
             continue

@@ -10,6 +10,7 @@ import polars as pl
 from ncclforensics.frames.columns import text_of
 
 Row = dict[str, Any]
+PARTICIPANTS = ["benchmark", "collective", "nranks", "listed_devices", "hosts", "gpus"]  # columns of `benchmark`
 
 
 def called(row: Row) -> str:
