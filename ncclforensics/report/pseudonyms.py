@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ncclforensics.data import redaction_rules
 from ncclforensics.data.paths import STDIN
+from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.report import addresses, identifiers, marked_names
 from ncclforensics.report.identifiers import Address
 from ncclforensics.report.marked_names import Patterns
@@ -84,9 +85,10 @@ class Pseudonyms:
     def host(self, name: str) -> str:
         """Return the pseudonym of a host, with its domain if it has one: `host-07.domain-01`.
 
-        A number, and what holds no letter at all, is none: it comes from a torn line.
+        A number, and what holds no letter at all, is none: it comes from a torn line; nor is a name that is made up.
         """
-        if not any(map(str.isalnum, name)) or name in redaction_rules.EVERYWHERE or name.isdecimal():
+        is_none = not any(map(str.isalnum, name)) or name.isdecimal() or not printed_hosts([name])
+        if is_none or name in redaction_rules.EVERYWHERE:
             return name
         if name in self.names:
             return self.names[name]
