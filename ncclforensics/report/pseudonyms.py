@@ -15,7 +15,6 @@ from pathlib import Path
 
 from ncclforensics.data import redaction_rules
 from ncclforensics.data.paths import STDIN
-from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.report import addresses, identifiers, marked_names
 from ncclforensics.report.identifiers import Address
 from ncclforensics.report.marked_names import Patterns
@@ -85,10 +84,9 @@ class Pseudonyms:
     def host(self, name: str) -> str:
         """Return the pseudonym of a host, with its domain if it has one: `host-07.domain-01`.
 
-        A number, and what holds no letter at all, is none: it comes from a torn line; nor is a name that is made up.
+        A number, and what holds no letter at all, is none: it comes from a torn line.
         """
-        is_none = not any(map(str.isalnum, name)) or name.isdecimal() or not printed_hosts([name])
-        if is_none or name in redaction_rules.EVERYWHERE:
+        if not any(map(str.isalnum, name)) or name in redaction_rules.EVERYWHERE or name.isdecimal():
             return name
         if name in self.names:
             return self.names[name]

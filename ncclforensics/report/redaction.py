@@ -13,6 +13,7 @@ from ncclforensics.archive.atomic_write import replacing
 from ncclforensics.data.stack_classes import own_files
 from ncclforensics.errors import UsageError
 from ncclforensics.formats import declared
+from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.column_types import COLUMN_TYPES
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, is_system_error
@@ -69,7 +70,7 @@ def _key(run: Frames, hosts: Iterable[str]) -> bytes:
 
 
 def _hosts(run: Frames) -> list[str]:
-    """Return every host name in any column: those of ranks first, in their order."""
+    """Return every printed host name in any column: those of ranks first, in their order."""
     rank_hosts = run["rank"].sort("job", "rank", nulls_last=True)["host"]
     columns = [rank_hosts]
     more_hosts = {grammar: names for declaration in declared("HOST_COLUMNS") for grammar, names in declaration.items()}
@@ -83,8 +84,8 @@ def _hosts(run: Frames) -> list[str]:
         ]
         if (host_columns or labels) and (frame := run[shape.frame]).height:
             columns += [frame[name] for name in {*host_columns, *labels} if name in frame.columns]
-    names = [text for column in columns for text in column.cast(pl.String).drop_nulls().unique()]
-    first = rank_hosts.cast(pl.String).drop_nulls()
+    names = printed_hosts(text for column in columns for text in column.cast(pl.String).drop_nulls().unique())
+    first = printed_hosts(rank_hosts.cast(pl.String).drop_nulls())
     return list(dict.fromkeys([*first, *sorted(names)]))
 
 
