@@ -39,6 +39,14 @@ class Command(NamedTuple):
         return f"on {self.where}: `{self.line}`"
 
 
+TCP = "Socket"
+# Network or provider of libfabric, as its name begins -> its driver's name in the kernel's log; its ports and errors.
+_PORTS = {
+    "IB": ("mlx5|", "ibstat; perfquery -x"),
+    "cxi": ("cxi|", "fi_info -p cxi"),
+    "efa": ("efa|", "fi_info -p efa"),
+    TCP: ("", "ip -s link; nstat -az | grep -i retrans"),
+}
 _OF_ONE_PROCESS, _DEBUGGER = "py-spy", "gdb"
 # Verdicts on a rank that stands somewhere: its stack says where.
 _OF_STANDING_RANKS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete")
@@ -219,10 +227,12 @@ def _has_fault_in_init(answer: Answer) -> bool:
 def _ended_ranks(run: Frames, answer: Answer) -> set[int | None]:
     """Numbers of ranks whose process has ended: all of them where a launcher says that the job has."""
     culprits = run["rank"].filter(pl.col("rank_id").is_in(answer.culprits))
-    if run["job_end"].height or answer.verdict == "rank-died":
+    if was_ended(run) or answer.verdict == "rank-died":
         return {*culprits["rank"], *answer.missing}
     failed = culprits.filter(pl.col("rank_id").is_in(failed_ranks(run, answer)))
-    return {*run["process_exit"].filter("is_final")["rank"].drop_nulls(), *failed["rank"]}
+    ends = run["process_exit"].filter("is_final")
+    may_have_ended = answer.missing if ends["rank"].has_nulls() else ()  # a process of unknown rank did
+    return {*ends["rank"].drop_nulls(), *failed["rank"], *may_have_ended}
 
 
 def _of_hosts(run: Frames, answer: Answer, failed_hosts: Collection[str]) -> list[Command]:
@@ -238,10 +248,13 @@ def _of_hosts(run: Frames, answer: Answer, failed_hosts: Collection[str]) -> lis
 
 
 def _of_machine(run: Frames, where: str) -> Command:
-    """Look at what the kernel, GPUs and, with InfiniBand, the ports of hosts report."""
-    network = run["milestone"]["network"].cast(pl.String).drop_nulls()
-    links = "; ibstat; perfquery -x" if network.str.starts_with("IB").any() else ""
-    return Command(where, f"dmesg -T | grep -iE 'xid|mlx5|link'; nvidia-smi{links}")
+    """Look at what the kernel, the GPUs and the ports of the job's network report."""
+    networks = {*run["milestone"]["network"].drop_nulls(), *run["libfabric"]["provider"].drop_nulls()}
+    if not networks and run["gloo_error"].height:
+        return Command(where, f"dmesg -T | grep -i link; {_PORTS[TCP][1]}")  # gloo moves no data of GPUs
+    kinds = (kind for kind in _PORTS if any(str(name).startswith(kind) for name in networks))
+    driver, ports = _PORTS.get(next(kinds, ""), ("mlx5|", ""))
+    return Command(where, "; ".join(filter(None, (f"dmesg -T | grep -iE 'xid|{driver}link'; nvidia-smi", ports))))
 
 
 def _hosts_of_exits(run: Frames) -> dict[int, str]:

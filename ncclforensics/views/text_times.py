@@ -31,7 +31,7 @@ HANGS = {
 }
 FAILURES = {
     "failure": "these lines report an error that ends a job",
-    "lost-connection": "a rank lost its connection to another rank",
+    "lost-connection": "a rank lost a connection",
     "capture": "the launcher saw a process end",
 }
 WEAK_SIGNS = {
@@ -124,7 +124,7 @@ def _times_text(report: Report, answer: Answer) -> str:
     times = report.run["last_time"].filter(pl.col("job") == answer.job)
     if times.is_empty():
         last = _last_line(report) if len(report.verdicts) == 1 else None
-        return f"Last line with a time at {_clock(last)}." if last else ""
+        return f"Last timed line of a rank at {_clock(last)}." if last else ""
     called, ended = times["called"].max(), times["ended"].max()
     if not isinstance(called, datetime) or not isinstance(ended, datetime):
         return ""

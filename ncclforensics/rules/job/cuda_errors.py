@@ -32,6 +32,7 @@ TOO_MANY_PEERS = "peer mapping resources exhausted"
 REFUSED_LAUNCH = "invalid argument"
 ON_AMD = "run the named rank with AMD_SERIALIZE_KERNEL=3; look at dmesg -T | grep amdgpu on its host"
 ASSERTED = "device-side assert triggered"
+ECC = 48  # the Xid of an uncorrectable error of memory
 RECOVERED = "Nonfatal"  # severity of an NVLink error after which the link goes on
 # Functions of PyTorch that share memory of a GPU with another process (torch/multiprocessing/reductions.py).
 IPC_CALLS = ("_share_cuda_", "_new_shared_cuda", "rebuild_cuda_tensor")
@@ -117,7 +118,9 @@ def cuda_gpu_fault(
     Sources: NVIDIA, catalogue of Xid errors; NVRx, gpud.
     """
     for error, rows in _rows_by_error(cuda_error, HARDWARE):
-        yield error_finding(rows, rank, f"GPU fault on {{processes}}: {error}", "reported by CUDA", "certain")
+        finding = error_finding(rows, rank, f"GPU fault on {{processes}}: {error}", "reported by CUDA", "certain")
+        finding.remedy = sentence(XIDS[ECC].remedy) if "ECC" in error else ""
+        yield finding
     events = kernel_event.filter(pl.col("form").is_in(["xid", "lost"]))
     events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(
         pl.col("xid").is_in(XIDS_OF_HARDWARE) & (text_of("severity") != RECOVERED).fill_null(True)

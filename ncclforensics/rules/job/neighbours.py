@@ -139,8 +139,9 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> 
     and `Request canceled` follow from an error of the other end.
     Not when: the job ended well, or the program then runs over another transport of UCX. What UCC does not support is
     a note: it then takes another algorithm, or MPI its own.
-    Do: look at the named device and port on this host (ibstat, dmesg -T) and at the other end; UCX_NET_DEVICES and
-    UCX_TLS choose devices and transports, UCX_IB_GID_INDEX the GID; UCX_LOG_LEVEL=info, UCC_LOG_LEVEL=info tell more.
+    Do: where the line names a device, a port or a peer, look at these (ibstat, dmesg -T); where it names a memory
+    region, run once without GPUDirect RDMA (NCCL: NCCL_NET_GDR_LEVEL=LOC). UCX_NET_DEVICES and UCX_TLS choose devices
+    and transports, UCX_IB_GID_INDEX the GID; UCX_LOG_LEVEL=info, UCC_LOG_LEVEL=info tell more.
     Sources: openucx/ucc: src/components/tl/ucp, src/core/ucc_context.c; openucx/ucx: src/uct/ib/mlx5/ib_mlx5_log.c,
     src/uct/ib/ud/base/ud_iface.c, src/ucp/core/ucp_ep.c; ucx#6253, ucx#9306, ucx#9970.
     """
@@ -149,15 +150,16 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> 
         text=pl.coalesce(text_of("message").str.strip_chars(), text_of("failed_send"), text_of("completion") + place),
         host=pl.col("ucx_host"),
         pid=pl.col("process"),
-        rank=pl.lit(None, pl.Int32),
     )
+    rows = rows.join(rank.select("host", "pid", "rank"), on=["host", "pid"], how="left", maintain_order="left")
     rows = rows.filter(~text_of("text").str.contains(LIMITED, literal=True))
     if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
     text = text_of("text")
     order = (text.str.contains(UNSUPPORTED, literal=True), text.str.contains_any(UCX_ECHOES), "pos")
     first = rows.sort(*order).row(0, named=True)
-    same = rows.filter(text_of("text") == str(first["text"]))
+    is_same_place = (pl.col("form") == "log") & (text_of("code_place") == first["code_place"])  # with other addresses
+    same = rows.filter((text_of("text") == str(first["text"])) | is_same_place.fill_null(False))
     more = rows.height - same.height
     detail = f"{count_of(same.height, 'line')}" + f"; {count_of(more, 'other line')} of errors" * bool(more)
     library = "UCC" if first["form"] == "ucc" else "UCX"
