@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import ranks_text, some_of
+from ncclforensics.data.redaction_rules import EVERYWHERE
 from ncclforensics.frames.columns import MADE_UP, OWNER, printed_hosts, printed_pid, text_of
 from ncclforensics.rules.finding import Finding, Line, Nic
 
@@ -130,7 +131,11 @@ def titled(title: str, processes: str) -> str:
 
 
 def processes_text(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:
-    """Format ranks and hosts: `all ranks`, `ranks 0-7 on node1`, `3 hosts (a, b, c)`."""
+    """Format ranks and hosts: `all ranks`, `ranks 0-7 on node1`, `3 hosts (a, b, c)`.
+
+    `localhost`, as torchrun calls the host of a job on one, is no host beside one with a name.
+    """
+    hosts = [host for host in hosts if host not in EVERYWHERE] or hosts
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts ({some_of(hosts, SHOWN)})" if hosts else ""
     if not ranks:
         is_word = len(hosts) == 1 and hosts[0].isalpha()  # a name such as gpu reads as something else
