@@ -22,6 +22,7 @@ WORK = {
     "members": pl.Int32(),  # of its process group; null where the operation does not show it
     "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
     "is_timeout": pl.Boolean(),  # a line says that time ran out; others stand for an error or a time-out
+    "has_error": pl.Boolean(),  # its watchdog found an error of NCCL or CUDA
     "first_rank": pl.Int64(),  # whose time-out it relays
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -48,7 +49,7 @@ def work(
     A request for dumps is worded as that of a time-out, and is sent at an error as well (ProcessGroupNCCL.cpp,
     `broadcastDumpSignal`, of torch 2.3 to 2.15): it shows a time-out only if no watchdog found an error.
     """
-    may_be_of_error = bool(ranks_with_errors(watchdog))
+    with_errors = ranks_with_errors(watchdog)
     has_work = pl.col("sequence").is_not_null() | pl.col("enqueued").is_not_null()
     states = work_status.filter(has_work | (text_of("form") == "begun"))
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
@@ -70,7 +71,7 @@ def work(
                 "completed",
                 first_rank="reporter",
                 has_timed_out=pl.col("sequence").is_not_null(),
-                is_timeout=(text_of("form") == "timeout") | (text_of("form").is_in(ASKED) & (not may_be_of_error)),
+                is_timeout=(text_of("form") == "timeout") | (text_of("form").is_in(ASKED) & (not with_errors)),
             ),
         ],
         how="diagonal",
@@ -84,7 +85,7 @@ def work(
     is_one_group = pl.col("guid").is_in(WORLD).all()
     rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
     guid = pl.when(is_one_group).then(pl.col("guid").max()).otherwise("guid").alias("guid")
-    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out", "is_timeout")]
+    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out", "is_timeout", "has_error")]
     first_values = [pl.col(name).drop_nulls().first() for name in others]
     reports = reports.with_columns(guid, rank=rank, operation=_operation_of_group())
     return (
@@ -93,6 +94,7 @@ def work(
         .filter(has_work | pl.col("has_timed_out"))
         .group_by("rank", "guid", maintain_order=True)
         .agg(*first_values, pl.col("has_timed_out").any(), pl.col("is_timeout").any())
+        .with_columns(has_error=pl.col("rank").is_in(with_errors - {None}))
         .select(*WORK)
         .with_columns(
             pl.when(pl.col(name).is_between(-1, UNSET)).then(name).alias(name) for name in ("enqueued", "completed")

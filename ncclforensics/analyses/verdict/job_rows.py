@@ -26,7 +26,7 @@ LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()
 # Frames of PyTorch's and torchrun's text, which names no job.
 PYTORCH_FRAMES = (
     "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
-    "elastic_failure", "announced_position", "watchdog",
+    "elastic_failure", "announced_position",
 )  # fmt: skip
 
 

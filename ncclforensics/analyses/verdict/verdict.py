@@ -144,7 +144,6 @@ def job_diagnosis(
     store_error: pl.DataFrame,
     fingerprint: pl.DataFrame,
     announced_position: pl.DataFrame,
-    watchdog: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     last_time: pl.DataFrame,
     group_note: pl.DataFrame,

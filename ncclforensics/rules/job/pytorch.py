@@ -29,11 +29,7 @@ PLACES = 2  # from which calls came
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("work_timeout", "work"), hang=True)
 def torch_watchdog_timeout(
-    work: pl.DataFrame,
-    work_timeout: pl.DataFrame,
-    work_status: pl.DataFrame,
-    watchdog: pl.DataFrame,
-    failed_call: pl.DataFrame,
+    work: pl.DataFrame, work_timeout: pl.DataFrame, work_status: pl.DataFrame, failed_call: pl.DataFrame
 ) -> Iterator[Finding]:
     """PyTorch's watchdog timed out on a collective.
 
@@ -45,12 +41,11 @@ def torch_watchdog_timeout(
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15; nccl2/ProcessGroupNCCLUtils.cpp from 2.14 on.
     """
     reports = work.filter("has_timed_out").sort("rank", "guid")
-    with_errors = ranks_with_errors(watchdog)
     for (guid, is_timeout), rows in reports.group_by("guid", "is_timeout", maintain_order=True):
         ranks, works = (sorted(rows[name].drop_nulls().unique()) for name in ("rank", "sequence"))
         place = f" at work {', '.join(map(str, works))}" if works else ""
         group = f" {'of' if works else 'in'} process group {guid}" if guid else ""
-        what = "timed out" if is_timeout else f"found an error{' or a time-out' * (not with_errors.issuperset(ranks))}"
+        what = "timed out" if is_timeout else f"found an error{' or a time-out' * (not rows['has_error'].all())}"
         yield Finding(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",
             detail=_operations_text(rows)

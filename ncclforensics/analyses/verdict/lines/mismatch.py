@@ -150,7 +150,7 @@ def _went_on(job: Job, key: str, nth: int, calls: int = RUN_AHEAD) -> bool:
     """Whether all members made more than so many collectives behind this one.
 
     More than a host can enqueue behind a call that does not end: lines were lost there, in more places than can be
-    aligned, or NCCL took calls that differ for one, which it does where they move data alike. None is a standstill.
+    aligned, or NCCL took calls that differ for one, which it does where they move data alike. None stops the job.
     """
     made = job.last_calls.filter(pl.col("key").cast(pl.String) == key)["calls"]
     return bool((made > nth + calls).all())

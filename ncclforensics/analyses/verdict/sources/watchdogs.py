@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ncclforensics.analyses.hang.watchdog_works import ERRORS, WORLD
+from ncclforensics.analyses.hang.watchdog_works import WORLD
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -320,10 +320,9 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         reason += "; no other member of these groups reports how far it came"
         collect = "collect stderr of every rank: within one process group, compare the last enqueued work"
     elif not any(row.is_timeout for row in job.timeouts):
-        found = {row["global_rank"] for row in job.pytorch["watchdog"] if row["form"] in ERRORS}
         which = "an error of a call, which another rank may have caused"
         unsure = "an error or a time-out of a call, and its line does not say which of both"
-        reason = f"{rank} reports {which if rows[0].rank in found else unsure}"
+        reason = f"{rank} reports {which if rows[0].has_error else unsure}"
         collect = "collect stderr of every rank: the first error or time-out in time says more"
     else:
         reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
