@@ -212,7 +212,7 @@ def _number_ranks(members: list[Member], processes: list[dict[str, Any]], first:
         elif memberships:
             for m in memberships:
                 add(owner, p["hint"] if m.rank is None else m.rank, m, is_hinted=m.rank is None)
-        elif owner[0].startswith(MADE_UP) and p["reported"] in taken_numbers:
+        elif p["reported"] in taken_numbers - {None} and (owner[0] or "").startswith(MADE_UP):
             # Lines of NCCL that PyTorch repeats in the output of a rank whose own log is another file.
             echoes.append((Member(owner, None, 0), p["reported"]))
         else:

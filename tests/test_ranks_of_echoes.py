@@ -1,0 +1,33 @@
+"""Processes that no prefix names: lines of NCCL that PyTorch repeats in the output of a rank, and torn ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ncclforensics.analyses.job.identity.communicator_ids import Member
+from ncclforensics.analyses.job.identity.job_members import _assign_ranks
+
+
+@pytest.mark.parametrize(
+    ("host", "reported", "is_known"),
+    [
+        ("unnamed-3", 1, True),
+        ("unnamed-3", None, False),
+        ("unnamed-3", 7, False),
+        ("node1", 1, False),
+        (None, 1, False),
+    ],
+)
+def test_lines_in_the_output_of_a_rank_are_of_this_rank(host: str | None, reported: int | None, is_known: bool) -> None:
+    members = [Member(("node1", pid), rank, 2, key="world") for pid, rank in ((10, 0), (11, 1), (12, None))]
+    processes: list[dict[str, Any]] = [
+        {"host": "node1", "pid": pid, "hint": None, "reported": None, "last_pos": pid} for pid in (10, 11, 12)
+    ]
+    processes.append({"host": host, "pid": 0, "hint": None, "reported": reported, "last_pos": 20})
+
+    (other,) = _assign_ranks(members, processes)
+
+    assert (other.rank_id == members[1].rank_id) == is_known
+    assert other.job_rank is None
