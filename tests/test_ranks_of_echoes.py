@@ -30,4 +30,5 @@ def test_lines_in_the_output_of_a_rank_are_of_this_rank(host: str | None, report
     (other,) = _assign_ranks(members, processes)
 
     assert (other.rank_id == members[1].rank_id) == is_known
+    assert (other.rank_id in {member.rank_id for member in members}) == is_known
     assert other.job_rank is None
