@@ -165,13 +165,13 @@ def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
         # PyTorch's watchdog sees no call for which NCCL still connects the ranks.
         is_still = done <= plan.steps and now - last_change > plan.stall_s + 3 * GRACE_PERIOD
         has_calls = done > 0 and any(map(_has_calls, journals))
+        if deadlines and min(deadlines) <= now < deadline:
+            return "a rank failed, and other ranks did not end by themselves"
         if now >= deadline or (is_still and has_calls):
             for child in alive:
                 child.if_ended = STALLED if is_still else TAKEN_DOWN
             reached = f"the time limit of {plan.limit_s:.0f} s was reached"
             return reached if now >= deadline else f"no rank made progress for {now - last_change:.0f} s"
-        if deadlines and now >= min(deadlines):
-            return "a rank failed, and other ranks did not end by themselves"
         is_in_steps = 0 < done <= plan.steps
         if not has_stacks and is_in_steps and now - last_change > plan.stall_s * STACKS_AFTER:
             # While the ranks still wait; not during measurements, which py-spy would disturb.

@@ -152,8 +152,12 @@ def _went_on(job: Job, key: str, nth: int, calls: int = RUN_AHEAD) -> bool:
     More than a host can enqueue behind a call that does not end: lines were lost there, in more places than can be
     aligned, or NCCL took calls that differ for one, which it does where they move data alike. None stops the job.
     """
-    made = job.last_calls.filter(pl.col("key").cast(pl.String) == key)["calls"]
-    return bool((made > nth + calls).all())
+    return bool((_calls_of_members(job, key) > nth + calls).all())
+
+
+def _calls_of_members(job: Job, key: str) -> pl.Series:
+    """Return how many collectives each member has made on a communicator."""
+    return job.last_calls.filter(pl.col("key").cast(pl.String) == key)["calls"]
 
 
 def differing_call_of_ended_run(job: Job) -> Explanation | None:
@@ -163,9 +167,8 @@ def differing_call_of_ended_run(job: Job) -> Explanation | None:
     AllReduce all ended (2.28.9), with wrong results. All members made as many calls, so that no line was lost alone.
     """
     for key, nth in job.divergence.items():
-        made = job.last_calls.filter(pl.col("key").cast(pl.String) == key)["calls"]
         judged = _judge_divergence(job, key, nth)
-        if made.n_unique() == 1 and judged.how is not How.EXTRA and not judged.doubts:
+        if _calls_of_members(job, key).n_unique() == 1 and judged.how is not How.EXTRA and not judged.doubts:
             judged.claim = f"{job.names(judged.culprits)} {judged.claim}"
             return judged
     return None
