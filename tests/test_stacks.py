@@ -356,3 +356,16 @@ def test_threads_without_a_number_belong_to_the_process_above_them(head: str, tm
     report = report_on(tmp_path, both="".join(texts))
     assert sorted(report.run["stack_process"]["pid"]) == [11, 12]
     assert report.verdicts[0].verdict == "undecidable"
+
+
+def test_files_of_several_threads_of_a_rank_are_no_several_moments(tmp_path: Path) -> None:
+    proxy = "#0  __sched_yield\n#1  ncclProxyProgress(void*)\n"
+    main = "#0  __sched_yield\n#1  groupLaunch(ncclAsyncJob*)\n#2  ncclEnqueueCheck(ncclInfo*)\n#3  pncclAllGather\n"
+    waiting = "#0  <futex>\n#1  pthread_cond_wait\n#2  ncclProxyGetPostedOps(int*)\n#3  ncclProxyProgress(void*)\n"
+
+    report = report_on(tmp_path, rank0_proxy=proxy, rank1_main=main, rank1_proxy=waiting)
+
+    (answer,) = report.verdicts
+    assert "do not show the main thread of rank 0" in answer.reason
+    assert "rank 1 stands in pncclAllGather (collective)" in answer.reason
+    assert "moved" not in answer.reason

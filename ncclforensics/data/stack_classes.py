@@ -215,8 +215,12 @@ NATIVE = (
     ("waitpid", CHILD, "waits for a process that it started"),
 )
 
-# The outermost functions of a thread that is not the main one: of the C library and of threading.py.
-THREAD_STARTS = ("clone", "clone3", "start_thread", "_bootstrap")
+# The outermost functions of a thread that is not the main one: of the C library, of threading.py, and of NCCL.
+THREAD_STARTS = (
+    *("clone", "clone3", "start_thread", "_bootstrap"),
+    *("ncclProxyProgress", "ncclProxyService", "ncclProxyServiceUDS", "ncclIbAsyncThreadMain", "ncclRasThreadMain"),
+    *("persistentSocketThread", "bootstrapRoot"),
+)
 
 # Functions in which a thread waits for a lock of its own process, and the library whose lock it is.
 LOCK_FUNCTIONS = ("pthread_mutex_lock", "pthread_rwlock_", "lll_lock_wait", "futex_wait")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.job.text.stack_processes import RankIndex
-from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, WAITING, short_name
+from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, THREAD, WAITING, short_name
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -106,6 +106,7 @@ def unranked_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFr
 
 def _where(dumps: list[Row]) -> Row:
     """Return where a rank stands by its last dump of the tool that shows most."""
+    dumps = [dump for dump in dumps if dump["kind"] != THREAD] or dumps[-1:]  # threads beside the main one are several
     tools = sorted({dump["tool"] for dump in dumps}, key=_TOOLS.index)
     in_python = [dump for dump in dumps if (dump["file"] or "").endswith(".py")]
     best = [dump for dump in in_python or dumps if dump["tool"] == tools[0]] or in_python or dumps

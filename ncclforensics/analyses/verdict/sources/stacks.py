@@ -30,6 +30,7 @@ from ncclforensics.data.stack_classes import (
     POINT_TO_POINT,
     PYTHON,
     REQUESTS,
+    THREAD,
     short_name,
 )
 from ncclforensics.data.variables import stacks_of
@@ -159,6 +160,8 @@ def _judge_calls(job: Job, rows: list[RankStack]) -> Explanation:
         return diagnosis
     if len(ordered) == 1:
         reason = "all ranks stand at the same place; stacks cannot tell which rank made another call before"
+    elif beside := [row.rank_id for row in rows if row.kind == THREAD]:
+        reason = f"the stacks do not show the main thread of {job.names(beside)}"
     else:
         reason = "all ranks wait for others; stacks cannot tell which of them is waited for"
     reason += f", and there is no stack of {ranks_text(missing)}" if missing else ""
