@@ -80,6 +80,8 @@ def process_names(speakers: pl.DataFrame) -> ProcessNames:
 def _true_hosts(speakers: pl.DataFrame) -> dict[tuple[str, int], str]:
     """(host, pid) -> host, for host names torn by interleaved writes: a part of the name, or with text before it.
 
+    In one line of a process the middle of the name may be lost as well.
+
     The same process prints its true name too, and far more often, in every source that has a torn one: processes of
     several containers may have the same pid.
     """
@@ -92,7 +94,9 @@ def _true_hosts(speakers: pl.DataFrame) -> dict[tuple[str, int], str]:
     usual = counted.filter(fewest.over("source", "pid") * RARE < pl.col("lines")).with_columns(text_of("host"))
     pairs = rare.join(usual, on=["source", "pid"], suffix="_true").filter(pl.col("host") != pl.col("host_true"))
     ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(pl.col("host"))
-    is_rarer = pl.col("lines") * pl.when(ends_alike).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
+    names = pl.struct("host", "host_true").map_elements(lambda row: _lacks_middle(**row), return_dtype=pl.Boolean)
+    is_like = ends_alike | ((pl.col("lines") == 1) & names)
+    is_rarer = pl.col("lines") * pl.when(is_like).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
     sources = counted.group_by(text_of("host"), "pid").agg(sources=pl.len())
     torn = (
         pairs.filter(is_rarer)
@@ -103,3 +107,14 @@ def _true_hosts(speakers: pl.DataFrame) -> dict[tuple[str, int], str]:
         .sort("lines_true", "host_true")
     )
     return {(host, pid): true for host, pid, true in torn.select("host", "pid", "host_true").iter_rows()}
+
+
+def _lacks_middle(host: str, host_true: str) -> bool:
+    """Whether a name is another one without several letters in its middle.
+
+    >>> _lacks_middle("x3006c0sn0", "x3006c0s25b0n0"), _lacks_middle("node-1", "node-11")
+    (True, False)
+    """
+    is_shorter = len(host) + 1 < len(host_true)
+    places = range(1, len(host))
+    return is_shorter and any(host_true.startswith(host[:at]) and host_true.endswith(host[at:]) for at in places)
