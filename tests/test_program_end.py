@@ -88,3 +88,17 @@ def test_a_benchmark_alone_tells_how_far_it_came(
     assert hang["verdict"] == verdict
     assert reason in hang["reason"]
     assert exit_code_of(analyze(str(log)), FailOn.WARNING, asks_for_hang=True) == code
+
+
+def test_errors_that_an_abort_returns_are_no_failure(tmp_path: Path) -> None:
+    aborted = [
+        f" {rank}: gpu-a:{100 + rank}:{300 + rank} [{rank}] NCCL INFO {text}"
+        for rank in RANKS
+        for text in ("socketProgressOpt: abort called", "misc/socket.cc:64 -> 3", "misc/socket.cc:828 -> 3")
+    ]
+    (tmp_path / "slurm-1.out").write_text("\n".join(["srun: job 1", *EVERY_END, *aborted, ""]))
+
+    report = analyze([str(tmp_path)], everything=True)
+
+    assert [row.verdict for row in report.verdicts] == ["no-hang"]
+    assert "error-returned-without-warning" not in {finding.rule for finding in report.findings}

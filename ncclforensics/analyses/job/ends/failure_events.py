@@ -28,7 +28,8 @@ AFTER = "after"  # always a consequence of another failure
 CONTEXT = "context"  # neither: retries, warnings that NCCL continues after, and lines that no verdict rests on
 CLASSES = (REFUSED, HARD, NETWORK, LOST, AFTER, CONTEXT)
 # Where the program reported success, its processes close their local connections as each one ends, and errors return.
-AFTER_SUCCESS = ("local_closed", "local_lost", "proxy_failed", "unwinding", "aborting")
+ABORTING = "aborting"
+AFTER_SUCCESS = ("local_closed", "local_lost", "proxy_failed", "unwinding", ABORTING)
 CONNECTION_FORMS = ("peer_closed", "transfer_failed")  # a connection was closed, or moved no data
 REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network failed
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
@@ -97,7 +98,7 @@ def failure_event(
         kind=text_of("form").replace_strict(classes, return_dtype=pl.String)
     )
     own_failures = _without_survived(own_failures, milestone, communicator)
-    own_failures = without_strangers(own_failures, proxy_error)
+    own_failures = without_aborted(without_strangers(own_failures, proxy_error))
     own_failures = without_registration(without_collnet_setup(own_failures, collnet), not_registered)
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(
@@ -200,6 +201,13 @@ def without_strangers(failures: pl.DataFrame, proxy_error: pl.DataFrame) -> pl.D
     )
     is_unexpected = text_of("form").is_in(CONNECTION_FORMS) & pl.col("accept_pos").is_not_null()
     return placed.filter(is_unexpected.not_()).drop("accept_pos")
+
+
+def without_aborted(failures: pl.DataFrame) -> pl.DataFrame:
+    """Leave out errors that a thread returned because its communicator was being aborted (src/misc/socket.cc)."""
+    is_step = (text_of("form") == "unwinding").fill_null(value=False)
+    began = pl.when(~is_step).then(text_of("form")).forward_fill().over(THREAD, order_by="pos")
+    return failures.filter((is_step & (began == ABORTING)).fill_null(value=False).not_())
 
 
 def without_registration(failures: pl.DataFrame, not_registered: pl.DataFrame) -> pl.DataFrame:
