@@ -209,3 +209,14 @@ def test_a_checkpoint_names_ranks_of_its_process_group(ranks: range, blamed: set
     found = findings_of(tmp_path, text)
     errors = {title for title, finding in found.items() if finding.severity is Severity.ERROR}
     assert {title for title in errors if "raised" in title} == blamed
+
+
+def test_an_exception_that_wraps_another_one_tells_its_reason(tmp_path: Path) -> None:
+    wrapper = "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
+
+    found = findings_of(tmp_path, f"{TRACEBACK}{wrapper}RuntimeError: not all inputs to the pattern were found\n")
+
+    reason = "RuntimeError: not all inputs to the pattern were found"
+    assert [title for title in found if "raised" in title] == [
+        f"a process raised BackendCompilerFailed: backend='inductor' raised: {reason}"
+    ]

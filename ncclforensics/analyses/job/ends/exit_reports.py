@@ -308,8 +308,16 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     )
     above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on
     interrupted: dict[tuple[Any, ...], int] = {}  # and where its program was interrupted last
-    for row in errors.to_dicts():
-        printer = tuple(row[name] for name in _DISTINCT)
+    rows = errors.to_dicts()
+    at = {(_printer(row), row["line"]): row for row in rows}
+    joined: set[int] = set()  # lines of messages that begin on the line above, as of a compiler that wraps an error
+    for row in rows:
+        printer = _printer(row)
+        if row["pos"] in joined:
+            continue
+        if (row["message"] or "").endswith(":") and (reason := at.get((printer, row["line"] + 1))) is not None:
+            joined.add(reason["pos"])
+            row["message"] += f" {exception_report(reason, None).name}: {reason['message'] or ''}".removesuffix(": ")
         if row["form"] == "interrupt":
             interrupted[printer] = row["pos"]
             continue
@@ -335,6 +343,10 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
             how, row, "Python", rank=row["rank"], local_rank=row["local_rank"], message=message,
             final=row["form"] == "uncaught" or _names_process(row), **_place(row),
         )  # fmt: skip
+
+
+def _printer(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _DISTINCT)
 
 
 def _place(row: Row) -> dict[str, Any]:
