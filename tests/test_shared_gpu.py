@@ -44,3 +44,14 @@ def test_ranks_on_one_gpu_are_two_processes(tmp_path: Path) -> None:
     generate(plan, tmp_path)
     (verdict,) = analyze([str(tmp_path)]).verdicts
     assert (verdict.certainty, list(verdict.culprits)) == ("certain", [4, 5])
+
+
+def test_ranks_that_nccl_cannot_connect_at_the_first_call_are_past_init(tmp_path: Path) -> None:
+    _report(tmp_path, "2000", "START", "COMPLETE")
+    warning = "gpu-a012:42:44 [0] transport.cc:41 NCCL WARN No transport found for rank 0[1000] -> rank 1[2000]\n"
+    (tmp_path / "job.log").write_text((tmp_path / "job.log").read_text() + warning)
+
+    (finding,) = (finding for finding in analyze([str(tmp_path)]).findings if finding.rule == "boot-init-refused")
+
+    assert finding.title == ("init completed, and the first call of NCCL failed: no transport connects rank 0 to 1")
+    assert "NCCL_SHM_DISABLE" in finding.remedy

@@ -234,13 +234,14 @@ def _from_message(line: str) -> str:
     for name in LOGGED_FROM:
         head, mark, rest = line.partition(name)
         is_logged = any(severity in head for severity in SEVERITIES) or (head[:1] in "EWI" and head[1:5].isdecimal())
+        is_logged = is_logged and not any(marker in head for marker in MARKERS)
         if mark and is_logged and _has_letters(rest.partition("]")[2]):
             return f"{LEFT_OUT} {rest.partition(']')[2].strip()}"
     places = [(line.find(marker), marker) for marker in MARKERS]
     found = [(place, marker) for place, marker in places if place > 0 and _has_letters(line[place + len(marker) :])]
     if not found:
         return line
-    place, marker = min(found)
+    place, marker = min(found, key=lambda mark: (mark[1] in DROPPED, mark))  # of lines that were joined, a warning
     return f"{LEFT_OUT} {line[place + len(marker) if marker in DROPPED else place :].strip()}"
 
 

@@ -68,6 +68,7 @@ def _with_look(answer: Answer, look: Comparison) -> Answer:
         doubts = tuple(doubt for doubt in doubts if doubt not in OF_RUNNING_JOB)
         shown_by = (*shown_by, Sign.LOOKS)
     return answer._replace(
+        remarks=(*answer.remarks, look.text),
         reason=f"{answer.reason}; {look.text}",
         doubts=doubts,
         certainty=answer.certainty if look.has_moved is None else certainty_of(doubts),

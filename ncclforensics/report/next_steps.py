@@ -55,8 +55,8 @@ SAME_ORDER = "let all ranks call the collectives of their process groups in the 
 
 READ_CODE = "read the code at the line where it stands"
 PRINT_PLACEMENT = (
-    "print what the launcher sets for these ranks: "
-    "`env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|CUDA_VISIBLE_DEVICES)='`"
+    "print the host of these ranks, and what the launcher sets for them: "
+    "`hostname; env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|CUDA_VISIBLE_DEVICES)='`"
 )
 GPU_OF_EACH_THREAD = (
     "one process drives these ranks: let each thread choose a GPU of its own (cudaSetDevice), and start no more ranks "

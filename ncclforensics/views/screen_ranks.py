@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.report.build import Report
 from ncclforensics.report.failed_ranks import failed_ranks, share_of_job
@@ -41,6 +42,8 @@ def waiting(report: Report, answer: Answer) -> list[RenderableType]:
 
     states = (("waiting", still), ("also stopped with an error", failed))
     parts = [f"{state}: {counted(rank_ids)}" for state, rank_ids in states if rank_ids]
+    if answer.verdict == Kind.DEADLOCK and still and answer.key:  # culprits stand in a call of another communicator
+        parts[0] += f" in {answer.operation.text} on {report.groups.text(answer.key)}"
     lagging = _other_lagging_ranks(report, answer)
     places = [f"{ranks_text(report.numbers(rank_ids))} at {where}" for rank_ids, where in lagging[:MOST_PLACES]]
     places += [f"{len(lagging) - MOST_PLACES} more places"] if len(lagging) > MOST_PLACES else []

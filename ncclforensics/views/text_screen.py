@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Any
 
 from rich.console import RenderableType
@@ -45,6 +45,7 @@ from ncclforensics.views.text_layout import (
     render_text,
     wrapped_items,
 )
+from ncclforensics.views.text_reasons import beyond_title, remarks, says_the_same
 from ncclforensics.views.text_report import (
     ELSEWHERE,
     MOST_CULPRITS,
@@ -63,7 +64,6 @@ MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
 MOST_OTHERS = 5
 MOST_LINES = 3
-CLAUSE_END = "; "
 MEANING = "\nmeaning and false alarms: ncclforensics explain "
 MOST_JOBS, FEWEST_JOBS = 20, 4  # listed below the worst one, before the others are only counted
 
@@ -167,12 +167,13 @@ def _others(report: Report) -> list[Finding]:
 
 def _sections(report: Report, shown: Finding | None, width: int, *, everything: bool) -> list[_Section]:
     jobs = report.verdicts
-    sections: list[_Section] = []
+    sections = [_Section(0, [[wrapped_items(coverage(report), width)]])]
+    on_speed: list[_Section] = []
     if (slow := slow_answer(report)) is not None:
         from ncclforensics.views.text_slow import verdict as slow_verdict
 
-        sections.append(_Section(0, [slow_verdict(slow)]))
-    sections += [_Section(0, [[wrapped_items(coverage(report), width)]])]
+        on_speed = [_Section(0, [slow_verdict(slow)])]
+    sections += on_speed if slow is not None and slow.is_actionable else []
     is_open = bool(jobs) and jobs[0].verdict == "undecidable"  # then steps follow, the first of which is that advice
     is_advised_below = (is_open or not everything) and shown is not None and shown.role is not Role.CONSEQUENCE
     if shown is not None:
@@ -202,6 +203,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
 
         question = [indented(Text(f"Not known: whether the job hangs. {sentence(jobs[0].reason)}"))] if jobs else []
         sections += [_Section(0, [[*without_findings(report), *question]])]
+    sections += on_speed if slow is not None and not slow.is_actionable else []
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
     advised = shown if is_advised_below else advised
@@ -302,10 +304,6 @@ def _of_finding(report: Report, finding: Finding, width: int, *, is_advised_belo
     return [_Section(0, [parts]), _Section(7, evidence(report, width, finding)), _Section(1, [remedy, []])]
 
 
-def _letters(text: str) -> str:
-    return "".join(letter for letter in text.casefold() if letter.isalnum())
-
-
 def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding | None, width: int) -> list[_Section]:
     """Return the parts on a job: first its verdict, or below a finding `shown` above it what is not decided."""
     finding, began = report.finding_of(answer), cause.finding if cause else None
@@ -315,14 +313,16 @@ def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding 
         return [_Section(0, [[*question, *state], question])]
     head = Text.assemble(("\n", ""), *verdict_text(report, answer), ("  ", ""), (report.title_of(answer), "bold"))
     reason: list[RenderableType] = []
-    if finding and not _says_the_same(finding, began) and (detail := _beyond_title(finding)):
+    is_told = finding is not None and says_the_same(finding, began)
+    if detail := remarks(answer) if is_told else beyond_title(finding) if finding else "":
         reason = [indented(Text(sentence(detail)))]
     if shown is not None:
         return [_Section(3, [[head, *reason, *state], [head]])]
     causes: list[RenderableType] = []
     if cause is not None:
         causes = [indented(Text(sentence(f"{cause.label(answer)}: {cause.text}"), "bold"))]
-    verdict = _Section(0, [[head, *reason, *causes, *state], [head, *causes]])
+    why = [*causes, *reason] if is_told else [*reason, *causes]
+    verdict = _Section(0, [[head, *why, *state], [head, *causes]])
     waits = waiting(report, answer)
     tables = [table for most in (MOST_CULPRITS, MOST_LINES, 1) if (table := culprits(report, answer, most))]
     has_several = len(answer.culprits) > 1
@@ -340,21 +340,6 @@ def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding 
         _Section(3, [unexplained_table(report, answer), []]),
         _Section(6, [considered_table(report, answer), []]),
     ]
-
-
-def _says_the_same(verdict: Finding, cause: Finding | None) -> bool:
-    """Whether the reason of a verdict is its cause, or is told by it, as a line of both shows."""
-    if cause is not None and verdict.role is Role.CONSEQUENCE:
-        return True
-    lines = [{(line.source, line.line) for line in finding.evidence} for finding in (verdict, cause) if finding]
-    return cause is not None and not lines[0].isdisjoint(lines[-1])
-
-
-def _beyond_title(verdict: Finding) -> str:
-    """Return the reason of a verdict without the clauses at its beginning that stand in the title."""
-    clauses = verdict.detail.split(CLAUSE_END)
-    repeated = takewhile(lambda clause: _letters(clause) in _letters(verdict.title), clauses)
-    return CLAUSE_END.join(clauses[len(list(repeated)) :])
 
 
 def _of_other_jobs(report: Report, jobs: list[Answer], width: int) -> _Section:

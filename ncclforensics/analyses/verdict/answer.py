@@ -67,7 +67,8 @@ VERDICT = {
     "doubts": pl.List(pl.String()),  # names of the doubts that lower its certainty
     "fields": pl.List(pl.String()),  # of the call that differ
     "claim": pl.String(),  # what happened
-    "reason": pl.String(),  # the same, with all that is known beside it
+    "remarks": pl.List(pl.String()),  # what else is known
+    "reason": pl.String(),  # both, as one text
     "stall_evidence": pl.List(pl.String()),  # what shows that the job stood still
     "rests_on_stall": pl.Boolean(),  # the verdict holds only if the job stood still, which nothing in the logs shows
     "collect": pl.List(pl.String()),  # further inputs that would decide an open question
@@ -158,6 +159,7 @@ class Answer(NamedTuple):
     doubts: tuple[Doubt, ...]
     fields: tuple[str, ...]
     claim: str
+    remarks: tuple[str, ...]
     reason: str
     stall_evidence: tuple[Sign, ...]
     rests_on_stall: bool

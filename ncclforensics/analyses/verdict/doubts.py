@@ -58,7 +58,7 @@ class Doubt(Enum):
     COPIED_WHILE_RUNNING = Cost.ORDINARY, "the logs were copied or ended while the job was running"
     NETWORK_CAME_LATER = Cost.ORDINARY, "the network stopped the job behind the end of this log"
     HANGS_TOGETHER = Cost.ORDINARY, "all ranks hang in the last call that the logs show"
-    LOGS_END_BEFORE = Cost.UNUSUAL, "a rank whose last line stands before the end hangs"
+    LOGS_END_BEFORE = Cost.UNUSUAL, "a rank hangs whose log ends before the end of the run"
     ABORTED_AFTER_TIME_OUT = Cost.UNUSUAL, "they aborted after a time-out, whose message is in another file"
     # Other sources.
     SECOND_HAND = Cost.UNUSUAL, "the report of a waiting rank is of another moment than the others made their calls"
@@ -83,6 +83,10 @@ class Doubt(Enum):
     CALL_WAITS_OR_COMPUTES = Cost.ORDINARY, "it computes, or waits for something else than the others"
     OTHER_GROUP = Cost.ORDINARY, "its call belongs to another process group"
     SILENT_MEMBER = Cost.ORDINARY, "a rank that reports no time-out did not make the call"
+    UNNAMED_MEMBER = (
+        Cost.ORDINARY,
+        "there are more ranks than these, of which the text says nothing, and one of them did not make the call",
+    )
     UNSEEN_MESSAGE = Cost.ORDINARY, "it waits for another rank in a message that this source does not show"
     # Processes that ended.
     EXIT_CODE_ALONE = Cost.UNUSUAL, "its exit code is a consequence, and another process ended before"
@@ -155,7 +159,7 @@ class Doubt(Enum):
         return self.value[1]
 
 
-_FAULTS = {Doubt.SILENT_MEMBER: Kind.LAGGING, Doubt.COUNTED_APART: Kind.MISMATCH}
+_FAULTS = {Doubt.SILENT_MEMBER: Kind.LAGGING, Doubt.UNNAMED_MEMBER: Kind.LAGGING, Doubt.COUNTED_APART: Kind.MISMATCH}
 # In these worlds there is no fault.
 _RUNNING = {
     Doubt.RUNS_ON, Doubt.ABORTED_IN_ORDER, Doubt.COPIED_WHILE_RUNNING, Doubt.ONE_MOMENT, Doubt.INIT_COMPLETED,

@@ -69,6 +69,7 @@ def _answer(job: Job, diagnosis: Explanation, suggestions: list[Explanation], re
         doubts=tuple(diagnosis.doubts),
         fields=tuple(diagnosis.fields),
         claim=diagnosis.claim,
+        remarks=tuple(diagnosis.remarks),
         reason=diagnosis.reason,
         stall_evidence=tuple(job.stall_evidence),
         rests_on_stall=diagnosis.rests_on_stall,

@@ -61,6 +61,8 @@ class Detail(StrEnum):
     SAME_NUMBER = "same-number"
     OTHER_SIZE = "other-size"
     OTHER_VERSION = "other-version"  # of NCCL
+    UNCONNECTED = "unconnected"  # no transport connects ranks
+    UNCONNECTED_LATE = "unconnected-late"  # the same, at the first call behind init
     FAULT_IN_INIT = "fault-in-init"  # a rank failed, and NCCL did not refuse the arguments
     UNNAMED_FAULT = "unnamed-fault"  # the same, where no line names the fault
 

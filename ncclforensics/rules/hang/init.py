@@ -21,6 +21,12 @@ AFTER_FAULT = (
     "Read the first warning of each of these ranks, and search for its sentence in NCCL's issues; where none is "
     "printed, run again with NCCL_DEBUG=WARN on all ranks."
 )
+# NCCL chooses a transport of P2P, SHM and NET between every two ranks (src/transport.cc, selectTransport).
+WITHOUT_TRANSPORT = (
+    "unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_NET_DISABLE_INTRA, NCCL_TOPO_FILE and NCCL_ALGO, and run again: "
+    "together they may leave no way between two ranks; a changed build of NCCL may not know one"
+)
+REFUSED_AT = {Detail.UNCONNECTED_LATE: "init completed, and the first call of NCCL failed: "}
 ECHO = "after"  # the class of a line that follows from another failure, in warning.lark
 MOST_WARNINGS = 4  # that one finding cites
 UNEXPLAINED = {True: "a failure before it may be the reason", False: "these ranks print no warning before it"}
@@ -42,8 +48,10 @@ def boot_init_refused(
     Sources: nccl: src/bootstrap.cc, src/init.cc; nccl#418, nccl#1176, nccl#1273.
     """
     for answer in answers_on(job_diagnosis, "init-failed"):
-        finding = verdict_finding(answer, rank, "init was refused: ")
+        finding = verdict_finding(answer, rank, REFUSED_AT.get(answer.detail, "init was refused: "))
         finding.title += answer.reason
+        if answer.detail in (Detail.UNCONNECTED, Detail.UNCONNECTED_LATE):
+            finding.remedy = WITHOUT_TRANSPORT
         if answer.detail in (Detail.FAULT_IN_INIT, Detail.UNNAMED_FAULT):  # the fault has its own finding
             failed = rank.filter(pl.col("rank_id").is_in(answer.culprits or answer.victims))
             failed, others = _with_own_error(failed, failure_event)

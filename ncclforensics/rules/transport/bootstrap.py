@@ -36,6 +36,7 @@ MEANINGS = {
 OF_ENDED_PEERS = ("Connection refused", "Software caused connection abort")  # where another process failed first
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
 SYSTEM_ERROR = 2  # ncclSystemError
+EXCLUDING = "^"  # begins a list of interfaces that are not used
 FAMILIES = (2, 10)  # AF_INET, AF_INET6
 OPEN_FILES = "Too many open files"
 
@@ -56,11 +57,17 @@ def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.Dat
     settings = setting.filter(pl.col("variable").is_in(["NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"]))
     related = settings.join(rows.select(OWNER).unique(), on=OWNER, how="semi")
     values = sorted({f"{name}={value}" for name, value in related.select("variable", "value").iter_rows()})
+    which = f": {', '.join(values)} leaves none" if values else ""
     finding = group_finding(
-        rows, rank, "no network interface for NCCL on {processes}",
-        f"no interface matches {', '.join(values)}" if values else "no interface matches the setting, or there is none",
+        rows, rank, f"no network interface for NCCL on {{processes}}{which}",
+        "" if values else "no interface matches the setting, or there is none",
         "certain",
     )  # fmt: skip
+    if any(value.startswith(EXCLUDING) for value in related["value"]):
+        finding.remedy = (
+            "the setting excludes every interface that has an address there: run ip addr on the host, inside the "
+            "container, and name the one to use"
+        )
     finding.evidence += evidence_lines(related, "set here")[:1]
     yield finding
 
@@ -162,6 +169,7 @@ def _peers_text(peers: list[str]) -> str:
 def boot_message_truncated(
     failure: pl.DataFrame,
     socket_error: pl.DataFrame,
+    milestone: pl.DataFrame,
     member: pl.DataFrame,
     rank: pl.DataFrame,
     version: pl.DataFrame,
@@ -187,15 +195,17 @@ def boot_message_truncated(
     if cut.is_empty():
         numbers = ", ".join(map(str, family["family"].unique().sort()))
         seen = f"a message had an address of the unknown family {numbers}"
-        detail = (
-            f"its family is {numbers}: it was never set, as where the interface of NCCL_SOCKET_IFNAME has no address "
-            "there, or another version of NCCL wrote it"
+        title = f"{{processes}} received an address of another rank of no known family ({numbers})"
+        own = milestone.filter(form="bootstrap").join(family, on=OWNER, how="semi")["address"].drop_nulls()
+        detail = "another version or build of NCCL wrote it, or it was never set"
+        if own.is_empty():
+            detail += ", as where the interface of NCCL_SOCKET_IFNAME has no address there"
+        finding = group_finding(rows, rank, title, detail, "likely")
+        compare = (
+            "compare `NCCL version` of all ranks, and the library that each process loaded (/proc/PID/maps)",
+            "on every host, compare NCCL_SOCKET_IFNAME with `ip addr`: the interface must exist and have an address",
         )
-        finding = group_finding(rows, rank, "{processes} got an address of another rank that is none", detail, "likely")
-        finding.remedy = (
-            "on every host, compare NCCL_SOCKET_IFNAME with `ip addr`: the interface must exist and have an address; "
-            "then compare `NCCL version` of all ranks"
-        )
+        finding.remedy = "; then ".join(compare if own.len() else compare[::-1])
         yield finding
     else:
         seen = "a message had an unexpected length"

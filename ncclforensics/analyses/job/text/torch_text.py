@@ -255,14 +255,18 @@ _OF_OTHER = tuple(f"other_{name}" for name in _OF_FIRST)
 
 
 def compared_calls(fingerprints: Iterable[Row]) -> dict[int, str]:
-    """Return the call of each rank of a process group, as PyTorch's comparison of calls prints it."""
+    """Return the call of each rank of a process group, as PyTorch's comparison of calls prints it.
+
+    PyTorch prints no shape of a call without tensors (ProcessGroupWrapper.cpp): beside one that has some, that is said.
+    """
+    compared = [row for row in fingerprints if row["first_rank"] is not None]
+    has_shapes = any(row["shape"] or row["other_shape"] for row in compared)
     called: dict[int, str] = {}
-    for row in fingerprints:
-        if row["first_rank"] is None:
-            continue
-        called[row["first_rank"]] = _fingerprint_text(*(row[name] for name in _OF_FIRST))
+    for row in compared:
+        called[row["first_rank"]] = _fingerprint_text(*(row[name] for name in _OF_FIRST), has_shapes=has_shapes)
         if row["other_rank"] is not None:
-            called.setdefault(row["other_rank"], _fingerprint_text(*(row[name] for name in _OF_OTHER)))
+            other = _fingerprint_text(*(row[name] for name in _OF_OTHER), has_shapes=has_shapes)
+            called.setdefault(row["other_rank"], other)
     return called
 
 
@@ -276,12 +280,16 @@ def differ_in_number_alone(fingerprints: list[Row]) -> bool:
     )
 
 
-def _fingerprint_text(operation: str, shape: str | None, dtypes: str | None, sequence: int | None) -> str:
+def _fingerprint_text(
+    operation: str, shape: str | None, dtypes: str | None, sequence: int | None, *, has_shapes: bool
+) -> str:
     """Format a call of PyTorch's fingerprint; one of zeros alone is that of a rank whose call did not arrive."""
     if sequence == 0 and shape is None and dtypes is None and operation != WITHOUT_TENSORS:
         return NOT_RECEIVED
     number = "" if sequence is None else f"as number {sequence}"
-    return " ".join(part for part in (operation, f"[{shape}]" if shape else "", dtypes, number) if part)
+    is_bare = has_shapes and not shape and operation != WITHOUT_TENSORS
+    tensors = f"[{shape}]" if shape else "without a tensor in this text" * is_bare
+    return " ".join(part for part in (operation, tensors, dtypes, number) if part)
 
 
 def minority_of(values: dict[int, Any]) -> list[int]:

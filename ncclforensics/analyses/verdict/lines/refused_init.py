@@ -26,10 +26,10 @@ _REASONS = {
     "device_counts": "hosts have different numbers of network devices",
     "no_such_interface": "no network interface is the one that NCCL_SOCKET_IFNAME asks for",
     "message_truncated": "a process received an init message of another length than it expects",
-    "no_transport": "no transport connects two of the ranks",
 }
 SHOWN_GPUS = 2
 SHOWN_HOSTS = 3
+SHOWN_PAIRS = 3
 _REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
 
 
@@ -121,9 +121,22 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
             return sorted(without), unmatched, Detail.NOTHING
         case "rank_count" | "root_info" if line.nranks != line.other:
             return [], sizes, Detail.OTHER_SIZE
-        case "no_transport" if None not in (line.rank, line.other):
-            return [], f"no transport connects {pair}", Detail.NOTHING
+        case "no_transport":
+            return [], _unconnected_text(lines), _moment_of_connecting(job, line)
     return [], _REASONS[line.form], Detail.NOTHING
+
+
+def _unconnected_text(lines: list[FailureEvent]) -> str:
+    """Say between which ranks NCCL found no transport; older versions name none."""
+    pairs = [f"rank {line.rank} to {line.other}" for line in lines if None not in (line.rank, line.other)]
+    return f"no transport connects {some_of(list(dict.fromkeys(pairs)), SHOWN_PAIRS) or 'two of the ranks'}"
+
+
+def _moment_of_connecting(job: Job, line: FailureEvent) -> Detail:
+    """Return whether a rank was past init: then it connects to others at the first call that needs them (2.22)."""
+    own = [row for row in job.memberships if row.rank_id == line.rank_id]
+    is_past_init = bool(own) and all(row.is_complete for row in own)
+    return Detail.UNCONNECTED_LATE if is_past_init else Detail.UNCONNECTED
 
 
 def _is_of_another_layout(line: FailureEvent) -> bool:

@@ -142,6 +142,8 @@ def find_failed_ranks(job: Job) -> Explanation | None:
             diagnosis.doubt(Doubt.ALL_ENDED)
         if is_abort:
             diagnosis.doubt(Doubt.ABORTED_FOR_ANOTHER, "no line says why it aborted")
+        if before := [attempt for row, attempt in attempts.items() if attempt < last and row.rank in numbers]:
+            diagnosis.remark(f"attempt {max(before)} had ended so, too, and the ranks were started again")
     job.cite(diagnosis, "culprit", [row._asdict() for row in strongest])
     job.cite(diagnosis, "failure", losses[:3])
     return diagnosis
@@ -228,11 +230,11 @@ def find_failed_calls(job: Job) -> Explanation | None:
     is_collective = not set(names) & set(POINT_TO_POINT)
     if has_all and is_timeout and len(names) == 1 and is_collective and not set(names) & set(CALLS_WITHIN.values()):
         # Their highest number is a lower bound of the size, and torchrun names the processes of one node.
-        every = "every rank" if job.is_size_stated else "every rank in this text"
+        every = "every rank" if job.is_size_stated else f"{ranks_text(sorted(calls))}, all that this text names,"
         reason = f"{every} timed out in {names[0]}: the transport failed, or their arguments differ"
-        doubt = Doubt.OTHER_TEXT if job.is_size_stated else Doubt.SILENT_MEMBER
+        doubt = Doubt.OTHER_TEXT if job.is_size_stated else Doubt.UNNAMED_MEMBER
         diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], doubt)
-        diagnosis.collect = [] if job.is_size_stated else COLLECT_OUTPUT[:]
+        diagnosis.collect = [] if job.is_size_stated else pytorch.compare_size(calls)
     elif has_all and len(names) > 1 and is_collective:
         outliers = minority_of(calls) if 2 * len(minority_of(calls)) < len(calls) else []
         others = {row["call"]: row for rank, row in sorted(first.items(), reverse=True) if rank not in outliers}

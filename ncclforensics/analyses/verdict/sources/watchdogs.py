@@ -9,6 +9,7 @@ group, from 1; a status line belongs to the group of the monitor that prints it 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 from ncclforensics.analyses.hang.watchdog_works import WORLD
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
@@ -231,7 +232,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     else:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
     is_weak = not is_complete or (guid not in WORLD and not members)
-    verdict, doubt = Kind.STUCK_TOGETHER, Doubt.SILENT_MEMBER if is_weak else Doubt.SECOND_HAND
+    weak_doubt = Doubt.SILENT_MEMBER if silent or members else Doubt.UNNAMED_MEMBER
+    verdict, doubt = Kind.STUCK_TOGETHER, weak_doubt if is_weak else Doubt.SECOND_HAND
     absent = max(unheard, len(silent) if silent_ranks else 0)
     if absent > len(reporting_ranks) + len(alike):  # too few speak for all
         verdict, doubt = Kind.UNDECIDABLE, Doubt.OPEN
@@ -243,9 +245,17 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         diagnosis.suspects = sorted(silent)
         further = "" if job.is_size_stated or members else ", and of all further ranks, whose number is not known"
         diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out{further}"]
-    elif is_weak and (members or not silent):
+    elif is_weak and members:
         diagnosis.collect = ["collect stderr of every rank"]
+    elif is_weak and not silent:
+        diagnosis.collect = compare_size(reporting_ranks)
     return diagnosis
+
+
+def compare_size(ranks: Collection[int]) -> list[str]:
+    """Return the step that shows whether a job has more ranks than those that its text names."""
+    step = f"compare how many ranks were started (WORLD_SIZE) with {ranks_text(sorted(ranks))}, which time out here"
+    return [f"{step}; collect the output of any other"]
 
 
 def _judge_partly_completed(
