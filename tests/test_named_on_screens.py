@@ -214,7 +214,7 @@ def test_a_size_that_stands_in_several_rows_shows_what_each_of_them_reached(tmp_
     first = shown(read(tmp_path, COLUMNS.format("nodes") + rows))
     of_one = shown(read(tmp_path, COLUMNS.format("#") + ROW.format("", 9000, 200)))
 
-    assert "at 1 GiB reaches, by the first column, 1: 200.0 GB/s, 2: 50.0 GB/s, 4: 12.0 GB/s." in first
+    assert "at 1 GiB reaches, by the column nodes, 1: 200.0 GB/s, 2: 50.0 GB/s, 4: 12.0 GB/s." in first
     assert "reaches 200.0 GB/s at 1 GiB" in of_one
 
 

@@ -16,7 +16,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report
 from ncclforensics.rules.shared.benchmark_text import called
 from ncclforensics.views.plots import MIN_SIZES, plot
-from ncclforensics.views.text_layout import heading, indented, table_with_header
+from ncclforensics.views.text_layout import file_name, heading, indented, table_with_header
 
 MOST = 12  # runs listed without -v
 DRAWN = 2  # up to so many runs are shown in detail
@@ -41,21 +41,39 @@ def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> l
     by_size = runs.with_row_index("place").sort(pl.col("last_size").fill_null(0), descending=True, maintain_order=True)
     # Those of the largest sizes, in the order of the files.
     shown = (by_size if verbose else by_size.head(MOST)).sort("place").to_dicts()
-    parts: list[RenderableType] = [heading("BENCHMARKS"), indented(_list(shown))]
+    parts: list[RenderableType] = [heading("BENCHMARKS"), indented(_list(report, shown))]
     if len(shown) < runs.height:
         parts.append(indented(Text(f"and {runs.height - len(shown)} more", style="dim")))
     if detail < Detail.LIST and (runs.height <= DRAWN or verbose):
         for row in shown:
-            parts += _details(row, report.run["measurement"], detail)
+            parts += _details(row, report.run["measurement"], detail, file_of(report, row))
     return parts
+
+
+def file_of(report: Report, row: Row) -> str:
+    """Name the file of a run, where there are runs of several files."""
+    is_one = report.run["benchmark_sweep"]["source"].n_unique() == 1
+    return "" if is_one else _file(report, row["source"])
+
+
+def _file(report: Report, source: int) -> str:
+    return file_name(report, next(run.source.path for run in report.run.inputs if run.number == source))
 
 
 def other_tests(report: Report) -> list[RenderableType]:
     """List tests of links and of GPU pairs: one line each, or one for all tests of a device where there are many."""
     links = report.run["link_measurement"]
-    tables = table_with_header("test", "device", "runs", "sizes", "best", "least", "typical latency", figures=True)
+    tables = table_with_header(
+        "test", "device", "runs", "sizes", "best", "at", "least", "typical latency", figures=True
+    )
+    if are_several := links["source"].n_unique() > 1:
+        tables.add_column("file", overflow="fold")
     tests = links.group_by("table", "test", "device", maintain_order=True).agg(
-        pl.len().alias("sizes"), best=pl.col("bandwidth_GBps").max(), latency=pl.col("latency_us").min()
+        pl.len().alias("sizes"),
+        pl.col("source").first(),
+        best=pl.col("bandwidth_GBps").max(),
+        at=pl.col("size").sort_by("bandwidth_GBps", nulls_last=False).last(),
+        latency=pl.col("latency_us").min(),
     )
     runs = tests.group_by(
         ["test", "device"] if tests.height > MOST else ["table", "test", "device"], maintain_order=True
@@ -63,14 +81,18 @@ def other_tests(report: Report) -> list[RenderableType]:
     for row in runs.agg(
         pl.len(),
         pl.col("sizes").max(),
+        pl.col("source").unique(maintain_order=True),
         best=pl.col("best").max(),
+        at=pl.col("at").sort_by("best", nulls_last=False).last(),
         least=pl.col("best").min(),
         latency=pl.col("latency").min(),
     ).iter_rows(named=True):
         tables.add_row(
             printable(row["test"] or "?"), printable(row["device"] or "?"), str(row["len"]), str(row["sizes"]),
-            _figure(row["best"]), _figure(row["least"]) if row["len"] > 1 else "",
+            _figure(row["best"]), "" if row["best"] is None or row["at"] is None else _size(row["at"]),
+            _figure(row["least"]) if row["len"] > 1 else "",
             "" if row["latency"] is None else f"{row['latency']:.2f} us",
+            *([_file(report, row["source"][0]) if len(row["source"]) == 1 else "several"] if are_several else []),
         )  # fmt: skip
     matrices, pairs = (
         table_with_header("between GPUs, ranks or hosts", "pairs", "median", "least", figures=True),
@@ -89,15 +111,19 @@ def other_tests(report: Report) -> list[RenderableType]:
     return parts
 
 
-def _list(rows: list[Row]) -> Table:
+def _list(report: Report, rows: list[Row]) -> Table:
     table = table_with_header("", "ranks", "hosts", "sizes", "best busbw", "at", "expected", "wrong", "", figures=True)
-    for row in rows:
+    files = [file_of(report, row) for row in rows]
+    if any(files):
+        table.add_column("file", overflow="fold")
+    for row, file in zip(rows, files, strict=True):
         table.add_row(
             printable(row["collective"] or "?"), known(row["nranks"]), known(_hosts(row)),
             str(row["rows"]), *([_average(row), *[""] * 3] if not row["rows"] else [
                 _figure(row["max_busbw"]), _size(row["max_size"]), _expected_cell(row), _wrong(row),
             ]),
             Text("" if row["is_complete"] else "cut off" if _has_head(row) else "a part", style="bold yellow"),
+            *([file] if file else []),
         )  # fmt: skip
     return table
 
@@ -137,7 +163,7 @@ def reached(row: Row) -> str:
 def by_first_column(row: Row, measurement: pl.DataFrame) -> str:
     """Say what a run reached at its largest size in each row of a table with a column of its own in front; else empty.
 
-    Such a column counts hosts, mostly. The best of its rows says nothing of the others.
+    Such a column counts hosts, mostly, which nothing shows: the best of its rows says nothing of the others.
     """
     of_run = measurement.filter(pl.col("benchmark").is_in(row["benchmarks"]) & pl.col("busbw").is_finite())
     largest = of_run.filter(pl.col("size") == pl.col("size").max()).drop_nulls("label")
@@ -146,7 +172,12 @@ def by_first_column(row: Row, measurement: pl.DataFrame) -> str:
         return ""
     texts = [f"{printable(label)}: {_figure(rate)}" for label, rate in rates.head(MOST).iter_rows()]
     more = f" and {rates.height - MOST} more" * (rates.height > MOST)
-    return f"{called(row)} at {_size(largest['size'][0])} reaches, by the first column, {', '.join(texts)}{more}"
+    head = largest["label_head"][0]
+    column = f"column {printable(head)}" if head else "first column"
+    return (
+        f"{called(row)} at {_size(largest['size'][0])} reaches, by the {column}, {', '.join(texts)}{more}. What that "
+        "column counts is not known, so these differences are not judged"
+    )
 
 
 def _expected_text(row: Row) -> str:
@@ -189,12 +220,14 @@ def _size(size: int | None) -> str:
     return "?" if size is None else bytes_text(size)
 
 
-def _details(row: Row, measurement: pl.DataFrame, detail: Detail) -> list[RenderableType]:
+def _details(row: Row, measurement: pl.DataFrame, detail: Detail, file: str) -> list[RenderableType]:
     measured = measurement.filter(pl.col("benchmark").is_in(row["benchmarks"]) & pl.col("busbw").is_finite())
     sizes = measured["size"].unique().sort()
     if sizes.is_empty():
         return []
-    table = table_with_header("size", "time", "busbw", "in place", "busbw", figures=True)
+    is_labelled = measured["label"].drop_nulls().len() > 0
+    labels = [printable(str(measured["label_head"].drop_nulls().first() or ""))] * is_labelled
+    table = table_with_header(*labels, "size", "time", "busbw", "in place", "busbw", figures=True)
     largest = measured.filter(pl.col("size").is_in(sizes.tail(LARGEST).implode())).sort("size", "row")
     for (size, _), rows in largest.group_by("size", text_of("label"), maintain_order=True):
         label = rows["label"][0]
@@ -206,8 +239,8 @@ def _details(row: Row, measurement: pl.DataFrame, detail: Detail) -> list[Render
                 (_time(halves[half]["time_us"]), _figure(halves[half]["busbw"])) if half in halves else ("", "")
             )
         ]
-        table.add_row((f"{printable(label)}: " if label else "") + bytes_text(int(str(size))), *cells)
-    title = Text(f"\n{row['collective'] or '?'}, the largest sizes", style="dim")
+        table.add_row(*[printable(label or "")] * is_labelled, bytes_text(int(str(size))), *cells)
+    title = Text(f"\n{row['collective'] or '?'}, the largest sizes{f' ({file})' * bool(file)}", style="dim")
     parts: list[RenderableType] = [indented(title), indented(table)]
     if detail is Detail.PLOT and sizes.len() >= MIN_SIZES and (measured["busbw"] > 0).any():
         parts.append(indented(Text("\n" + _plot(row, measured))))

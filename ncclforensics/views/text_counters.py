@@ -19,7 +19,8 @@ from ncclforensics.rules.finding import Severity
 from ncclforensics.rules.shared.port_text import OF_A_HOST, port_name, port_names
 from ncclforensics.views.text_layout import STYLE, heading, indented, table_with_header
 
-MOST = 12  # rows shown without -v
+MOST, FEW = 12, 4  # rows shown without -v, and where there is little room
+FEW_PORTS = 2  # named of those that share a row
 LEVELS = "▁▂▃▄▅▆▇█"
 DRAWN = 3  # with so many dumps, increases are drawn over time
 BAR = 8  # characters of the longest bar
@@ -45,14 +46,13 @@ def _planes(report: Report) -> list[str]:
     return [f"not counted: {port_names(planes)}, for management alone"] if planes.height else []
 
 
-def counters(report: Report, verbose: bool) -> list[RenderableType]:
-    """List the counters of errors and congestion, increases first."""
+def counters(report: Report, most: int | None) -> list[RenderableType]:
+    """List the counters of errors and congestion, increases first: at most so many rows of each table."""
     parts: list[RenderableType] = []
     if grew := increased_counters(report):
-        shown = grew if verbose else grew[:MOST]
-        parts += [heading("COUNTERS THAT GREW"), indented(_grown(shown, report))]
-        parts += _more(len(grew) - len(shown))
-    return parts + _once(report, verbose)
+        parts += [heading("COUNTERS THAT GREW"), indented(_grown(grew[:most], report))]
+        parts += _more(len(grew) - len(grew[:most]))
+    return parts + _once(report, most)
 
 
 def increased_counters(report: Report) -> list[Row]:
@@ -67,8 +67,8 @@ def _error_counters(report: Report, condition: pl.Expr) -> pl.DataFrame:
     return report.run["counter_increase"].filter(~is_traffic, condition)
 
 
-def _once(report: Report, verbose: bool) -> list[RenderableType]:
-    """List the nonzero counters of ports with a single dump, worst ports first."""
+def _once(report: Report, most: int | None) -> list[RenderableType]:
+    """List the nonzero counters of ports with a single dump, worst ports first; ports with equal ones share a row."""
     is_shown = (pl.col("dumps") == 1) & (pl.col("value") > 0)
     notified = report.run["counter_increase"].filter(is_shown & pl.col("name").is_in(NOTIFICATIONS))
     old = pl.concat([_error_counters(report, is_shown), notified]).unique(maintain_order=True)
@@ -76,13 +76,15 @@ def _once(report: Report, verbose: bool) -> list[RenderableType]:
         return []
     old = old.select("key", *PORT, "name", "value", "is_saturated").sort("key", "name")
     worst = pl.col("value").filter(pl.col("name").is_in(list(LINK_LIMITS))).max()
-    ports = old.group_by("key", maintain_order=True).agg(worst=worst)
-    ports = ports.sort("worst", descending=True, nulls_last=True, maintain_order=True)
-    shown = ports if verbose else ports.head(MOST)
-    counters = shown.join(old, on="key", maintain_order="left_right").group_by("key", maintain_order=True)
-    rows = counters.agg(pl.col(*PORT).first(), names="name", values="value", stuck="is_saturated").to_dicts()
+    of_port = old.group_by("key", maintain_order=True).agg(
+        pl.col(*PORT).first(), worst=worst, names="name", values="value", stuck="is_saturated"
+    )
+    ports = of_port.sort("worst", descending=True, nulls_last=True, maintain_order=True)
+    alike = ports.group_by("names", "values", "stuck", maintain_order=True).agg("key", *PORT)
+    shown = alike.head(alike.height if most is None else most)
     title = heading("COUNTERS IN ONE DUMP (totals since they were cleared; a second dump shows growth)")
-    return [title, indented(_totals(rows)), *_more(ports.height - shown.height)]
+    left = ports.height - shown["key"].explode().len()
+    return [title, indented(_totals(shown, most)), *_more(left)]
 
 
 WITHOUT_PEER = "with no port at the other end"  # of a map, in which such a port is down, or its peer gave no answer
@@ -205,11 +207,13 @@ def _levels(steps: list[float]) -> str:
     return "".join(LEVELS[int((len(LEVELS) - 1) * (step / most))] for step in last)
 
 
-def _totals(rows: list[Row]) -> Table:
+def _totals(alike: pl.DataFrame, most: int | None) -> Table:
     table = table_with_header("port", "not zero")
-    for row in rows:
+    for row in alike.to_dicts():
         counters = zip(row["names"], row["values"], row["stuck"], strict=True)
+        ports = pl.DataFrame({name: row[name] for name in PORT})
         table.add_row(
-            port_name(row), ", ".join(f"{printable(name)} {'≥ ' * stuck}{value:,}" for name, value, stuck in counters)
+            port_names(ports, ports.height if most is None else FEW_PORTS),
+            ", ".join(f"{printable(name)} {'≥ ' * stuck}{value:,}" for name, value, stuck in counters),
         )
     return table

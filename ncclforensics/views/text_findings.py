@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.analyses.verdict.answer import Answer
-from ncclforensics.data.names import certainty_text
+from ncclforensics.data.names import certainty_text, printable
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Finding
 from ncclforensics.views.screen_evidence import evidence
@@ -63,3 +63,11 @@ def other_jobs(report: Report, jobs: list[Answer], most: int, width: int = 0) ->
     counts = ", ".join(f"{count} {verdict}" for verdict, count in rest.items())
     more = [Text(f"{rest.total()} more jobs: {counts}")] if rest else []
     return [Text(""), *lines, *more, Text("")] if lines else []  # what follows is about the worst job again
+
+
+def first_problem(report: Report) -> list[RenderableType]:
+    """Show the first problem of the inputs, and count the others; nothing without any."""
+    of_inputs = [f"{path} {problem}" for path, problem in report.input_problems()]
+    problems = [*map(str, report.defects_beside_inputs), *of_inputs]
+    more = f" (and {len(problems) - 1} more; -v lists them)" if len(problems) > 1 else ""
+    return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)] if problems else []

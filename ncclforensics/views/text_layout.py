@@ -114,10 +114,14 @@ def quoted(line: Row) -> str:
     return "" if text.startswith(PICKLE_STARTS) else text.replace("\t", " ")
 
 
+def file_name(report: Report, path: str) -> str:
+    """Return the name of an input; with folders if two files have the same name."""
+    file = Path(path)
+    same = [Path(r.source.path).absolute() for r in report.run.inputs if r.source.path.endswith(file.name)]
+    folders = {candidate.parent for candidate in same if candidate.name == file.name}
+    return printable(os.path.relpath(file, os.path.commonpath(folders)) if len(folders) > 1 else file.name)
+
+
 def place_of(report: Report, line: Row) -> str:
     """Return file and line; with folders if two files have the same name."""
-    path = Path(line["path"])
-    same = [Path(r.source.path).absolute() for r in report.run.inputs if r.source.path.endswith(path.name)]
-    folders = {candidate.parent for candidate in same if candidate.name == path.name}
-    name = os.path.relpath(path, os.path.commonpath(folders)) if len(folders) > 1 else path.name
-    return printable(f"{name}:{known(line['line'])}")
+    return f"{file_name(report, line['path'])}:{known(line['line'])}"

@@ -14,6 +14,8 @@ from ncclforensics.report.build import Report
 from ncclforensics.views.text_layout import table_with_header
 
 UNUSUAL = "bold red"
+UNREAD = "XXXX"  # rocm-smi's cell for a link whose type the driver did not give
+LEGEND = {"!": "! differs from the others", UNREAD: f"{UNREAD}: rocm-smi could not read this link"}
 PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")  # the shortest first
 MOST = 3  # machines
 LONGEST = 4  # NICs
@@ -21,11 +23,16 @@ PathMap = dict[str, dict[str, list[str]]]  # device -> path type -> devices at t
 
 
 def machines(report: Report) -> list[tuple[str, Table]]:
-    """Return a title and a table for each kind of machine; machines with equal paths share one."""
-    pairs = report.run["device_pair"].filter((pl.col("table") == "path") & pl.col("device").str.starts_with("GPU"))
+    """Return a title and a table for each kind of machine; machines with equal paths share one.
+
+    The table is that of paths, or of rocm-smi's types of links.
+    """
+    pairs = report.run["device_pair"].filter(
+        pl.col("table").is_in(["path", "type"]) & pl.col("device").str.starts_with("GPU")
+    )
     names = report.run["machine_device"].filter(pl.col("name").is_not_null())
     groups: dict[str, list[str]] = {}
-    tables: dict[str, Table] = {}
+    tables: dict[str, tuple[str, Table]] = {}
     for (source, dump, host), rows in pairs.group_by("source", "dump", "host", maintain_order=True):
         device_names = names.filter((pl.col("source") == source) & (pl.col("dump") == dump))
         cells = rows.select("device", "other", "path").rows()
@@ -34,11 +41,15 @@ def machines(report: Report) -> list[tuple[str, Table]]:
         groups.setdefault(key, []).append(str(host or file))
         if key not in tables:
             tables[key] = _table(cells, dict(device_names.select("device", "name").iter_rows()))
-    titled = [(printable(some_of(machines, LONGEST)), tables[key]) for key, machines in groups.items()]
+    titled = []
+    for key, machines in groups.items():
+        legend, table = tables[key]
+        titled.append((printable(some_of(machines, LONGEST)) + legend, table))
     return titled[:MOST]
 
 
-def _table(cells: list[tuple[str, str, str]], names: dict[str, str]) -> Table:
+def _table(cells: list[tuple[str, str, str]], names: dict[str, str]) -> tuple[str, Table]:
+    """Return the table of a machine, and what explains the marks in it."""
     gpus: PathMap = {}
     nics: PathMap = {}
     for device, other, way in cells:
@@ -49,6 +60,7 @@ def _table(cells: list[tuple[str, str, str]], names: dict[str, str]) -> Table:
     is_even = bool(usual) and usual[0][1] * 2 > total and usual[0][0].startswith("NV")
     nearest = {gpu: next((way for way in PATHS if way in ways), "") for gpu, ways in nics.items()}
     is_near = any(way in PATHS[:2] for way in nearest.values())
+    marks = {UNREAD for ways in gpus.values() if UNREAD in ways}
     table = table_with_header(*("", "other GPUs", "nearest NIC")[: 3 if nics else 2])
     for device in dict.fromkeys([*gpus, *nics]):
         row = [Text(device), _reached(gpus.get(device, {}), usual[0][0] if is_even else None)]
@@ -61,8 +73,10 @@ def _table(cells: list[tuple[str, str, str]], names: dict[str, str]) -> Table:
                     printable(f"{way} {some_of(ends, LONGEST)}{' !' * is_unusual}"), style=UNUSUAL if is_unusual else ""
                 )
             )
+        marks |= {"!" for cell in row if " !" in cell.plain}
         table.add_row(*row)
-    return table
+    legend = "; ".join(text for mark, text in LEGEND.items() if mark in marks)
+    return f" ({legend})" if legend else "", table
 
 
 def _reached(ways: dict[str, list[str]], usual: str | None) -> Text:

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 
 from ncclforensics.report.build import Report
 from ncclforensics.views.text_benchmarks import Detail, benchmarks, other_tests
-from ncclforensics.views.text_counters import counters, ports
+from ncclforensics.views.text_counters import FEW, MOST, counters, ports
 from ncclforensics.views.text_fabric import fabrics
 from ncclforensics.views.text_layout import heading, indented
 from ncclforensics.views.text_machines import machines
@@ -15,15 +15,13 @@ from ncclforensics.views.text_machines import machines
 def measured(report: Report, *, verbose: bool = False) -> dict[str, list[list[RenderableType]]]:
     """Return the versions of each table, the longest first; of a list of benchmarks no version is empty."""
     of_machines: list[RenderableType] = [
-        part
-        for name, table in machines(report)
-        for part in (heading(f"MACHINE {name} (! differs from the others)"), indented(table))
+        part for name, table in machines(report) for part in (heading(f"MACHINE {name}"), indented(table))
     ]
     tables: dict[str, list[list[RenderableType]]] = {
         "benchmarks": [benchmarks(report, verbose, detail) for detail in Detail],
         "links and pairs": [other_tests(report), []],
         "fabric": [fabrics(report), []],
-        "counters": [counters(report, verbose), []],
+        "counters": [*(counters(report, most) for most in ((None,) if verbose else (MOST, FEW))), []],
         "ports": [ports(report), []],
         "machines": [of_machines, []],
     }

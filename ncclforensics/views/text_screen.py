@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import count_of, printable, ranks_text, sentence
+from ncclforensics.data.names import count_of, ranks_text, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.report.next_steps import split_step
@@ -35,7 +35,7 @@ from ncclforensics.views.screen_ranks import culprits_by_host, waiting
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import considered_table, unexplained_table
 from ncclforensics.views.text_coverage import coverage
-from ncclforensics.views.text_findings import one_liners, other_jobs, verdict_text
+from ncclforensics.views.text_findings import first_problem, one_liners, other_jobs, verdict_text
 from ncclforensics.views.text_layout import (
     GAP,
     STYLE,
@@ -168,6 +168,7 @@ def _others(report: Report) -> list[Finding]:
 def _sections(report: Report, shown: Finding | None, width: int, *, everything: bool) -> list[_Section]:
     jobs = report.verdicts
     sections = [_Section(0, [[wrapped_items(coverage(report), width)]])]
+    problem = _Section(0, [first_problem(report)])
     on_speed: list[_Section] = []
     if (slow := slow_answer(report)) is not None:
         from ncclforensics.views.text_slow import verdict as slow_verdict
@@ -202,7 +203,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         from ncclforensics.views.text_judged import without_findings  # the screen of a hang does without
 
         question = [indented(Text(f"Not known: whether the job hangs. {sentence(jobs[0].reason)}"))] if jobs else []
-        sections += [_Section(0, [[*without_findings(report), *question]])]
+        sections += [_Section(0, [[*without_findings(report), *question]]), problem]
     sections += on_speed if slow is not None and not slow.is_actionable else []
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
@@ -233,22 +234,17 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         if jobs and jobs[0].verdict == "no-hang":
             sections += [_Section(5, [[Text(f"\n{BEYOND_HANG}", style="dim")], []])]
         sections += [_Section(5, [_elsewhere(report, MOST_OTHERS), []]), *steps, meaning]
-    problems = [f"{path} {problem}" for path, problem in report.input_problems()]
-    problems = [*map(str, report.defects_beside_inputs), *problems]
-    if problems:
-        more = f" (and {len(problems) - 1} more; -v lists them)" if len(problems) > 1 else ""
-        problem = Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)
-        sections += [_Section(0, [[problem]])]
-    return sections
+    return sections if problem in sections else [*sections, problem]
 
 
 def _reached(report: Report) -> list[RenderableType]:
     """Say what benchmarks without a finding reached, and what hosts of their kind reach."""
-    from ncclforensics.views.text_benchmarks import by_first_column, decisive_runs, reached  # not of a hang
+    from ncclforensics.views.text_benchmarks import by_first_column, decisive_runs, file_of, reached  # not of a hang
 
     rows = decisive_runs(report.run["benchmark_sweep"])[:MOST_LINES]
-    sentences = (by_first_column(row, report.run["measurement"]) or reached(row) for row in rows)
-    texts = [Text(f"{text}.", "bold") for text in sentences if text]
+    sentences = [(row, by_first_column(row, report.run["measurement"]) or reached(row)) for row in rows]
+    files = [f"{file}: " if (file := file_of(report, row)) else "" for row, _ in sentences]
+    texts = [Text(f"{file}{text}.", "bold") for file, (_, text) in zip(files, sentences, strict=True) if text]
     return [Text(""), *texts] if texts else []
 
 

@@ -23,6 +23,7 @@ MEASUREMENT = {
     "size": pl.Int64(),  # bytes per rank: the larger of what it sends and what it receives
     "count": pl.Int64(),  # elements, as the table counts them; null in version 1.0
     "label": pl.Categorical(),  # in a column in front of the table that a script added
+    "label_head": pl.String(),  # the title of that column
     "type": pl.Categorical(),
     "redop": pl.Categorical(),  # null where there is none
     "root": pl.Int64(),  # -1: the collective has none
@@ -77,11 +78,12 @@ def measurement(
     table_row: pl.DataFrame, row_rest: pl.DataFrame, table_head: pl.DataFrame, benchmark_line: pl.DataFrame
 ) -> pl.DataFrame:
     """One row per size and half that was measured; pieces of a torn row are joined."""
-    heads = _of_runs("table_head", table_head, benchmark_line, ["unit", "sized_early", "checked"])
+    heads = _of_runs("table_head", table_head, benchmark_line, ["unit", "sized_early", "checked", "own_head"])
     units = heads.group_by("benchmark").agg(
         unit=text_of("unit").drop_nulls().first(),
         is_early=pl.col("sized_early").is_not_null().any(),
         checked=text_of("checked").drop_nulls().first(),
+        label_head=text_of("own_head").drop_nulls().first(),
     )
     begun = _of_runs("table_row", table_row, benchmark_line, ["size", "count", "label", "type", "redop", "root"])
     begun = begun.drop("half").unique(ROW, keep="first", maintain_order=True)

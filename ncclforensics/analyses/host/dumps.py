@@ -72,7 +72,8 @@ def device_pair(dump_assembly: pl.DataFrame) -> pl.DataFrame:
 @analysis(PROBLEM, of=("dump_assembly", "rocm_table"))
 def dump_problem(dump_assembly: pl.DataFrame, rocm_table: pl.DataFrame) -> pl.DataFrame:
     """Damage in matrices and XML: missing rows, shifted cells, XML that ends too early, errors of rocm-smi."""
+    of_gpu = pl.format(" of GPU {}", "failed_gpu").fill_null("")
     failed = rocm_table.filter(pl.col("error").is_not_null()).select(
-        "source", "line", problem=pl.format("line {}: rocm-smi: {}", "line", text_of("error"))
+        "source", "line", problem=pl.format("line {}: rocm-smi{}: {}", "line", of_gpu, text_of("error"))
     )
     return pl.concat([assembled_table(dump_assembly, "problems", PROBLEM), failed]).unique(maintain_order=True)

@@ -36,7 +36,7 @@ from ncclforensics.data.names import bandwidth_text, bytes_text
 from ncclforensics.frames.columns import short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import PARTICIPANTS, Row, best_of_tests, called, rows_of
+from ncclforensics.rules.shared.benchmark_text import PARTICIPANTS, Row, best_of_tests, called, rows_of, slow_from
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 
@@ -326,7 +326,7 @@ def bench_drop_above_a_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) 
         if not best or best[0]["size"] < DIP_FROM or larger.height < DROPPED_SIZES:
             continue
         rates = larger["busbw"].to_list()
-        first = next((nth for nth in range(len(rates)) if max(rates[nth:]) < DROP * best[0]["busbw"]), len(rates))
+        first = slow_from(best[0]["busbw"], rates)
         is_falling = all(after < before for before, after in pairwise([best[0]["busbw"], *rates]))
         slow = larger.tail(len(rates) - first)
         if slow.height >= DROPPED_SIZES or (slow.height and is_falling):

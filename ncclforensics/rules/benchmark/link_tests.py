@@ -9,21 +9,23 @@ from statistics import median
 import polars as pl
 
 from ncclforensics.data.busbw import (
+    DROPPED_SIZES,
     EVEN_SHARE,
     EVEN_WITHIN,
     FEWEST_PAIRS,
+    LARGE_MESSAGE,
     PAIR_BAD,
     PAIR_SHARE,
     PEER_ACCESS_GAIN,
     SLOW_PAIR,
     link_of,
 )
-from ncclforensics.data.names import bandwidth_text, count_of, some_of
+from ncclforensics.data.names import bandwidth_text, bytes_text, count_of, some_of
 from ncclforensics.data.verbs import STATUS
 from ncclforensics.frames.columns import text_of
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import between_gpus
+from ncclforensics.rules.shared.benchmark_text import between_gpus, slow_from
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
 # Pairs that share the network, where one slow host of four takes part in half of all pairs.
@@ -274,6 +276,39 @@ def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame
 
 def _syndrome(syndrome: str | None) -> str:
     return f", vendor syndrome {syndrome}" if syndrome else ""  # ibv_rc_pingpong prints none
+
+
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("link_measurement",))
+def bench_link_drop_above_a_size(link_measurement: pl.DataFrame) -> Iterator[Finding]:
+    """A test of a link is much slower at its largest sizes than at smaller ones.
+
+    Means: the path loses or pauses traffic as soon as messages are large (flow control of RoCE, a software adapter, a
+    small window), or the buffers no longer fit a cache that the smaller ones fit.
+    Not when: the best size is small; only one or two sizes are slow; the rate falls by less than half.
+    Do: repeat the slow size alone (-s SIZE -D 10); take the counters of both ends before and after it (ethtool -S,
+    perfquery -x); compare with other ends and with smaller messages in flight (-t, -o).
+    Sources: perftest, README (-a); nccl-tests, doc/PERFORMANCE.md; for the same in collectives nccl#1453.
+    """
+    figures = link_measurement.filter((pl.col("bandwidth_GBps") > 0) & pl.col("size").is_not_null())
+    rate = "bandwidth_GBps"
+    for _, rows in figures.group_by("table", maintain_order=True):
+        by_size = rows.sort("size", rate, maintain_order=True).unique("size", keep="last", maintain_order=True)
+        best = by_size.sort(rate, maintain_order=True).row(-1, named=True)
+        larger = by_size.filter(pl.col("size") > best["size"])
+        slow = larger[slow_from(best[rate], larger[rate].to_list()) :]
+        if best["size"] < LARGE_MESSAGE or slow.height < DROPPED_SIZES:
+            continue
+        last = slow.row(-1, named=True)
+        of_device = f" of {best['device']}" if best["device"] else ""
+        yield Finding(
+            title=f"{best['test'] or 'a test of a link'}{of_device} falls from "
+            f"{bandwidth_text(best[rate])} at {bytes_text(best['size'])} to {bandwidth_text(last[rate])} at "
+            f"{bytes_text(last['size'])}",
+            detail=f"at most {bandwidth_text(max(slow[rate].to_list()))} from {bytes_text(slow['size'][0])} on",
+            certainty="certain",
+            role=Role.CONTEXT,
+            evidence=[Line(best["source"], best["line"], "best"), *evidence_lines(slow, "slower")],
+        )
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("link_title",))

@@ -180,7 +180,8 @@ def _bad_totals(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -> list
 
 
 def _total(row: Row) -> str:
-    return f"{row['name']} {row['value']:,}{' or more' if row['is_saturated'] else ''}"
+    at_most = " (the counter's maximum)" if row["is_saturated"] else ""
+    return f"{row['name']} {row['value']:,}{at_most}"
 
 
 @rule(Category.LINK_ERROR, Severity.INFO, of=("counter_increase",))
@@ -206,11 +207,14 @@ def ctr_need_delta(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     order = order.sort("is_other", -pl.col("value"), "source", "line")
     worst = single[order["row"].head(SHOWN)]
     lines = single[order.unique(["source", "line"], keep="first", maintain_order=True)["row"].head(SHOWN)]
-    totals = "; ".join(f"{port_name(row)}: {_total(row)}" for row in worst.to_dicts())
+    totals = [f"{port_name(row)}: {_total(row)}" for row in worst.to_dicts()]
     ports = single["key"].n_unique()
+    first = f"{totals[0]}{' and others' * (single.height > 1)}"
     yield Finding(
-        f"{ports} {'port has' if ports == 1 else 'ports have'} counted errors, at an unknown time",
-        "totals since the counters were cleared: " + totals + ("; and others" if single.height > SHOWN else ""),
+        f"{ports} {'port has' if ports == 1 else 'ports have'} counted errors, at an unknown time: {first}",
+        "totals since the counters were cleared: "
+        + "; ".join(totals)
+        + ("; and others" if single.height > SHOWN else ""),
         "certain",
         hosts=single["host"].drop_nulls().unique().sort().to_list(),
         role=Role.CONTEXT,

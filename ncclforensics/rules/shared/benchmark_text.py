@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.busbw import DROP
 from ncclforensics.frames.columns import text_of
 
 Row = dict[str, Any]
@@ -27,6 +28,15 @@ def rows_of(measurement: pl.DataFrame, row: Row) -> pl.DataFrame:
     """
     start, stop = (measurement["benchmark"].search_sorted(row["benchmark"], side=side) for side in ("left", "right"))
     return measurement.slice(start, stop - start)
+
+
+def slow_from(best: float, rates: Sequence[float]) -> int:
+    """Return the place from which all of these rates are far below the best; their number where no such place is.
+
+    >>> slow_from(110.4, [90.0, 24.1, 18.7, 17.8]), slow_from(110.4, [24.1, 108.0])
+    (1, 2)
+    """
+    return next((nth for nth in range(len(rates)) if max(rates[nth:]) < DROP * best), len(rates))
 
 
 def best_of_tests(measurement: pl.DataFrame, size: int) -> Mapping[int, Row]:
