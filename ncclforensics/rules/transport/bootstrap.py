@@ -25,13 +25,27 @@ LINK_LOCAL_REMEDY = (
     "is of IPv6, NCCL_SOCKET_FAMILY=AF_INET leaves these out."
 )
 SHOWN_PEERS = 3
-# How errors of connect() begin -> what they mean.
+LOOK_AT_PEER = (
+    "on the machine of that address (getent hosts ADDRESS) look how the process that listened there ended; if it is no "
+    "host of the job, set NCCL_SOCKET_IFNAME to the interface that connects the hosts"
+)
+LOOK_AT_ROUTE = (
+    "on this host run ip route get ADDRESS; on both look for a firewall that rejects (iptables -S, nft list ruleset); "
+    "set NCCL_SOCKET_IFNAME to the interface that connects the hosts"
+)
+# How errors of connect() begin -> what they mean, and what to do, if that is not what the rule says.
 MEANINGS = {
-    "No route to host": "a firewall, or an address of a network that this host does not reach",
-    "Network is unreachable": "the address is of a network to which this host has no route",
-    "Connection refused": "the process at this address has ended, or the address is that of another machine",
-    "Connection timed out": "a firewall drops the packets, or the address is that of another machine",
-    "Software caused connection abort": "an earlier attempt on the same socket failed; its reason is not printed",
+    "No route to host": ("a firewall, or an address of a network that this host does not reach", LOOK_AT_ROUTE),
+    "Network is unreachable": ("the address is of a network to which this host has no route", LOOK_AT_ROUTE),
+    "Connection refused": (
+        "the process at this address has ended, or the address is that of another machine",
+        LOOK_AT_PEER,
+    ),
+    "Connection timed out": ("a firewall drops the packets, or the address is that of another machine", ""),
+    "Software caused connection abort": (
+        "an earlier attempt on the same socket failed; its reason is not printed",
+        LOOK_AT_PEER,
+    ),
 }
 OF_ENDED_PEERS = ("Connection refused", "Software caused connection abort")  # where another process failed first
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
@@ -120,10 +134,12 @@ def boot_connect_failed(
     has_other_end = not failure_event.filter(pl.col("kind").is_in([LOST, REFUSED]) & ~pl.col("at_exit")).is_empty()
     for (reason,), failed in rows.with_columns(why=error).group_by("why", maintain_order=True):
         peers = sorted(failed["peer"].cast(pl.String).drop_nulls().unique().to_list())
-        meaning = next((text for words, text in MEANINGS.items() if str(reason).startswith(words)), "")
+        known = (meant for words, meant in MEANINGS.items() if str(reason).startswith(words))
+        meaning, remedy = next(known, ("", ""))
         finding = group_finding(
             failed, rank, f"{{processes}} could not connect to {_peers_text(peers)}: {reason}", meaning, "likely"
         )
+        finding.remedy = remedy.replace("ADDRESS", _address(peers[0])) if peers else remedy
         if peers and all(peer.startswith(SAME_HOST) for peer in peers):
             finding.detail = "the loopback address, which only the same host reaches"
             finding.remedy = LOOPBACK_REMEDY
@@ -133,10 +149,10 @@ def boot_connect_failed(
         if has_other_end and str(reason).startswith(OF_ENDED_PEERS):
             finding.role = Role.CONSEQUENCE
         yield finding
-    known = failure_event.filter(pl.col("kind").is_in([HARD, NETWORK])).select(OWNER).unique()
+    failing = failure_event.filter(pl.col("kind").is_in([HARD, NETWORK])).select(OWNER).unique()
     proxies = failure.filter(
         (pl.col("form") == "proxy_failed") & (pl.col("operation") == "Connect") & (pl.col("result") == SYSTEM_ERROR)
-    ).join(known, on=OWNER, how="anti")
+    ).join(failing, on=OWNER, how="anti")
     if not proxies.is_empty():
         detail = "NCCL's proxy thread failed to connect to a peer with a system error; these logs do not show which"
         # The line names the rank that requested the connection from its proxy.
@@ -159,6 +175,11 @@ def _last_retries(failure: pl.DataFrame, communicator_progress: pl.DataFrame, ra
         peers = sorted(rows["peer"].cast(pl.String).drop_nulls().unique().to_list())
         title = f"{{processes}} could not connect to {_peers_text(peers)}: {reason}"
         yield group_finding(rows, rank, title, f"in the last of {rows['attempts'][0]} attempts", "likely")
+
+
+def _address(peer: str) -> str:
+    """Return the address of a peer without its port."""
+    return peer.partition("<")[0]
 
 
 def _peers_text(peers: list[str]) -> str:

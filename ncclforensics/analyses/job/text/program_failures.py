@@ -57,6 +57,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         .with_columns(topic=topic, is_warning=is_mild)
         .filter(
             (words != "")
+            & ((form == "level") | words.str.contains(" ", literal=True))  # a name alone states nothing
             & ~is_note
             & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False))
         )

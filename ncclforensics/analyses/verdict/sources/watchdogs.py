@@ -155,7 +155,7 @@ def _progress_text(rows: list[Timeout]) -> str:
     # Where watchdogs count nothing, they print -1.
     shown = [row for row in rows if row.enqueued is not None and row.enqueued >= 0 and row.completed is not None]
     texts = [f"{ranks_text([row.rank])} had completed work {row.completed} of {row.enqueued}" for row in shown]
-    return f"; {some_of(texts, MOST_GROUPS)}" * bool(texts)
+    return some_of(texts, MOST_GROUPS) if texts else ""
 
 
 def _work_text(operation: str, numel: int | None) -> str:
@@ -194,12 +194,20 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     if guid in WORLD and (left := _ended_programs(job, rows)):
         return left
     if not sequences or any(row.enqueued is None for row in rows):
-        reason = "the logs do not show how far each rank had come"
-        if shown := [row for row in rows if row.is_timeout]:
-            reason = f"{_timed_out_text(shown)}, and {reason}"
-        if silent_ranks:
-            reason += f"; {silent_ranks} printed no time-out"
-        reason += _progress_text(rows)
+        shown = [row for row in rows if row.is_timeout]
+        parts = [_timed_out_text(shown)] if shown else []
+        unshown = sorted(row.rank for row in rows if row.enqueued is None)
+        if all(row.is_idle and row.enqueued for row in rows):
+            parts.append(
+                "these had completed all works of this process group, so that the time-out is one of another group, of "
+                "which no line is here"
+            )
+        else:
+            of_ranks = "they" if shown and len(unshown) == len(rows) > 1 else ranks_text(unshown)
+            without = f"how far {of_ranks} had come" if unshown else "at which work"
+            parts += [f"no line shows {without}", _progress_text(rows)]
+        parts.insert(-1, f"{silent_ranks} printed no time-out" * bool(silent_ranks))
+        reason = "; ".join(filter(None, parts))
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
         unread = sorted({row.first_rank for row in rows if row.first_rank is not None} - timed_out)
         first = f", first that of {ranks_text(unread)}, which timed out first" if unread else ""
