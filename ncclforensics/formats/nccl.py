@@ -69,6 +69,7 @@ GRAMMARS = (
     "storage",
     "drivers",
     "job",
+    "podevents",
     "omitted",
     "prefix",
     "unread",
