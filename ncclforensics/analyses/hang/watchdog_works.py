@@ -22,6 +22,7 @@ WORK = {
     "members": pl.Int32(),  # of its process group; null where the operation does not show it
     "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
     "is_timeout": pl.Boolean(),  # a line says that time ran out; others stand for an error or a time-out
+    "waited": pl.Int64(),  # milliseconds, until time ran out
     "has_error": pl.Boolean(),  # its watchdog found an error of NCCL or CUDA
     "first_rank": pl.Int64(),  # whose time-out it relays
     "source": pl.Int32(),
@@ -60,6 +61,7 @@ def work(
                 *known,
                 "operation",
                 "timeout",
+                waited="ran_for",
                 numel="numel_in",
                 members=_members(),
                 has_timed_out=pl.lit(True),

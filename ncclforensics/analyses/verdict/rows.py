@@ -50,6 +50,7 @@ class Timeout(NamedTuple):
     members: int | None  # of its process group
     has_timed_out: bool  # this rank reports the time-out itself
     is_timeout: bool  # a line says that time ran out; others stand for an error or a time-out
+    waited: int | None  # milliseconds, until time ran out
     has_error: bool  # its watchdog found an error of NCCL or CUDA
     first_rank: int | None  # whose time-out it relays
     source: int

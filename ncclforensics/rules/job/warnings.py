@@ -29,6 +29,7 @@ from ncclforensics.rules.shared.grouping import first_value, group_finding
 
 ADVICE = ("system_advice", "setting_refused", "setting_status")  # on variables and on how the host is set up
 P2P_FILE = "transport/p2p.cc"
+RAS_FILES = "ras/"  # bootstrapInit and the RAS thread go on in spite of any error there
 # A shape names the sentence, and its grammar says what it means; all facts mean is that NCCL works.
 IS_EXPLAINED = pl.col("frame").is_in(UNSHAPED).not_() & pl.col("meaning").is_not_null()
 SHOWN_STEPS = 4  # of a chain of returned errors
@@ -85,7 +86,8 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     is_shaped = row["frame"] not in UNSHAPED
     has_remedy = bool(row["remedy"])  # without one in its grammar, another rule weighs such lines
     is_failure = row["kind"] == Kind.FAILURE and has_remedy and row["frame"] not in OFTEN_HARMLESS
-    is_harmless = row["went_on"] or row["is_attention"] or not (is_failure or has_chain)
+    is_of_ras = str(row["site"] or "").startswith(RAS_FILES)
+    is_harmless = row["went_on"] or row["is_attention"] or is_of_ras or not (is_failure or has_chain)
     is_late = is_shaped and row["at_end"]
     sentence = QUOTED_WARNING if is_shaped else str(row["text"] or "")
     parts = [*filter(None, [row["meaning"] if is_shaped else None]), _extent(rows, row)]
@@ -95,6 +97,8 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
         parts.append("the process went on: it completed init or made calls afterwards")
     elif is_late:
         parts.append("the process was ending")
+    elif is_of_ras:
+        parts.append("NCCL goes on without this report of its ranks (RAS)")
     is_cause = row["is_returned"] and not row["went_on"] and not row["is_consequence"]
     more: dict[str, Any] = {"role": Role.CAUSE if is_cause else Role.CONTEXT}
     if row["is_consequence"]:

@@ -27,6 +27,7 @@ MOST_CULPRITS = 0.25  # share of the ranks
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 PROGRESS = ("[Progress Thread]", "[Proxy Thread]")  # behind an error that such a thread returned
 LONG_SILENCE = 60.0  # seconds without a call, and
+FIRST_CALL = 5_000  # milliseconds that a call may take in a healthy job, as the first one, which makes connections
 MOTION = 1.0  # seconds from the last call to the end of a job that ran until then
 PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
@@ -38,8 +39,11 @@ FAILURES = {HARD: Sign.FAILURE, NETWORK: Sign.FAILURE, LOST: Sign.LOST_CONNECTIO
 def find_stall_evidence(job: Job) -> list[Sign]:
     """Name what shows that the job stood still or failed, as in the contract's `standstill.by`."""
     kinds: list[Sign] = []
-    if any(row.is_timeout for row in job.timeouts) or job.desyncs or (job.recordings and job.recordings.has_timed_out):
+    if job.desyncs or (job.recordings and job.recordings.has_timed_out):
         kinds.append(Sign.WATCHDOG)
+    elif any(row.is_timeout for row in job.timeouts):
+        waits = [row.waited for row in job.timeouts if row.waited is not None]
+        kinds.append(Sign.WATCHDOG if not waits or max(waits) >= FIRST_CALL else Sign.FAILURE)
     if any(row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]):
         kinds.append(Sign.TIMEOUT)
     if len(job.snapshots) > 1:
