@@ -21,6 +21,13 @@ TOPICS = {
         "compare what the line asks for with what the cluster has (ray status, ray list nodes; kubectl describe pod; "
         "sinfo): nodes that did not join, GPUs that another job or a dead actor holds, a host whose GPUs are not seen",
     ),
+    "symbol": Topic(
+        "environment",
+        "two libraries do not fit together",
+        "a library was built against a newer version of another than the one that was loaded: see which file the "
+        "dynamic linker takes (ldd of the library that is named, LD_LIBRARY_PATH, LD_PRELOAD), and whether packages "
+        "hold it twice (pip list | grep -i nccl); for a symbol nccl... install the NCCL that PyTorch requires",
+    ),
     "library": Topic(
         "environment",
         "a library or module could not be loaded",
@@ -157,6 +164,6 @@ OTHER_TOPIC = Topic(
 OF_WARNINGS = ("space", "storage", "rdma", "memory", "refusal", "route", "closing", "waiting", "call")
 # Topics of the message of an exception: what the system refused, which the line of the program does not explain.
 OF_EXCEPTIONS = (
-    "resources", "library", "name", "rights", "space", "storage", "memory", "port", "refusal", "route", "file",
-    "worker",
+    "resources", "symbol", "library", "name", "rights", "space", "storage", "memory", "port", "refusal", "route",
+    "file", "worker",
 )  # fmt: skip

@@ -100,13 +100,14 @@ def _count_ranks(rank: pl.DataFrame) -> tuple[int, bool]:
     """Count the ranks, and say whether there may be more.
 
     A number without a process, as in PyTorch's text, and a process without a number may be one rank; processes of one
-    number are one rank, which was started again or has a process for each of its communicators.
+    number are one rank, which was started again or has a process for each of its communicators. Lines that name
+    neither may be of several.
     """
     rank = rank.filter(pl.col("rank").is_null() | pl.struct("job", "rank").is_first_distinct())
     is_process = pl.col("pid").is_not_null() | pl.col("host").is_not_null()
     has_number = pl.col("rank").is_not_null()
     fewer = min(rank.filter(has_number & ~is_process).height, rank.filter(is_process & ~has_number).height)
-    return rank.height - fewer, fewer > 0
+    return rank.height - fewer, fewer > 0 or not rank.filter(~is_process & ~has_number).is_empty()
 
 
 def _version_items(report: Report) -> list[str]:

@@ -18,6 +18,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     SIGNAL,
 )
 from ncclforensics.analyses.job.text.program_failures import topic_of
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
 from ncclforensics.data.processes import (
     ABORT,
@@ -287,6 +288,38 @@ SENDERS = {
     HANG_UP: "mostly its terminal or session was closed; nohup does not prevent that, for torchrun handles the signal",
     INTERRUPT: "mostly from a keyboard, or from the program that started it",
 }
+
+
+@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("process_exit",), hang=True)
+def app_told_to_end(
+    process_exit: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    work_timeout: pl.DataFrame,
+    torch_error: pl.DataFrame,
+    stated_line: pl.DataFrame,
+    verdict: pl.DataFrame,
+    rank: pl.DataFrame,
+) -> Iterator[Finding]:
+    """Processes were told to end, and no line shows that one had failed before.
+
+    Means: the signal came from outside: from a launcher that lost another process, a scheduler, Ray, a user. The
+    process that it ended is no cause.
+    Not when: another process failed, a call timed out, or something else explains the end: then it follows from that.
+    Do: look for the first error in the output of all ranks and of the launcher, and in the scheduler's record.
+    Sources: signal(7); absl/debugging/failure_signal_handler.cc; srun(1).
+    """
+    is_told = (pl.col("how") == SIGNAL) & pl.col("signal").is_in(REQUESTED_ENDS)
+    stated = stated_line.join(process_exit, on=["source", "line"], how="anti")
+    others = (process_exit.filter(~is_told), failure_event, work_timeout, torch_error, stated)
+    if verdict.filter(pl.col("verdict") != Kind.UNDECIDABLE).height or any(frame.height for frame in others):
+        return
+    for (signal,), rows in process_exit.group_by("signal", maintain_order=True):
+        detail = "from outside; what sent it, and why, stands in no line here"
+        finding = exit_finding(rows, rank, f"told to end by {signal_name(signal)}: {{processes}}", detail, "certain")
+        finding.role = Role.CONSEQUENCE
+        yield finding
+
+
 OTHER_SENDER = "from a scheduler, a user, or the program that started it; look there for the reason"
 FORWARDED = ("SIGHUP", "SIGINT", "SIGQUIT")  # workers get these only if torchrun got them
 
