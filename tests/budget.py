@@ -17,11 +17,11 @@ Item = TypeVar("Item")
 
 
 def examples(count: int, *, with_fixtures: bool = False) -> settings:
-    """Settings for a property: of so many examples half in `make test`, many times more in `make nightly`.
+    """Settings for a property: of so many examples a quarter in `make test`, many times more in `make nightly`.
 
     `with_fixtures` permits fixtures that are set up once for all examples of a property.
     """
-    number = count * NIGHTLY_FACTOR if IS_FULL else max(count // 2, 1)
+    number = count * NIGHTLY_FACTOR if IS_FULL else max(count // 4, 1)
     if with_fixtures:
         allowed = [*settings.default.suppress_health_check, HealthCheck.function_scoped_fixture]
         return settings(max_examples=number, suppress_health_check=allowed)
@@ -38,7 +38,7 @@ def share_of(cases: int, *, writes_logs: bool) -> int:
 
     `writes_logs`: each case writes logs of its own, and judges them, which takes as long as a hundred cases of values.
     """
-    shares = ((40, 20), (12, 12), (2, 6)) if writes_logs else ((40, 20), (12, 6), (6, 4))
+    shares = ((40, 30), (12, 12), (2, 6)) if writes_logs else ((40, 30), (12, 12), (6, 6), (3, 2))
     return next((share for fewest, share in shares if cases >= fewest), 1)
 
 

@@ -26,7 +26,7 @@ OTHER_TEXT = ["", "epoch 3: loss 1.93 acc 0.55", "", "", "saved the model", "Goo
 MOST_UNREAD = 0.02  # of the altered lines: their words also begin a line of another kind
 MOST_UNREAD_AT_60 = 0.05  # the first 60 columns may end before all words that make a line known
 # Of shapes for lines of any text, nothing shows where one begins or ends.
-SAMPLES = sample([one for shape in SHAPES if shape.priority >= 0 for one in samples(shape)], 12)
+SAMPLES = sample([one for shape in SHAPES if shape.priority >= 0 for one in samples(shape)], 20)
 
 
 def front(text: str) -> Alteration:
@@ -158,6 +158,6 @@ def test_lines_that_stand_together_by_chance_state_nothing(tmp_path: Path) -> No
         for text in shape.examples
         if not any(m.kind in ANSWERED for m in grammar_file.load(shape.grammar).meanings[shape.frame].values())
     ]
-    logs = {f"{seed}.log": random.Random(seed).sample(facts, len(facts)) for seed in range(20 if IS_FULL else 2)}
+    logs = {f"{seed}.log": random.Random(seed).sample(facts, len(facts)) for seed in range(20 if IS_FULL else 1)}
 
     assert stated(logs, tmp_path / "logs") == {name: set() for name in logs}

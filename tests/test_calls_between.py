@@ -29,9 +29,10 @@ from ncclforensics.rules.registry import select_rules
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Layout, Plan, generate
 from ncclforensics.simulate.handling import Handling
 from ncclforensics.views.json_report import as_object
-from tests.budget import examples
+from tests.budget import IS_FULL, examples
 from tests.test_generated_runs import answer, reported
 
+STEPS = 60 if IS_FULL else 36  # of generated jobs: enough for calls between the windows
 FEW = 1000  # calls that are kept, as of logs of gigabytes
 CALL = dialect().template
 PREFIX = "gpu-a012:41887:41887 [3] NCCL INFO "
@@ -108,8 +109,8 @@ def test_only_the_logs_of_the_named_rank_and_two_others_are_read_whole(
     handling: tuple[Handling, ...], tmp_path: Path
 ) -> None:
     plan = Plan(
-        nodes=2, gpus_per_node=8, tp=8, layers=2, steps=60, version="2.27.7", finish=Finish.KILLED, handling=handling,
-        fault=Fault(FaultKind.LAGGING, (11,), "tp"),
+        nodes=2, gpus_per_node=8, tp=8, layers=2, steps=STEPS, version="2.27.7", finish=Finish.KILLED,
+        handling=handling, fault=Fault(FaultKind.LAGGING, (11,), "tp"),
     )  # fmt: skip
     generate(plan, tmp_path)
 
@@ -130,7 +131,7 @@ def without_lines(log: Path, lost: list[int]) -> None:
 
 
 def test_a_rank_whose_log_lost_lines_between_the_windows_is_not_named_for_them(tmp_path: Path) -> None:
-    plan = Plan(nodes=2, gpus_per_node=4, tp=4, layers=2, steps=60, version="2.27.7", finish=Finish.KILLED,
+    plan = Plan(nodes=2, gpus_per_node=4, tp=4, layers=2, steps=STEPS, version="2.27.7", finish=Finish.KILLED,
                 fault=Fault(FaultKind.LAGGING, (6,), "tp"))  # fmt: skip
     generate(plan, tmp_path)
     log = tmp_path / "nccl_rank1.log"
@@ -201,7 +202,7 @@ def long_runs(draw: st.DrawFn) -> Plan:
     layout = draw(st.sampled_from([Layout.FILE_PER_RANK, Layout.FILE_PER_RANK, Layout.MERGED]))
     is_piped = kind is FaultKind.RECV_NEVER_POSTED or layout is Layout.FILE_PER_RANK
     return Plan(
-        nodes=2, gpus_per_node=4, tp=2, pp=2 if is_piped else 1, layers=draw(st.integers(1, 2)), steps=60,
+        nodes=2, gpus_per_node=4, tp=2, pp=2 if is_piped else 1, layers=draw(st.integers(1, 2)), steps=STEPS,
         version=draw(st.sampled_from(["2.21.5", "2.27.7", "2.30.7"])), seed=draw(st.integers(0, 2**16)), layout=layout,
         finish=Finish.CLEAN if kind is None else Finish.KILLED,
         fault=None if kind is None else Fault(kind, (draw(st.integers(0, 7)),), kinds[kind]),
@@ -281,7 +282,7 @@ def test_a_communicator_whose_calls_cannot_be_placed_is_left_out_everywhere(tmp_
 
 
 def test_messages_between_windows_are_counted_by_peer(tmp_path: Path) -> None:
-    generate(Plan(nodes=1, gpus_per_node=4, tp=2, pp=2, steps=60, version="2.27.7"), tmp_path)
+    generate(Plan(nodes=1, gpus_per_node=4, tp=2, pp=2, steps=STEPS, version="2.27.7"), tmp_path)
     whole, windows = analyze([tmp_path], full=True).run, windows_of(tmp_path, calls=FEW)
 
     assert all(reader.is_read_through for reader in windows.inputs)
@@ -322,7 +323,7 @@ def test_a_full_read_keeps_the_calls_at_both_ends_of_each_process(
     kind: FaultKind, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = Fault(kind, (5,), "pp" if kind is FaultKind.RECV_NEVER_POSTED else "world")
-    plan = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, steps=60, version="2.27.7", finish=Finish.KILLED, fault=fault,
+    plan = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, steps=STEPS, version="2.27.7", finish=Finish.KILLED, fault=fault,
                 layout=layout)  # fmt: skip
     generate(plan, tmp_path)
     whole = analyze(tmp_path, everything=True)
@@ -363,7 +364,7 @@ def test_saved_runs_of_long_logs_give_the_verdict_of_the_logs(
 ) -> None:
     logs, is_message = tmp_path / "logs", kind is FaultKind.RECV_NEVER_POSTED
     fault = Fault(kind, (5,), "pp" if is_message else "world")
-    plan = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, steps=60, version="2.27.7", finish=Finish.KILLED, fault=fault)
+    plan = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, steps=STEPS, version="2.27.7", finish=Finish.KILLED, fault=fault)
     generate(plan, logs)
     whole = answer([str(logs)], whole=True)
     of_node = [[str(log) for log in sorted(logs.iterdir())[start : start + 4]] for start in (0, 4)]
@@ -386,7 +387,7 @@ def test_all_calls_in_the_windows_of_partly_read_files_are_kept(tmp_path: Path) 
     """Nothing between such windows is counted: the calls of a window that were left out would be lost."""
     fault = Fault(FaultKind.LAGGING, (3,), "world")
     generate(
-        Plan(nodes=1, gpus_per_node=4, tp=4, steps=60, version="2.21.5", finish=Finish.KILLED, fault=fault), tmp_path
+        Plan(nodes=1, gpus_per_node=4, tp=4, steps=STEPS, version="2.21.5", finish=Finish.KILLED, fault=fault), tmp_path
     )
 
     few, many = (windows_of(tmp_path, calls=calls) for calls in (16, CALLS))

@@ -59,7 +59,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_commands_of_the_pages_run(files: None, capsys: pytest.CaptureFixture[str]) -> None:
     of_pages = [[tuple(command) for command in documented(page) if command[0] not in NOT_RUN] for page in PAGES]
     assert all(len(commands) > 10 for commands in of_pages)
-    for command in drawn([*dict.fromkeys(chain.from_iterable(of_pages))], 4):
+    for command in drawn([*dict.fromkeys(chain.from_iterable(of_pages))], 9):
         if command[0] == "simulate":
             shutil.rmtree(command[command.index("-o") + 1], ignore_errors=True)
         local = [argument.removeprefix("/tmp/") for argument in command]

@@ -86,7 +86,7 @@ def examples() -> Iterator[tuple[Shape, str, str]]:
 @pytest.mark.slow
 def test_a_warning_that_is_cut_is_of_its_own_shape_or_of_none() -> None:
     read_as, missed = 0, 0
-    for shape, example, form in sample(examples(), 10):
+    for shape, example, form in sample(examples(), 25):
         start = example.index(" NCCL WARN ") + len(" NCCL WARN ") + MIN_LITERAL
         cut = f"{example[: (start + 2 * len(example)) // 3]}..."
         found = read(cut)

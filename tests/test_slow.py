@@ -19,17 +19,18 @@ from ncclforensics.cli import main
 from ncclforensics.simulate import slow
 from ncclforensics.simulate.slow import SlowFault, SlowPlan, generate_slow, write_metrics
 from ncclforensics.views.text_slow import screen
+from tests import incidents
 from tests.budget import IS_FULL
 from tests.incidents import ROOT
 
 STUCK = ROOT / "fixtures" / "incidents" / "one-rank-stops-before-an-allreduce"
 JOBS = ROOT / "fixtures" / "slow"  # real jobs of four ranks over gloo, made slow in a known way
-SHUFFLES = 200 if IS_FULL else 5  # of each of ten jobs
+SHUFFLES = 200 if IS_FULL else 3  # of each of ten jobs
 
 
 def report_of(*paths: Path | str) -> Any:
     """The frames of a run that was read whole."""
-    return analyze(list(paths), full=True)
+    return incidents.analyzed(paths, full=True)
 
 
 def answer_of(*paths: Path | str) -> SlowAnswer:

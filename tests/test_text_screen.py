@@ -138,7 +138,7 @@ def test_both_values_and_ranks_of_the_job_are_shown() -> None:
 
 def test_no_stack_is_asked_of_a_process_that_has_ended() -> None:
     died = [incident for incident in HANGS if incident.case["truth"].get("verdict") == "rank-died"]
-    for incident in drawn(died, 6):
+    for incident in drawn(died, 12):
         report = answer(incident).report
         assert all("py-spy" not in command.line for command in report.run_now(report.verdicts[0]))
 

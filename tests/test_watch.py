@@ -23,7 +23,9 @@ from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
 from ncclforensics.simulate.program import Job
 from ncclforensics.watch.followed_files import FollowedFiles
 from ncclforensics.watch.rhythm import TIMEOUT, Rhythm
+from ncclforensics.watch.step_times import LAST_SEARCH, StepTimes
 from ncclforensics.watch.watch import Ending, Watch
+from tests.budget import IS_FULL
 from tests.incidents import INCIDENTS
 
 CALL = (
@@ -52,6 +54,8 @@ class Replay:
         self._logs = {rank: Journal(self.plan, self.plan.steps, job, rank).chunks(1) for rank in self.ranks}
         self._halves: dict[int, bytes] = {}
         self.watch = Watch(FollowedFiles([str(self.folder)]), notify=self.told.append, clock=lambda: self.now)
+        if not IS_FULL:  # each search for step lines is an analysis, and few of these jobs print any
+            self.watch.step_times = StepTimes(_search=LAST_SEARCH)
 
     def write(self, ranks: Iterable[int] | None = None) -> None:
         """Every rank prints the calls of one step, or what is left of it."""
@@ -439,6 +443,7 @@ def test_the_others_of_a_group_are_no_stragglers_while_they_wait_for_one(replay:
 
 
 def test_steps_that_become_slower_are_told_and_so_is_their_end(replay: Replay) -> None:
+    replay.watch.step_times = StepTimes()
     log = replay.folder / "train.log"
     step = 0
 
@@ -465,6 +470,7 @@ def test_steps_that_become_slower_are_told_and_so_is_their_end(replay: Replay) -
 
 
 def test_steps_with_a_larger_batch_are_not_told_as_slower(replay: Replay) -> None:
+    replay.watch.step_times = StepTimes()
     replay.wait(1)
     for step in range(1, 300):
         batch = 256 if step < 200 else 512
