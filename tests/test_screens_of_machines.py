@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ncclforensics.report.summary import not_shown
+from ncclforensics.views.text_screen import screen
 from tests.test_first_screens import SIZES, read, shown
 
 TYPES = """\
@@ -52,3 +54,35 @@ def test_each_of_several_measurements_names_its_file(tmp_path: Path) -> None:
 
     assert "log0.txt: all_reduce on 2 ranks reaches" in text
     assert "? log1.txt" in text
+
+
+def test_an_excerpt_without_prefixes_shows_transport_variables_and_its_end(tmp_path: Path) -> None:
+    lines = ["NCCL_P2P_DISABLE=1", "Channel 00 : 1[1] -> 0[0] via SHM/direct/direct", "rank 0: test complete"]
+    report = read(tmp_path, "\n".join([*lines, "rank 1: test complete"]))
+    text = shown(report)
+
+    assert "NO-HANG" in text
+    assert "transports 1 SHM/direct/direct variables NCCL_P2P_DISABLE=1" in text
+    assert not {"which variables were set", "what NCCL warned about"} & {
+        question["question"] for question in not_shown(report.run)
+    }
+
+
+def test_a_cited_warning_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    report = read(tmp_path, "graph/xml.h: NCCL WARN Error : too many XML nodes (max 256)\n")
+
+    assert "what NCCL warned about" not in {question["question"] for question in not_shown(report.run)}
+
+
+def test_a_part_of_a_map_says_what_to_give_and_counts_switches_without_a_link(tmp_path: Path) -> None:
+    rows = [
+        "CA     1  1 0x0000000000000001 4x EDR - SW    10  1 0x0000000000000010 ( 'node-1 HCA-1' - 'leaf-1' )",
+        "SW    10  1 0x0000000000000010 4x EDR - CA     1  1 0x0000000000000001 ( 'leaf-1' - 'node-1 HCA-1' )",
+        "SW    10  2 0x0000000000000010 4x EDR - SW    20  1 0x0000000000000020 ( 'leaf-1' - 'spine-1' )",
+        "SW    30  9 0x0000000000000030 4x SDR                                    'leaf-3'",
+    ]
+    text = " ".join(screen(read(tmp_path, "\n".join(rows)), width=100, everything=True).split())
+
+    assert "2 switches, 1 more without a link (leaf-3)" in text
+    assert "save the whole output of ibnetdiscover" in text
+    assert "1 downlink " in text

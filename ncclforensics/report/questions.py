@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.grammar_file import load
 
 
@@ -16,11 +17,17 @@ class Question(NamedTuple):
     subject: str  # job, machine, network, fabric, steps
     related: tuple[str, ...] = ()  # frames of lines that need the same, but are printed only when something happens
     more_needs: str = ""  # what is needed besides
+    any_of: tuple[str, ...] = ()  # grammars of which any line answers it
 
     @property
     def needs(self) -> str:
         """What to set or to run so that the next logs answer it."""
         return "; ".join(filter(None, [*(load(name).needs for name in self.grammars), self.more_needs]))
+
+    def is_answered(self, run: Frames) -> bool:
+        """Whether some line of the run answers the question."""
+        shapes = (shape for name in self.any_of for shape in load(name).shapes)
+        return any(map(run.has, self.frames)) or any(run.has(shape.frame) for shape in shapes)
 
 
 # What else is asked of whoever brought something on a subject. A map says nothing of calls, and nobody asked it to.
@@ -62,6 +69,7 @@ QUESTIONS = (
             "build_mismatch",
             "system_advice",
         ),
+        any_of=("warning",),
     ),
     Question(
         "which rank called what, in which order",
@@ -99,7 +107,7 @@ QUESTIONS = (
     ),
     Question(
         "which variables were set",
-        ("setting",),
+        ("setting", "exported"),
         ("environment",),
         "job",
         ("setting_status", "setting_refused"),

@@ -137,7 +137,7 @@ def _subsystems(run: Frames) -> list[str]:
 
 def not_shown(run: Frames) -> list[Row]:
     """Return the questions on the subjects of these logs that they cannot answer, and what to set for the next ones."""
-    subjects = {question.subject for question in QUESTIONS if any(map(run.has, question.frames))}
+    subjects = {question.subject for question in QUESTIONS if question.is_answered(run)}
     # What jobs and their launchers print when something happens stands beside questions on jobs and on machines.
     beside = {question.subject for question in QUESTIONS if any(map(run.has, question.related))}
     subjects |= {"job" if subject == "machine" else subject for subject in beside}
@@ -146,5 +146,5 @@ def not_shown(run: Frames) -> list[Row]:
     return [
         {"question": question.text, "needs": question.needs}
         for question in QUESTIONS
-        if question.subject in asked and not any(map(run.has, question.frames))
+        if question.subject in asked and not question.is_answered(run)
     ]

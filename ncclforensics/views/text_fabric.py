@@ -38,6 +38,8 @@ def fabric_text(shape: Row) -> str:
     switches, systems = shape["switches"], shape["systems"]
     chips = f" with {switches:,} chips" if systems < switches else ""
     parts = [f"{systems:,} switch{'es' * (systems != 1)}{chips}"]
+    if alone := shape["unlinked"]:
+        parts.append(f"{len(alone):,} more without a link ({printable(some_of(alone, MOST_NAMED))})")
     if shape["levels"]:
         parts.append(f"{shape['levels']} level{'s' * (shape['levels'] != 1)}")
     if nics := shape["nics"]:
@@ -92,15 +94,24 @@ def _drawing(report: Report, shape: Row) -> Text:
         rows = switches.filter(pl.col("level") == level)
         counts = {"uplinks": above} if level < shape["levels"] else {}
         counts |= {"downlinks": below} if level > 1 else {"hosts": to_hosts}
-        usual = ", ".join(
-            f"{max(multimode(counted[key] for key in rows['logical']))} {word}" for word, counted in counts.items()
-        )
+        usual = ", ".join(_ports([counted[key] for key in rows["logical"]], word) for word, counted in counts.items())
         _row(text, LEVELS[min(level, 3)], [*rows.select("name", "is_marked").iter_rows()], usual)
         text.append(f"{'│':>16} {_links(between[level - 1] if level > 1 else to_hosts.total())}\n", "dim")
     text.append(f"{'hosts':<6}{shape['hosts']:>7,}  ")
     _names(text, sorted(hosts))
     text.rstrip()
     return text
+
+
+def _ports(counts: list[int], word: str) -> str:
+    """Count the links of the switches of a level: the usual number, and the range where they differ.
+
+    >>> _ports([32, 32, 32, 16], "uplinks"), _ports([1], "downlinks")
+    ('32 uplinks (16 to 32)', '1 downlink')
+    """
+    usual = max(multimode(counts))
+    words = f"{usual} {word.removesuffix('s') if usual == 1 else word}"
+    return words if min(counts) == max(counts) else f"{words} ({min(counts)} to {max(counts)})"
 
 
 def _links(count: int) -> str:

@@ -53,8 +53,15 @@ def without_findings(report: Report) -> list[RenderableType]:
     noted = " but what the notes below say" * any(note.rule not in UNSEEN for note in report.findings)
     named = f" ({', '.join(looking)})" * (len(looking) <= MOST_RULES)
     looked = f"{count_of(len(looking), 'rule')} looked at these lines and found no fault{noted}{named}."
-    sentences = [*_subjects(report), looked, *_open(report)]
+    sentences = [*_subjects(report), looked, *_open(report), *_next(report)]
     return [Text("\nno findings", style=STYLE["no-hang"]), *(indented(Text(sentence)) for sentence in sentences)]
+
+
+def _next(report: Report) -> list[str]:
+    """Return what the first note on incomplete evidence advises."""
+    notes = (note for note in report.findings if note.category is Category.INCOMPLETE_EVIDENCE)
+    remedies = (note.remedy for note in notes if note.rule not in UNSEEN and note.remedy)
+    return [f"For what the notes leave open: {remedy.removesuffix('.')}." for remedy in remedies][:1]
 
 
 def _why_not(report: Report) -> str:

@@ -63,6 +63,7 @@ FABRIC_SHAPE = {
     "ratio": pl.Float64(),  # bandwidth of hosts to that of uplinks, at the leaf of the median port
     "unnamed": pl.Int32(),  # ports of hosts that no description names
     "aggregating": pl.Int32(),  # switches with a node of SHARP
+    "unlinked": pl.List(pl.String()),  # switches of which no port has another end in this map; not among `switches`
 }
 
 
@@ -93,6 +94,10 @@ def fabric_shape(
     rows: list[dict[str, Any]] = []
     outside = fabric_link.filter(~pl.col("kind").is_in(["inside", "aggregation"]))
     counted = dict(outside.group_by("source").len().iter_rows())
+    listed = fabric_member.filter(pl.col("kind") == "switch").select("source", "guid", "node")
+    linked = pl.concat([fabric_end.select("source", "guid"), fabric_end.select("source", guid="peer_guid")])
+    alone = listed.join(linked, on=["source", "guid"], how="anti", maintain_order="left")
+    unlinked = dict(alone.group_by("source").agg(pl.coalesce("node", "guid")).iter_rows())
     for map_row, graph in _judged(fabric_map, fabric_member, fabric_end):
         hosts, unnamed = _named_hosts(graph)
         nics = Counter(len(ports) for ports in hosts.values() for _ in ports).most_common(1)
@@ -114,6 +119,7 @@ def fabric_shape(
                 "ratio": ratio and ratio[0],
                 "unnamed": unnamed,
                 "aggregating": len(sharp),
+                "unlinked": unlinked.get(map_row["source"], []),
             }
         )
     return frame_of_rows(rows, FABRIC_SHAPE)

@@ -149,6 +149,7 @@ def bench_run_cut_off(benchmark: pl.DataFrame, benchmark_line: pl.DataFrame) -> 
         if not row["rows"]:
             continue
         size = row["unfinished_size"]
+        is_excerpt = not (row["parameters"] or row["listed_devices"] or row["has_failed"])
         rows = f"{row['rows']} rows, the last of {bytes_text(row['last_size'])}"
         if row["has_failed"]:
             measurement = f": the measurement of {bytes_text(size)} did not return" if size is not None else ""
@@ -163,6 +164,7 @@ def bench_run_cut_off(benchmark: pl.DataFrame, benchmark_line: pl.DataFrame) -> 
             certainty="certain",
             hosts=row["hosts"] or [],
             role=Role.CONSEQUENCE if row["has_failed"] else Role.CONTEXT,
+            remedy="give the whole output of the test, from its list of devices to its footer" * is_excerpt,
             evidence=evidence_lines((table if table.height else lines).tail(1), "last"),
         )
 

@@ -79,12 +79,22 @@ def fabric_uplinks_missing(fabric_deviation: pl.DataFrame, port_state: pl.DataFr
         usual = f"; {row['sibling']} has {_links_text(row, 'sibling_links')}" if row["sibling"] else ""
         down = _down_text(port_state, row["name"])
         yield Finding(
-            f"{row['name']} lacks {lost} of {row['usual']} uplinks: fewer or none to {some_of(row['others'], SHOWN)}",
+            f"{row['name']} lacks {lost} of {row['usual']} uplinks: {_lost_text(row)}",
             f"it has {_links_text(row)}{usual}{down}; {row['count']} switches have the same switches above them",
             _certainty(row),
             evidence=lines_of(row),
             remedy="reseat or replace the cables of the ports that are down" * bool(down),
         )
+
+
+def _lost_text(row: dict[str, Any]) -> str:
+    """`none to spine-01, fewer to spine-02 and 3 more`: the switches above to which links are missing."""
+    links = dict(zip(row["parents"], row["links"], strict=True))
+    none = [name for name in row["others"] if not links[name]]
+    fewer = [name for name in row["others"] if links[name]]
+    return ", ".join(
+        f"{word} to {some_of(names, SHOWN)}" for word, names in (("none", none), ("fewer", fewer)) if names
+    )
 
 
 def _down_text(port_state: pl.DataFrame, switch: str) -> str:
