@@ -158,6 +158,12 @@ def _rests_on_nothing(report: Report, answer: Answer) -> bool:
     return answer.verdict == "undecidable" and not (has_lines or answer.suspects or answer.victims)
 
 
+def _is_measured(report: Report, answer: Answer) -> bool:
+    """Whether lines of a benchmark say all that is known of a job: that it hung is then no question."""
+    is_open = answer.verdict == "undecidable" and not (answer.stall_evidence or answer.suspects or answer.victims)
+    return is_open and report.run.has("measurement")
+
+
 def _others(report: Report) -> list[Finding]:
     """Return the errors and warnings that are no verdict of a job, and concern one."""
     verdicts = [id(report.finding_of(row)) for row in report.verdicts]
@@ -183,7 +189,9 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     sections += [_Section(0, [_reached(report)])] if everything and shown is None else []
     explained = report.cause_of(jobs[0]) if jobs and shown is None else None
     cause = explained.finding if explained else None
-    is_unjudged = everything and bool(jobs) and not (shown or others) and _rests_on_nothing(report, jobs[0])
+    is_measured = everything and bool(jobs) and _is_measured(report, jobs[0])
+    is_nothing = is_measured or (bool(jobs) and _rests_on_nothing(report, jobs[0]))
+    is_unjudged = everything and is_nothing and not (shown or others)
     if jobs and not is_unjudged:
         verdict, *details = _of_job(report, jobs[0], explained, shown, width)
         sections += [verdict, _of_other_jobs(report, jobs, width)]
@@ -202,7 +210,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     elif is_unjudged or (shown is None and slow is None):
         from ncclforensics.views.text_judged import without_findings  # the screen of a hang does without
 
-        question = [indented(Text(f"Not known: whether the job hangs. {sentence(jobs[0].reason)}"))] if jobs else []
+        is_open = bool(jobs) and not is_measured
+        question = [indented(Text(f"Not known: whether the job hangs. {sentence(jobs[0].reason)}"))] if is_open else []
         sections += [_Section(0, [[*without_findings(report), *question]]), problem]
     sections += on_speed if slow is not None and not slow.is_actionable else []
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
@@ -211,7 +220,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     is_first = is_advised_below or (cause is not None and report.has_own_advice(cause))
     has_steps = (jobs and not is_unjudged) or not everything
     steps = _steps(report, jobs, advised, is_first=is_first) if has_steps else []
-    main = shown or cause or (report.finding_of(jobs[0]) if jobs else None)
+    main = shown or cause or (report.finding_of(jobs[0]) if jobs and not is_measured else None)
     explained_by = Text(f"{MEANING}{main.rule}" if main else "", style="dim")
     meaning = _Section(3 if everything else 5, [[explained_by], []] if main else [[]])
     if everything:

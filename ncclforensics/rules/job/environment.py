@@ -96,14 +96,13 @@ def env_debug_left_on(
     )
     for _, rows in slow.sort("source", "line").group_by("variable", "value", maintain_order=True):
         name, value = rows["variable"][0], rows["value"][0]
-        finding = group_finding(
-            rows, rank, f"{name}={value} on {{processes}}", SLOWING.get(name, SLOWING["NCCL_P2P_DISABLE"]), "certain"
-        )
+        meaning = SLOWING.get(name, SLOWING["NCCL_P2P_DISABLE"])
+        finding = group_finding(rows, rank, f"{name}={value} on {{processes}}: {meaning}", "", "certain")
         finding.role = Role.CONTEXT
         idle_nvlink = idle.join(rows.select("host").unique(), on="host", how="semi")
         if name.startswith("NCCL_P2P") and not idle_nvlink.is_empty():
             finding.severity, finding.role = Severity.WARNING, Role.CAUSE
-            finding.detail += ", although NVLink connects the GPUs"
+            finding.detail = "NVLink connects the GPUs"
             finding.evidence += evidence_lines(idle_nvlink, "NVLink")[:1]
         yield finding
 
