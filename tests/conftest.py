@@ -53,7 +53,9 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
+    """Let it look seldom afterwards: what tests keep for others is no garbage."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     gc.enable()
 
 
