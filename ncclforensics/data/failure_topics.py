@@ -21,6 +21,19 @@ TOPICS = {
         "compare what the line asks for with what the cluster has (ray status, ray list nodes; kubectl describe pod; "
         "sinfo): nodes that did not join, GPUs that another job or a dead actor holds, a host whose GPUs are not seen",
     ),
+    "build": Topic(
+        "environment",
+        "an extension could not be compiled",
+        "read the first error of the compiler above it; nvcc --version must fit torch.version.cuda, and g++ must be "
+        "one that nvcc takes; remove what an earlier build left (~/.cache/torch_extensions), which ranks of several "
+        "hosts may share",
+    ),
+    "switches": Topic(
+        "cuda-error",
+        "the NVSwitches of a host are not set up",
+        "look at systemctl status nvidia-fabricmanager on that host: it must run, and its version must be the "
+        "driver's; nvidia-smi -q shows State: Completed below Fabric when it is done",
+    ),
     "symbol": Topic(
         "environment",
         "two libraries do not fit together",
@@ -130,8 +143,9 @@ TOPICS = {
     "worker": Topic(
         "application-error",
         "a process that loads data was killed or ended",
-        "on the host that printed it, read dmesg -T (OOM killer) and df -h /dev/shm for that time; fewer workers that "
-        "each prepare less data in advance take less of both",
+        "on the host that printed it, read dmesg -T (OOM killer) and df -h /dev/shm for that time: for a bus error "
+        "start the container with --shm-size or --ipc=host (docker gives 64 MB); fewer workers that each prepare less "
+        "data in advance take less of both",
     ),
     "crash": Topic(
         "application-error",
@@ -164,6 +178,6 @@ OTHER_TOPIC = Topic(
 OF_WARNINGS = ("space", "storage", "rdma", "memory", "refusal", "route", "closing", "waiting", "call")
 # Topics of the message of an exception: what the system refused, which the line of the program does not explain.
 OF_EXCEPTIONS = (
-    "resources", "symbol", "library", "name", "rights", "space", "storage", "memory", "port", "refusal", "route",
-    "file", "worker",
+    "resources", "build", "switches", "symbol", "library", "name", "rights", "space", "storage", "memory", "port",
+    "refusal", "route", "file", "worker",
 )  # fmt: skip

@@ -92,6 +92,13 @@ SECOND_HAND_CLASSES = frozenset(
         "AsyncEngineDead",
     ]
 )
+# Beginnings of names of programs that run ranks: that one of these failed is passed on. Others fail by themselves, such
+# as the compiler of an extension, and ssh to a host.
+RUNNERS = (
+    *("python", "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "prterun", "srun", "horovodrun", "ray"),
+    *("bash", "sh", "env", "sudo", "nsys", "numactl", "uv", "conda", "docker", "podman", "singularity", "apptainer"),
+)
+COMMAND = "Command "  # how the message of subprocess.CalledProcessError begins
 # The same, but for one with a message: of a pipe it has none, of a file that is cut short or of a prompt it has.
 SECOND_HAND_WITHOUT_MESSAGE = frozenset(["EOF"])
 SECOND_HAND_MESSAGES = (

@@ -32,7 +32,7 @@ def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
     return (
         strongest_of(exits)
         .filter(pl.col("how").is_in(kinds))
-        .sort("rank", "child", "reporter", "message", nulls_last=True)
+        .sort("rank", "child", "reporter", "line", "message", nulls_last=True)
     )
 
 

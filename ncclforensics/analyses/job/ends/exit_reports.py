@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import PurePosixPath
 from typing import Any
 
 import polars as pl
@@ -12,11 +13,13 @@ import polars as pl
 from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     BUS_ERROR,
+    COMMAND,
     CRASHES,
     KILL,
     OF_CONTROL_GROUP,
     OUT_OF_MEMORY,
     REASONS,
+    RUNNERS,
     SECOND_HAND_CLASSES,
     SECOND_HAND_MESSAGES,
     SECOND_HAND_PARTS,
@@ -366,11 +369,17 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
         or message.startswith(SECOND_HAND_MESSAGES)
         or STORE in message
         or any(part in message for part in SECOND_HAND_PARTS)
-    )
+    ) and not _runs_no_rank(message)
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
         follows=is_second_hand, final=rank is not None or row["form"] == "what" or _names_process(row), **_place(row),
     )  # fmt: skip
+
+
+def _runs_no_rank(message: str) -> bool:
+    """Whether a command that failed, by the message of CalledProcessError, is one that does not run ranks."""
+    words = message.removeprefix(COMMAND).translate(dict.fromkeys(map(ord, "[]'\","), " ")).split()
+    return message.startswith(COMMAND) and bool(words) and not PurePosixPath(words[0]).name.startswith(RUNNERS)
 
 
 def _names_process(row: Row) -> bool:
