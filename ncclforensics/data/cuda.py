@@ -147,6 +147,19 @@ _ADVICE = {
     "operation not supported": (
         "this GPU, driver or container does not have what the call in the traceback asks for: look that call up"
     ),
+    "peer mapping resources exhausted": (
+        "without NVSwitch, a GPU has direct access to at most eight others: use at most nine GPUs of the host in one "
+        "program (CUDA_VISIBLE_DEVICES)"
+    ),
+    "mapping of buffer object failed": (
+        "memory of one GPU could not be mapped for another one, or for the host: see whether the driver supports "
+        "direct access between these GPUs (nvidia-smi topo -p2p r), and the IOMMU of the host or virtual machine"
+    ),
+    "OS call failed or operation not supported on this OS": (
+        "the driver was refused a call of the system: in a container devices or capabilities are missing; read dmesg "
+        "-T | grep NVRM on the host"
+    ),
+    "peer access is already enabled": "no fault: the program had enabled it before, and may ignore the error",
     "too many resources requested for launch": "the kernel needs more registers or threads than this GPU has",
 }
 
@@ -158,6 +171,15 @@ def error_advice(text: str) -> str | None:
     (None, 'the program')
     """
     return next((advice for error, advice in _ADVICE.items() if text.startswith(error)), None)
+
+
+def advice_within(text: str) -> str | None:
+    """Return what to do about the first error that a text names anywhere, or None.
+
+    >>> advice_within("CUDA failure test.cu:20 'invalid device function'")
+    'the program was built for other GPUs, or its kernel was not loaded: rebuild it'
+    """
+    return next((advice for error, advice in _ADVICE.items() if error in text), None)
 
 
 def error_kind(text: str) -> str:

@@ -10,6 +10,7 @@ NO_CALLS_IN_TEXT = "no NCCL lines found in these files, and no other line shows 
 NO_RANKS_OF_DUMPS = "no Flight Recorder dump here shows which rank wrote it"
 # What to do next: a verb and its object. A command stands at the end between backticks, so that it can be copied.
 STACKS_OF_HOST = "for p in $(pgrep python); do py-spy dump --native --pid $p; done"
+STANDING_STACKS = f"while it stands still, take the stacks on each host: `{STACKS_OF_HOST}`"
 LOOK_AT_HOST = "nvidia-smi; dmesg -T | tail -50"
 LOG_FILE = "NCCL_DEBUG_FILE=/path/%h.%p.log"
 COLLECT_CALLS = [

@@ -24,6 +24,7 @@ from ncclforensics.data.variables import (
     NO_RANKS_IN_TEXT,
     NO_RANKS_OF_DUMPS,
     READY,
+    STANDING_STACKS,
 )
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.rules.finding import Finding, Role, Severity
@@ -130,8 +131,15 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
         return [*read, *COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
     if run.has("ascend_error"):  # its variables are none of NCCL's
         return [*COLLECT_OUTPUT, ASCEND_LOGS]
-    text_alone = dict.fromkeys((NO_RANKS_IN_TEXT, NO_CALLS_IN_TEXT), COLLECT_OUTPUT + COLLECT_CALLS)
-    steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, **text_alone}
+    # No line shows that something failed or ended: the job may still stand there.
+    stacks = [STANDING_STACKS] * (found is None and not run["process_exit"].height)
+    text_alone = [*stacks, *COLLECT_OUTPUT, *COLLECT_CALLS]
+    steps = {
+        NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS,
+        NO_NCCL_LINES: [*stacks, *COLLECT_CALLS],
+        NO_RANKS_IN_TEXT: text_alone,
+        NO_CALLS_IN_TEXT: text_alone,
+    }
     return steps.get(reason_without_job(run), COLLECT_CALLS)
 
 

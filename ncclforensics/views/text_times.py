@@ -69,6 +69,9 @@ def steps_text(report: Report) -> str:
     if not rows:
         return ""
     last = max(rows, key=lambda row: (row.get("step") or -1, row["line"]))
+    if over := next((row for row in rows if row.get("form") == "summary"), None):
+        place = place_of(report, report.cited(over["source"], over["line"]))
+        return f"The training loop had ended ({place}): the job was in what its program does then, such as saving."
     number = "" if last.get("step") is None else f"step {last['step']:,}, "
     place = place_of(report, report.cited(last["source"], last["line"]))
     return f"Training steps are printed up to {number}{place}."

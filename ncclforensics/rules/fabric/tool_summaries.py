@@ -80,6 +80,9 @@ SERVICE = {
 }
 
 
+NO_SWITCH_ADVICE = "where lspci lists NVSwitches, look at the driver (dmesg -T); else disable the service"
+
+
 @rule(Category.NVLS, Severity.ERROR, of=("manager_service",))
 def fabric_manager_failed(manager_service: pl.DataFrame) -> Iterator[Finding]:
     """Fabric Manager did not start, or ended, so that the NVSwitches of the host are not set up.
@@ -105,6 +108,7 @@ def fabric_manager_failed(manager_service: pl.DataFrame) -> Iterator[Finding]:
             detail=f"reason: {first['reason'] or first['result']}" if first["reason"] or first["result"] else
             "no line after it shows that the NVSwitches were configured",
             certainty="certain",
+            remedy=NO_SWITCH_ADVICE * (first["kind"] == "no_switch"),
             severity=severity,
             role=Role.CAUSE if severity is Severity.ERROR else Role.CONTEXT,
             hosts=hosts,

@@ -28,7 +28,6 @@ from ncclforensics.rules.shared.ended_processes import is_kernel_log_alone
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding, processes_text
 
 P2P = "transport/p2p"
-TOO_MANY_PEERS = "peer mapping resources exhausted"
 REFUSED_LAUNCH = "invalid argument"
 ON_AMD = "run the named rank with AMD_SERIALIZE_KERNEL=3; look at dmesg -T | grep amdgpu on its host"
 ASSERTED = "device-side assert triggered"
@@ -275,8 +274,6 @@ def cuda_call_failed(cuda_error: pl.DataFrame, p2p_failure: pl.DataFrame, rank: 
             finding.remedy = advice
         elif places:
             finding.remedy = "look at the named call, and at what the program gives to it"
-        elif error == TOO_MANY_PEERS:
-            finding.detail += ": without NVSwitch, a GPU has direct access to at most eight others"
         exhausted = cuda_error.filter(kind=MEMORY).group_by(OWNER).agg(earlier=pl.col("line").min())
         if rows.join(exhausted, on=OWNER).filter(pl.col("line") > pl.col("earlier")).height == rows.height:
             finding.role = Role.CONSEQUENCE  # of the memory that ran out before, which is a finding of its own

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.cuda import advice_within
 from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
 from ncclforensics.data.names import count_of
 from ncclforensics.frames.columns import text_of
@@ -69,7 +70,7 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     finding = error_finding(alike, rank, f"{{processes}}: {topic.text}: {statement}", "", "certain")
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
     finding.detail = "; ".join(_details(alike, others, went_on=went_on))
-    finding.category, finding.remedy = Category(topic.category), topic.remedy
+    finding.category, finding.remedy = Category(topic.category), advice_within(first["statement"]) or topic.remedy
     finding.severity = Severity.WARNING if is_failure else Severity.INFO
     finding.role = Role.CONTEXT if not is_failure else Role.CONSEQUENCE if first["topic"] in FOLLOWING else Role.CAUSE
     own = Line(first["source"], first["line"])

@@ -154,6 +154,7 @@ def process_exit(
     run_days: pl.DataFrame,
     run_start: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
+    fence: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
     kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
@@ -177,7 +178,7 @@ def process_exit(
     timely = set(kernel_kill.filter("is_in_run").select("source", "line").iter_rows())
     is_one_host = rank["host"].drop_nulls().n_unique() == 1
     nranks = max(communicator_lifetime["nranks"].drop_nulls(), default=None)
-    finder = ProcessFinder(rank, process, has_agents=elastic_failure.height > 0, nranks=nranks)
+    finder = ProcessFinder(rank, process, fence, has_agents=elastic_failure.height > 0, nranks=nranks)
     if process.is_empty():
         reports = torch_ranks.with_ranks(reports, torch_source, exception, has_agents=elastic_failure.height > 0)
     for report in reports:

@@ -9,12 +9,18 @@ import polars as pl
 from ncclforensics.analyses.job.ends.exit_reports import NODE, ExitReport, Owner, Row
 from ncclforensics.analyses.job.ends.exit_times import is_same_host
 
+FENCES_OF_ONE = 2  # a page with more of them quotes several texts, which may be of several runs
+
 
 class ProcessFinder:
     """Find the process, and so the ranks, that a report is about."""
 
-    def __init__(self, rank: pl.DataFrame, process: pl.DataFrame, *, has_agents: bool, nranks: int | None) -> None:
+    def __init__(
+        self, rank: pl.DataFrame, process: pl.DataFrame, fence: pl.DataFrame, *, has_agents: bool, nranks: int | None
+    ) -> None:
         """`nranks`: of the largest communicator."""
+        counted = fence.group_by("source").len()
+        self._quoting = set(counted.filter(pl.col("len") > FENCES_OF_ONE)["source"])
         self._ranks = rank.to_dicts()
         self._by_owner: dict[Owner, list[Row]] = defaultdict(list)
         self._by_number: dict[int, list[Row]] = defaultdict(list)
@@ -61,7 +67,7 @@ class ProcessFinder:
             )
         if report.child is None and report.node is None:
             speakers = self._speakers[report.row["source"]]
-            return speakers[0] if len(speakers) == 1 else None
+            return speakers[0] if len(speakers) == 1 and report.row["source"] not in self._quoting else None
         return None
 
     def _rank_on_host(self, local_rank: int, source: int) -> int | None:

@@ -121,6 +121,9 @@ def stack_event(
     title = pl.coalesce(named["name"], text_of("thread_title"), counted)
     debugger_name = pl.when(pl.col("thread_count") == 1).then(pl.lit(MAIN_THREAD)).otherwise(title)
     py_spy, handler = pl.lit("py-spy"), pl.lit("faulthandler")
+    tagged = pl.coalesce("launcher_rank", pl.col("rank").cast(pl.Int32))
+    faulthandler_thread = faulthandler_thread.with_columns(launcher_rank=tagged)
+    faulthandler_frame = faulthandler_frame.with_columns(launcher_rank=tagged)
     debugger = (
         pl.when(form.is_in(["elfutils", "lldb"])).then(form.replace("elfutils", "eu-stack")).otherwise(pl.lit("gdb"))
     )

@@ -19,7 +19,7 @@ from ncclforensics.data.variables import (
     COLLECT_UNCHANGED,
     COLLECT_UNCUT,
     STACK_OF_ANY_RANK,
-    STACKS_OF_HOST,
+    STANDING_STACKS,
 )
 
 MAJORITY = 0.5
@@ -108,7 +108,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         )
         diagnosis.claim = f"init came to the connections between ranks, and {went_on}"
         diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
-        diagnosis.collect.insert(0, f"while it stands still, take the stacks on each host: `{STACKS_OF_HOST}`")
+        diagnosis.collect.insert(0, STANDING_STACKS)
     elif not job.memberships:
         began = job.milestones[:1]
         diagnosis.claim = (
