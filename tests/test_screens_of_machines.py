@@ -86,3 +86,14 @@ def test_a_part_of_a_map_says_what_to_give_and_counts_switches_without_a_link(tm
     assert "2 switches, 1 more without a link (leaf-3)" in text
     assert "save the whole output of ibnetdiscover" in text
     assert "1 downlink " in text
+
+
+def test_numa_nodes_and_what_small_messages_leave_open_are_shown(tmp_path: Path) -> None:
+    lines = ["available: 2 nodes (0-1)", "node 0 cpus: 0 1 2 3 8 9", "node 0 size: 2048 MB", "node 1 cpus: 4 5"]
+    text = shown(read(tmp_path, "\n".join(lines)))
+    head = " RDMA_Read BW Test\n #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
+    of_link = shown(read(tmp_path, head + " 8          1000             0.16               0.15                 2.4\n"))
+
+    assert "0 0-3, 8, 9 2 GiB" in text
+    assert "what NCCL warned about" not in text
+    assert "as small as those of RDMA_Read BW Test (up to 8 B) do not show" in of_link

@@ -264,10 +264,11 @@ def operation_text(call: dict[str, Any]) -> str:
 def bytes_text(size: int) -> str:
     """Format a number of bytes in the largest unit in which it is at least 1.
 
-    >>> [bytes_text(size) for size in (0, 1000, 1048576, 8589934592, 26549638485)]
-    ['0 B', '1000 B', '1 MiB', '8 GiB', '24.7 GiB']
+    >>> [bytes_text(size) for size in (0, 1000, 1048576, 8589934592, 26549638485, 1073692800)]
+    ['0 B', '1000 B', '1 MiB', '8 GiB', '24.7 GiB', '1 GiB']
     """
     power = min(max(size.bit_length() - 1, 0) // 10, 4)
+    power += power in (1, 2, 3) and round(size / (1 << 10 * power), 1) >= 1 << 10  # not `1024 MiB`
     value = size / (1 << 10 * power)
     return f"{value:.1f}".removesuffix(".0") + f" {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 

@@ -14,7 +14,7 @@ class Question(NamedTuple):
     text: str  # a noun clause
     frames: tuple[str, ...]  # rows in any of them answer it
     grammars: tuple[str, ...]  # their `// needs:` lines say how to have such lines printed
-    subject: str  # job, machine, network, fabric, steps
+    subject: str  # job, topology, machine, network, fabric, gpus, steps
     related: tuple[str, ...] = ()  # frames of lines that need the same, but are printed only when something happens
     more_needs: str = ""  # what is needed besides
     any_of: tuple[str, ...] = ()  # grammars of which any line answers it
@@ -32,8 +32,9 @@ class Question(NamedTuple):
 
 # What else is asked of whoever brought something on a subject. A map says nothing of calls, and nobody asked it to.
 ASKED_WITH = {
-    "job": ("job", "machine", "network"),
+    "job": ("job", "topology", "machine", "network"),
     "machine": ("machine",),
+    "topology": ("machine",),
     "network": ("network",),
     "fabric": ("fabric", "network"),
     "gpus": ("gpus", "machine"),
@@ -95,8 +96,17 @@ QUESTIONS = (
         "how far GPUs and NICs are from one another",
         ("topology_node", "topology_path", "device_pair"),
         ("topology", "devices"),
-        "job",
-        ("affinity", "topology_detection", "topology_file", "machine_device", "gpu_link", "mnnvl", "unreadable_node"),
+        "topology",
+        (
+            "affinity",
+            "topology_detection",
+            "topology_file",
+            "machine_device",
+            "gpu_link",
+            "mnnvl",
+            "unreadable_node",
+            "numa_node",
+        ),
     ),
     Question(
         "which algorithm and protocol each call used",
@@ -199,6 +209,7 @@ QUESTIONS = (
             "test_device",
             "test_setting",
             "pair_test",
+            "pair_waived",
             "script_bandwidth",
         ),
     ),

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, HALVES, LARGE, machine_of
+from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, HALVES, LARGE, LARGE_MESSAGE, machine_of
 from ncclforensics.data.names import bandwidth_text, bytes_text, known, printable
 from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report
@@ -154,6 +154,8 @@ def reached(row: Row) -> str:
     best = f"{called(row)} reaches {_figure(row['max_busbw'])} at {_size(row['max_size'])}"
     levels = expected(row)
     if not levels:
+        if row["last_size"] < LARGE_MESSAGE << 4:
+            return f"{best}; larger sizes, which show the bandwidth, are not here"
         return best  # that it is not judged is said of all tests at once
     if max(row["last_size"], row["max_size"]) < LARGE:
         return f"{best}; such hosts reach {_expected_text(row)} from {_size(LARGE)} on, which was not measured"

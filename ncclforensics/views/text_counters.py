@@ -12,11 +12,11 @@ from rich.text import Text
 
 from ncclforensics.analyses.fabric.counters import IS_PLANE, PORT
 from ncclforensics.data.counters import LINK_LIMITS
-from ncclforensics.data.names import printable, short_ranks
+from ncclforensics.data.names import printable
 from ncclforensics.data.networks import NVLINK
 from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Severity
-from ncclforensics.rules.shared.port_text import OF_A_HOST, port_name, port_names
+from ncclforensics.rules.shared.port_text import port_name, port_names, ports_by_node
 from ncclforensics.views.text_layout import STYLE, heading, indented, table_with_header
 
 MOST, FEW = 12, 4  # rows shown without -v, and where there is little room
@@ -115,23 +115,10 @@ def _states(port_state: pl.DataFrame) -> list[str]:
         words.append(f"{many} {state}{at}")
     lines = [", ".join(words)] if words else []
     if (unlinked := shown.filter(is_without_peer)).height:
-        lines.append(f"{WITHOUT_PEER}: {_by_node(unlinked)}")
+        lines.append(f"{WITHOUT_PEER}: {ports_by_node(unlinked)}")
     for (physical,), rows in last_states.filter(is_down).group_by("physical_state", maintain_order=True):
-        lines.append(f"down{f' ({physical})' if physical else ''}: {_by_node(rows)}")
+        lines.append(f"down{f' ({physical})' if physical else ''}: {ports_by_node(rows)}")
     return lines
-
-
-def _by_node(rows: pl.DataFrame) -> str:
-    """Name ports, those of one node with their numbers alone: `leaf-04 ports 33-36, 41; leaf-05 port 1`."""
-    names = []
-    for _, of_node in rows.group_by(*(name for name in PORT if name != "port"), maintain_order=True):
-        numbers = of_node["port"].drop_nulls().unique().sort().to_list()
-        first = of_node.row(0, named=True)
-        name = port_name(first)
-        if len(numbers) > 1:
-            name = name.removesuffix(f"port {first['port']}") + short_ranks(numbers).replace("rank", "port")
-        names.append(name)
-    return "; ".join(names[:OF_A_HOST]) + f" and {len(names) - OF_A_HOST} more" * (len(names) > OF_A_HOST)
 
 
 def _gids(port_gid: pl.DataFrame) -> list[str]:

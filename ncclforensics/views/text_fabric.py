@@ -9,11 +9,11 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import printable, some_of
+from ncclforensics.data.names import count_of, printable, some_of
 from ncclforensics.report.build import Report, Row
 from ncclforensics.views.text_layout import STYLE, heading, indented
 
-WIDEST = 48  # signs in a row of the drawing; of larger levels each sign stands for several switches
+WIDEST, PACKED = 48, 20  # signs in a row; and in one of a larger level, of which each stands for several switches
 SWITCH, MARK = "■", "▲"
 MOST_NAMED = 4
 LEVELS = ("hosts", "leaf", "spine", "core")
@@ -47,7 +47,7 @@ def fabric_text(shape: Row) -> str:
         rails = f" on {leaves} rails" if leaves == nics and nics > 1 else " on one leaf" * (nics > 1 and leaves == 1)
         text = f"{shape['usual_hosts']:,} hosts with {nics} NIC{'s' * (nics != 1)}{rails}"
         others = shape["hosts"] - shape["usual_hosts"]
-        parts.append(text + (f" and {others:,} others" if others else ""))
+        parts.append(text + (f" and {count_of(others, 'other')}" if others else ""))
     if shape["unnamed"]:
         parts.append(f"{shape['unnamed']:,} ports of hosts without a name")
     parts.append(_links(shape["links"]))
@@ -107,11 +107,11 @@ def _ports(counts: list[int], word: str) -> str:
     """Count the links of the switches of a level: the usual number, and the range where they differ.
 
     >>> _ports([32, 32, 32, 16], "uplinks"), _ports([1], "downlinks")
-    ('32 uplinks (16 to 32)', '1 downlink')
+    ('32 uplinks (16-32)', '1 downlink')
     """
     usual = max(multimode(counts))
     words = f"{usual} {word.removesuffix('s') if usual == 1 else word}"
-    return words if min(counts) == max(counts) else f"{words} ({min(counts)} to {max(counts)})"
+    return words if min(counts) == max(counts) else f"{words} ({min(counts)}-{max(counts)})"
 
 
 def _links(count: int) -> str:
@@ -120,12 +120,12 @@ def _links(count: int) -> str:
 
 def _row(text: Text, label: str, names: list[tuple[str, bool]], usual: str) -> None:
     """Add a row: label, number of switches, a sign for each or for several, and the names of those that deviate."""
-    size = -(-len(names) // WIDEST)
+    size = 1 if len(names) <= WIDEST else -(-len(names) // PACKED)
     text.append(f"{label:<6}{len(names):>7,}  ")
     for start in range(0, len(names), size):
         is_marked = any(marked for _, marked in names[start : start + size])
         text.append(MARK if is_marked else SWITCH, STYLE["warning"] if is_marked else "")
-    text.append(f"  {'each ' * (len(names) > 1)}{usual}" + f" ({SWITCH} = {size} switches)" * (size > 1), "dim")
+    text.append(f"  {'each ' * (len(names) > 1)}{usual}" + f" ({SWITCH}: {size})" * (size > 1), "dim")
     _names(text, [name for name, marked in names if marked])
     text.append("\n")
 

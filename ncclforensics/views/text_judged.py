@@ -6,12 +6,13 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import count_of, some_of
+from ncclforensics.data.busbw import LARGE_MESSAGE
+from ncclforensics.data.names import bytes_text, count_of, some_of
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import all_rules
-from ncclforensics.rules.shared.port_text import port_names
+from ncclforensics.rules.shared.port_text import ports_by_node
 from ncclforensics.views.text_benchmarks import decisive_runs, expected
 from ncclforensics.views.text_layout import STYLE, UNSEEN, indented
 
@@ -19,6 +20,7 @@ SPEED = (
     "Not judged: how fast {tests} should be there. Compare with other hosts of this kind (ncclforensics diff), or set "
     "what they should reach (busbw in the configuration)."
 )
+SMALL = "Not judged: the bandwidth of the link, which messages as small as those of {tests} do not show."
 PAIRS = "Not judged: whether such links should be faster; equal ones are only compared with each other."
 NEEDS_OTHERS = (
     "No rule judges such lines by themselves. Give them together with logs, counters or dumps of the same hosts."
@@ -97,14 +99,21 @@ def _open(report: Report) -> list[str]:
         .filter(pl.col("state") == "down", pl.col("device").is_null())  # of hosts there is a note
         .unique(["guid", "port", "node", "lid"], maintain_order=True)
     )
-    which = f"{port_names(down)}, which {'is' if down.height == 1 else 'are'} down,"
+    which = f"{ports_by_node(down, MOST_SUBJECTS)}, which {'is' if down.height == 1 else 'are'} down,"
     ports = f"Not judged: whether {which} should be up. Give the log of a job there, or an earlier dump, too."
     tests = list(dict.fromkeys(row["collective"] or "a test" for row in runs if not expected(row)))
+    links = run["link_measurement"].drop_nulls(["bandwidth_GBps", "size"])
+    largest = links.group_by("test", maintain_order=True).agg(pl.col("size").max())
+    small = [
+        f"{test or 'a test'} (up to {bytes_text(size)})"
+        for test, size in largest.filter(pl.col("size") < LARGE_MESSAGE).iter_rows()
+    ]
     empty = int(run["benchmark_sweep"].filter((pl.col("rows") > 0) & pl.col("max_busbw").is_null())["rows"].sum())
     return [
         *([NO_FIGURES.format(rows=count_of(empty, "row"))] if empty else []),
         *([STEPS] if run.has("timed_step") else []),
         *([SPEED.format(tests=some_of(tests, MOST_TESTS))] if tests else []),
+        *([SMALL.format(tests=some_of(small, MOST_TESTS))] if small else []),
         *([PAIRS] if not runs and _looks(report, "gpu_pair", "link_measurement") else []),
         *([ports] if down.height else []),
     ]

@@ -6,12 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 import polars as pl
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.data.names import printable, some_of
+from ncclforensics.data.names import bytes_text, printable, ranks_text, some_of
 from ncclforensics.report.build import Report
-from ncclforensics.views.text_layout import table_with_header
+from ncclforensics.views.text_layout import heading, indented, table_with_header
 
 UNUSUAL = "bold red"
 UNREAD = "XXXX"  # rocm-smi's cell for a link whose type the driver did not give
@@ -19,6 +20,7 @@ LEGEND = {"!": "! differs from the others", UNREAD: f"{UNREAD}: rocm-smi could n
 PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")  # the shortest first
 MOST = 3  # machines
 LONGEST = 4  # NICs
+NUMA_COLUMNS = ("cpus", "megabytes", "distances")  # of `numa_node`
 PathMap = dict[str, dict[str, list[str]]]  # device -> path type -> devices at the other end
 
 
@@ -89,3 +91,31 @@ def _reached(ways: dict[str, list[str]], usual: str | None) -> Text:
         if len(ways) > 1 and way != usual:
             text.append(f" to {', '.join(others)}")
     return text
+
+
+def numa_nodes(report: Report) -> list[RenderableType]:
+    """List the CPUs and the memory of the NUMA nodes in each file, of the first few."""
+    parts: list[RenderableType] = []
+    numa = report.run["numa_node"].drop_nulls("node")
+    for (source,), rows in list(numa.group_by("source", maintain_order=True))[:MOST]:
+        file = Path(report.run.inputs[int(str(source))].source.path).name
+        table = table_with_header("node", "CPUs", "memory", "distances")
+        for (node,), lines in rows.sort("node").group_by("node", maintain_order=True):
+            cpus, sizes, distances = (lines[name].drop_nulls().to_list() for name in NUMA_COLUMNS)
+            memory = bytes_text(int(sizes[0]) << 20) if sizes else "?"
+            table.add_row(
+                str(node), _ranges(str(cpus[0])) if cpus else "", memory, str(distances[0]) if distances else "?"
+            )
+        parts += [heading(f"NUMA NODES {printable(file)}"), indented(table)]
+    return parts
+
+
+def _ranges(numbers: str) -> str:
+    """Shorten a list of CPUs.
+
+    >>> _ranges("0 1 2 3 48 49"), _ranges("0-23,48-71")
+    ('0-3, 48, 49', '0-23,48-71')
+    """
+    words = numbers.split()
+    is_list = all(map(str.isdecimal, words))
+    return ranks_text(map(int, words)).removeprefix("ranks ").removeprefix("rank ") if is_list else numbers

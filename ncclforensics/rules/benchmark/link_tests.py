@@ -178,8 +178,9 @@ def bench_pair_test_waived(pair_waived: pl.DataFrame, pair_test: pl.DataFrame) -
         if names.str.contains("device_to_device", literal=True).any():
             reason = "the driver allows no peer-to-peer access between these GPUs, or there is only one"
         yield Finding(
-            title=f"nvbandwidth waived {', '.join(names.head(SHOWN)) or 'a test'}: it was not measured",
-            detail=reason,
+            title=f"nvbandwidth waived {', '.join(names.head(SHOWN)) or 'a test'}: it was not measured, because "
+            + reason,
+            detail="nothing was measured",
             certainty="certain",
             role=Role.CONTEXT,
             evidence=evidence_lines(rows),

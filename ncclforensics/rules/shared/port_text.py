@@ -9,13 +9,14 @@ import polars as pl
 
 from ncclforensics.data.counters import LINK_DOWNED, LINK_RETRAINED, WHAT
 from ncclforensics.data.fabric import VENDOR
-from ncclforensics.data.names import printable, some_of
+from ncclforensics.data.names import printable, short_ranks, some_of
 from ncclforensics.data.roce import COUNTER_TEXTS
 from ncclforensics.rules.finding import Nic
 
 Row = dict[str, Any]
 SHOWN = 4  # ports or counters that are named; the others are only counted
 OF_A_HOST = 8
+OWNER = ("host", "device", "lid", "guid", "node")  # columns that tell whose a port is
 ALL_PORTS = 255  # InfiniBand's number for all ports of a node together
 
 
@@ -49,6 +50,19 @@ def port_names(rows: pl.DataFrame, most: int = SHOWN) -> str:
     """Name the ports of these rows, the first few of many: `node1 mlx5_0 port 1, node2 mlx5_0 port 1 and 6 more`."""
     names = list(dict.fromkeys(port_name(row) for row in rows.to_dicts()))
     return some_of(names, most)
+
+
+def ports_by_node(rows: pl.DataFrame, most: int = OF_A_HOST) -> str:
+    """Name ports, those of one node with their numbers alone: `leaf-04 ports 33-36, 41; leaf-05 port 1`."""
+    names = []
+    for _, of_node in rows.group_by(*(name for name in OWNER), maintain_order=True):
+        numbers = of_node["port"].drop_nulls().unique().sort().to_list()
+        first = of_node.row(0, named=True)
+        name = port_name(first)
+        if len(numbers) > 1:
+            name = name.removesuffix(f"port {first['port']}") + short_ranks(numbers).replace("rank", "port")
+        names.append(name)
+    return "; ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 
 def period_text(row: Row) -> str:
