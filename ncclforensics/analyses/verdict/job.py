@@ -92,7 +92,7 @@ class Job:
             rank_id: row for rank_id in self.rank_ids for row in rows.where("visibility", rank_id=rank_id)
         }
         self.unplaced = [row for row in rows.unplaced if row[0] in self.rank_ids]
-        self.last_omission = rows.last_omission
+        self.last_omission, self.last_split = rows.last_omission, rows.last_split
         # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
         self.counter_jumps = rows.last_of_ranks("counter_jump", self.rank_ids)
         faults = rows.line_faults

@@ -15,6 +15,7 @@ from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
 from ncclforensics.analyses.verdict.rows import Member, Owner, Row, Timeout
 from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import ranges_by_text
 
 R = TypeVar("R", bound=NamedTuple)
@@ -177,6 +178,12 @@ class JobRows:
     def last_omission(self) -> dict[int, int]:
         """Source -> position of the last line which says that lines were left out."""
         return dict(self.frames["omission"].group_by("source").agg(pl.col("pos").max()).iter_rows())
+
+    @cached_property
+    def last_split(self) -> dict[Owner, int]:
+        """Host and pid -> position of the last line which says that the process splits a communicator."""
+        last = self.frames["branch"].group_by(text_of("host"), "pid").agg(pl.col("pos").max())
+        return {(host, pid): pos for host, pid, pos in last.iter_rows()}
 
     def last_of_ranks(self, name: str, rank_ids: Iterable[int]) -> dict[int, Row]:
         """The last row of a frame about each of these ranks, by rank id."""

@@ -165,6 +165,7 @@ def job_diagnosis(
     connection: pl.DataFrame,
     recorded_wait: pl.DataFrame,
     benchmark: pl.DataFrame,
+    branch: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     return pl.DataFrame([answer.row() for answer in _answers(locals())], schema=JOB_DIAGNOSIS)

@@ -150,7 +150,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
     rows = inside[key]
     awaited = {rank_id for edge in job.awaited_calls if edge.kind == "init" for rank_id in edge.waits_for}
     not_begun = sorted(awaited - waiting)
-    complete = [rank_id for rank_id in not_begun if not job.may_lack_lines(rank_id)]
+    complete = [rank_id for rank_id in not_begun if not (job.may_lack_lines(rank_id) or _begins_a_split(job, rank_id))]
     if edges and not not_begun:
         return _judge_creation_order(inside, edges)
     victims, unseen_members = sorted({row.rank_id for row in rows}), job.count_unseen_members(key)
@@ -183,6 +183,13 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
     diagnosis.key, diagnosis.victims = key, victims
     diagnosis.add_evidence("waiting", [row.place for row in rows[:3]])
     return diagnosis
+
+
+def _begins_a_split(job: Job, rank_id: int) -> bool:
+    """Whether the last that a rank began is a part of a communicator, whose own lines come behind that."""
+    owner = job.rank_ids[rank_id].owner
+    created = max((row.created_pos for row in job.memberships if (row.host, row.pid) == owner), default=-1)
+    return job.last_split.get(owner, -1) > created
 
 
 def _begins_after_bootstrap(job: Job) -> bool:
