@@ -80,7 +80,10 @@ def _waited_for(rows: pl.DataFrame) -> str:
     hosts = sorted(peers["peer_host"].drop_nulls().unique().to_list())
     gpus = peers.filter(pl.col("peer_host").is_not_null() & pl.col("peer_gpu").is_not_null())
     if gpus.is_empty() or gpus.height > SHOWN:
-        return f"host{'s' * (len(hosts) > 1)} {', '.join(map(str, hosts))} of the group" if hosts else ""
+        if hosts:
+            return f"host{'s' * (len(hosts) > 1)} {', '.join(map(str, hosts))} of the group"
+        of_host = [_place(None, gpu) for gpu in sorted(peers["peer_gpu"].drop_nulls().unique())]
+        return f"{some_of(of_host, SHOWN)} of the same host" if of_host else ""
     return some_of([_place(host, gpu) for host, gpu in gpus.rows()], SHOWN)
 
 

@@ -155,6 +155,7 @@ def process_exit(
     run_start: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
     fence: pl.DataFrame,
+    deepep_timeout: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
     kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
@@ -188,6 +189,10 @@ def process_exit(
             report.is_placed = is_timely and (is_one_host or report.node is not None)
             report.final = (report.owner, report.rank) != (None, None)
             report.final &= is_timely or report.owner not in finished
+    # A kernel of DeepEP that gives up waiting traps, which CUDA reports as a failed launch.
+    trapped = set(deepep_timeout["source"])
+    for report in reports:
+        report.follows |= report.row["source"] in trapped and LAUNCH_FAILURE in report.message
     also_reported = {report.owner for report in reports if report.reporter != KERNEL and report.owner}
     memory_of = {report.owner: report.memory_of for report in reports if report.owner and report.memory_of}
     for report in reports:
@@ -251,6 +256,7 @@ def _goes_on(steps: pl.Series | None, pos: int) -> bool:
     return steps is not None and len(steps) - int(steps.search_sorted(pos, side="right")) > 1
 
 
+LAUNCH_FAILURE = "unspecified launch failure"
 OUT_OF_MEMORY = {
     OF_HOST: "the host ran out of memory",
     OF_CONTAINER: "its container or job reached its memory limit (cgroup)",
