@@ -52,6 +52,7 @@ class Doubt(Enum):
     POSTED_TOGETHER = Cost.ORDINARY, "each of them posted both messages in one group"
     # Whether the job stood still.
     RUNS_ON = Cost.UNUSUAL, "the job was running where the logs end"
+    MET_AGAIN = Cost.UNUSUAL, "the job was running, and its ranks were met at the same lines again"
     ABORTED_IN_ORDER = Cost.UNUSUAL, "the others aborted their communicators at an orderly end"
     ENDED_WITH_DIFFERENCES = Cost.UNUSUAL, "the calls that differ are no lines that were lost or came twice"
     ENDED_WITHOUT_DIFFERENCE = Cost.UNUSUAL, "the lines that differ were lost or came twice"
@@ -162,6 +163,6 @@ class Doubt(Enum):
 _FAULTS = {Doubt.SILENT_MEMBER: Kind.LAGGING, Doubt.UNNAMED_MEMBER: Kind.LAGGING, Doubt.COUNTED_APART: Kind.MISMATCH}
 # In these worlds there is no fault.
 _RUNNING = {
-    Doubt.RUNS_ON, Doubt.ABORTED_IN_ORDER, Doubt.COPIED_WHILE_RUNNING, Doubt.ONE_MOMENT, Doubt.INIT_COMPLETED,
-    Doubt.INIT_GOES_ON, Doubt.DUMPS_OF_ANOTHER_MOMENT,
+    Doubt.RUNS_ON, Doubt.MET_AGAIN, Doubt.ABORTED_IN_ORDER, Doubt.COPIED_WHILE_RUNNING, Doubt.ONE_MOMENT,
+    Doubt.INIT_COMPLETED, Doubt.INIT_GOES_ON, Doubt.DUMPS_OF_ANOTHER_MOMENT,
 }  # fmt: skip

@@ -19,7 +19,11 @@ OF_ADDRESS = " My EFA addr"  # stands behind an error of EFA's provider
 
 @rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric_error",), hang=True)
 def net_plugin_failed_then_fell_through(
-    libfabric_error: pl.DataFrame, libfabric_setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
+    libfabric_error: pl.DataFrame,
+    libfabric_setting: pl.DataFrame,
+    libfabric: pl.DataFrame,
+    chosen_network: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The network plugin was loaded and found no usable device, or could not start.
 
@@ -32,7 +36,8 @@ def net_plugin_failed_then_fell_through(
     """
     form = pl.col("form")
     failed = libfabric_error.filter(form.is_in(["no_provider", "getinfo", "too_old"]))
-    works = chosen_network.filter(pl.col("network") != SOCKET).select(OWNER).unique()
+    selected = libfabric.drop_nulls("provider")  # of its protocols it tries several
+    works = pl.concat([chosen_network.filter(pl.col("network") != SOCKET).select(OWNER), selected.select(OWNER)])
     needless = chosen_network.filter((pl.col("network") == SOCKET) & pl.col("is_on_one_node")).select(OWNER).unique()
     failed = failed.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
     if failed.height:

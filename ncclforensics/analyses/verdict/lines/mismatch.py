@@ -197,6 +197,9 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     margin = 0 if _counts_every_call(job) else 1
     if majority is not None and len(groups[majority]) <= len(differing) + margin:
         diagnosis.doubt(Doubt.NO_MAJORITY)
+    if majority is not None and len(groups[majority]) <= len(differing):
+        names = job.names(row["rank_id"] for row in groups[majority])
+        diagnosis.remark(f"in the same place the communicators of other ranks made the call of {names}")
     if majority is not None and _others_differ(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
     diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)

@@ -124,7 +124,8 @@ def find_odd_stacks(job: Job) -> Explanation | None:
     claim = f"{_verb(outside)} in {' and '.join(places[:SHOWN])}"
     is_init = all(row.call in MEETINGS for row in waiting)
     verdict = Kind.INIT_INCOMPLETE if is_init else Kind.LAGGING
-    diagnosis = _diagnose(job, verdict, Doubt.RUNS_ON, claim, outside, waiting)
+    is_running = Doubt.MET_AGAIN if is_standing_still(job) else Doubt.RUNS_ON
+    diagnosis = _diagnose(job, verdict, is_running, claim, outside, waiting)
     diagnosis.remark(_groups_text(job, waiting))
     is_collective = all(row.kind == COLLECTIVE or row.call in MEETINGS for row in waiting)
     if missing := _ranks_without_stack(job):

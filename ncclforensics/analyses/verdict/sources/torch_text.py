@@ -378,9 +378,7 @@ def _line_of_call(row: Row) -> Row:
 def _unexplained(first: dict[int, Row], silent: list[int]) -> str:
     """Say what the ranks report, and which printed nothing."""
     text = _ends_text(first) or "ranks lost a connection or timed out"
-    if len(silent) == 1:
-        text += f", and {ranks_text(silent)} printed no error"
-    return text
+    return text + f", and {ranks_text(silent)} printed no error" * (len(silent) == 1)
 
 
 def describe_end(job: Job) -> Explanation:
@@ -389,7 +387,8 @@ def describe_end(job: Job) -> Explanation:
     failed = any(row["form"] in IN_TABLE for row in job.pytorch["elastic_failure"])
     reason = "no line shows a rank that failed first, a comparison of calls or a call that timed out"
     if terminated or job.is_cancelled:
-        reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
+        is_open = not job.stall_evidence
+        reason = "the job was told to end; no rank failed before" + ", and no line shows that it stood still" * is_open
     elif failed:
         reason = "torchrun ended the job because processes had failed, and no line shows which of them failed first"
         if seen := first_seen_by_torchrun(job):
