@@ -177,3 +177,9 @@ def test_a_rank_that_waits_in_a_later_work_completed_the_earlier_one(tmp_path: P
     (verdict,) = analyze([str(tmp_path)]).verdicts
     assert (verdict.verdict, list(verdict.culprits)) == ("stuck-together", [])
     assert "rank 1 did and waits in work 809" in verdict.reason
+
+
+def test_a_counter_that_was_never_set_completes_no_work(tmp_path: Path) -> None:
+    unset = _waiting(0, 1, enqueued=1, completed=5570036741)
+    (verdict,) = _report(tmp_path, unset, _waiting(1, 1, enqueued=1, completed=-1)).verdicts
+    assert "ranks 0, 1 enqueued work 1 and did not complete it" in verdict.reason

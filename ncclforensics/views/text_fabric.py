@@ -38,8 +38,8 @@ def fabric_text(shape: Row) -> str:
     switches, systems = shape["switches"], shape["systems"]
     chips = f" with {switches:,} chips" if systems < switches else ""
     parts = [f"{systems:,} switch{'es' * (systems != 1)}{chips}"]
-    if alone := shape["unlinked"]:
-        parts.append(f"{len(alone):,} more without a link ({printable(some_of(alone, MOST_NAMED))})")
+    if lone := shape["unlinked"]:
+        parts.append(f"{len(lone):,} more without a link ({printable(some_of(lone, MOST_NAMED))})")
     if shape["levels"]:
         parts.append(f"{shape['levels']} level{'s' * (shape['levels'] != 1)}")
     if nics := shape["nics"]:

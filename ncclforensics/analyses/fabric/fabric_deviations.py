@@ -96,8 +96,8 @@ def fabric_shape(
     counted = dict(outside.group_by("source").len().iter_rows())
     listed = fabric_member.filter(pl.col("kind") == "switch").select("source", "guid", "node")
     linked = pl.concat([fabric_end.select("source", "guid"), fabric_end.select("source", guid="peer_guid")])
-    alone = listed.join(linked, on=["source", "guid"], how="anti", maintain_order="left")
-    unlinked = dict(alone.group_by("source").agg(pl.coalesce("node", "guid")).iter_rows())
+    lone = listed.join(linked, on=["source", "guid"], how="anti", maintain_order="left")
+    unlinked = dict(lone.group_by("source").agg(pl.coalesce("node", "guid")).iter_rows())
     for map_row, graph in _judged(fabric_map, fabric_member, fabric_end):
         hosts, unnamed = _named_hosts(graph)
         nics = Counter(len(ports) for ports in hosts.values() for _ in ports).most_common(1)

@@ -90,6 +90,7 @@ def work(
     others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out", "is_timeout", "has_error")]
     first_values = [pl.col(name).drop_nulls().first() for name in others]
     reports = reports.with_columns(guid, rank=rank, operation=_operation_of_group())
+    is_impossible = (pl.col("completed") > pl.col("enqueued")).fill_null(value=False)  # it was never set, either
     return (
         of_latest_attempt(reports.filter(pl.col("rank").is_not_null()), source, run_start)
         .with_columns(_guid_of_same_timeout())
@@ -101,6 +102,7 @@ def work(
         .with_columns(
             pl.when(pl.col(name).is_between(-1, UNSET)).then(name).alias(name) for name in ("enqueued", "completed")
         )
+        .with_columns(completed=pl.when(~is_impossible).then("completed"))
     )
 
 
