@@ -41,6 +41,7 @@ class How(StrEnum):
     COMPARED = "compared"  # by PyTorch, before it made the call
     UNFINISHED = "unfinished"  # made the call and did not complete it, and others did
     NOT_BEGUN = "not-begun"  # its GPU did not begin the call, and those of the others did
+    LATE = "late"  # made the call when the others had given up
     LEFT = "left"  # ended with exit code 0
 
 

@@ -39,6 +39,8 @@ def coll_lagging_ranks(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Itera
             title = "{ranks} did not complete {call}, which others completed"
         elif answer.how == How.NOT_BEGUN:
             title = "the GPU of {ranks} did not begin {call}, which those of the others did"
+        elif answer.how == How.LATE:
+            title = "{ranks} called {call} only when the others had given up"
         elif _may_be_running(answer):
             title = "{ranks} had not called {call} where the logs end"
         finding = verdict_finding(answer, rank, title)

@@ -166,11 +166,8 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     is_first_only = not any("," in row["ranks"] for row in naming) and len(named) == 1
     silent: list[int] = []
     if is_first_only and came and numbers is None and not _is_announced_for_all(naming):
-        ended = set(
-            job.rank_numbers(
-                row.rank_id for row in job.process_exits if row.rank_id is not None and row.signal in REQUESTED_ENDS
-            )
-        )
+        asked = (row.rank_id for row in job.process_exits if row.signal in REQUESTED_ENDS)
+        ended = set(job.rank_numbers(rank_id for rank_id in asked if rank_id is not None))
         with_errors = {row["rank"] for row in job.pytorch["torch_error"]}
         silent = sorted(ended - with_errors - came - {0, *named})
     # TORCH_DISTRIBUTED_DEBUG=DETAIL puts the barrier in front of each call: the tracebacks show which one.
@@ -182,6 +179,9 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
         reason += f"; the barrier names rank {named[0]} alone, and {ranks_text(silent)} printed nothing until the end"
     diagnosis = job.explanation_by(Kind.LAGGING, reason, sorted({*culprits, *silent}), Doubt.OTHER_TEXT)
     diagnosis.call = {"name": wrapped or MONITORED_BARRIER}
+    came_late = {rank for rank, row in first_errors(job).items() if row["call"] == diagnosis.call["name"]}
+    if came_late.issuperset(job.rank_numbers(diagnosis.culprits)):
+        diagnosis.how = How.LATE
     job.cite(diagnosis, "waiting", naming)
     job.cite(diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
     return diagnosis
@@ -377,8 +377,8 @@ def _line_of_call(row: Row) -> Row:
 
 def _unexplained(first: dict[int, Row], silent: list[int]) -> str:
     """Say what the ranks report, and which printed nothing."""
-    text = _ends_text(first) or "ranks lost a connection or timed out"
-    return text + f", and {ranks_text(silent)} printed no error" * (len(silent) == 1)
+    without = f", and {ranks_text(silent)} printed no error" * (len(silent) == 1)
+    return (_ends_text(first) or "ranks lost a connection or timed out") + without
 
 
 def describe_end(job: Job) -> Explanation:
