@@ -180,7 +180,7 @@ def test_the_limit_of_peers_is_named(error: str, says: bool) -> None:
 
     (finding,) = findings_of(cuda_call_failed, cuda_error=[row], rank=[HERE])
 
-    assert ("at most eight others" in finding.detail) == says
+    assert ("at most eight others" in finding.remedy) == says
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ PEER = "peer"  # direct access between two GPUs is not possible
 AMD = "amd"  # ROCm's runtime reports it, and ends the process
 OTHER = "other"
 HIP = "HIP"  # the runtime of AMD's GPUs, whose errors PyTorch may call those of CUDA
+HIP_SOURCES = "/hipify/"  # in the path of a source file of RCCL, which is made from those of NCCL
 SHORTEST_CUT = 10  # characters of an error whose end is missing
 SELF_EXPLAINED = (MEMORY, CORRUPTED, HARDWARE, UNUSABLE)  # the error says what failed, whichever call reports it
 

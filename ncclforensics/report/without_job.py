@@ -136,7 +136,7 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
     text_alone = [*stacks, *COLLECT_OUTPUT, *COLLECT_CALLS]
     steps = {
         NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS,
-        NO_NCCL_LINES: [*stacks, *COLLECT_CALLS],
+        NO_NCCL_LINES: [*COLLECT_CALLS, *stacks],
         NO_RANKS_IN_TEXT: text_alone,
         NO_CALLS_IN_TEXT: text_alone,
     }

@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import OUT_OF_MEMORY
-from ncclforensics.data.cuda import HARDWARE, MEMORY, PEER, SELF_EXPLAINED
+from ncclforensics.data.cuda import HARDWARE, HIP, MEMORY, PEER, SELF_EXPLAINED
 from ncclforensics.data.names import shown, some_of
 from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
@@ -24,6 +24,11 @@ from ncclforensics.rules.shared.ended_processes import (
 )
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
+OUT_OF_VRAM = (
+    "compare with rocm-smi --showmeminfo vram: if the GPU is full, leave some GiB to RCCL (vLLM: "
+    "gpu_memory_utilization), or use fewer channels (NCCL_MAX_NCHANNELS); if it is not, raise the limit of locked "
+    "memory (ulimit -l), and look at dmesg -T | grep amdgpu"
+)
 UNCORRECTABLE = "UE"  # as EDAC prints it
 OF_SLURM = ["srun", "Slurm"]
 MOST_NAMED = 3
@@ -132,14 +137,17 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
     """
     errors = cuda_error.filter(kind=MEMORY)
     if not errors.is_empty():
-        for_whom = "for NCCL " if "NCCL" in set(errors["reporter"]) else ""
+        runtime = errors["runtime"][0]
+        library = "RCCL" if runtime == HIP else "NCCL"
+        for_whom = f"for {library} " if "NCCL" in set(errors["reporter"]) else ""
         finding = error_finding(
             errors,
             rank,
-            f"CUDA had no memory left {for_whom}on {{processes}}",
-            "CUDA returned: out of memory; of the GPU, or of pinned host memory: the line does not show which",
+            f"{runtime} had no memory left {for_whom}on {{processes}}",
+            f"{runtime} returned: out of memory; of the GPU, or of pinned host memory: the line does not show which",
             "certain",
         )
+        finding.remedy = OUT_OF_VRAM if runtime == HIP else ""
         if (
             not cuda_error.filter(kind=HARDWARE)
             .join(errors, on=["host", "pid"], how="semi", nulls_equal=True)

@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import ROCM
 from ncclforensics.analyses.job.ends.failure_events import without_registration
-from ncclforensics.data.cuda import AMD, HIP, error_kind
+from ncclforensics.data.cuda import AMD, HIP, HIP_SOURCES, error_kind
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -71,7 +71,11 @@ def cuda_error(
             reporter=pl.when(pl.col("reporter") == ROCM).then("reporter").otherwise(pl.lit("the application")),
         ),
     ]  # fmt: skip
-    of_hip = (gpu_exception.filter(text_of("runtime") == HIP), version.filter(text_of("form").str.starts_with("rccl")))
+    of_hip = (
+        gpu_exception.filter(text_of("runtime") == HIP),
+        version.filter(text_of("form").str.starts_with("rccl")),
+        failure.filter(text_of("site").str.contains(HIP_SOURCES, literal=True)),
+    )
     runtime = "CUDA" if all(frame.is_empty() for frame in (hip_hint, *of_hip)) else HIP
     releases = version["version"].cast(pl.String).unique().to_list()
     return (
