@@ -153,6 +153,12 @@ def _explain_gpu_used_twice(
     The numbers are those of the communicator, which may be one of a few ranks of the job.
     """
     groups = _numbers_on_one_gpu(lines)
+    if not groups:  # the lines are cut before the other rank
+        return (
+            [],
+            "two ranks of a communicator use one GPU; the cited line is cut before it names both",
+            Detail.SAME_GPU,
+        )
     numbers = sorted(number for group in groups for number in group)
     if _are_numbers_of_job(job, lines):
         culprits = sorted({rank_id for number in numbers for rank_id in by_number.get(number, [])})
