@@ -194,22 +194,24 @@ def net_disable_ignored_by_plugin(
 
 
 @rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric",))
-def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def net_plugin_over_tcp(
+    libfabric: pl.DataFrame, libfabric_error: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """The Libfabric plugin carries the data, but over TCP.
 
-    Means: the plugin found neither EFA nor CXI and uses libfabric's provider for sockets: as slow as NET/Socket.
+    Means: it found neither EFA nor CXI and uses libfabric's provider for sockets: as slow as NET/Socket.
     Not when: the machines have Ethernet only, or the job runs on one host.
     Do: run fi_info -p efa (or cxi) in the container; FI_PROVIDER=efa makes the next start fail instead of being slow.
     Sources: formats: plugins, section 1 (provider tcp, sockets, tcp;ofi_rxm).
     """
-    slow = libfabric.filter(pl.col("provider").is_in(TCP_PROVIDERS))
-    is_elsewhere = (pl.col("network") == SOCKET) | pl.col("is_on_one_node")
-    slow = slow.join(chosen_network.filter(is_elsewhere).select(OWNER).unique(), on=OWNER, how="anti")
-    spanning = chosen_network.filter("spans_nodes").select(OWNER).unique()
+    elsewhere = chosen_network.filter((pl.col("network") == SOCKET) | pl.col("is_on_one_node"))
+    slow = libfabric.filter(pl.col("provider").is_in(TCP_PROVIDERS)).join(elsewhere, on=OWNER, how="anti")
     for (provider,), rows in slow.sort("source", "line").group_by("provider", maintain_order=True):
+        absent = libfabric_error.filter(form="no_provider").join(rows, on=OWNER, how="semi").height > 0
+        title = f"{{processes}}: the Libfabric plugin {'found no EFA or CXI device, and ' * absent}runs over TCP"
         detail = f"the provider of the plugin is {provider}, which uses TCP"
-        certainty = "certain" if rows.join(spanning, on=OWNER, how="semi").height else "likely"
-        yield group_finding(rows, rank, "{processes}: the Libfabric plugin runs over TCP", detail, certainty)
+        is_sure = not chosen_network.filter("spans_nodes").join(rows, on=OWNER, how="semi").is_empty()
+        yield group_finding(rows, rank, title, detail, "certain" if is_sure else "likely")
 
 
 REGISTRATION_REMEDY = (

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.stack_classes import (
+    COLLECTIVE,
     IN_ORDER,
     MOMENTS,
     NATIVE_MEANS,
@@ -139,7 +140,7 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
     fallback = [frame for frame, frame_kind, _ in known if frame_kind == kind] or in_python or frames
     own = next((frame for frame in in_python if not is_library(frame["file"])), None)
     called = in_python[: in_python.index(own)] if own else []
-    own = own or fallback[0]
+    own = own or fallback[-1 if kind == COLLECTIVE and not in_python else 0]  # the call of NCCL, not a step of it
     calls = [frame for frame, frame_kind, _ in known if frame_kind == kind and frame in called] or called
     # The function that the program called; wrappers such as loggers stand between.
     call = short_name(calls[-1]["function"]) if calls else None
