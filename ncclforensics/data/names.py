@@ -150,11 +150,21 @@ def parse_short_integer(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def ranks_text(numbers: Iterable[int]) -> str:
-    """Format rank numbers with ranges.
+def ranks_text(numbers: Iterable[int], noun: str = "rank") -> str:
+    """Format numbers of ranks, or of other things, with ranges; empty without any.
 
-    >>> ranks_text([3]), ranks_text([0, 1, 2, 7])
-    ('rank 3', 'ranks 0-2, 7')
+    >>> ranks_text([3]), ranks_text([0, 1, 2, 7]), ranks_text([33, 34], "port")
+    ('rank 3', 'ranks 0-2, 7', 'ports 33, 34')
+    """
+    distinct = set(numbers)
+    return f"{noun}{'s' * (len(distinct) > 1)} {number_ranges(distinct)}" if distinct else ""
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Format distinct numbers with ranges.
+
+    >>> number_ranges([0, 1, 2, 3, 48, 49])
+    '0-3, 48, 49'
     """
     runs: list[tuple[int, int]] = []
     ordered = sorted(set(numbers))
@@ -165,7 +175,7 @@ def ranks_text(numbers: Iterable[int]) -> str:
         runs.append((ordered[start], ordered[end - 1]))
         start = end
     parts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in runs]
-    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(parts)}" if parts else ""
+    return ", ".join(parts)
 
 
 def count_of(number: int, noun: str) -> str:
@@ -225,12 +235,12 @@ def _is_in_bytes(call: dict[str, Any]) -> bool:
     return call["name"] in IN_BYTES and datatype(call.get("datatype")) == BYTE
 
 
-def short_ranks(numbers: list[int], most: int = 48) -> str:
+def short_ranks(numbers: list[int], most: int = 48, noun: str = "rank") -> str:
     """Return ranks as text of at most about this many characters, led by their number where some are left out."""
-    text = ranks_text(numbers)
+    text = ranks_text(numbers, noun)
     if len(text) <= most:
         return text
-    return f"{len(numbers)} ranks: {text[: text.rindex(',', 0, most)].removeprefix('ranks ')}, …"
+    return f"{len(numbers)} {noun}s: {text[: text.rindex(',', 0, most)].removeprefix(f'{noun}s ')}, …"
 
 
 def operation_text(call: dict[str, Any]) -> str:

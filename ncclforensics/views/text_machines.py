@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.data.names import bytes_text, printable, ranks_text, some_of
+from ncclforensics.data.names import bytes_text, number_ranges, printable, some_of
 from ncclforensics.report.build import Report
 from ncclforensics.views.text_layout import heading, indented, table_with_header
 
@@ -118,4 +118,4 @@ def _ranges(numbers: str) -> str:
     """
     words = numbers.split()
     is_list = all(map(str.isdecimal, words))
-    return ranks_text(map(int, words)).removeprefix("ranks ").removeprefix("rank ") if is_list else numbers
+    return number_ranges(map(int, words)) if is_list else numbers

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import count_of, ranks_text, some_of
+from ncclforensics.data.names import count_of, number_ranges, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -44,7 +44,7 @@ def dcgm_nvlinks_down(dcgm_link: pl.DataFrame) -> Iterator[Finding]:
         down = gpus.filter(pl.col("down") > 0)
         if down.is_empty():
             continue
-        names = ranks_text(down["gpu"].to_list()).removeprefix("ranks ").removeprefix("rank ")
+        names = number_ranges(down["gpu"].to_list())
         number, is_all = int(down["down"].sum()), not gpus["up"].sum()
         all_of = f"all {count_of(number, 'NVLink')}" if is_all else count_of(number, "NVLink")
         yield Finding(

@@ -105,7 +105,7 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
                 evidence=evidence_lines(endings),
             )
         return
-    names = ranks_text(tasks).replace("rank", "task")
+    names = ranks_text(tasks, "task")
     did = "did not come to a barrier in time" if is_barrier else "stopped sending heartbeats"
     headings = rows.filter(text_of("form").is_in(["unhealthy", "barrier"]))
     finding = Finding(

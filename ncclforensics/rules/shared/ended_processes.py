@@ -96,7 +96,7 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
     tasks = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
     processes = processes_text(ranks, hosts, rank)
     if not ranks and tasks:
-        tasks_text = ranks_text(tasks).replace("rank", "task")
+        tasks_text = ranks_text(tasks, "task")
         if len(tasks_text) > LONGEST_LIST:
             tasks_text = f"at least {len(tasks):,} tasks ({', '.join(map(str, tasks[:SHOWN]))}, …)"
         processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(f", {UNNAMED}")

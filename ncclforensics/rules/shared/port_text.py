@@ -55,12 +55,12 @@ def port_names(rows: pl.DataFrame, most: int = SHOWN) -> str:
 def ports_by_node(rows: pl.DataFrame, most: int = OF_A_HOST) -> str:
     """Name ports, those of one node with their numbers alone: `leaf-04 ports 33-36, 41; leaf-05 port 1`."""
     names = []
-    for _, of_node in rows.group_by(*(name for name in OWNER), maintain_order=True):
+    for _, of_node in rows.group_by(*OWNER, maintain_order=True):
         numbers = of_node["port"].drop_nulls().unique().sort().to_list()
         first = of_node.row(0, named=True)
         name = port_name(first)
         if len(numbers) > 1:
-            name = name.removesuffix(f"port {first['port']}") + short_ranks(numbers).replace("rank", "port")
+            name = name.removesuffix(f"port {first['port']}") + short_ranks(numbers, noun="port")
         names.append(name)
     return "; ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
