@@ -94,8 +94,9 @@ def _true_hosts(speakers: pl.DataFrame) -> dict[tuple[str, int], str]:
     usual = counted.filter(fewest.over("source", "pid") * RARE < pl.col("lines")).with_columns(text_of("host"))
     pairs = rare.join(usual, on=["source", "pid"], suffix="_true").filter(pl.col("host") != pl.col("host_true"))
     ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(pl.col("host"))
-    names = pl.struct("host", "host_true").map_elements(lambda row: _lacks_middle(**row), return_dtype=pl.Boolean)
-    is_like = ends_alike | ((pl.col("lines") == 1) & names)
+    of_one_line = pl.when(pl.col("lines") == 1).then(pl.struct("host", "host_true"))  # only these are compared
+    is_cut = of_one_line.map_elements(lambda names: _lacks_middle(**names), return_dtype=pl.Boolean)
+    is_like = ends_alike | is_cut.fill_null(value=False)
     is_rarer = pl.col("lines") * pl.when(is_like).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
     sources = counted.group_by(text_of("host"), "pid").agg(sources=pl.len())
     torn = (

@@ -174,12 +174,6 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
     return steps
 
 
-def _lacks_stacks(run: Frames, answer: Answer) -> bool:
-    """Whether ranks stand still, no stacks show where, and nothing can be run on them now."""
-    is_unseen = answer.verdict in _OF_STANDING_RANKS and answer.culprits and answer.basis != Basis.STACKS
-    return bool(is_unseen) and not commands(run, answer)
-
-
 def _is_open(answer: Answer) -> bool:
     """Whether the logs do not show if the job stands still, and a second look at them may."""
     if answer.basis == Basis.STACKS or answer.stall_evidence:

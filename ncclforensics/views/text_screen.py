@@ -175,12 +175,11 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     jobs = report.verdicts
     sections = [_Section(0, [[wrapped_items(coverage(report), width)]])]
     problem = _Section(0, [first_problem(report)])
-    on_speed: list[_Section] = []
     if (slow := slow_answer(report)) is not None:
         from ncclforensics.views.text_slow import verdict as slow_verdict
 
-        on_speed = [_Section(0, [slow_verdict(slow)])]
-    sections += on_speed if slow is not None and slow.is_actionable else []
+        on_speed = _Section(0, [slow_verdict(slow)])
+        sections += [on_speed] if slow.is_actionable else []
     is_open = bool(jobs) and jobs[0].verdict == "undecidable"  # then steps follow, the first of which is that advice
     is_advised_below = (is_open or not everything) and shown is not None and shown.role is not Role.CONSEQUENCE
     if shown is not None:
@@ -210,10 +209,10 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     elif is_unjudged or (shown is None and slow is None):
         from ncclforensics.views.text_judged import without_findings  # the screen of a hang does without
 
-        is_open = bool(jobs) and not is_measured
-        question = [indented(Text(f"Not known: whether the job hangs. {sentence(jobs[0].reason)}"))] if is_open else []
+        hang = f"Not known: whether the job hangs. {sentence(jobs[0].reason)}" if jobs and not is_measured else ""
+        question = [indented(Text(hang))] if hang else []
         sections += [_Section(0, [[*without_findings(report), *question]]), problem]
-    sections += on_speed if slow is not None and not slow.is_actionable else []
+    sections += [on_speed] if slow is not None and not slow.is_actionable else []
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
     advised = shown if is_advised_below else advised

@@ -27,8 +27,8 @@ LOST = "lost"  # the connection to another process was lost
 AFTER = "after"  # always a consequence of another failure
 CONTEXT = "context"  # neither: retries, warnings that NCCL continues after, and lines that no verdict rests on
 CLASSES = (REFUSED, HARD, NETWORK, LOST, AFTER, CONTEXT)
-# Where the program reported success, its processes close their local connections as each one ends, and errors return.
 ABORTING = "aborting"
+# Where the program reported success, its processes close their local connections as each one ends, and errors return.
 AFTER_SUCCESS = ("local_closed", "local_lost", "proxy_failed", "unwinding", ABORTING)
 CONNECTION_FORMS = ("peer_closed", "transfer_failed")  # a connection was closed, or moved no data
 REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network failed

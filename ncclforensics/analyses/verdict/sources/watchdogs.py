@@ -195,8 +195,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         return left
     if not sequences or any(row.enqueued is None for row in rows):
         shown = [row for row in rows if row.is_timeout]
-        parts = [_timed_out_text(shown)] if shown else []
         unshown = sorted(row.rank for row in rows if row.enqueued is None)
+        parts = [_timed_out_text(shown) if shown else "", f"{silent_ranks} printed no time-out" * bool(silent_ranks)]
         if all(row.is_idle and row.enqueued for row in rows):
             parts.append(
                 "these had completed all works of this process group, so that the time-out is one of another group, of "
@@ -204,9 +204,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
             )
         else:
             of_ranks = "they" if shown and len(unshown) == len(rows) > 1 else ranks_text(unshown)
-            without = f"how far {of_ranks} had come" if unshown else "at which work"
-            parts += [f"no line shows {without}", _progress_text(rows)]
-        parts.insert(-1, f"{silent_ranks} printed no time-out" * bool(silent_ranks))
+            parts.insert(1, f"no line shows {f'how far {of_ranks} had come' if unshown else 'at which work'}")
+            parts.append(_progress_text(rows))
         reason = "; ".join(filter(None, parts))
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
         unread = sorted({row.first_rank for row in rows if row.first_rank is not None} - timed_out)
