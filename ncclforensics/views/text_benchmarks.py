@@ -53,11 +53,7 @@ def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> l
 def file_of(report: Report, row: Row) -> str:
     """Name the file of a run, where there are runs of several files."""
     is_one = report.run["benchmark_sweep"]["source"].n_unique() == 1
-    return "" if is_one else _file(report, row["source"])
-
-
-def _file(report: Report, source: int) -> str:
-    return file_name(report, next(run.source.path for run in report.run.inputs if run.number == source))
+    return "" if is_one else file_name(report, report.path_of(row["source"]))
 
 
 def other_tests(report: Report) -> list[RenderableType]:
@@ -92,7 +88,7 @@ def other_tests(report: Report) -> list[RenderableType]:
             _figure(row["best"]), "" if row["best"] is None or row["at"] is None else _size(row["at"]),
             _figure(row["least"]) if row["len"] > 1 else "",
             "" if row["latency"] is None else f"{row['latency']:.2f} us",
-            *([_file(report, row["source"][0]) if len(row["source"]) == 1 else "several"] if are_several else []),
+            *([_only_file(report, row["source"])] if are_several else []),
         )  # fmt: skip
     matrices, pairs = (
         table_with_header("between GPUs, ranks or hosts", "pairs", "median", "least", figures=True),
@@ -109,6 +105,10 @@ def other_tests(report: Report) -> list[RenderableType]:
         if table.row_count:
             parts += [heading(title), indented(table)]
     return parts
+
+
+def _only_file(report: Report, sources: list[int]) -> str:
+    return file_name(report, report.path_of(sources[0])) if len(sources) == 1 else "several"
 
 
 def _list(report: Report, rows: list[Row]) -> Table:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ncclforensics.data.names import bytes_text, number_ranges, printable, some_of
 from ncclforensics.report.build import Report
-from ncclforensics.views.text_layout import heading, indented, table_with_header
+from ncclforensics.views.text_layout import file_name, heading, indented, table_with_header
 
 UNUSUAL = "bold red"
 UNREAD = "XXXX"  # rocm-smi's cell for a link whose type the driver did not give
@@ -39,8 +39,7 @@ def machines(report: Report) -> list[tuple[str, Table]]:
         device_names = names.filter((pl.col("source") == source) & (pl.col("dump") == dump))
         cells = rows.select("device", "other", "path").rows()
         key = repr(sorted(cells))
-        file = Path(report.run.inputs[int(str(source))].source.path).name
-        groups.setdefault(key, []).append(str(host or file))
+        groups.setdefault(key, []).append(str(host or Path(report.path_of(int(str(source)))).name))
         if key not in tables:
             tables[key] = _table(cells, dict(device_names.select("device", "name").iter_rows()))
     titled = []
@@ -98,7 +97,7 @@ def numa_nodes(report: Report) -> list[RenderableType]:
     parts: list[RenderableType] = []
     numa = report.run["numa_node"].drop_nulls("node")
     for (source,), rows in list(numa.group_by("source", maintain_order=True))[:MOST]:
-        file = Path(report.run.inputs[int(str(source))].source.path).name
+        file = file_name(report, report.path_of(int(str(source))))
         table = table_with_header("node", "CPUs", "memory", "distances")
         for (node,), lines in rows.sort("node").group_by("node", maintain_order=True):
             cpus, sizes, distances = (lines[name].drop_nulls().to_list() for name in NUMA_COLUMNS)
@@ -106,7 +105,7 @@ def numa_nodes(report: Report) -> list[RenderableType]:
             table.add_row(
                 str(node), _ranges(str(cpus[0])) if cpus else "", memory, str(distances[0]) if distances else "?"
             )
-        parts += [heading(f"NUMA NODES {printable(file)}"), indented(table)]
+        parts += [heading(f"NUMA NODES {file}"), indented(table)]
     return parts
 
 

@@ -317,15 +317,15 @@ def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding 
         return [_Section(0, [[*question, *state], question])]
     head = Text.assemble(("\n", ""), *verdict_text(report, answer), ("  ", ""), (report.title_of(answer), "bold"))
     reason: list[RenderableType] = []
-    is_told = finding is not None and says_the_same(finding, began)
-    if detail := remarks(answer) if is_told else beyond_title(finding) if finding else "":
+    is_repeated = finding is not None and says_the_same(finding, began)
+    if detail := remarks(answer) if is_repeated else beyond_title(finding) if finding else "":
         reason = [indented(Text(sentence(detail)))]
     if shown is not None:
         return [_Section(3, [[head, *reason, *state], [head]])]
     causes: list[RenderableType] = []
     if cause is not None:
         causes = [indented(Text(sentence(f"{cause.label(answer)}: {cause.text}"), "bold"))]
-    why = [*causes, *reason] if is_told else [*reason, *causes]
+    why = [*causes, *reason] if is_repeated else [*reason, *causes]
     verdict = _Section(0, [[head, *why, *state], [head, *causes]])
     waits = waiting(report, answer)
     tables = [table for most in (MOST_CULPRITS, MOST_LINES, 1) if (table := culprits(report, answer, most))]

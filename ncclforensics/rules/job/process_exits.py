@@ -284,12 +284,6 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
         yield Finding(title, detail, "certain", role=Role.CONTEXT, evidence=[Line(source, line)])
 
 
-SENDERS = {
-    HANG_UP: "mostly its terminal or session was closed; nohup does not prevent that, for torchrun handles the signal",
-    INTERRUPT: "mostly from a keyboard, or from the program that started it",
-}
-
-
 @rule(Category.APPLICATION_ERROR, Severity.INFO, of=("process_exit",), hang=True)
 def app_told_to_end(
     process_exit: pl.DataFrame,
@@ -308,9 +302,9 @@ def app_told_to_end(
     Do: look for the first error in the output of all ranks and of the launcher, and in the scheduler's record.
     Sources: signal(7); absl/debugging/failure_signal_handler.cc; srun(1).
     """
-    is_told = (pl.col("how") == SIGNAL) & pl.col("signal").is_in(REQUESTED_ENDS)
+    is_requested = (pl.col("how") == SIGNAL) & pl.col("signal").is_in(REQUESTED_ENDS)
     stated = stated_line.join(process_exit, on=["source", "line"], how="anti")
-    others = (process_exit.filter(~is_told), failure_event, work_timeout, torch_error, stated)
+    others = (process_exit.filter(~is_requested), failure_event, work_timeout, torch_error, stated)
     if verdict.filter(pl.col("verdict") != Kind.UNDECIDABLE).height or any(frame.height for frame in others):
         return
     for (signal,), rows in process_exit.group_by("signal", maintain_order=True):
@@ -320,6 +314,10 @@ def app_told_to_end(
         yield finding
 
 
+SENDERS = {
+    HANG_UP: "mostly its terminal or session was closed; nohup does not prevent that, for torchrun handles the signal",
+    INTERRUPT: "mostly from a keyboard, or from the program that started it",
+}
 OTHER_SENDER = "from a scheduler, a user, or the program that started it; look there for the reason"
 FORWARDED = ("SIGHUP", "SIGINT", "SIGQUIT")  # workers get these only if torchrun got them
 
@@ -344,10 +342,10 @@ def torchrun_told_to_end(
     Sources: torch/distributed/elastic/multiprocessing/api.py (SignalException), agent/server/api.py; pytorch#67538.
     """
     form, name = text_of("form"), text_of("signal_name").str.split(".").list.last()
-    is_told = form.is_in(["terminated", "signal"]) | ((form == "closing") & name.is_in(FORWARDED))
+    is_requested = form.is_in(["terminated", "signal"]) | ((form == "closing") & name.is_in(FORWARDED))
     numbers = {name: number for number, name in SIGNALS.items()}
     number = pl.coalesce("signal", name.cast(pl.Int64, strict=False), name.replace_strict(numbers, default=None))
-    requested = elastic_failure.filter(is_told).with_columns(number=number).sort("source", "line")
+    requested = elastic_failure.filter(is_requested).with_columns(number=number).sort("source", "line")
     ended = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
     has_failed = any(frame.height for frame in (ended, failure_event, work_timeout, torch_error))
     for (signal,), rows in requested.drop_nulls("number").group_by("number", maintain_order=True):

@@ -16,7 +16,7 @@ from ncclforensics.rules.finding import Nic
 Row = dict[str, Any]
 SHOWN = 4  # ports or counters that are named; the others are only counted
 OF_A_HOST = 8
-OWNER = ("host", "device", "lid", "guid", "node")  # columns that tell whose a port is
+OF_NODE = ("host", "device", "lid", "guid", "node")  # columns that tell whose a port is
 ALL_PORTS = 255  # InfiniBand's number for all ports of a node together
 
 
@@ -55,7 +55,7 @@ def port_names(rows: pl.DataFrame, most: int = SHOWN) -> str:
 def ports_by_node(rows: pl.DataFrame, most: int = OF_A_HOST) -> str:
     """Name ports, those of one node with their numbers alone: `leaf-04 ports 33-36, 41; leaf-05 port 1`."""
     names = []
-    for _, of_node in rows.group_by(*OWNER, maintain_order=True):
+    for _, of_node in rows.group_by(*OF_NODE, maintain_order=True):
         numbers = of_node["port"].drop_nulls().unique().sort().to_list()
         first = of_node.row(0, named=True)
         name = port_name(first)

@@ -37,6 +37,7 @@ from ncclforensics.analyses.job.ends.tracebacks import with_places
 from ncclforensics.analyses.job.identity import torch_ranks
 from ncclforensics.analyses.job.identity.lifetimes import finished_processes
 from ncclforensics.analyses.job.text.torch_text import SIZE
+from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import signal_name
 from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
@@ -256,7 +257,7 @@ def _goes_on(steps: pl.Series | None, pos: int) -> bool:
     return steps is not None and len(steps) - int(steps.search_sorted(pos, side="right")) > 1
 
 
-LAUNCH_FAILURE = "unspecified launch failure"
+LAUNCH_FAILURE = ERROR_NUMBERS[719]  # cudaErrorLaunchFailure
 OUT_OF_MEMORY = {
     OF_HOST: "the host ran out of memory",
     OF_CONTAINER: "its container or job reached its memory limit (cgroup)",

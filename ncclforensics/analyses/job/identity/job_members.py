@@ -199,7 +199,7 @@ def _number_ranks(members: list[Member], processes: list[dict[str, Any]], first:
         members_of[m.owner].append(m)
     for m in largest:
         largest_of[m.owner].append(m)
-    taken_numbers = {m.rank for m in largest}
+    taken_numbers = {m.rank for m in largest if m.rank is not None}
     echoes: list[tuple[Member, int]] = []
     for p in processes:
         owner = (p["host"], p["pid"])
@@ -212,7 +212,7 @@ def _number_ranks(members: list[Member], processes: list[dict[str, Any]], first:
         elif memberships:
             for m in memberships:
                 add(owner, p["hint"] if m.rank is None else m.rank, m, is_hinted=m.rank is None)
-        elif p["reported"] in taken_numbers - {None} and (owner[0] or "").startswith(MADE_UP):
+        elif p["reported"] in taken_numbers and (owner[0] or "").startswith(MADE_UP):
             # Lines of NCCL that PyTorch repeats in the output of a rank whose own log is another file.
             echoes.append((Member(owner, None, 0), p["reported"]))
         else:
