@@ -127,14 +127,13 @@ def _page(one: Rule) -> str:
 
 
 def test_a_warning_is_shown_though_a_rule_cites_it_as_the_place_where_a_rank_stands(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text(
-        "n1:12:12 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
-        "n1:12:12 [0] a.cc:1 NCCL WARN Something terrible happened\n"
-        "n1:13:13 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
-    )
+    begin = "n1:{pid}:{pid} [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+    warning = "n1:12:12 [0] a.cc:1 NCCL WARN Something terrible happened\n"
+    (tmp_path / "rank0.log").write_text(begin.format(pid=12) + warning)
+    (tmp_path / "rank2.log").write_text(begin.format(pid=14))
     report = analyze([str(tmp_path)], everything=True)
 
-    assert {finding.rule for finding in report.findings} >= {"boot-init-incomplete", "warn-unexplained"}
+    assert {finding.rule for finding in report.findings} >= {"boot-rank-missing", "warn-unexplained"}
 
 
 def test_the_warning_whose_error_init_returned_is_a_finding_of_its_own(tmp_path: Path) -> None:

@@ -225,7 +225,8 @@ def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.Data
     )
     yield Finding(
         title=f"{ranks_text(ranks) or 'a process'} lost the connection to the store"
-        + (f" at {servers[0]}" if servers.len() else ""),
+        + (f" at {servers[0]}" if servers.len() else "")
+        + ": the process that serves it ended, or closed it",
         detail=f"the line says: {reason}",
         certainty="certain",
         ranks=ranks,

@@ -21,6 +21,7 @@ from ncclforensics.data.stack_classes import (
     NO_RANK,
     PLACES,
     PYTHON,
+    TEARDOWN,
     THREAD,
     THREAD_STARTS,
     Place,
@@ -134,10 +135,13 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
     kind = next((kind for _, kind, is_general in known if not is_general), known[0][1] if known else PYTHON)
     in_python = [frame for frame in frames if _is_python(frame)]
     if is_beside:
-        kind, known = THREAD, []
+        # Of such a thread, the call of NCCL or PyTorch says most, or what the thread was started for.
+        calls_of_nccl = [frame for frame, frame_kind, _ in known if frame_kind in (COLLECTIVE, TEARDOWN)]
         named = [frame for frame in frames if system_call(frame["function"] or "") not in THREAD_STARTS]
-        frames = frames if in_python else named[::-1] or frames  # what a thread was started for says most
-    fallback = [frame for frame, frame_kind, _ in known if frame_kind == kind] or in_python or frames
+        fallback = in_python or (calls_of_nccl or named)[-1:] or frames
+        kind, known = THREAD, []
+    else:
+        fallback = [frame for frame, frame_kind, _ in known if frame_kind == kind] or in_python or frames
     own = next((frame for frame in in_python if not is_library(frame["file"])), None)
     called = in_python[: in_python.index(own)] if own else []
     own = own or fallback[-1 if kind == COLLECTIVE and not in_python else 0]  # the call of NCCL, not a step of it

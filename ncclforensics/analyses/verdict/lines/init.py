@@ -250,20 +250,21 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
 def _judge_bootstrap(job: Job) -> Explanation | None:
     """Judge logs without any communicator, where every rank waits in the bootstrap.
 
-    An excerpt looks the same: the logs must begin where init begins and end at one stage on most ranks; of a single
-    process, the end shows nothing by itself.
+    An excerpt looks the same: the logs must begin where init begins and end at one stage on most ranks, and a rank
+    must lack its log, or a sign show that the job stood still.
     """
     if (
         job.members
         or job.has_layout
-        or not _may_be_in_bootstrap(job)
+        or not may_be_in_bootstrap(job)
         or any(_application_continues(job, rank_id) for rank_id in job.rank_ids)
         or any(row["form"] == "unique_id" for row in job.pytorch["store_error"])  # such a rank never came to NCCL
-        or (len(job.rank_ids) < 2 and not job.stall_evidence)
     ):
         return None
     numbers = job.rank_numbers(job.rank_ids)
     missing = missing_numbers(max(numbers, default=0), set(numbers))
+    if not (missing or job.stall_evidence):
+        return None
     victims, collect = list(job.rank_ids), COLLECT_BOOTSTRAP
     if missing and len(missing) < len(numbers):
         reason = "has no log although the numbers of the files go beyond it, and all other ranks wait in the bootstrap"
@@ -275,13 +276,11 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
             "every rank in these logs waits in the bootstrap; this version of NCCL prints the communicator only later"
         )
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], victims=victims, collect=collect)
-        if not job.stall_evidence:
-            diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.add_evidence("waiting", [job.last_line(rank_id) for rank_id in victims[:3]])
     return diagnosis
 
 
-def _may_be_in_bootstrap(job: Job) -> bool:
+def may_be_in_bootstrap(job: Job) -> bool:
     """Whether the logs show init from its beginning, nothing of what follows the bootstrap, and most ranks there."""
     forms = {row["form"] for row in job.milestones}
     is_from_start = bool(forms & {"bootstrap", "driver"} or job.releases)

@@ -6,12 +6,14 @@ from ncclforensics.analyses.job.ends.failure_events import AFTER, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.lines.init import may_be_in_bootstrap
 from ncclforensics.analyses.verdict.lines.mismatch import differing_call_of_ended_run
 from ncclforensics.analyses.verdict.rows import FailureEvent, Row
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, operation_text, ranks_text
 from ncclforensics.data.nccl_sources import result_text
 from ncclforensics.data.variables import (
+    COLLECT_BOOTSTRAP,
     COLLECT_CALLS,
     COLLECT_OUTPUT,
     COLLECT_PROGRESS,
@@ -109,6 +111,9 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.claim = f"init came to the connections between ranks, and {went_on}"
         diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
         diagnosis.collect.insert(0, STANDING_STACKS)
+    elif not job.memberships and may_be_in_bootstrap(job):
+        diagnosis.claim = "an init began, and these lines end in its bootstrap, before any communicator is printed"
+        diagnosis.collect = COLLECT_BOOTSTRAP
     elif not job.memberships:
         began = job.milestones[:1]
         diagnosis.claim = (

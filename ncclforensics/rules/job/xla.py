@@ -1,0 +1,128 @@
+"""What XLA and JAX report of threads and tasks that did not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import evidence_lines
+
+
+@rule(Category.TIMEOUT, Severity.ERROR, of=("xla_rendezvous",), hang=True)
+def xla_rendezvous_expired(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
+    """Threads of XLA waited for others until the process ended itself.
+
+    Means: each thread drives a GPU; before a collective, or before a communicator is made, all of them meet. One did
+    not come: it is stuck in another call, in the host program, or its process ended. Those that print this are victims.
+    Not when: the line only says that a thread is waiting and may be stuck; it may go on.
+    Do: take the stacks of all processes while they wait (gdb -batch -ex 'thread apply all bt'); look for the process
+    that prints nothing.
+    Sources: openxla/xla: xla/service/rendezvous.cc.
+    """
+    expired = xla_rendezvous.filter(form="expired").with_columns(waited_for=text_of("waited_for"))
+    for (name,), rows in expired.sort("source", "line").group_by(
+        pl.col("waited_for").str.split(";").list.first(), maintain_order=True
+    ):
+        row = rows.row(0, named=True)
+        counts = (
+            f"{row['joined']} of {row['expected_threads']} threads came" if row["joined"] else "not all threads came"
+        )
+        yield Finding(
+            title=f"{counts} to the rendezvous of XLA: {name}",
+            detail=f"the others waited for {row['seconds']} seconds, then the process ended itself",
+            certainty="certain",
+            role=Role.CONSEQUENCE,
+            evidence=evidence_lines(rows),
+        )
+
+
+@rule(Category.TIMEOUT, Severity.WARNING, of=("xla_rendezvous",), hang=True)
+def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
+    """Threads of XLA wait for others, and no line shows that these came.
+
+    Means: before a collective, or before a communicator is made, one thread per GPU comes to a rendezvous. Another
+    process or thread has not come: it ended, is stuck, or its program does not make this call.
+    Not when: XLA prints that the thread is unstuck, or the job is slow there, as in its first compilation.
+    Do: check that every process runs the same program to the same call; take the stacks of the process that waits and
+    of the one that prints nothing (gdb -batch -ex 'thread apply all bt').
+    Sources: openxla/xla: xla/service/rendezvous.cc; jax#22740.
+    """
+    forms = text_of("form")
+    if not xla_rendezvous.filter(forms.is_in(["expired", "released"])).is_empty():
+        return
+    waiting = xla_rendezvous.filter(forms == "waiting").sort("source", "line")
+    if not waiting.is_empty():
+        names = waiting["waited_for"].cast(pl.String).str.split(";").list.first().unique(maintain_order=True)
+        yield Finding(
+            title=f"threads of XLA wait at a rendezvous: {', '.join(names.head(2))}",
+            detail="not all threads came, and no line shows that this changed",
+            certainty="possible",
+            role=Role.CONSEQUENCE,
+            evidence=evidence_lines(waiting),
+        )
+
+
+@rule(Category.PEER_LOST, Severity.ERROR, of=("jax_service",), hang=True)
+def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
+    """Tasks of JAX sent no heartbeat to the coordination service, did not come to its barrier, or lost the service.
+
+    Means: process 0 serves the others. It ends the job if a task is silent for longer than the time-out of heartbeats:
+    the task ended, its host or network failed, or it is alive and could not send, because the interpreter or a CPU was
+    held for too long. Tasks that do not reach the service end, too: process 0 ended, or the network to it failed.
+    Not when: the task itself prints later lines: then it was alive, and the service was wrong about it. Where process 0
+    comes to its orderly end first, the others print that they lost the service.
+    Do: read the last lines of the named tasks, and dmesg -T on their hosts; where they were alive, raise
+    heartbeat_timeout_seconds of jax.distributed.initialize, and look for what held the process (compilation, a
+    checkpoint, too few CPUs).
+    Sources: openxla/xla: xla/tsl/distributed_runtime/coordination/coordination_service.cc, pjrt/distributed/client.h;
+    jax.distributed.initialize.
+    """
+    rows = jax_service.sort("source", "line")
+    listed = rows.filter(pl.col("task").is_not_null() & (text_of("form") != "barrier"))
+    tasks = sorted(listed["task"].unique().to_list())
+    endings = rows.filter(text_of("form").is_in(["ending", "ending_lost"]))
+    lost = rows.filter(text_of("form").is_in(["lost", "ending_lost"]))
+    is_barrier = not rows.filter(form="barrier").is_empty()
+    if not tasks:
+        if not lost.is_empty():
+            reason = next(iter(lost["service_reason"].drop_nulls()), "")
+            yield Finding(
+                title="a task of JAX lost the coordination service, which process 0 runs"
+                + f": {reason}" * bool(reason),
+                detail="process 0 ended, was preempted or restarted, or the network to its host failed",
+                certainty="certain",
+                role=Role.CONSEQUENCE,
+                severity=None if endings.height else Severity.WARNING,
+                evidence=evidence_lines(lost),
+                remedy="read the last lines of process 0, and dmesg -T on its host: what ended it is the cause; an "
+                "orderly end of process 0 before the others brings these lines, too",
+            )
+        elif not endings.is_empty():
+            yield Finding(
+                title="JAX's coordination service ended a process, because of an error of another task",
+                detail="the lines of the coordinator and of the other tasks say which one",
+                certainty="certain",
+                role=Role.CONSEQUENCE,
+                evidence=evidence_lines(endings),
+            )
+        return
+    names = ranks_text(tasks, "task")
+    did = "did not come to a barrier in time" if is_barrier else "stopped sending heartbeats"
+    headings = rows.filter(text_of("form").is_in(["unhealthy", "barrier"]))
+    finding = Finding(
+        title=f"{names} of JAX {did}, as its coordination service reports",
+        detail="the service sees only that nothing came: the process may have ended, or be alive and held up",
+        certainty="likely",
+        evidence=[*evidence_lines(headings), *evidence_lines(listed)],
+    )
+    if is_barrier:
+        finding.remedy = (
+            "read the last lines of the named tasks; look for processes that never started, and compare "
+            "coordinator_address, num_processes and process_id of all in jax.distributed.initialize"
+        )
+    yield finding
