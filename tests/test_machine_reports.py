@@ -12,7 +12,8 @@ from ncclforensics.rules.benchmark.link_tests import bench_peer_access_slower
 from ncclforensics.rules.fabric.pci_errors import kernel_nvswitch_errors, kernel_pcie_errors, kernel_port_reports
 from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.host.gpu_use import gpus_spin
-from ncclforensics.rules.host.kernel_reports import kernel_memory_errors, kernel_xid
+from ncclforensics.rules.host.kernel_reports import kernel_xid
+from ncclforensics.rules.host.memory_errors import kernel_memory_errors
 from tests.rule_rows import Row, findings_of
 
 RANK = {"job": 0, "rank_id": 0, "rank": 0, "host": "node-a", "pid": 100}

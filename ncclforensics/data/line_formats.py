@@ -113,7 +113,7 @@ LINE_FORMATS = {
     "health": LineFormat(
         "health collected",
         "monitor_error check_result imex_state imex_fault firmware_fault firmware_state amd_errors.total "
-        "amd_errors.head amd_state amd_page.address amd_page.none",
+        "amd_errors.head amd_state amd_page.address amd_page.none ras_record",
         "topology",
         MACHINE_DUMP,
     ),
@@ -170,7 +170,8 @@ LINE_FORMATS = {
     "perftest": LineFormat(
         "perftest",
         "link_title link_head link_failure.status link_failure.registration link_failure.port link_failure.refused "
-        "link_failure.unsupported link_failure.unconnected ping_pong.local ping_pong.remote",
+        "link_failure.unsupported link_failure.unconnected link_failure.resources link_failure.cm_event "
+        "ping_pong.local ping_pong.remote",
         {"link_head": "perftest", "link_row": "perftest", "link_failure": "perftest", "ping_pong": "perftest"},
         LINK_TEST,
     ),

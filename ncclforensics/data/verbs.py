@@ -78,3 +78,12 @@ UNREACHABLE = ["Network is unreachable", NO_DEVICE, "No route to host"]
 MODIFY_QP = "ibv_modify_qp"
 
 GID_CHANGED = 18  # event number that NCCL 2.23 to 2.27 prints without a name
+
+# rdma_get_cm_event(3); the error is an errno, or the reason of the reject.
+CM_EVENTS = {
+    "ADDR_ERROR": "no RDMA device has a way to that address",
+    "ROUTE_ERROR": "no route to that address was found",
+    "CONNECT_ERROR": "the connection was not made",
+    "UNREACHABLE": "the other end does not answer",
+    "REJECTED": "the other end refused: no test listens there, or it has no room for the connection",
+}

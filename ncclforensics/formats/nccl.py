@@ -61,6 +61,7 @@ GRAMMARS = (
     "pytorch",
     "c10d",
     "engines",
+    "openmpi",
     "neighbours",
     "ras",
     "inspector",

@@ -21,7 +21,7 @@ from ncclforensics.data.busbw import (
     link_of,
 )
 from ncclforensics.data.names import bandwidth_text, bytes_text, count_of, some_of
-from ncclforensics.data.verbs import STATUS
+from ncclforensics.data.verbs import CM_EVENTS, STATUS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -230,6 +230,10 @@ ENDS = {
     "unconnected": ("the queue pairs of its two ends were not connected", Severity.ERROR),
     "no_gid": ("its port has no GID of index {gid}", Severity.ERROR),
     "refused": ("{peer} did not answer", Severity.INFO),
+    "resources": ("the NIC's driver could not create what it needs ({object})", Severity.ERROR),
+    "cm_event": ("the connection manager reports {cm_event}: {cm_meaning}", Severity.ERROR),
+    "listen": ("port {listened} is in use, mostly by an earlier test", Severity.ERROR),
+    "other_end": ("its other end ended, or never came", Severity.INFO),
 }
 
 
@@ -242,7 +246,8 @@ def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame
     Not when: the other side of the test was not started, or cannot be reached (`Couldn't connect`), which proves
     nothing about the link.
     Do: run the same test between other hosts, and without GPU memory; ibstat, perfquery -x, dmesg -T on both ends;
-    where a buffer was not registered, modprobe nvidia-peermem, or --use_cuda_dmabuf, and ulimit -l.
+    where a buffer was not registered, modprobe nvidia-peermem, or --use_cuda_dmabuf, and ulimit -l; where something
+    could not be created, fewer queue pairs (-q) and less inline data (-I), which ibv_devinfo -v limits.
     Sources: perftest, src/perftest_resources.c; rdma-core, libibverbs/verbs.h (ibv_wc_status).
     """
     ordered = link_failure.sort("source", "line")
@@ -258,15 +263,21 @@ def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame
             role=Role.CONSEQUENCE if (shared_part["failed"] > 0).any() else Role.CAUSE,
             evidence=evidence_lines(alike),
         )
-    numbered = [f"{os.strerror(number)} (errno {number})" for number in ordered["error_number"].drop_nulls().unique()]
-    named = ordered.filter(pl.col("errno").is_not_null())["errno"].cast(pl.String).unique(maintain_order=True)
-    reasons = [*numbered, *named]
-    for (form,), alike in ordered.filter(text_of("form").is_in(list(ENDS))).group_by(
-        text_of("form"), maintain_order=True
-    ):
+    stated = ordered.filter(text_of("form").is_in(list(ENDS)))
+    if ordered["form"].n_unique() > 1:
+        stated = stated.filter(text_of("form") != "other_end")  # which follows from the others
+    for (form,), alike in stated.group_by(text_of("form"), maintain_order=True):
         text, severity = ENDS[str(form)]
+        row = alike.row(0, named=True)
+        beside = ordered.filter(pl.col("source").is_in(alike["source"].implode()))
+        numbers = beside["error_number"].drop_nulls().unique()
+        reasons = [f"{os.strerror(number)} (errno {number})" for number in numbers]
+        reasons += beside["errno"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
+        if row["cm_event"]:
+            row["cm_meaning"] = CM_EVENTS.get(row["cm_event"], "its connection failed")
+            reasons = [f"error {row['cm_error']}, {os.strerror(abs(int(row['cm_error'])))}"]  # errno is an older one's
         yield Finding(
-            title=f"a link test did not run: {text.format_map(alike.row(0, named=True))}",
+            title=f"a link test did not run: {text.format_map(row)}",
             detail=f"it reports: {', '.join(reasons)}" if reasons else "the test measured nothing",
             certainty="certain",
             severity=severity,

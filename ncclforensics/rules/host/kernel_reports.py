@@ -8,22 +8,17 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ncclforensics.analyses.verdict.sources.machines import UNCORRECTABLE
-from ncclforensics.data.kernel_faults import UNKNOWN_XID, WATCH, XIDS, XIDS_OF_HARDWARE, Origin
+from ncclforensics.data.kernel_faults import UNKNOWN_XID, XIDS, XIDS_OF_HARDWARE, Origin
 from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.firmware_reports import DECODE, firmware_findings
 from ncclforensics.rules.shared.kernel_log import (
-    MANY,
     OF_LINES,
     JobBeside,
     devices_text,
     kernel_log_findings,
     lines_beside,
-    named_devices,
-    rate_text,
     times_text,
     with_addresses_of_amd,
 )
@@ -315,79 +310,3 @@ def kernel_driver_reports(
             times_text(alike),
         ]
         yield from kernel_log_findings(alike, title, details, report.severity, report.remedy, job)
-
-
-REPLACE = "drain the host; replace the module that EDAC or the BMC's event log names"
-UNCORRECTED_BIT = 61  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
-
-
-@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_event", "kernel_message"), hang=True, fallback=True)
-def kernel_memory_errors(
-    kernel_event: pl.DataFrame, kernel_message: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame
-) -> Iterator[Finding]:
-    """The kernel logged errors of the memory or the processors of a host, or of the memory of an AMD GPU.
-
-    Means: an uncorrected one loses data: the program that reads them is ended, or the host stops. Corrected ones cost
-    nothing, but many of one module announce others.
-    Not when: another finding explains the lines; a few corrected errors.
-    Do: replace the module that EDAC, or the event log of the BMC, names; for a GPU see rocm-smi --showras.
-    Sources: Linux: drivers/edac/edac_mc.c, arch/x86/kernel/cpu/mce/core.c, mm/memory-failure.c,
-    drivers/firmware/efi/cper.c, drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c.
-    """
-    job = JobBeside.of(rank, verdict)
-    memory = kernel_event.filter(pl.col("form") == "memory").sort(OF_LINES)
-    for (kind,), rows in memory.group_by(text_of("memory_error"), maintain_order=True):
-        number = int(rows["errors"].fill_null(1).sum())
-        is_uncorrected = kind == UNCORRECTABLE
-        faults = rows["memory_fault"].cast(pl.String).str.split(" (").list.first().str.split(" on ")
-        named = pl.when(faults.list.len() > 1).then(faults.list.last())
-        place = pl.coalesce(text_of("part"), named, pl.lit("a module that no line names"))
-        places = rows.select(place).to_series().unique(maintain_order=True)
-        word = "uncorrected" if is_uncorrected else "corrected"
-        title = f"memory of the host{{where}}: {count_of(number, f'{word} error')} of {', '.join(places[:SHOWN])}"
-        title += f" and {len(places) - SHOWN} other modules" * (len(places) > SHOWN)
-        details = [times_text(rows), "" if is_uncorrected else rate_text(rows, number)]
-        severity = Severity.ERROR if is_uncorrected else Severity.WARNING if number >= MANY else Severity.INFO
-        yield from kernel_log_findings(
-            rows, title, details, severity, REPLACE if severity is not Severity.INFO else WATCH, job
-        )
-    status = text_of("mce_status").str.to_integer(base=16, dtype=pl.UInt64, strict=False)
-    checks = kernel_message.filter(pl.col("form") == "machine_check").with_columns(status=status).drop_nulls("status")
-    checks = checks.with_columns(is_uncorrected=(pl.col("status") // (1 << UNCORRECTED_BIT)) % 2 == 1)
-    yield from _undecoded(kernel_event, kernel_message, job)
-    for (is_uncorrected,), rows in checks.sort(OF_LINES).group_by("is_uncorrected", maintain_order=True):
-        word = "uncorrected" if is_uncorrected else "corrected"
-        banks = ", ".join(map(str, rows["bank"].drop_nulls().unique().sort().head(6)))
-        title = f"the processors{{where}} reported {count_of(rows.height, f'{word} machine check')}"
-        title += f" (bank {banks})" * bool(banks)
-        severity = Severity.ERROR if is_uncorrected else Severity.WARNING if rows.height >= MANY else Severity.INFO
-        yield from kernel_log_findings(rows, title, [times_text(rows)], severity, DECODE, job)
-    yield from firmware_findings(kernel_event, kernel_message, job)
-    pages = kernel_message.filter(pl.col("form") == "page_recovery").sort(OF_LINES)
-    for (outcome,), rows in pages.group_by(text_of("outcome"), maintain_order=True):
-        title = f"memory of the host{{where}}: {count_of(rows.height, 'damaged page')} ({str(outcome).lower()})"
-        detail = "a page with an error that was not corrected is taken out of use; a program that needs it is ended"
-        yield from kernel_log_findings(rows, title, [detail, times_text(rows)], Severity.WARNING, REPLACE, job)
-    of_gpus = kernel_message.filter((pl.col("form") == "amd_ras") & (pl.col("errors").fill_null(1) > 0)).sort(OF_LINES)
-    for (kind, block), rows in of_gpus.group_by(text_of("correctability"), text_of("block"), maintain_order=True):
-        number = max(rows["errors"].fill_null(1).to_list())  # totals repeat what was counted before
-        word = "uncorrected" if kind == "uncorrectable" else "corrected"
-        title = f"AMD GPU {named_devices(rows)}{{where}}: at least {count_of(number, f'{word} error')} in {block}"
-        severity = Severity.ERROR if word == "uncorrected" else Severity.WARNING if number >= MANY else Severity.INFO
-        yield from kernel_log_findings(rows, title, [times_text(rows)], severity, OF_AMD, job)
-
-
-def _undecoded(kernel_event: pl.DataFrame, kernel_message: pl.DataFrame, job: JobBeside) -> Iterator[Finding]:
-    """Yield the finding on machine checks of which a log has only the lines around those that say how bad they are."""
-    rows = kernel_event.filter(pl.col("form") == "machine_check").sort(OF_LINES)
-    for decoded in (
-        kernel_message.filter(pl.col("form").is_in(["machine_check", "firmware_event"])),
-        kernel_event.filter(pl.col("form") == "memory"),
-    ):
-        rows = rows.join(decoded, on="source", how="anti", maintain_order="left")
-    if not rows.is_empty():
-        title = "the processors{where} reported machine checks, and these lines do not show whether they were corrected"
-        yield from kernel_log_findings(rows, title, [times_text(rows)], Severity.WARNING, DECODE, job)
-
-
-OF_AMD = "look at rocm-smi --showras; for uncorrected errors drain the host and reset the GPU"

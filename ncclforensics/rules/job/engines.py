@@ -12,13 +12,10 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges, parse_value
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.ended_processes import statements_before
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 SHOWN = 8  # workers
 LAST_LINES = 4  # of a log: several workers print the same there
-NEAR_HOST = 3  # lines from the sentence about a lost daemon to the name of its host
-NEAR_BOX = 4  # lines of known forms below the head of a box
 LEAST_RATES = 2  # reports of a server in a row that show no token
 
 
@@ -99,71 +96,6 @@ def engine_stops_at_nccl(
         ranks=ranks,
         evidence=evidence_lines(last),
     )
-
-
-@rule(Category.PEER_LOST, Severity.ERROR, of=("mpi_daemon", "job_end"), hang=True)
-def mpirun_daemon_missing(
-    mpi_daemon: pl.DataFrame, job_end: pl.DataFrame, program_failure: pl.DataFrame
-) -> Iterator[Finding]:
-    """Mpirun could not start its daemon on a node, or lost it.
-
-    Means: the daemon starts the ranks of its node and passes on what they print. Without it these ranks never start; if
-    it is lost while the job runs, its node or the connection to it failed, and mpirun ends the job.
-    Not when: the job went on.
-    Do: ssh to that node from the one of mpirun; check its name (getent hosts NAME), the path of orted or prted there,
-    and which interface both share (--mca oob_tcp_if_include, PRTE: --prtemca); if it was lost, read its kernel log.
-    Sources: Open MPI, orte/mca/plm/base/help-plm-base.txt and prte's; ssh(1); mpi-operator#152.
-    """
-    named = mpi_daemon.filter(form="of_lost").sort("line")
-    heads = job_end.filter(form="daemon_lost").select("source", head="line")
-    named = named.join(heads, on="source").filter((pl.col("line") - pl.col("head")).is_between(1, NEAR_HOST))
-    named = pl.concat([mpi_daemon.filter(form="lost"), named], how="diagonal").select("source", "line", "daemon_host")
-    lost = pl.concat([named, job_end.filter(form="daemon_lost").select("source", "line")], how="diagonal")
-    not_started = mpi_daemon.filter(form="not_started")
-    failed = mpi_daemon.filter(text_of("form").is_in(["unresolved", "unreachable"])).sort("source", "line")
-    hosts = sorted(failed["daemon_host"].cast(pl.String).unique().to_list())
-    ssh_report = f"ssh reports: {failed['ssh_reason'].cast(pl.String)[0]}" if hosts else ""
-    if not not_started.is_empty():
-        where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
-        stated = statements_before(not_started, program_failure).tail(0 if hosts else 1)
-        before = f"printed before it: {stated['statement'][0]}" if stated.height else "no line before it says why"
-        evidence = [*evidence_lines(failed), *evidence_lines(stated), *evidence_lines(not_started)]
-        title = f"mpirun could not start its daemon{where}"
-        yield Finding(title, ssh_report or before, "certain", hosts=hosts, evidence=evidence)
-    if not lost.is_empty():
-        hosts = sorted(lost["daemon_host"].cast(pl.String).drop_nulls().unique().to_list())
-        title = f"mpirun lost its daemon on {', '.join(hosts[:SHOWN]) or 'a node'}"
-        detail = ssh_report or "the node, its daemon or the connection to it failed; mpirun then ends the job"
-        evidence = [*evidence_lines(failed), *evidence_lines(lost.sort("source", "line"))]
-        yield Finding(title, detail, "certain", hosts=hosts, evidence=evidence)
-
-
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("mpi_box",), hang=True)
-def mpi_component_missing(mpi_box: pl.DataFrame) -> Iterator[Finding]:
-    """MPI or PMIx could not open a component that it needs.
-
-    Means: the library of the component is not installed on that host, or a library that it needs is not found there.
-    Without it the process, or the connection to its launcher, mostly cannot start.
-    Not when: the program then runs: another component took its place.
-    Do: install the component on that host, or choose another one: for munge of psec, PMIX_MCA_psec=native; look with
-    ldd at the library of the component, and compare with a host where it works.
-    Sources: Open MPI and OpenPMIx, help-mca-base.txt; pyxis#88, pmix-standard#363.
-    """
-    rows = mpi_box.sort("source", "line")
-    for head in rows.filter(form="component").unique("source", keep="first", maintain_order=True).to_dicts():
-        below = rows.filter((pl.col("source") == head["source"]) & (pl.col("line") > head["line"])).head(NEAR_BOX)
-        host, framework, name = (
-            next(iter(below[column].cast(pl.String).drop_nulls()), "")
-            for column in ("box_host", "framework", "component")
-        )
-        called = f"{name or 'one of its components'}{f' of the framework {framework}' * bool(framework)}"
-        yield Finding(
-            title=f"{f'{host}: ' * bool(host)}MPI or PMIx could not open {called}",
-            detail="it is not installed there, or a library that it needs is not found",
-            certainty="certain",
-            hosts=[host] if host else [],
-            evidence=evidence_lines(below.filter(form="name") if name else rows.filter(form="component")),
-        )
 
 
 @rule(Category.LAGGING_RANK, Severity.WARNING, of=("horovod_stall",), hang=True)

@@ -1,0 +1,146 @@
+"""What the kernel, mcelog and rasdaemon tell of errors of memory and processors of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.analyses.verdict.sources.machines import UNCORRECTABLE
+from ncclforensics.data.kernel_faults import WATCH
+from ncclforensics.data.names import count_of, some_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.firmware_reports import DECODE, firmware_findings
+from ncclforensics.rules.shared.kernel_log import (
+    MANY,
+    OF_LINES,
+    JobBeside,
+    kernel_log_findings,
+    named_devices,
+    rate_text,
+    times_text,
+)
+
+SHOWN = 2
+REPLACE = "drain the host; replace the module that EDAC or the BMC's event log names"
+CHECK_LINES = 12  # from the line of the bank to the one of its status, by mcelog
+OF_PCIE = "look at the device (lspci -vv -s ADDRESS) and at dmesg -T | grep AER; reseat or replace the card"
+UNCORRECTED_BIT, CORRUPT_BIT = 61, 57  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
+
+
+@rule(
+    Category.APPLICATION_ERROR,
+    Severity.WARNING,
+    of=("kernel_event", "kernel_message", "ras_record"),
+    hang=True,
+    fallback=True,
+)
+def kernel_memory_errors(
+    kernel_event: pl.DataFrame,
+    kernel_message: pl.DataFrame,
+    ras_record: pl.DataFrame,
+    rank: pl.DataFrame,
+    verdict: pl.DataFrame,
+) -> Iterator[Finding]:
+    """The kernel logged errors of the memory or the processors of a host, or of the memory of an AMD GPU.
+
+    Means: an uncorrected one loses data: the program that reads them is ended, or the host stops. Corrected ones cost
+    nothing, but many of one module announce others.
+    Not when: another finding explains the lines; a few corrected errors.
+    Do: replace the module that EDAC, or the event log of the BMC, names; for a GPU see rocm-smi --showras.
+    Sources: Linux: drivers/edac/edac_mc.c, arch/x86/kernel/cpu/mce/core.c, mm/memory-failure.c,
+    drivers/firmware/efi/cper.c, drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c.
+    """
+    job = JobBeside.of(rank, verdict)
+    memory = kernel_event.filter(pl.col("form") == "memory").sort(OF_LINES)
+    for (kind,), rows in memory.group_by(text_of("memory_error"), maintain_order=True):
+        number = int(rows["errors"].fill_null(1).sum())
+        is_uncorrected = kind == UNCORRECTABLE
+        faults = rows["memory_fault"].cast(pl.String).str.split(" (").list.first().str.split(" on ")
+        named = pl.when(faults.list.len() > 1).then(faults.list.last())
+        place = pl.coalesce(text_of("part"), named, pl.lit("a module that no line names"))
+        places = rows.select(place).to_series().unique(maintain_order=True)
+        word = "uncorrected" if is_uncorrected else "corrected"
+        title = f"memory of the host{{where}}: {count_of(number, f'{word} error')} of {', '.join(places[:SHOWN])}"
+        title += f" and {len(places) - SHOWN} other modules" * (len(places) > SHOWN)
+        details = [times_text(rows), "" if is_uncorrected else rate_text(rows, number)]
+        severity = Severity.ERROR if is_uncorrected else Severity.WARNING if number >= MANY else Severity.INFO
+        yield from kernel_log_findings(
+            rows, title, details, severity, REPLACE if severity is not Severity.INFO else WATCH, job
+        )
+    status = text_of("mce_status").str.to_integer(base=16, dtype=pl.UInt64, strict=False)
+    checks = kernel_message.filter(pl.col("form") == "machine_check").with_columns(status=status).drop_nulls("status")
+    checks = checks.with_columns(is_uncorrected=(pl.col("status") // (1 << UNCORRECTED_BIT)) % 2 == 1)
+    checks = checks.with_columns(is_lost=(pl.col("status") // (1 << CORRUPT_BIT)) % 2 == 1)
+    checks = _placed(checks, kernel_message)
+    yield from _recorded(ras_record, job)
+    yield from _undecoded(kernel_event, kernel_message, ras_record, job)
+    for (is_uncorrected,), rows in checks.sort(OF_LINES).group_by("is_uncorrected", maintain_order=True):
+        word = "uncorrected" if is_uncorrected else "corrected"
+        banks = ", ".join(map(str, rows["bank"].drop_nulls().unique().sort().head(6)))
+        title = f"the processors{{where}} reported {count_of(rows.height, f'{word} machine check')}"
+        cpus = some_of([f"CPU {cpu}" for cpu in rows["cpu"].drop_nulls().unique().sort()], SHOWN)
+        title += f" ({', '.join(filter(None, [cpus, f'bank {banks}' * bool(banks)]))})" * bool(cpus or banks)
+        lost = "the processor's state was corrupt: what ran there could not go on" * bool(rows["is_lost"].any())
+        severity = Severity.ERROR if is_uncorrected else Severity.WARNING if rows.height >= MANY else Severity.INFO
+        yield from kernel_log_findings(rows, title, [lost, times_text(rows)], severity, DECODE, job)
+    yield from firmware_findings(kernel_event, kernel_message, job)
+    pages = kernel_message.filter(pl.col("form") == "page_recovery").sort(OF_LINES)
+    for (outcome,), rows in pages.group_by(text_of("outcome"), maintain_order=True):
+        title = f"memory of the host{{where}}: {count_of(rows.height, 'damaged page')} ({str(outcome).lower()})"
+        detail = "a page with an error that was not corrected is taken out of use; a program that needs it is ended"
+        yield from kernel_log_findings(rows, title, [detail, times_text(rows)], Severity.WARNING, REPLACE, job)
+    of_gpus = kernel_message.filter((pl.col("form") == "amd_ras") & (pl.col("errors").fill_null(1) > 0)).sort(OF_LINES)
+    for (kind, block), rows in of_gpus.group_by(text_of("correctability"), text_of("block"), maintain_order=True):
+        number = max(rows["errors"].fill_null(1).to_list())  # totals repeat what was counted before
+        word = "uncorrected" if kind == "uncorrectable" else "corrected"
+        title = f"AMD GPU {named_devices(rows)}{{where}}: at least {count_of(number, f'{word} error')} in {block}"
+        severity = Severity.ERROR if word == "uncorrected" else Severity.WARNING if number >= MANY else Severity.INFO
+        yield from kernel_log_findings(rows, title, [times_text(rows)], severity, OF_AMD, job)
+
+
+def _placed(checks: pl.DataFrame, kernel_message: pl.DataFrame) -> pl.DataFrame:
+    """Return machine checks with the processor and the bank that mcelog prints on a line above the status."""
+    above = kernel_message.filter(form="check_place").sort("line").select("source", "line", "cpu", "bank", at="line")
+    found = checks.sort("line").join_asof(above, on="line", by="source", suffix="_above", check_sortedness=False)
+    is_near = pl.col("line") - pl.col("at") <= CHECK_LINES
+    return found.with_columns(pl.coalesce(name, pl.when(is_near).then(f"{name}_above")) for name in ("cpu", "bank"))
+
+
+def _recorded(ras_record: pl.DataFrame, job: JobBeside) -> Iterator[Finding]:
+    """Yield the findings on what rasdaemon recorded; a machine check has no host in its records."""
+    rows = ras_record.filter(text_of("ras_kind").is_not_null()).with_columns(node=pl.lit(None, pl.String))
+    is_uncorrected = text_of("ras_kind") != "Corrected"
+    for (is_bad,), alike in rows.sort("source", "line").group_by(is_uncorrected, maintain_order=True):
+        number = int(alike["ras_count"].fill_null(1).sum())
+        parts = alike.select(pl.coalesce(text_of("ras_label"), text_of("ras_device"))).to_series().drop_nulls()
+        word = "uncorrected" if is_bad else "corrected"
+        title = f"rasdaemon recorded {count_of(number, f'{word} error')}"
+        title += f" of {some_of(parts.unique(maintain_order=True).to_list(), SHOWN)}" * bool(len(parts))
+        severity = Severity.ERROR if is_bad else Severity.WARNING if number >= MANY else Severity.INFO
+        detail = "" if is_bad else "corrected errors cost nothing, but many of one part announce others"
+        remedy = OF_PCIE if alike["ras_device"].count() else REPLACE
+        yield from kernel_log_findings(
+            alike, title, [detail], severity, remedy if severity is not Severity.INFO else WATCH, job
+        )
+
+
+def _undecoded(
+    kernel_event: pl.DataFrame, kernel_message: pl.DataFrame, ras_record: pl.DataFrame, job: JobBeside
+) -> Iterator[Finding]:
+    """Yield the finding on machine checks of which a log has only the lines around those that say how bad they are."""
+    rows = kernel_event.filter(pl.col("form") == "machine_check").sort(OF_LINES)
+    for decoded in (
+        kernel_message.filter(pl.col("form").is_in(["machine_check", "firmware_event"])),
+        kernel_event.filter(pl.col("form") == "memory"),
+        ras_record.filter(pl.col("ras_kind").is_not_null()),
+    ):
+        rows = rows.join(decoded, on="source", how="anti", maintain_order="left")
+    if not rows.is_empty():
+        title = "the processors{where} reported machine checks, and these lines do not show whether they were corrected"
+        yield from kernel_log_findings(rows, title, [times_text(rows)], Severity.WARNING, DECODE, job)
+
+
+OF_AMD = "look at rocm-smi --showras; for uncorrected errors drain the host and reset the GPU"
