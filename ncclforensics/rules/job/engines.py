@@ -228,3 +228,30 @@ def engine_start_incomplete(
         certainty="likely" if ended.height else "possible",
         evidence=evidence_lines(pending),
     )
+
+
+@rule(Category.INIT_FAILURE, Severity.WARNING, of=("engine_shard",), hang=True)
+def engine_shards_not_ready(engine_shard: pl.DataFrame) -> Iterator[Finding]:
+    """The launcher of text-generation-inference still waits for shards where the log ends.
+
+    Means: each shard is a process with a GPU. Those that are not ready load weights, wait for the others in a
+    collective, or ended without a word.
+    Not when: the log was copied while the server started; a shard failed, which the launcher says itself.
+    Do: take the stacks of the shards while they stand there (py-spy dump --pid PID); look at dmesg -T of the host and
+    at the size of /dev/shm; NCCL_DEBUG=INFO in the environment of the launcher shows how far their communicator came.
+    Sources: huggingface/text-generation-inference: launcher/src/main.rs (shard_manager).
+    """
+    last = engine_shard.sort("source", "pos").group_by("source", "shard", maintain_order=True).last()
+    pending, ready = last.filter(form="waiting"), last.filter(form="ready")
+    if pending.is_empty() or not last.filter(text_of("form").is_in(["failed", "signalled"])).is_empty():
+        return
+    shards = sorted(pending["shard"].unique().to_list())
+    took = max(ready["shard_seconds"].to_list(), default=None)
+    yield Finding(
+        title=f"{ranks_text(shards, 'shard')} of text-generation-inference not ready where the log ends",
+        detail=f"{ranks_text(sorted(ready['shard'].to_list()), 'shard')} was ready after {took:,.0f} s"
+        if took is not None
+        else "no shard in these lines is ready",
+        certainty="likely" if took is not None else "possible",
+        evidence=evidence_lines(pending),
+    )

@@ -15,6 +15,7 @@ import polars as pl
 
 from ncclforensics.data.stack_classes import (
     COLLECTIVE,
+    GPU,
     IN_ORDER,
     MOMENTS,
     NATIVE_MEANS,
@@ -142,9 +143,12 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
         kind, known = THREAD, []
     else:
         fallback = [frame for frame, frame_kind, _ in known if frame_kind == kind] or in_python or frames
+        if kind == GPU and not in_python:  # a kernel that a call of NCCL launches
+            fallback = [frame for frame, _, _ in known if (frame["function"] or "").startswith("nccl")] or fallback
     own = next((frame for frame in in_python if not is_library(frame["file"])), None)
     called = in_python[: in_python.index(own)] if own else []
-    own = own or fallback[-1 if kind == COLLECTIVE and not in_python else 0]  # the call of NCCL, not a step of it
+    is_native_wait = kind in (COLLECTIVE, GPU) and not in_python
+    own = own or fallback[-1 if is_native_wait else 0]  # the call of NCCL, not a step of it
     calls = [frame for frame, frame_kind, _ in known if frame_kind == kind and frame in called] or called
     # The function that the program called; wrappers such as loggers stand between.
     call = short_name(calls[-1]["function"]) if calls else None

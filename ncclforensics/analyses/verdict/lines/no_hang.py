@@ -111,7 +111,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.claim = f"init came to the connections between ranks, and {went_on}"
         diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
         diagnosis.collect.insert(0, STANDING_STACKS)
-    elif not job.memberships and may_be_in_bootstrap(job):
+    elif not job.memberships and len(job.rank_ids) > 1 and may_be_in_bootstrap(job):
         diagnosis.claim = "an init began, and these lines end in its bootstrap, before any communicator is printed"
         diagnosis.collect = COLLECT_BOOTSTRAP
     elif not job.memberships:
