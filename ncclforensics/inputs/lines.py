@@ -70,6 +70,12 @@ def _cleaned(texts: pl.Series) -> pl.Series:
     )
 
 
+def _with_line_feeds(data: bytes) -> bytes:
+    """Text whose lines end with a line feed alone."""
+    # searching one byte is thirty times faster than searching two
+    return data.replace(b"\r\n", b"\n") if b"\r" in data else data
+
+
 def _split(data: bytes) -> list[str]:
     lines = data.decode("utf-8", "replace").split("\n")
     return lines if lines[-1] else lines[:-1]
@@ -84,8 +90,7 @@ def _decoded(data: bytes) -> pl.Series:
 def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
     """The lines of `data` (columns: SCHEMA) as they are, numbered from `first` on; see `cleaned`."""
     is_cut = data not in (b"", b"\0") and not data.endswith((b"\n", b"\n\0"))  # UTF-16 ends in a NUL
-    if b"\r" in data:  # searching one byte is thirty times faster than searching two
-        data = data.replace(b"\r\n", b"\n")
+    data = _with_line_feeds(data)
     too_long = []
     if _has_long_line(data):
         pieces = data.removesuffix(b"\n").split(b"\n")
@@ -155,16 +160,15 @@ def _has_long_line(data: bytes) -> bool:
 
 def texts(samples: Mapping[int, bytes]) -> pl.DataFrame:
     """The lines of some sources, cleaned: columns `source` and `text`."""
-    cleaned_samples = {
-        number: data.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n" for number, data in samples.items()
-    }
-    data = b"".join(cleaned_samples.values())
+    plain = [_with_line_feeds(data if data.endswith(b"\n") else data + b"\n") for data in samples.values()]
+    data = b"".join(plain)
     text = _decoded(data).alias("text")
     # to search the bytes for others than these takes a fifth of the time of searching the texts
     if data.translate(None, _PLAIN_BYTES) and (needs := is_strange(text)).any():
         text = text.scatter(needs.arg_true(), _cleaned(text.filter(needs)))
-    source = [number for number, data in cleaned_samples.items() for _ in range(data.count(b"\n"))]
-    return pl.DataFrame([pl.Series("source", source, dtype=SCHEMA["source"]), text])
+    source = pl.Series("source", list(samples), dtype=SCHEMA["source"])
+    heights = pl.Series([own.count(b"\n") for own in plain], dtype=pl.UInt32)
+    return pl.DataFrame([source.repeat_by(heights).explode(), text])
 
 
 def is_strange(texts: pl.Series) -> pl.Series:

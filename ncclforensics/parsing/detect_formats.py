@@ -23,6 +23,7 @@ from ncclforensics.parsing.wrapped_lines import detect_widths, join_wrapped
 PADDED = 0.5  # share of lines
 STILL_KNOWN = 0.9  # of the lines known with a margin: some lines are known again as text of others
 WITHOUT_PADDING = pl.col("text").str.strip_chars_end(" ")
+RUN = 40  # calls at each end of a run of them; what is between shows nothing that these do not
 PICKLES = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
 
 # How this program's own reports begin. They quote lines, which must not count a second time.
@@ -137,7 +138,7 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
     Many inputs are looked at in one call, because a call of Polars costs more than matching one sample.
     """
     formats = {number: InputFormat(dialect) for number in samples}
-    texts = lines.texts(samples)
+    texts = _without_middles(lines.texts(samples), dialect)
     if has_marks(texts["text"]):
         for number in samples:
             own = texts.filter(source=number)
@@ -167,6 +168,16 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
     for number, detected in dialect.by_source(texts).items():
         formats[number].dialect = detected
     return formats
+
+
+def _without_middles(texts: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Samples without the middles of long runs of calls, which are nearly all lines of a long log."""
+    is_call = texts["text"].str.contains(dialect.template.starts[0], literal=True)
+    is_call &= texts["source"] == texts["source"].shift(1)
+    place = pl.int_range(texts.height, eager=True)
+    edges = place.to_frame("place").select(pl.when(~is_call).then("place")).to_series()
+    is_far = (place - edges.forward_fill() > RUN) & (edges.backward_fill().fill_null(texts.height) - place > RUN)
+    return texts.filter(~is_far) if is_far.any() else texts
 
 
 def _count_known(rows: pl.DataFrame, dialect: Dialect) -> int:

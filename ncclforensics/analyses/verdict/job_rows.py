@@ -266,7 +266,8 @@ def _divide(keys: Iterable[tuple[Any, ...]], rows: list[Any]) -> dict[tuple[Any,
 
 def _dictionaries(rows: pl.DataFrame) -> list[Row]:
     """The rows as dictionaries, which share equal texts of Categorical columns."""
-    return [dict(zip(rows.columns, row, strict=True)) for row in _values(rows)]
+    names = rows.columns
+    return [dict(zip(names, row, strict=True)) for row in _values(rows)]
 
 
 def _values(rows: pl.DataFrame) -> Iterator[tuple[Any, ...]]:

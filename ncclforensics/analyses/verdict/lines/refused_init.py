@@ -62,9 +62,10 @@ def _find_shared_gpu(job: Job) -> Explanation | None:
 
     NCCL refuses such a communicator, with a warning that these logs do not hold.
     """
-    for key, rows in job.members.items():
+    ranks = _ranks_sharing_gpu(job)
+    for key, rows in job.members.items() if ranks else ():
         members = {row.rank_id: row for row in rows}
-        shared = [rank_id for rank_id in _ranks_sharing_gpu(job) if rank_id in members]
+        shared = [rank_id for rank_id in ranks if rank_id in members]
         if shared and not any(row.is_complete for row in rows):
             reason = f"{ranks_text(job.rank_numbers(shared))} began it on the same GPU, which NCCL refuses"
             diagnosis = job.explanation_of(Kind.INIT_FAILED, reason, shared, Doubt.ONE_NAME)
