@@ -102,3 +102,16 @@ def test_errors_that_an_abort_returns_are_no_failure(tmp_path: Path) -> None:
 
     assert [row.verdict for row in report.verdicts] == ["no-hang"]
     assert "error-returned-without-warning" not in {finding.rule for finding in report.findings}
+
+
+def test_an_error_after_which_its_thread_chooses_the_network_is_no_failure(tmp_path: Path) -> None:
+    steps = ("transport/net_ib.cc:652 -> 2", "Using non-device net plugin version 0", "Using network IB")
+    lines = [f"gpu-a:7100:7210 [0] NCCL INFO {step}" for step in steps]
+    rules = []
+    for last in (1, 3):
+        (tmp_path / "train.log").write_text("\n".join([*lines[:last], ""]))
+        report = analyze([str(tmp_path)], everything=True)
+        rules.append({finding.rule for finding in report.findings})
+
+    assert "error-returned-without-warning" in rules[0]  # where the log ends at the error
+    assert "error-returned-without-warning" not in rules[1]

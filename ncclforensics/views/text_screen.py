@@ -242,7 +242,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         if jobs and jobs[0].verdict == "no-hang":
             sections += [_Section(5, [[Text(f"\n{BEYOND_HANG}", style="dim")], []])]
         sections += [_Section(5, [_elsewhere(report, MOST_OTHERS), []]), *steps, meaning]
-    return sections if problem in sections else [*sections, problem]
+    return sections if any(section is problem for section in sections) else [*sections, problem]
 
 
 def _reached(report: Report) -> list[RenderableType]:

@@ -366,7 +366,7 @@ class Job:
         return sum(self.sources[source]["dropped"] for source in self.process(rank_id)["sources"])
 
     @cached_property
-    def _inside_completed_init(self) -> set[int]:
+    def inside_completed_init(self) -> set[int]:
         """The ranks whose last init was completed by another member, and not by them."""
         completed = {row.key for row in self._memberships if row.is_complete}
         open_keys = {row.rank_id: row.key for row in self._memberships if not row.is_complete}
@@ -381,7 +381,7 @@ class Job:
         is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
         is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
         is_unknown = row.rank is None and row.owner[0].startswith(MADE_UP)
-        is_partial |= rank_id in self._inside_completed_init or is_unknown
+        is_partial |= rank_id in self.inside_completed_init or is_unknown
         return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)
 
     def faults_of(self, rank_id: int) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import polars as pl
@@ -64,13 +64,16 @@ def bench_expected_table(
     """
     best, best_of_huge = (best_of_tests(measurement, size) for size in (LARGE, LARGE_OVER_NETWORK))
     of_one_ring = benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1))
-    for row in of_one_ring[:, PARTICIPANTS].to_dicts():
-        machine = _known_machine(row, expected_machine)
+    configured = expected_machine.to_dicts()
+    for row in of_one_ring[:, PARTICIPANTS].iter_rows(named=True):
+        if not _ranks_per_host(row):
+            continue
+        machine = _known_machine(row, configured)
         if _is_rack(row):
             yield from _below_rack(row, best_of_huge.get(row["benchmark"]))
-        elif _ranks_per_host(row) and len(row["hosts"]) == 1 and machine:
+        elif len(row["hosts"]) == 1 and machine:
             yield from _below_machine(row, machine, best.get(row["benchmark"]))
-        elif _ranks_per_host(row) and len(row["hosts"]) > 1:
+        elif len(row["hosts"]) > 1:
             yield from _below_nics(row, machine, best_of_huge.get(row["benchmark"]), host_network, transport)
 
 
@@ -88,12 +91,12 @@ def _is_rack(row: Row) -> bool:
     return rack is not None and row["nranks"] == rack.gpus and row["collective"] in DOUBLED
 
 
-def _known_machine(row: Row, expected_machine: pl.DataFrame) -> Machine | None:
+def _known_machine(row: Row, configured: Sequence[Row]) -> Machine | None:
     """Return what a host of this test reaches: by the site's configuration, or by the program's table."""
     gpus = _ranks_per_host(row)
     if not gpus:
         return None
-    for expected in expected_machine.to_dicts():
+    for expected in configured:
         busbw = expected["busbw"]
         if busbw is not None and expected["gpus"] in (None, gpus):
             return Machine((row["gpus"][0],), gpus, None, (busbw, busbw), None, "the site's configuration")
@@ -121,13 +124,12 @@ def bench_not_judged(
     candidates = benchmark.filter(is_alone & is_candidate)
     measured = measurement.filter(pl.col("benchmark").is_in(candidates["benchmark"].implode()))
     best_of, best_of_huge = (best_of_tests(measured, size) for size in (LARGE, LARGE_OVER_NETWORK))
+    configured = expected_machine.to_dicts()
     for row in candidates.to_dicts():
         hosts = len(row["hosts"] or [])
         best = (best_of_huge if hosts > 1 else best_of).get(row["benchmark"])
         networks = _networks(row, host_network)
-        is_known = (
-            networks.height > 0 or _is_rack(row) if hosts > 1 else _known_machine(row, expected_machine) is not None
-        )
+        is_known = networks.height > 0 or _is_rack(row) if hosts > 1 else _known_machine(row, configured) is not None
         if best is None or is_known:
             continue
         lacks = "the rates of the NICs are not in these files" if hosts > 1 else "this machine is not in its table"

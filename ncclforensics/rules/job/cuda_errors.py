@@ -22,13 +22,18 @@ from ncclforensics.data.cuda import (
 from ncclforensics.data.kernel_faults import CONTAINED, UNCONFIRMED_XIDS, XIDS, XIDS_OF_HARDWARE
 from ncclforensics.data.names import pci_address, sentence
 from ncclforensics.frames.columns import OWNER, short_host, text_of
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import is_kernel_log_alone
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding, processes_text
 
 P2P = "transport/p2p"
 REFUSED_LAUNCH = "invalid argument"
+NEWER_NCCL = (
+    "use a newer NCCL, 2.26.2 or later for GPUs of compute capability 12.0, or one that was built for this GPU; beside "
+    "PyTorch's wheels, the package nvidia-nccl-cu12 or nvidia-nccl-cu13"
+)
+LOWERED = "kernel_memory_lowered"  # a form of `failure`: NCCL went on with less shared memory than its kernels need
 ON_AMD = "run the named rank with AMD_SERIALIZE_KERNEL=3; look at dmesg -T | grep amdgpu on its host"
 ASSERTED = "device-side assert triggered"
 ECC = 48  # the Xid of an uncorrectable error of memory
@@ -248,7 +253,9 @@ def cuda_gpu_hidden(
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
-def cuda_call_failed(cuda_error: pl.DataFrame, p2p_failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def cuda_call_failed(
+    cuda_error: pl.DataFrame, p2p_failure: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A CUDA call failed, of NCCL or of the application.
 
     Means: the error text and the source file show which call. In transport/p2p the cause is mostly direct access
@@ -279,6 +286,9 @@ def cuda_call_failed(cuda_error: pl.DataFrame, p2p_failure: pl.DataFrame, rank: 
             finding.role = Role.CONSEQUENCE  # of the memory that ran out before, which is a finding of its own
         if rows.join(p2p_failure, on=OWNER, how="semi").height == rows.height and files == [P2P]:
             finding.role = Role.CONSEQUENCE  # the call is named by a warning of its own, which has a finding
+        refused = _refused_launches(rows, failure)
+        if refused.height == rows.height:
+            finding.role = Role.CONSEQUENCE  # of kernels that need more than the GPU has, which is a finding of its own
         yield finding
 
 
@@ -334,14 +344,26 @@ def cuda_kernels_need_more_shared_memory(
     nvidia-nccl-cu13.
     Sources: nccl: src/enqueue.cc, ncclInitKernelsForDevice; release notes 2.26.2; nccl#1637.
     """
-    lines = failure.filter(pl.col("form").is_in(["kernel_memory", "kernel_memory_lowered"]))
-    refused_launch = cuda_error.filter(pl.col("error").str.contains(REFUSED_LAUNCH, literal=True)).select(OWNER)
-    lowered = pl.col("form") == "kernel_memory_lowered"
-    failed = lines.join(refused_launch.unique(), on=OWNER, how="semi").filter(lowered)
-    for rows, certainty in ((lines.filter(~lowered), "certain"), (failed, "likely")):
+    ended = failure.filter(form="kernel_memory")
+    refused = _refused_launches(cuda_error, failure)
+    went_on = failure.filter(form=LOWERED).join(refused, on=OWNER, how="semi")
+    for rows, certainty in ((ended, "certain"), (went_on, "likely")):
         for (needed, limit), same in rows.group_by("bytes", "limit_bytes", maintain_order=True):
             gpu = "the GPU of {processes} has"
             title = f"NCCL's kernels need more shared memory than {gpu}"
             if needed is not None and limit is not None:  # the line was not cut
                 title = f"NCCL's kernels need {needed:,} bytes of shared memory, and {gpu} {limit:,}"
-            yield group_finding(same, rank, title, "this release of NCCL does not know such GPUs", certainty)
+            finding = group_finding(same, rank, title, "this release of NCCL does not know such GPUs", certainty)
+            finding.remedy = NEWER_NCCL
+            if rows is went_on:
+                finding.detail += f"; CUDA then reported {REFUSED_LAUNCH!r}"
+                finding.evidence += [
+                    Line(source, line) for source, line in refused.select("source", "line").head(1).rows()
+                ]
+            yield finding
+
+
+def _refused_launches(cuda_error: pl.DataFrame, failure: pl.DataFrame) -> pl.DataFrame:
+    """Arguments that CUDA refused, in processes whose GPU has too little shared memory for the kernels."""
+    is_refused = pl.col("error").str.contains(REFUSED_LAUNCH, literal=True)
+    return cuda_error.filter(is_refused).join(failure.filter(form=LOWERED), on=OWNER, how="semi")

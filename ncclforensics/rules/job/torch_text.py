@@ -76,7 +76,9 @@ def torch_models_differ(
 
 
 @rule(Category.PEER_LOST, Severity.WARNING, of=("torch_error",), hang=True)
-def torch_connection_closed(torch_error: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+def torch_connection_closed(
+    torch_error: pl.DataFrame, failure: pl.DataFrame, verdict: pl.DataFrame
+) -> Iterator[Finding]:
     """Ranks lost a connection of gloo, PyTorch's transport for CPUs.
 
     Means: another process of the job ended or its host became unreachable. The ranks that print this are victims; the
@@ -87,7 +89,13 @@ def torch_connection_closed(torch_error: pl.DataFrame, verdict: pl.DataFrame) ->
     Sources: gloo/transport/tcp/pair.cc; torch 1.8 to 2.15.
     """
     what, detail = "lost a connection to another rank", "they are victims: the rank at the other end ended before"
-    yield from _victims(torch_error.filter(pl.col("kind") == CLOSED), verdict, what, detail)
+    closed = failure.filter(form="local_closed").unique(["host", "localrank"], keep="first", maintain_order=True)
+    for finding in _victims(torch_error.filter(pl.col("kind") == CLOSED), verdict, what, detail):
+        if closed.height == 1:  # at an orderly end each of them does
+            host, number = closed.select("host", "localrank").row(0)
+            finding.detail += f"; NCCL saw local rank {number} of {host} close its connection"
+            finding.evidence = [*evidence_lines(closed), *finding.evidence]
+        yield finding
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("torch_error",), hang=True)

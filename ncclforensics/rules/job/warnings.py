@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.failure_events import without_aborted, without_collnet_setup
+from ncclforensics.analyses.job.ends.failure_events import without_aborted, without_collnet_setup, without_survived
 from ncclforensics.analyses.job.ends.warnings import OFTEN_HARMLESS, UNSHAPED
 from ncclforensics.data.names import count_of
 from ncclforensics.data.nccl_sources import (
@@ -149,20 +149,22 @@ def error_returned_without_warning(
     call_error: pl.DataFrame,
     test_failure: pl.DataFrame,
     collnet: pl.DataFrame,
+    milestone: pl.DataFrame,
+    communicator: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL returned an error through its callers, and no warning stands before it.
 
     Means: the lines `file:line -> code` name the callers, the deepest first; the first of them is nearest to the cause.
-    Not when: the process went on afterwards: NCCL tries optional features whose failure it ignores; its communicator
-    was being aborted (`abort called`).
+    Not when: the process went on afterwards, or its thread with init: NCCL tries optional features whose failure it
+    ignores; its communicator was being aborted (`abort called`).
     Do: look at the lines before these, and at the other ranks, for the first warning; without one run again with
     NCCL_DEBUG=INFO on all ranks.
     Sources: nccl: src/include/checks.h (NCCLCHECK).
     """
     ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
     returned = (
-        without_aborted(without_collnet_setup(failure, collnet))
+        without_survived(without_aborted(without_collnet_setup(failure, collnet)), milestone, communicator)
         .filter(form="unwinding")
         .join(nccl_warning.select(OWNER).unique(), on=OWNER, how="anti", nulls_equal=True)
         .join(ends, on=OWNER, how="left", nulls_equal=True)

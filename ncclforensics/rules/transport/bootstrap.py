@@ -33,6 +33,10 @@ LOOK_AT_ROUTE = (
     "on this host run ip route get ADDRESS; on both look for a firewall that rejects (iptables -S, nft list ruleset); "
     "set NCCL_SOCKET_IFNAME to the interface that connects the hosts"
 )
+WITHOUT_ADDRESS = (
+    "the line does not name the address: look for a rank that ended or failed before, and set NCCL_SOCKET_IFNAME to "
+    "the interface that connects the hosts"
+)
 # How errors of connect() begin -> what they mean, and what to do, if that is not what the rule says.
 MEANINGS = {
     "No route to host": ("a firewall, or an address of a network that this host does not reach", LOOK_AT_ROUTE),
@@ -139,7 +143,8 @@ def boot_connect_failed(
         finding = group_finding(
             failed, rank, f"{{processes}} could not connect to {_peers_text(peers)}: {reason}", meaning, "likely"
         )
-        finding.remedy = remedy.replace("ADDRESS", _address(peers[0])) if peers else remedy
+        if remedy:
+            finding.remedy = remedy.replace("ADDRESS", _address(peers[0])) if peers else WITHOUT_ADDRESS
         if peers and all(peer.startswith(SAME_HOST) for peer in peers):
             finding.detail = "the loopback address, which only the same host reaches"
             finding.remedy = LOOPBACK_REMEDY

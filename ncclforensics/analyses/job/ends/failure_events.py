@@ -97,7 +97,9 @@ def failure_event(
     own_failures = since_restart(failure, restart).with_columns(
         kind=text_of("form").replace_strict(classes, return_dtype=pl.String)
     )
-    own_failures = _without_survived(own_failures, milestone, communicator)
+    is_probe = (pl.col("kind") == HARD) & _is_info()
+    own_failures = own_failures.filter(is_probe.fill_null(False).not_())
+    own_failures = without_survived(own_failures, milestone, communicator)
     own_failures = without_aborted(without_strangers(own_failures, proxy_error))
     own_failures = without_registration(without_collnet_setup(own_failures, collnet), not_registered)
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
@@ -173,14 +175,13 @@ def _is_info() -> pl.Expr:
     return pl.col("site").is_null() & pl.col("tid").is_not_null()
 
 
-def _without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communicator: pl.DataFrame) -> pl.DataFrame:
-    """Leave out probes, and lines after which their thread went on with init before an error left NCCL."""
-    is_probe = (pl.col("kind") == HARD) & _is_info()
+def without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communicator: pl.DataFrame) -> pl.DataFrame:
+    """Leave out lines after which their thread went on with init before an error left NCCL."""
     steps = pl.concat([frame.select(*THREAD, "pos") for frame in (milestone, communicator)])
     places = failures["unwound"].cast(pl.String).unique().drop_nulls()
     top_places = pl.Series([place for place in places if is_top_file(place)], dtype=pl.String)
     errors = failures.filter(text_of("unwound").is_in(top_places.implode()))
-    return _without_followed(failures.filter(is_probe.fill_null(False).not_()), steps, errors)
+    return _without_followed(failures, steps, errors)
 
 
 def _without_followed(failures: pl.DataFrame, steps: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:

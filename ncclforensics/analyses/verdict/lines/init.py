@@ -140,7 +140,23 @@ def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     diagnosis.victims = sorted(first_of_rank)
     own_first = sorted(first_of_rank.values(), key=lambda event: (event.result == REMOTE_ERROR, event.rank_id))
     diagnosis.add_evidence("failure", [event.place for event in own_first[:4]])
+    if len(began_by := _ids_of_one_group(job, inside)) > 1:
+        ranks = " and ".join(job.names(rank_ids) for rank_ids in began_by)
+        diagnosis.remark(f"{ranks} began it with different unique ids: one is stale, or was not shared with all ranks")
+        diagnosis.add_evidence("minority", [row.place for row in inside[:4]])
     return diagnosis
+
+
+def _ids_of_one_group(job: Job, inside: list[Member]) -> list[list[int]]:
+    """Return the ranks that began a communicator with each unique id, where all of them were in one before."""
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for row in inside:
+        ranks[row.key].append(row.rank_id)
+    were_together = any(
+        rows[0].nranks == len(inside) and sorted(row.rank_id for row in rows) == sorted(row.rank_id for row in inside)
+        for rows in job.members.values()
+    )
+    return list(ranks.values()) if were_together and {row.nranks for row in inside} == {len(inside)} else []
 
 
 def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explanation | None:

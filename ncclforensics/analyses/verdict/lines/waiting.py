@@ -98,6 +98,8 @@ def find_lost_process(job: Job) -> Explanation | None:
         return answer
     claim = "stopped printing without an error of its own, and other ranks lost their connection to it"
     diagnosis = job.explanation_of(Kind.RANK_DIED, claim, culprits, Doubt.NO_REPORT_OF_END)
+    if not named_ranks and job.inside_completed_init.issuperset(culprits):
+        diagnosis.doubt(Doubt.LINES_MISSING, "its log ends inside of an init that others completed")
     cite_first_missing_call(job, diagnosis)
     diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in culprits[:4]])
     of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
@@ -196,7 +198,7 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         return None
     waits_for_of = job.sets_awaited_by
     culprits = sorted(job.awaited_ranks - waits_for_of.keys())
-    if culprits and all(edge.kind == "init" for edge in job.awaited_calls):
+    if all(edge.kind == "init" for edge in job.awaited_calls):
         return None  # no rank made a call; find_unfinished_init judges what the logs show of init
     if culprits and (omitting := ranks_past_a_message(job, set(culprits))):
         besides = f"{job.names(omitting)} went on without a message that another rank waits in"
