@@ -9,12 +9,17 @@ import polars as pl
 
 from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.frames.columns import text_of
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines
 
 OF_VERBS = "ibv_"  # whose status is an errno
 SHOWN = 4  # places in a title
+OF_A_PEER = ("rpc", "connect", "segment")
+REACH_PEER = (
+    "on this host test the address that the line names, or that of Mooncake's master, and its port (nc -vz HOST PORT); "
+    "see that the process there runs, and read its last lines; MC_LOG_LEVEL tells more"
+)
 NOT_OF_NCCL = "NCCL has no part in these connections"
 NVSHMEM_FAILURES = ["", "named", "nothing", "printed", "warned", "socket"]
 UCX_ERRORS = ["ERROR", "FATAL"]
@@ -199,12 +204,14 @@ def transfer_engine_failed(transfer_error: pl.DataFrame, ucx: pl.DataFrame, verd
         if slices.height:
             text = f"a transfer from {first['local_nic']} to {first['peer_nic']} failed: {first['reason']}"
         others = f"; {count_of(alike.height - 1, 'other line')} of errors" * (alike.height > 1)
+        is_of_peer = not (slices.height or is_nixl) and any(word in text for word in OF_A_PEER)
         yield Finding(
             title=f"{'NIXL' if is_nixl else 'Mooncake'} reports an error: {text}",
             detail=f"{NOT_OF_NCCL}{others}",
             certainty="certain",
             role=Role.CONSEQUENCE if is_nixl and _ucx_errors(ucx).height else Role.CAUSE,
             evidence=evidence_lines(slices if slices.height else alike),
+            remedy=REACH_PEER if is_of_peer else "",
         )
 
 
@@ -230,6 +237,16 @@ def ascend_failed(ascend_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
     where = rows.filter(form="where").select(
         "source", "pos", own_pid="pid", own_rank=pl.when(pl.col("world_rank") >= 0).then("world_rank").cast(pl.Int32)
     )
+    for row in rows.filter(form="unconnected").unique(["linked_rank", "remote_rank"], maintain_order=True).to_dicts():
+        ends = [f"rank {row[f'{end}_rank']} ({row[f'{end}_address']})" for end in ("linked", "remote")]
+        yield Finding(
+            title=f"HCCL could not connect {ends[0]} to {ends[1]}",
+            detail="NCCL is not used on these devices; rank numbers are those of the group",
+            certainty="certain",
+            role=Role.CONSEQUENCE,
+            category=Category.BOOTSTRAP,
+            evidence=[Line(row["source"], row["line"])],
+        )
     for row in (
         (stated if stated.height else raised).unique(["code", "number"], keep="first", maintain_order=True).to_dicts()
     ):

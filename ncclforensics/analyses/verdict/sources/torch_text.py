@@ -390,7 +390,8 @@ def describe_end(job: Job) -> Explanation:
         is_open = not job.stall_evidence
         reason = "the job was told to end; no rank failed before" + ", and no line shows that it stood still" * is_open
     elif failed:
-        reason = "torchrun ended the job because processes had failed, and no line shows which of them failed first"
+        which = ranks_text(sorted({row.rank for row in job.process_exits if row.rank is not None})) or "processes"
+        reason = f"torchrun ended the job because {which} failed, and no line shows which of them failed first"
         if seen := first_seen_by_torchrun(job):
             reason = f"{seen[2:]}; one that a time-out or an error of another process ended looks the same"
     collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
