@@ -148,7 +148,8 @@ def test_an_altered_line_states_the_same(names: Lines, tmp_path: Path) -> None:
         if (example.shape.frame, example.form) not in {fact[:2] for fact in found[log]}
     ]
     most = MOST_UNREAD_AT_60 if IS_FULL and names[0].endswith(" 60") else MOST_UNREAD
-    assert len(wrong) <= most * len(chosen), "\n".join(wrong)
+    by_chance = 0 if IS_FULL else 1  # of a draw, one more than the share
+    assert len(wrong) <= most * len(chosen) + by_chance, "\n".join(wrong)
 
 
 def test_lines_that_stand_together_by_chance_state_nothing(tmp_path: Path) -> None:

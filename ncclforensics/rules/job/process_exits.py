@@ -52,6 +52,10 @@ NODE_ADVICE = (
 )
 NOT_SHOWN = "no line that is known shows why"
 MPI_ABORT = "MPI aborted it"
+CALLED_ABORT = "MPI_Abort was called"
+READ_CALLER = (
+    "read what this process printed before it: the program, or a library of it, called MPI_Abort for an error there"
+)
 READ_MPI = (
     "read the error stack below the line: its last call says what failed; for an error of PMI or of MPI_Init see that "
     "mpirun (or srun --mpi) and the program are of the same MPI"
@@ -193,6 +197,8 @@ def app_process_died(
             finding.severity = Severity.WARNING
             if str(message).startswith(MPI_ABORT):
                 finding.remedy = READ_MPI
+            elif message == CALLED_ABORT and not stated.height:
+                finding.remedy = READ_CALLER
             elif code == PYTHON_ERROR:
                 finding.remedy = READ_TRACEBACK
             if stated.height:

@@ -51,6 +51,7 @@ MEANINGS = {
         LOOK_AT_PEER,
     ),
 }
+UNANSWERED = ("Connection timed out", "No route to host")  # of a peer that has not started, a connection is refused
 OF_ENDED_PEERS = ("Connection refused", "Software caused connection abort")  # where another process failed first
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
 SYSTEM_ERROR = 2  # ncclSystemError
@@ -165,18 +166,28 @@ def boot_connect_failed(
 
 
 def _last_retries(failure: pl.DataFrame, communicator_progress: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """Report connections of which the log shows the last retry that NCCL makes, and neither success nor failure."""
+    """Report connections of which the log shows the last retry that NCCL makes, and neither success nor failure.
+
+    Releases before 2.13 do not number the attempts: there a retry counts behind which the process shows no progress.
+    """
     failed = failure.filter(pl.col("form").is_in(REFUSALS)).select(OWNER)
+    is_last = (pl.col("form") == "connecting_again") & (pl.col("attempt") == pl.col("attempts"))
+    is_unanswered = (pl.col("form") == "connecting") & pl.col("reason").cast(pl.String).is_in(UNANSWERED)
     last = (
-        failure.filter(form="connecting_again")
-        .filter(pl.col("attempt") == pl.col("attempts"))
+        failure.filter(is_last | is_unanswered)
         .join(failed, on=OWNER, how="anti", nulls_equal=True)
         .join(
             communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max()), on=OWNER, how="left", nulls_equal=True
         )
         .filter((pl.col("pos") < pl.col("last_pos")).fill_null(value=False).not_())
     )
-    for (reason,), rows in last.group_by(text_of("reason"), maintain_order=True):
+    for (form, reason), rows in last.group_by(text_of("form"), text_of("reason"), maintain_order=True):
+        if form == "connecting":
+            title = f"{{processes}} tried again to connect to a peer: {reason}"
+            finding = group_finding(rows, rank, title, "these logs end there", "possible")
+            finding.severity = Severity.WARNING
+            yield finding
+            continue
         peers = sorted(rows["peer"].cast(pl.String).drop_nulls().unique().to_list())
         title = f"{{processes}} could not connect to {_peers_text(peers)}: {reason}"
         yield group_finding(rows, rank, title, f"in the last of {rows['attempts'][0]} attempts", "likely")

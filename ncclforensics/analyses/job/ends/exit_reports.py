@@ -184,6 +184,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(row, "Paddle's launcher", code, child=row["rank"], message=output)
             case "mpi_abort":
                 yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
+            case "flux":
+                yield ExitReport(EXIT, row, "Flux", message=f"MPI aborted it ({row['mpi_error'].rstrip(':')})")
             case "mpich":
                 aborted.add((row["source"], row["rank"]))
                 reasons = [row["mpi_error"], *_reason_below(row, stack_lines)]

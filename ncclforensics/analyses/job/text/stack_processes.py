@@ -66,6 +66,12 @@ FIRST_PROCESS = 1  # of a system, and so of each container
 # A forked process has the frames of its parent below its own; this one is where its own begin.
 _FORKED = Place("multiprocessing/popen_fork.py", frozenset({"_launch"}), PYTHON, "")
 
+# Decorators of libraries, which tell nothing of a call.
+_WRAPPERS = frozenset({"wrapper", "log_wrapper", "_fn", "wrapped_fn", "decorate_context", "inner", "_call_impl"})
+
+# Where a thread waits while those of autograd compute gradients.
+_BACKWARD = frozenset({"backward", "_engine_run_backward", "grad"})
+
 
 @analysis(STACK_PROCESS, of=("stack_dump",))
 def stack_process(
@@ -85,8 +91,11 @@ def stack_process(
     for frame in stack_frame.join(stack_thread.filter("is_main"), on="stack", how="semi").iter_rows(named=True):
         frames[frame["stack"]].append(frame)
     rows = []
-    for dump in stack_dump.filter(~pl.col("of_crash")).to_dicts():
-        own_frames = _own_process(frames[main[dump["dump"]]])
+    dumps = stack_dump.filter(~pl.col("of_crash")).to_dicts()
+    in_backward = [dump["dump"] for dump in dumps if _is_in_backward(frames[main[dump["dump"]]])]
+    hooks = _stacks_of_hooks(in_backward, stack_thread, stack_frame) if in_backward else {}
+    for dump in dumps:
+        own_frames = [*hooks.get(dump["dump"], []), *_own_process(frames[main[dump["dump"]]])]
         rows.append(
             {
                 **dump,
@@ -112,6 +121,31 @@ def _own_process(frames: list[Row]) -> list[Row]:
     """Return the frames of this process, without those of the parent that it was forked from."""
     forked = next((number for number, frame in enumerate(frames) if _place((_FORKED,), frame)), len(frames))
     return frames[:forked]
+
+
+def _is_in_backward(frames: list[Row]) -> bool:
+    """Whether a thread waits for the threads of autograd, which run the hooks of the backward pass."""
+    first = next(iter(frames), {"function": "", "file": ""})
+    return first["function"] in _BACKWARD and "torch/autograd/" in (first["file"] or "")
+
+
+def _stacks_of_hooks(dumps: list[int], stack_thread: pl.DataFrame, stack_frame: pl.DataFrame) -> dict[int, list[Row]]:
+    """Return by dump the frames of the other thread that makes a collective call: autograd runs it for the main one."""
+    others = stack_thread.filter(pl.col("dump").is_in(dumps) & ~pl.col("is_main")).select("dump", "stack")
+    called: dict[int, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for frame in stack_frame.join(others, on="stack").iter_rows(named=True):
+        called[frame["dump"]][frame["stack"]].append(frame)
+    found: dict[int, list[Row]] = {}
+    for dump, stacks in called.items():
+        in_call = [frames for frames in stacks.values() if any(map(_is_collective, frames))]
+        if len(in_call) == 1:
+            found[dump] = [frame for frame in in_call[0] if _is_python(frame)]
+    return found
+
+
+def _is_collective(frame: Row) -> bool:
+    place = _place(PLACES, frame)
+    return place is not None and place.kind == COLLECTIVE
 
 
 def _place(places: tuple[Place, ...], frame: Row) -> Place | None:
@@ -150,7 +184,8 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
     is_native_wait = kind in (COLLECTIVE, GPU) and not in_python
     own = own or fallback[-1 if is_native_wait else 0]  # the call of NCCL, not a step of it
     calls = [frame for frame, frame_kind, _ in known if frame_kind == kind and frame in called] or called
-    # The function that the program called; wrappers such as loggers stand between.
+    # The function that the program called; wrappers such as loggers stand between, or end an excerpt.
+    calls = [frame for frame in calls if short_name(frame["function"]) not in _WRAPPERS] or calls
     call = short_name(calls[-1]["function"]) if calls else None
     texts = [f"{frame['function']} {frame['file']}:{frame['number']}" for frame in frames]
     if is_c_library(own["file"] or ""):  # its sources are of no use to those who look for the program's
