@@ -135,7 +135,9 @@ def boot_connect_failed(
     leaving = failure_event.filter("at_exit").select("source", "line")
     yield from _last_retries(failure, communicator_progress, rank)
     rows = failure.filter(pl.col("form").is_in(REFUSALS)).join(leaving, on=["source", "line"], how="anti")
-    error = pl.coalesce("error", text_of("reason"), pl.lit("no answer"))
+    is_cut = pl.col("form") == "connect_failed"  # a ticket may leave out the reason
+    unknown = pl.when(is_cut).then(pl.lit("the reason is not shown")).otherwise(pl.lit("no answer"))
+    error = pl.coalesce("error", text_of("reason"), unknown)
     has_other_end = not failure_event.filter(pl.col("kind").is_in([LOST, REFUSED]) & ~pl.col("at_exit")).is_empty()
     for (reason,), failed in rows.with_columns(why=error).group_by("why", maintain_order=True):
         peers = sorted(failed["peer"].cast(pl.String).drop_nulls().unique().to_list())

@@ -136,18 +136,26 @@ def _places(crash: pl.DataFrame, faulthandler_thread: pl.DataFrame, faulthandler
     places: dict[int, str] = {}
     for _, rows in lines.sort("pos").group_by(*PRINTER, maintain_order=True):
         own: dict[int, list[list[tuple[str, str, int | None]]]] = {}  # crash -> the frames of each thread that crashed
+        others: dict[int, list[list[tuple[str, str, int | None]]]] = {}
         frames: list[tuple[str, str, int | None]] = []
         for row in rows.to_dicts():
             if row["kind"] == "crash":
-                own[row["pos"]] = []
+                own[row["pos"]], others[row["pos"]] = [], []
             elif row["kind"] == "frame":
                 frames.append((row["function"], row["file"], row["numbered"]))
             else:
                 frames = []
-                if row["kind"] == "current" and own:
-                    own[max(own)].append(frames)
+                if own:
+                    (own if row["kind"] == "current" else others)[max(own)].append(frames)
         if all(len(stacks) == 1 for stacks in own.values()):
             places |= {pos: place_of_calls(stack) for pos, (stack,) in own.items()}
+        elif len(others) == 1 and not any(own.values()):
+            # The thread that crashed has no frames of Python: it is one of a library.
+            places |= {
+                pos: f"a thread of a library, while Python was in {place_of_calls(stacks[0])}"
+                for pos, stacks in others.items()
+                if len(stacks) == 1
+            }
     return places
 
 

@@ -173,6 +173,8 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
         # Of such a thread, the call of NCCL or PyTorch says most, or what the thread was started for.
         calls_of_nccl = [frame for frame, frame_kind, _ in known if frame_kind in (COLLECTIVE, TEARDOWN)]
         named = [frame for frame in frames if system_call(frame["function"] or "") not in THREAD_STARTS]
+        if not (named and (named[-1]["function"] or "").startswith("nccl")):
+            named += [frame for frame in frames if (frame["function"] or "").startswith("nccl")][-1:]
         fallback = in_python or (calls_of_nccl or named)[-1:] or frames
         kind, known = THREAD, []
     else:
