@@ -50,7 +50,13 @@ LINE_FORMATS = {
         MACHINE_DUMP,
     ),
     # Paths between GPUs and NICs of a host: nvidia-smi topo and nvlink, rocm-smi --showtopo.
-    "devices": LineFormat("devices collected", "device_row rocm_table gpu_numa nvlink_port", "topology", MACHINE_DUMP),
+    "devices": LineFormat(
+        "devices collected",
+        "device_row rocm_table gpu_numa nvlink_port.active nvlink_port.inactive nvlink_port.errors "
+        "nvlink_port.abridged nvlink_port.none",
+        "topology",
+        MACHINE_DUMP,
+    ),
     # Counters and settings of Ethernet ports that carry RoCE: ethtool -S, mlnx_qos.
     "ethernet": LineFormat(
         "ethernet collected",
@@ -94,6 +100,8 @@ LINE_FORMATS = {
         PAIR_MATRIX,
         HOST_COLUMNS={"gpubandwidth": ("node",)},
     ),
+    # What gpu-burn counts while GPUs compute.
+    "gpu_burn": LineFormat("gpuburn", "burn_progress burn_tested", "gpu-bandwidth", BENCHMARK),
     # GPUs of a host, as nvidia-smi -q describes them.
     "gpu_query": LineFormat(
         "gpuquery",
@@ -105,14 +113,14 @@ LINE_FORMATS = {
     # What GPUs do at one moment: nvidia-smi's default table, dmon, pmon and CSV.
     "gpu_use": LineFormat(
         "gpuuse collected",
-        "use_gpu use_lost use_columns use_names use_query use_readings use_inforom",
+        "use_gpu use_lost use_process use_columns use_names use_query use_readings use_inforom",
         "topology",
         MACHINE_DUMP,
     ),
     # What monitors and health checks of machines say is wrong: of GPUs, of IMEX, of the firmware of a NIC.
     "health": LineFormat(
         "health collected",
-        "monitor_error check_result imex_state imex_fault firmware_fault firmware_state amd_errors.total "
+        "monitor_error health_event check_result imex_state imex_fault firmware_fault firmware_state amd_errors.total "
         "amd_errors.head amd_state amd_page.address amd_page.none ras_record",
         "topology",
         MACHINE_DUMP,
@@ -126,6 +134,8 @@ LINE_FORMATS = {
         PORT,
         ID_COLUMNS=(("diagnosed_port", "guid"),),
     ),
+    # Network interfaces of a host: ip addr, ip link, ifconfig.
+    "interfaces": LineFormat("interfaces collected", "ip_interface", "topology", MACHINE_DUMP),
     # NCCL's topology and graphs as XML.
     "markup": LineFormat("markup", "xml_line", "topology", MACHINE_DUMP),
     # Prometheus metrics of ports, interfaces and GPUs: node_exporter, DCGM.

@@ -145,7 +145,8 @@ def unwrap(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _unwrapped_once(rows: pl.DataFrame) -> pl.DataFrame:
     """The lines without the outermost record that each stands in; the same object where none stands in one."""
-    starts = rows["text"].str.starts_with("{")
+    is_event = rows["text"].str.contains(log_records.HEALTH_EVENT, literal=True)
+    starts = rows["text"].str.starts_with("{") & ~is_event
     if not starts.any():
         return rows
     candidates = rows["text"].filter(starts)

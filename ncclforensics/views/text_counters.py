@@ -33,7 +33,7 @@ FIGURES = (3, 4, 5)  # columns of numbers
 def ports(report: Report) -> list[RenderableType]:
     """List the ports by state and rate, and their GIDs."""
     parts: list[RenderableType] = []
-    if states := [*_states(report.run["port_state"]), *_planes(report)]:
+    if states := [*_states(report.run["port_state"]), *_planes(report), *_ipoib(report)]:
         parts += [heading("PORTS"), *(indented(Text(line)) for line in states)]
     if gids := _gids(report.run["port_gid"]):
         parts += [heading("GIDS"), *(indented(Text(line)) for line in gids[:MOST]), *_more(len(gids) - MOST)]
@@ -44,6 +44,13 @@ def _planes(report: Report) -> list[str]:
     """Name the ports that are not counted, because no data goes through them."""
     planes = pl.concat([report.run["fabric_port"], report.run["host_port"]]).filter(IS_PLANE)
     return [f"not counted: {port_names(planes)}, for management alone"] if planes.height else []
+
+
+def _ipoib(report: Report) -> list[str]:
+    """Name the ports of which only the state of their IPoIB interface is known."""
+    unknown = report.run["host_port"].filter(pl.col("state").is_null() & pl.col("netdev").str.starts_with("ib"))
+    names = f"not judged: {port_names(unknown)}: their interfaces are of IPoIB, whose state is not the port's (ibstat)"
+    return [names] if unknown.height else []
 
 
 def counters(report: Report, most: int | None) -> list[RenderableType]:

@@ -21,6 +21,7 @@ PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")  # the shortest first
 MOST = 3  # machines
 LONGEST = 4  # NICs
 NUMA_COLUMNS = ("cpus", "megabytes", "distances")  # of `numa_node`
+LINK_TOOL = "nvidia-smi nvlink"
 PathMap = dict[str, dict[str, list[str]]]  # device -> path type -> devices at the other end
 
 
@@ -90,6 +91,26 @@ def _reached(ways: dict[str, list[str]], usual: str | None) -> Text:
         if len(ways) > 1 and way != usual:
             text.append(f" to {', '.join(others)}")
     return text
+
+
+def nvlinks(report: Report) -> list[RenderableType]:
+    """List the NVLinks of the GPUs in each file; GPUs with equal links share a row."""
+    parts: list[RenderableType] = []
+    links = report.run["gpu_link"].filter(pl.col("links").is_not_null() & (pl.col("tool") == LINK_TOOL))
+    for (source,), rows in list(links.group_by("source", maintain_order=True))[:MOST]:
+        file = file_name(report, report.path_of(int(str(source))))
+        table = table_with_header("GPUs", "model", "up", "down")
+        alike = rows.group_by("host", "model", "links", "down", maintain_order=True).agg("device")
+        for row in alike.to_dicts():
+            gpus = number_ranges(int(device.removeprefix("GPU")) for device in row["device"])
+            table.add_row(
+                printable(f"{row['host'] or ''} {gpus}".strip()),
+                printable(str(row["model"] or "?")),
+                str(row["links"]),
+                str(row["down"] or 0),
+            )
+        parts += [heading(f"NVLINKS {file}"), indented(table)]
+    return parts
 
 
 def numa_nodes(report: Report) -> list[RenderableType]:

@@ -8,8 +8,9 @@ from ncclforensics.report.build import Report
 from ncclforensics.views.text_benchmarks import Detail, benchmarks, other_tests
 from ncclforensics.views.text_counters import FEW, MOST, counters, ports
 from ncclforensics.views.text_fabric import fabrics
+from ncclforensics.views.text_hosts import hosts
 from ncclforensics.views.text_layout import heading, indented
-from ncclforensics.views.text_machines import machines, numa_nodes
+from ncclforensics.views.text_machines import machines, numa_nodes, nvlinks
 
 
 def measured(report: Report, *, verbose: bool = False) -> dict[str, list[list[RenderableType]]]:
@@ -24,6 +25,8 @@ def measured(report: Report, *, verbose: bool = False) -> dict[str, list[list[Re
         "counters": [*(counters(report, most) for most in ((None,) if verbose else (MOST, FEW))), []],
         "ports": [ports(report), []],
         "machines": [of_machines, []],
+        "NVLinks": [nvlinks(report), []],
+        "hosts": [hosts(report), []],
         "NUMA nodes": [numa_nodes(report), []],
     }
     return {name: versions for name, versions in tables.items() if versions[0]}

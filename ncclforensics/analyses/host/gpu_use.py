@@ -26,6 +26,8 @@ GPU_USE = {
     "uncorrectable": pl.Int64(),  # memory errors since the driver was loaded
     "is_pending": pl.Boolean(),  # rows are to be remapped, or pages retired, at the next reset
     "slowdown": pl.String(),  # why the hardware lowers the clocks now
+    "model": pl.String(),  # in the default table
+    "mode": pl.String(),  # who may use it: any process, or one alone
     "pid": pl.Int32(),  # of its process, where the default table shows only one
     "line": pl.Int32(),
     "slowdown_line": pl.Int32(),  # null: that of the GPU
@@ -103,7 +105,7 @@ def _table(use_gpu: pl.DataFrame, use_state: pl.DataFrame, use_process: pl.DataF
         elif head and (head["source"], head["node"]) == (row["source"], row["node"]):
             own = pids.get(tuple(head[name] for name in owner), set())
             pid = next(iter(own)) if len(own) == 1 else None
-            yield row | {"gpu": str(head["gpu"]), "uncorrectable": head["errors"], "pid": pid}
+            yield row | {"gpu": str(head["gpu"]), "uncorrectable": head["errors"], "model": head["model"], "pid": pid}
             head = None
 
 

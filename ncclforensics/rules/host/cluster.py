@@ -17,9 +17,13 @@ OUT_OF_USE = ("down", "drain", "drng", "fail", "inval", "unk", "error")
 REASONS = 3  # that a title names
 
 
-@rule(Category.ENVIRONMENT, Severity.WARNING, of=("slurm_node", "sinfo_row"))
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("slurm_node", "sinfo_row", "sinfo_reason"))
 def slurm_hosts_out_of_use(
-    slurm_node: pl.DataFrame, slurm_state: pl.DataFrame, sinfo_row: pl.DataFrame, host_service: pl.DataFrame
+    slurm_node: pl.DataFrame,
+    slurm_state: pl.DataFrame,
+    sinfo_row: pl.DataFrame,
+    sinfo_reason: pl.DataFrame,
+    host_service: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Slurm lists hosts that are down, drained or do not respond.
 
@@ -44,6 +48,8 @@ def slurm_hosts_out_of_use(
         .agg(pl.col("line").last(), pl.col("state").drop_nulls().last(), pl.col("reason").drop_nulls().last())
     )
     listed = sinfo_row.select("source", "line", host=text_of("node"), state=text_of("state"), reason=text_of("reason"))
+    reasoned = sinfo_reason.select("source", "line", host=text_of("numbered_nodes"), reason=text_of("why"))
+    listed = pl.concat([listed, reasoned], how="diagonal")
     is_drained = pl.col("state").is_null() & pl.col("reason").is_not_null()
     rows = pl.concat([shown.select(listed.columns), listed]).filter(_is_out("state") | is_drained)
     if rows.is_empty():

@@ -63,7 +63,8 @@ def _of_servers(system: str, lost: pl.DataFrame, is_open: bool, job: JobBeside) 
     errors = {os.strerror(number).lower(): None for number in lost["errno"].drop_nulls().unique(maintain_order=True)}
     noun = "server" if len(names) <= 1 else "servers"
     verb = ("does" if len(names) <= 1 else "do") if is_open else "did"
-    title = f"the {system} {noun} {some_of(names, SHOWN)} {verb} not answer{{where}}".replace("  ", " ")
+    span = "" if is_open else " for a time"
+    title = f"the {system} {noun} {some_of(names, SHOWN)} {verb} not answer{span}{{where}}".replace("  ", " ")
     details = [
         f"it serves {volumes}" if volumes and len(names) == 1 else f"they serve {volumes}" if volumes else "",
         f"the error is {', '.join(errors)}" if errors else "",
