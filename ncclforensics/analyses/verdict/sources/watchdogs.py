@@ -183,7 +183,9 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     numbers |= set(numbers_below(max(members, job.nranks or 0, *numbers, *reporting_ranks)))
     # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
     timed_out = {row.rank for row in job.timeouts if row.has_timed_out}
-    silent = numbers - reporting_ranks - timed_out
+    # Of these, another rank tells that it was they that timed out first.
+    unread = sorted({row.first_rank for row in rows if row.first_rank is not None} - timed_out - reporting_ranks)
+    silent = numbers - reporting_ranks - timed_out - {*unread}
     silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
     sequence = min(sequences, default=0)
     alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
@@ -208,7 +210,6 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
             parts.append(_progress_text(rows))
         reason = "; ".join(filter(None, parts))
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
-        unread = sorted({row.first_rank for row in rows if row.first_rank is not None} - timed_out)
         first = f", first that of {ranks_text(unread)}, which timed out first" if unread else ""
         diagnosis.collect = [f"collect every rank's stderr{first}", _dumps_of(rows)]
         return diagnosis
@@ -220,6 +221,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     if alike:
         ranks = ranks_text(sorted(row.rank for row in alike))
         reason += f" ({ranks} timed out at work {sequence}, too, of a group that no line names)"
+    if unread:
+        reason += f" ({ranks_text(unread)}, of which no line is here, timed out first)"
     reason += f"{_never_completed(rows)}: "
     if joined["ranks"] > reporting_ranks:
         reason += (
@@ -256,6 +259,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         diagnosis.collect = ["collect stderr of every rank"]
     elif is_weak and not silent:
         diagnosis.collect = compare_size(reporting_ranks)
+    if unread:
+        diagnosis.collect = [f"collect stderr of {ranks_text(unread)}, which timed out first", *diagnosis.collect]
     return diagnosis
 
 
