@@ -74,3 +74,17 @@ def test_the_lines_of_two_ranks_without_process_are_no_restart(tmp_path: Path) -
     report = _report(tmp_path, job=first + init + first + channel)
 
     assert "init completed" in report.verdicts[0].reason
+
+
+def test_a_copy_that_begins_inside_of_a_line_shows_no_further_host(tmp_path: Path) -> None:
+    begun = "".join(NAMED.replace("77:78", f"{pid}:{pid}") for pid in (76, 77))
+    report = _report(tmp_path, job=f"de1:77:77 [0] NCCL INFO Using network IB\n{begun}")
+
+    processes = report.run["process"].select("host", "pid").cast({"host": str}).rows()
+    assert sorted(processes) == [("node1", 76), ("node1", 77)]
+
+
+def test_a_container_of_another_name_in_the_first_line_is_a_host(tmp_path: Path) -> None:
+    report = _report(tmp_path, job=NAMED.replace("node1", "node2") + NAMED)
+
+    assert set(report.run["process"]["host"].cast(str)) == {"node1", "node2"}

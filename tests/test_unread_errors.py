@@ -385,23 +385,9 @@ def test_a_short_time_out_is_said(tmp_path: Path) -> None:
     assert "its time-out is only 1 ms" in timeout.detail
 
 
-def test_an_excerpt_that_lacks_the_first_line_of_a_process_shows_no_init_that_stands_still(tmp_path: Path) -> None:
-    bootstrap = "{host}:{pid}:{pid} [{dev}] NCCL INFO Bootstrap : Using bond0:10.0.4.13<0>\n"
-    lines = [bootstrap.format(host="gpu-a012", pid=pid, dev=pid) for pid in (5, 6, 7)]
-    other = "gpu-a012:8:8 [3] init.cpp:126 NCCL WARN something that nothing knows\n"
-
-    def verdict(name: str, *texts: str) -> str:
-        (tmp_path / name).mkdir()
-        return str(read(tmp_path / name, "".join(texts)).verdicts[0].verdict)
-
-    assert verdict("whole", *lines) == "init-incomplete"
-    assert verdict("excerpt", other, *lines) == "undecidable"
-
-
-def test_check_does_not_say_that_its_user_knows_of_a_standstill(tmp_path: Path) -> None:
-    bootstrap = "gpu-a012:{pid}:{pid} [0] NCCL INFO Bootstrap : Using bond0:10.0.4.13<0>\n"
-    (tmp_path / "job.log").write_text("".join(bootstrap.format(pid=pid) for pid in (5, 6)))
-    hang, check = (analyze([str(tmp_path / "job.log")], everything=everything) for everything in (False, True))
+def test_check_does_not_say_that_its_user_knows_of_a_standstill() -> None:
+    logs = "fixtures/incidents/one-rank-stops-before-an-allreduce/*.log"
+    hang, check = (analyze(logs, everything=everything) for everything in (False, True))
 
     assert "since you ask about a hang: the job stands still" in screen(hang, width=120)
     assert "Only if the job stands still" in screen(check, width=120)
@@ -434,3 +420,12 @@ def test_a_warning_that_only_follows_is_no_reason_of_a_failed_init(tmp_path: Pat
 
     assert read(tmp_path, echo).findings[0].detail.startswith("the cited warning follows from a failure")
     assert "follows from" not in read(tmp_path, cause).findings[0].detail
+
+
+def test_a_program_that_says_that_it_makes_no_progress_hangs_likely(tmp_path: Path) -> None:
+    nccl = "gpu-a012:5:5 [0] NCCL INFO Bootstrap : Using bond0:10.0.4.13<0>\n"
+    stalled = "STALL rank 3 on node0: no progress past step 324 for 120s\n"
+    shown = [screen(read(tmp_path, nccl + stalled + behind * "goes on\n"), width=120) for behind in (0, 200)]
+
+    assert "Hung: likely; a program says that it makes no progress." in shown[0]
+    assert "Hung: likely" not in shown[1]

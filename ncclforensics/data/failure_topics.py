@@ -128,6 +128,12 @@ TOPICS = {
         "the other end of a connection closed it",
         "it mostly follows from the end of the process at the other end: look there for the first error",
     ),
+    "standing": Topic(
+        "hang",
+        "a program found that it makes no progress",
+        "while it stands still, take the stacks of all ranks (py-spy dump --native --pid PID), and collect NCCL's log "
+        "of each rank",
+    ),
     "waiting": Topic(
         "timeout",
         "something did not come in time",

@@ -80,24 +80,31 @@ def process_names(speakers: pl.DataFrame) -> ProcessNames:
 def _true_hosts(speakers: pl.DataFrame) -> dict[tuple[str, int], str]:
     """(host, pid) -> host, for host names torn by interleaved writes: a part of the name, or with text before it.
 
-    In one line of a process the middle of the name may be lost as well.
+    In one line of a process the middle of the name may be lost as well, and the beginning where a copy begins in it.
 
     The same process prints its true name too, and far more often, in every source that has a torn one: processes of
     several containers may have the same pid.
     """
-    counted = speakers.group_by("source", "host", "pid").agg(pl.col("lines").sum())
+    counted = speakers.group_by("source", "host", "pid").agg(pl.col("lines").sum(), pl.col("line").min())
+    # The only line of this name, and the first of its file.
+    counted = counted.with_columns(is_first=(pl.col("line") == 1) & (pl.col("lines") == 1)).drop("line")
     # Thousands of containers may have the same pid: only names that may be rare, and true, are paired.
     fewest, most = (pl.col("lines").min(), pl.col("lines").max())
-    rare = counted.filter(pl.col("lines") * RARE < most.over("source", "pid")).with_columns(text_of("host"))
+    is_rare = pl.col("is_first") | (pl.col("lines") * RARE < most.over("source", "pid"))
+    rare = counted.filter(is_rare & (pl.len().over("source", "pid") > 1)).with_columns(text_of("host"))
     if rare.is_empty():
         return {}
-    usual = counted.filter(fewest.over("source", "pid") * RARE < pl.col("lines")).with_columns(text_of("host"))
+    is_usual = (fewest.over("source", "pid") * RARE < pl.col("lines")) | pl.col("is_first").any().over("source", "pid")
+    usual = counted.filter(is_usual).with_columns(text_of("host"))
     pairs = rare.join(usual, on=["source", "pid"], suffix="_true").filter(pl.col("host") != pl.col("host_true"))
     ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(pl.col("host"))
     of_one_line = pl.when(pl.col("lines") == 1).then(pl.struct("host", "host_true"))  # only these are compared
     is_cut = of_one_line.map_elements(lambda names: _lacks_middle(**names), return_dtype=pl.Boolean)
     is_like = ends_alike | is_cut.fill_null(value=False)
-    is_rarer = pl.col("lines") * pl.when(is_like).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
+    is_begun_within = pl.col("is_first") & pl.col("host_true").str.ends_with(pl.col("host"))
+    is_rarer = is_begun_within | (
+        pl.col("lines") * pl.when(is_like).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
+    )
     sources = counted.group_by(text_of("host"), "pid").agg(sources=pl.len())
     torn = (
         pairs.filter(is_rarer)

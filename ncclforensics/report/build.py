@@ -201,9 +201,10 @@ class Report(RunView):
 
     def _collected(self, answer: Answer) -> list[str]:
         """Return what the verdict asks for; not for the calls of a job of which a finding says what ended it."""
-        is_ended = answer.verdict == "undecidable" and Sign.FAILURE in answer.stall_evidence
+        has_failed = Sign.FAILURE in answer.stall_evidence
         errors = (f for f in self.findings if f.severity is Severity.ERROR and f.role is Role.CAUSE)
-        if is_ended and any(f.certainty != "possible" and not f.is_elsewhere for f in errors):
+        ends = (f for f in errors if f.certainty != "possible" and not f.is_elsewhere and (has_failed or f.place))
+        if answer.verdict == "undecidable" and any(ends):
             return [step for step in answer.collect if step not in COLLECT_CALLS]
         return list(answer.collect)
 

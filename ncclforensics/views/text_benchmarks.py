@@ -249,6 +249,23 @@ def _details(row: Row, measurement: pl.DataFrame, detail: Detail, file: str) -> 
     return parts
 
 
+def measured_calls(report: Report) -> list[RenderableType]:
+    """List the calls that the Inspector profiler measured: a line for each kind of call and size, the largest first."""
+    ended = report.run["ended_operation"].filter(pl.col("busbw") > 0)
+    kinds = ended.group_by(pl.col("operation").cast(pl.String), "nranks", "bytes").agg(
+        pl.len(), pl.col("rank").n_unique(), pl.col("microseconds").median(), pl.col("busbw").median()
+    )
+    if kinds.is_empty():
+        return []
+    table = table_with_header("call", "ranks", "measured on", "size", "times", "median", "busbw", figures=True)
+    for row in kinds.sort("bytes", "operation", "nranks", descending=True).head(MOST).iter_rows(named=True):
+        table.add_row(
+            printable(row["operation"]), str(row["nranks"]), str(row["rank"]), bytes_text(row["bytes"]),
+            str(row["len"]), _time(row["microseconds"]), _figure(row["busbw"]),
+        )  # fmt: skip
+    return [heading("CALLS MEASURED BY NCCL'S INSPECTOR"), indented(table)]
+
+
 def _plot(row: Row, measured: pl.DataFrame) -> str:
     """Plot busbw over size, with the expected range."""
     curves = measured.filter((pl.col("size") > 0) & (pl.col("occurrence") == 1)).sort("size")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from ncclforensics.report.build import Report
-from ncclforensics.views.text_benchmarks import Detail, benchmarks, other_tests
+from ncclforensics.views.text_benchmarks import Detail, benchmarks, measured_calls, other_tests
 from ncclforensics.views.text_counters import FEW, MOST, counters, ports
 from ncclforensics.views.text_fabric import fabrics
 from ncclforensics.views.text_hosts import hosts
@@ -21,6 +21,7 @@ def measured(report: Report, *, verbose: bool = False) -> dict[str, list[list[Re
     tables: dict[str, list[list[RenderableType]]] = {
         "benchmarks": [benchmarks(report, verbose, detail) for detail in Detail],
         "links and pairs": [other_tests(report), []],
+        "measured calls": [measured_calls(report), []],
         "fabric": [fabrics(report), []],
         "counters": [*(counters(report, most) for most in ((None,) if verbose else (MOST, FEW))), []],
         "ports": [ports(report), []],

@@ -37,6 +37,7 @@ FAILURES = {
 WEAK_SIGNS = {
     "silence": "no rank makes a call while the logs go on",
     "abort": "some ranks aborted their communicators",
+    "stated": "a program says that it makes no progress",
 }
 SURE = {"certain": "yes", "likely": "likely", "possible": "possibly"}
 ENDED_BY_ERROR = {"init-failed": "init ended with an error", "rank-died": "a rank ended"}

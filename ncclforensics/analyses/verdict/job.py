@@ -103,7 +103,7 @@ class Job:
         self.is_cancelled, self.captured_ends = rows.is_cancelled, rows.captured_ends
         self.successes, self.ended_programs = rows.successes, rows.ended_programs
         self.has_layout, self.releases, self.release_hosts = rows.has_layout, rows.releases, rows.release_hosts
-        self.has_measurements = rows.has_measurements
+        self.has_measurements, self.states_standstill = rows.has_measurements, rows.states_standstill
 
     @cached_property
     def calls(self) -> pl.DataFrame:

@@ -22,6 +22,7 @@ R = TypeVar("R", bound=NamedTuple)
 MANY_ROWS = 10_000
 
 # Forms of a PyTorch desync report that name lagging ranks.
+STANDING, NEAR = "standing", 100  # a topic of statements of programs; lines behind one at the end of a file
 LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()
 
 # Frames of PyTorch's and torchrun's text, which names no job.
@@ -222,6 +223,12 @@ class JobRows:
     def captured_ends(self) -> set[str]:
         """How the ranks of the only job ended, if a capture started them."""
         return set(self.frames["journal_exit"]["how"].cast(pl.String)) if self.is_only_job else set()
+
+    @cached_property
+    def states_standstill(self) -> bool:
+        """Whether the program of the only job says, near the end of a file, that it makes no progress."""
+        stated = self.frames["program_failure"].filter((pl.col("topic") == STANDING) & (pl.col("lines_behind") < NEAR))
+        return self.is_only_job and not stated.is_empty()
 
     @cached_property
     def successes(self) -> list[Row]:

@@ -149,6 +149,7 @@ def job_diagnosis(
     last_time: pl.DataFrame,
     group_note: pl.DataFrame,
     reported_success: pl.DataFrame,
+    program_failure: pl.DataFrame,
     rank_stack: pl.DataFrame,
     unranked_stack: pl.DataFrame,
     recorder_file: pl.DataFrame,

@@ -81,6 +81,7 @@ class Sign(StrEnum):
     LOST_CONNECTION = "lost-connection"
     CAPTURE = "capture"
     STALLED = "stalled"  # capture ended the ranks because none made progress
+    STATED = "stated"  # a program says that it makes no progress
     LOOKS = "two-looks"  # no rank made a call between them
 
 

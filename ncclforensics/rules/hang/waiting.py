@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.lines.stall import WEAK
-from ncclforensics.analyses.verdict.vocabulary import Basis, How
+from ncclforensics.analyses.verdict.vocabulary import Basis, How, Sign
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -124,7 +124,7 @@ def read_subsystem_gap(
             title = f"these logs do not show which rank stopped first; suspect {ranks_text(answer.suspects)}"
         elif answer.suspects:
             title = f"not decidable without the {kind} of {ranks_text(answer.suspects)}"
-        elif not WEAK.issuperset(answer.stall_evidence):
+        elif not WEAK.issuperset(answer.stall_evidence) or Sign.STATED in answer.stall_evidence:
             title = "these logs do not show which rank stopped first"
         finding = verdict_finding(answer, rank, title)
         finding.role = Role.CONTEXT

@@ -32,7 +32,7 @@ MOTION = 1.0  # seconds from the last call to the end of a job that ran until th
 PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
 # checkpoint makes no calls. A verdict that rests on it is not certain.
-WEAK = {Sign.ABORT, Sign.SILENCE}
+WEAK = {Sign.ABORT, Sign.SILENCE, Sign.STATED}
 FAILURES = {HARD: Sign.FAILURE, NETWORK: Sign.FAILURE, LOST: Sign.LOST_CONNECTION, REFUSED: Sign.FAILURE}
 
 
@@ -54,6 +54,8 @@ def find_stall_evidence(job: Job) -> list[Sign]:
         kinds.append(Sign.ABORT)
     if _silence(job):
         kinds.append(Sign.SILENCE)
+    if job.states_standstill:
+        kinds.append(Sign.STATED)
     kinds += [FAILURES[event.kind] for event in job.failure_events if event.kind in FAILURES and job.is_fatal(event)]
     kinds += [Sign.STALLED] * (STALLED in job.captured_ends)
     kinds += [Sign.CAPTURE for row in job.process_exits if row.is_first and row.reporter == CAPTURE]
@@ -136,6 +138,7 @@ def _shown_by(job: Job, evidence: list[Sign], culprits: int) -> str:
     open_question = f", and no line shows whether {'its process' if culprits == 1 else 'their processes'} ended"
     texts = {
         Sign.ABORT: "the others aborted their communicators" + open_question,
+        Sign.STATED: "a program says that it makes no progress",
         Sign.SILENCE: f"no rank made a call in the last {int(_silence(job) or 0)} seconds of the logs",
     }
     return " and ".join(texts[kind] for kind in evidence)
