@@ -66,7 +66,7 @@ LINE_FORMATS = {
     ),
     # The log of NVIDIA's Fabric Manager.
     "fabric_manager": LineFormat(
-        "fabricmanager collected", "switch_error manager_line manager_service", "fabric-manager"
+        "fabricmanager collected", "switch_error manager_line manager_multicast manager_service", "fabric-manager"
     ),
     # Stacks of all threads of a process, as Python's faulthandler prints them.
     "faulthandler": LineFormat(

@@ -11,22 +11,27 @@ from ncclforensics.data.names import pci_address, shown
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import error_finding, group_finding
+from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
 NVLS = "transport/nvls"
 INVALID = "invalid argument"
 
+FEWER_GROUPS = (
+    "use fewer communicators with NVLink SHARP at a time, or destroy those that are no longer needed; set "
+    "NCCL_NVLS_ENABLE=0 on processes that can do without it; end processes of earlier jobs, which hold their groups"
+)
+
 
 @rule(Category.NVLS, Severity.ERROR, of=("nvlink_fabric", "cuda_error"), hang=True)
 def nvls_multicast_bind_failed(
-    nvlink_fabric: pl.DataFrame, cuda_error: pl.DataFrame, rank: pl.DataFrame
+    nvlink_fabric: pl.DataFrame, cuda_error: pl.DataFrame, manager_multicast: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """Multicast memory of NVLink SHARP could not be bound.
 
     Means: a fault of Fabric Manager or of an NVSwitch, as newer versions of NCCL print. The system is at fault, not the
     job.
     Not when: NCCL continues without NVLS, which costs bandwidth and is a warning; a container lacks the capability,
-    which is a finding of its own.
+    which is a finding of its own; Fabric Manager says that no multicast group is left: then others hold them.
     Do: restart Fabric Manager or the node; NCCL_NVLS_ENABLE=0 until then.
     Sources: nccl#1672, nccl#1788, pytorch#177472.
     """
@@ -34,7 +39,12 @@ def nvls_multicast_bind_failed(
     title = "NVLink SHARP could not bind its multicast memory on {processes}"
     if not bound.is_empty():
         detail = f"CUDA error {shown(bound['code'][0])}: {shown(bound['cuda_error'][0])}"
-        yield group_finding(bound, rank, title, detail, "likely")
+        finding = group_finding(bound, rank, title, detail, "likely")
+        if (used_up := manager_multicast.filter(form="used_up").head(1)).height:
+            finding.detail += "; Fabric Manager says that all multicast groups of the NVSwitches are in use"
+            finding.remedy = FEWER_GROUPS
+            finding.evidence += evidence_lines(used_up)
+        yield finding
     older = cuda_error.filter(
         (pl.col("file") == NVLS) & (pl.col("error") != INVALID) & ~pl.col("kind").is_in(SELF_EXPLAINED)
     )

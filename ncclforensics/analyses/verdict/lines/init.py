@@ -266,8 +266,8 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
 def _judge_bootstrap(job: Job) -> Explanation | None:
     """Judge logs without any communicator, where every rank waits in the bootstrap.
 
-    An excerpt looks the same: the logs must begin where init begins and end at one stage on most ranks, and a rank
-    must lack its log, or a sign show that the job stood still.
+    An excerpt looks the same: the logs must begin where init begins and end at one stage on most ranks, and each rank
+    must have a log of its own, or one lack it, or a sign show that the job stood still.
     """
     if (
         job.members
@@ -279,7 +279,8 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
         return None
     numbers = job.rank_numbers(job.rank_ids)
     missing = missing_numbers(max(numbers, default=0), set(numbers))
-    if not (missing or job.stall_evidence):
+    files = {source for rank_id in job.rank_ids for source in job.process(rank_id)["sources"]}
+    if not (missing or job.stall_evidence or len(files) >= len(job.rank_ids) > 1):
         return None
     victims, collect = list(job.rank_ids), COLLECT_BOOTSTRAP
     if missing and len(missing) < len(numbers):
@@ -292,6 +293,8 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
             "every rank in these logs waits in the bootstrap; this version of NCCL prints the communicator only later"
         )
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], victims=victims, collect=collect)
+        if not job.stall_evidence:
+            diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.add_evidence("waiting", [job.last_line(rank_id) for rank_id in victims[:3]])
     return diagnosis
 
