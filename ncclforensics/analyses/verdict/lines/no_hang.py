@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from ncclforensics.analyses.job.ends.failure_events import AFTER, REMOTE_ERROR
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
@@ -25,6 +27,7 @@ from ncclforensics.data.variables import (
 )
 
 MAJORITY = 0.5
+MOST_NAMED = 3  # ranks whose logs show calls
 MANY_DAMAGED = 0.1  # share of the lines of NCCL
 
 
@@ -83,13 +86,16 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         or len(visible_ranks) > MAJORITY * len(job.rank_ids)
     ):
         return None
-    number = len(visible_ranks)
+    number, shown = len(visible_ranks), [row["rank_id"] for row in visible_ranks]
     which = (
         f"the logs of only {number} of {len(job.rank_ids)} ranks show calls" if number else "no rank's log shows calls"
     )
+    which += f" ({job.names(shown)})" * (0 < number <= MOST_NAMED)
     is_initialised = any(row.is_complete for row in job.memberships)
     init = "init completed, but" if is_initialised else "no line shows the end of an init, and"
     diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: the logs do not show what happened after init")
+    last_calls = job.calls.filter(pl.col("rank_id").is_in(shown)).sort("pos").unique("rank_id", keep="last")
+    diagnosis.add_evidence("context", job.describe(last_calls.sort("pos").head(MOST_NAMED)))
     of_absent = [f"collect the log of {ranks_text(job.absent)}"] * bool(job.absent)
     diagnosis.collect = [
         *of_absent,
