@@ -225,7 +225,7 @@ class JobRows:
         return set(self.frames["journal_exit"]["how"].cast(pl.String)) if self.is_only_job else set()
 
     @cached_property
-    def states_standstill(self) -> bool:
+    def reports_stall(self) -> bool:
         """Whether the program of the only job says, near the end of a file, that it makes no progress."""
         stated = self.frames["program_failure"].filter((pl.col("topic") == STANDING) & (pl.col("lines_behind") < NEAR))
         return self.is_only_job and not stated.is_empty()

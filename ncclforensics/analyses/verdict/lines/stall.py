@@ -54,7 +54,7 @@ def find_stall_evidence(job: Job) -> list[Sign]:
         kinds.append(Sign.ABORT)
     if _silence(job):
         kinds.append(Sign.SILENCE)
-    if job.states_standstill:
+    if job.reports_stall:
         kinds.append(Sign.STATED)
     kinds += [FAILURES[event.kind] for event in job.failure_events if event.kind in FAILURES and job.is_fatal(event)]
     kinds += [Sign.STALLED] * (STALLED in job.captured_ends)
