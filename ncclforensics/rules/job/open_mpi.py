@@ -163,10 +163,38 @@ def open_mpi_reports(
     """
     if not mpi_daemon.filter(form="not_started").is_empty():
         mpi_launch = mpi_launch.filter(text_of("form") != "tcp")  # is the reason why the daemon did not start
-    heads = pl.concat([mpi_launch, mpi_transport, mpi_advice], how="diagonal_relaxed").sort("source", "line")
+    heads = pl.concat([mpi_launch, mpi_transport, mpi_advice], how="diagonal_relaxed")
+    yield from _findings(heads, mpi_box_field, follow=False)
+
+
+@rule(Category.PEER_LOST, Severity.WARNING, of=("mpi_launch", "mpi_transport"), hang=True, fallback=True)
+def open_mpi_lost_a_peer(
+    mpi_launch: pl.DataFrame, mpi_transport: pl.DataFrame, mpi_box_field: pl.DataFrame
+) -> Iterator[Finding]:
+    """Open MPI or its launcher lost a process or a daemon, and nothing else in these files says why.
+
+    Means: the other end ended or was cut off; who reports it is not at fault.
+    Not when: another finding states an error from which it follows; then this is left out.
+    Do: look on the named host for what ended first.
+    Sources: Open MPI 4.1 and 5: help-mpi-btl-tcp.txt, help-errmgr-base.txt.
+    """
+    heads = pl.concat([mpi_launch, mpi_transport], how="diagonal_relaxed")
+    for finding in _findings(heads, mpi_box_field, follow=True):
+        finding.about = [line for line in finding.evidence if not line.what]
+        yield finding
+
+
+def _findings(heads: pl.DataFrame, mpi_box_field: pl.DataFrame, *, follow: bool) -> Iterator[Finding]:
+    """Yield a finding on each sentence at the beginning of boxes, with the fields below it.
+
+    `follow`: only on those that follow from something else, or only on the others.
+    """
+    heads = heads.sort("source", "line")
     boxed = _boxed(mpi_box_field, heads)
     for (form,), alike in heads.group_by(text_of("form"), maintain_order=True):
         box, fields = BOXES[str(form)], _values(boxed.filter(sentence=form))
+        if (box.role is Role.CONSEQUENCE) != follow:
+            continue
         yield Finding(
             title=box.title.format_map(_texts(alike.row(0, named=True), fields)),
             detail=box.detail,
