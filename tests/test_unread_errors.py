@@ -347,9 +347,9 @@ def test_a_failure_of_an_unknown_program_is_left_out_behind_what_explains_it(tmp
     behind = read(tmp_path, PEER + "[ERROR] the scheduler is gone\n")
     before = read(tmp_path, "[ERROR] the scheduler is gone\n" + PEER)
 
-    assert [finding.rule for finding in behind.findings[:1]] == ["open-mpi-reports"]
+    assert [finding.rule for finding in behind.findings[:1]] == ["open-mpi-lost-a-peer"]
     assert "stated-by-program" not in [finding.rule for finding in behind.findings]
-    assert [finding.rule for finding in before.findings[:2]] == ["stated-by-program", "open-mpi-reports"]
+    assert [finding.rule for finding in before.findings[:2]] == ["stated-by-program", "open-mpi-lost-a-peer"]
 
 
 def test_an_exit_code_is_explained_by_what_was_printed_before_it(tmp_path: Path) -> None:
