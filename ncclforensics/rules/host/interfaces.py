@@ -21,7 +21,7 @@ def interface_states(ip_interface: pl.DataFrame, ip_detail: pl.DataFrame) -> Ite
     """Network interfaces of a host are switched on without a carrier, or counted damaged packets.
 
     Means: nothing is plugged in there, or the other end is down. That a port is not used is normal; one that a job
-    should use is a fault. Errors are counted since the boot; dropped packets are mostly ones that nobody asked for.
+    should use is a fault. Errors are counted since the boot; dropped packets are mostly ones without a receiver.
     Not when: the interface is virtual, or switched off.
     Do: compare with a host of the same kind; ethtool INTERFACE; for errors look whether they grow (ip -s link).
     Sources: ip-link(8); Linux, include/uapi/linux/if_link.h (rx_errors, rx_dropped).

@@ -22,7 +22,7 @@ from ncclforensics.data.cuda import (
 from ncclforensics.data.kernel_faults import CONTAINED, UNCONFIRMED_XIDS, XIDS, XIDS_OF_HARDWARE
 from ncclforensics.data.names import pci_address, sentence
 from ncclforensics.frames.columns import OWNER, short_host, text_of
-from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import is_kernel_log_alone
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding, processes_text
@@ -357,9 +357,7 @@ def cuda_kernels_need_more_shared_memory(
             finding.remedy = NEWER_NCCL
             if rows is went_on:
                 finding.detail += f"; CUDA then reported {REFUSED_LAUNCH!r}"
-                finding.evidence += [
-                    Line(source, line) for source, line in refused.select("source", "line").head(1).rows()
-                ]
+                finding.evidence += evidence_lines(refused.head(1))
             yield finding
 
 
