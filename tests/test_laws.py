@@ -37,6 +37,7 @@ WITH_LESS = [(incident, loss) for loss in LOSSES for incident in OF_ONE_RUN] + e
 FOUND = {
     ("the-network-fails-for-all", "copies of unequal age", 1),
     ("a-rank-is-killed", "copies of unequal age", 1),
+    ("old-logs-without-commid", "a stretch", 2),
     ("old-logs-without-commid", "lines overtaking", 1),
     ("a-straggler-that-always-arrives", "lines overtaking", 3),
 }

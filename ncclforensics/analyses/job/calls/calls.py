@@ -32,8 +32,9 @@ ARGUMENTS = ("count", "datatype", "op", "root")
 _PRINTED_IN_BYTES = pl.Series(["AllGather", "Broadcast"], dtype=pl.Categorical()).implode()
 PRINTS_ELEMENTS_FROM = (2, 22)
 USER_OP = 5  # numbers from here on are of reductions that the process made itself (ncclRedOpCreatePreMulSum)
-# From 2.27 (first released as 2.27.3) opCount counts only operations of the network proxy: it differs between ranks.
-OPCOUNT_UNRELIABLE_FROM = (2, 27)
+# Releases from the first to before the second whose opCount counts every call. That of 2.8 stands still, and those of
+# 2.9 to 2.11, and from 2.27 on, count only operations of the network proxy: they differ between ranks.
+COUNT_EVERY_CALL = (((2, 3), (2, 8)), ((2, 12), (2, 27)))
 
 CALL_LINE = {
     "host": pl.Categorical(),
@@ -248,8 +249,8 @@ def _member_of_calls(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.Da
 
 
 def count_every_call(versions: list[Version]) -> bool:
-    """Whether the counters of all versions of a job, sorted, count every call."""
-    return bool(versions) and versions[-1] < OPCOUNT_UNRELIABLE_FROM
+    """Whether the counters of all versions of a job count every call."""
+    return bool(versions) and all(any(begin <= of < end for begin, end in COUNT_EVERY_CALL) for of in versions)
 
 
 def _opcount_counts_calls(version: pl.DataFrame) -> pl.Expr:

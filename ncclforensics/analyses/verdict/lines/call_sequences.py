@@ -7,6 +7,7 @@ from itertools import takewhile
 
 import polars as pl
 
+from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import argument_text, count_of
@@ -62,6 +63,13 @@ def classify_difference(job: Job, majority_call: Row, minority_call: Row) -> How
     furthest = max(alignments.values())
     how = next(name for name in (How.ARGUMENTS, *alignments) if alignments[name] == furthest)
     return how if how is not How.ARGUMENTS or majority_call["name"] == minority_call["name"] else How.ANOTHER
+
+
+def may_lack_a_stretch(job: Job, majority_call: Row, minority_call: Row) -> bool:
+    """Whether all that a rank called since the others agreed with it stands many calls later in their sequence."""
+    expected, actual = (_tokens_since_agreement(job, row) for row in (majority_call, minority_call))
+    starts = range(OFTEN_AHEAD, len(expected) - len(actual) + 1)
+    return any(expected[start : start + len(actual)] == actual for start in starts)
 
 
 def _tokens_since_agreement(job: Job, row: Row) -> list[Token]:

@@ -202,6 +202,8 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
         diagnosis.remark(f"in the same place the communicators of other ranks made the call of {names}")
     if majority is not None and _others_differ(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
+    if not _counts_every_call(job) and call_sequences.may_lack_a_stretch(job, majority_call, minority_call):
+        diagnosis.doubt(Doubt.LINE_LOST, "its calls are those that the others made later, as where lines are lost")
     diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
