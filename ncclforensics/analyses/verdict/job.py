@@ -20,7 +20,7 @@ from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows
-from ncclforensics.analyses.verdict.rows import FailureEvent, Gap, Member, Rank
+from ncclforensics.analyses.verdict.rows import FailureEvent, Gap, Member, Rank, Timeout
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import MADE_UP, place_of
@@ -33,10 +33,8 @@ MOST_CITED = 4  # lines
 class Job:
     """The rows of every frame that concern one job, by rank and by communicator."""
 
-    def __init__(self, number: int, frames: Frames, rows: JobRows) -> None:
-        def rows_of_job(name: str) -> list[Row]:
-            return rows.where(name, job=number)
-
+    def __init__(self, number: int, rows: JobRows) -> None:
+        frames = rows.frames
         self.number = number
         self._rows = rows
         self.rank_ids = {row.rank_id: row for row in rows.typed_of_job("rank", Rank, number)}
@@ -46,24 +44,23 @@ class Job:
             self.members[member.key].append(member)
         self.waits = rows.waits(number)
         self.failure_events = rows.typed_of_job("failure_event", FailureEvent, number)
-        self.completion_errors = rows_of_job("completion_error")
+        self.completion_errors = rows.where("completion_error", job=number)
         self.process_exits = rows.typed_of_job("process_exit", ProcessExit, number)
         self.all_exits = rows.typed("process_exit", ProcessExit)  # also of processes that no other line shows
-        # Work and reports of PyTorch, stacks without a rank, dumps and RAS reports name no job.
-        self.timeouts, self.desyncs = rows.timeouts, rows.desyncs
+        self.timeouts, self.desyncs = rows.typed("work", Timeout), rows.desyncs
         self.joined_works = rows.joined_works
-        self.pytorch = {name: rows.of_only_job(name) for name in PYTORCH_FRAMES}
+        self.pytorch = {name: rows.of(name) for name in PYTORCH_FRAMES}
         self.stacks = stacks_in(frames["rank_stack"].filter(job=number))  # where its ranks stand, by rank id
-        self.unranked_stacks = stacks_in(frames["unranked_stack"]) if rows.is_only_job else []
+        self.unranked_stacks = stacks_in(frames["unranked_stack"])
         self.recordings, self.old_dumps = rows.recordings, rows.old_dumps
         self.left_out = list(rows.left_out)  # what is said of sources that are left out
         self.communicators_of_groups: dict[str, str] = {}  # process group of the dumps -> key with the same members
         self.stall_evidence: list[Sign] = []  # what shows that it stood still, once its sources were compared
         self.differences: list[Explanation] | None = None  # between the calls of its ranks, once they were judged
         self.doubts: dict[str, str] = {}  # sources that may be of another run than NCCL's lines -> why
-        self.dump_paths = [row["dump_path"] for row in rows.of_only_job("recorder_file")]
+        self.dump_paths = [row["dump_path"] for row in rows.of("recorder_file")]
         self.ras_nranks = rows.ras_nranks
-        has_ras = rows.is_only_job and may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
+        has_ras = may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
         self.snapshots = rows.of("ras_snapshot") if has_ras else []
         self.states = rows.of("ras_state") if has_ras else []
         self.counted_calls = [row for rank_id in self.rank_ids for row in rows.where("counted_call", rank_id=rank_id)]
@@ -98,7 +95,7 @@ class Job:
         faults = rows.line_faults
         own = {owner: faults[owner] for owner in owners if owner in faults}
         self.line_faults = faults if rows.is_only_job else own  # then a process without a rank is one of this job, too
-        self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
+        self.last_times = {row["rank_id"]: row for row in rows.where("last_time", job=number)}
         self.sources = rows.sources
         self.is_cancelled, self.captured_ends = rows.is_cancelled, rows.captured_ends
         self.successes, self.ended_programs = rows.successes, rows.ended_programs
@@ -397,4 +394,4 @@ class Job:
 def all_jobs(frames: Frames) -> list[Job]:
     """Return every job of the run."""
     rows = JobRows(frames)
-    return [Job(int(number), frames, rows) for number in frames["rank"]["job"].unique().sort()]
+    return [Job(int(number), rows) for number in frames["rank"]["job"].unique().sort()]

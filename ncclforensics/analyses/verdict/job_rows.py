@@ -13,7 +13,7 @@ import polars as pl
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
-from ncclforensics.analyses.verdict.rows import Member, Owner, Row, Timeout
+from ncclforensics.analyses.verdict.rows import Member, Owner, Row
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import ranges_by_text
@@ -25,10 +25,15 @@ MANY_ROWS = 10_000
 STANDING, NEAR = "standing", 100  # a topic of statements of programs; lines behind one at the end of a file
 LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()
 
-# Frames of PyTorch's and torchrun's text, which names no job.
+# Frames of PyTorch's and torchrun's text.
 PYTORCH_FRAMES = (
     "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
     "elastic_failure", "announced_position",
+)  # fmt: skip
+# Frames that name no job: of several jobs, no line shows which of them they are about.
+OF_NO_JOB = (
+    *PYTORCH_FRAMES, "work", "desync", "early_timeout", "recorded_rank", "recorder_file", "unranked_stack",
+    "ras_snapshot", "ras_state", "job_end", "journal_exit", "program_failure", "reported_success", "group_note",
 )  # fmt: skip
 
 
@@ -39,7 +44,8 @@ class JobRows:
     """
 
     def __init__(self, frames: dict[str, pl.DataFrame]) -> None:
-        self.frames = frames
+        self.is_only_job = frames["rank"]["job"].n_unique() == 1
+        self.frames = frames if self.is_only_job else frames | {name: frames[name].clear() for name in OF_NO_JOB}
         self._rows: dict[str, list[Row]] = {}
         self._typed: dict[str, list[Any]] = {}
         self._divided: dict[tuple[str, ...], dict[tuple[Any, ...], list[Any]]] = {}
@@ -80,24 +86,8 @@ class JobRows:
         return self.frames["wait"].partition_by("job", as_dict=True)
 
     @cached_property
-    def is_only_job(self) -> bool:
-        """Whether the run holds one job: PyTorch's reports, dumps and stacks name none."""
-        return self.frames["rank"]["job"].n_unique() == 1
-
-    def of_only_job(self, name: str) -> list[Row]:
-        """All rows of a frame that names no job; none where there are several."""
-        return self.of(name) if self.is_only_job else []
-
-    @cached_property
-    def timeouts(self) -> list[Timeout]:
-        """What watchdogs of the only job report of work."""
-        return self.typed("work", Timeout) if self.is_only_job else []
-
-    @cached_property
     def desyncs(self) -> list[Row]:
         """The reports of PyTorch that name lagging ranks, with `ranks` as numbers."""
-        if not self.is_only_job:
-            return []
         lagging = self.frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS))
         ranges = ranges_by_text(lagging["ranks"])
         return [{**row, "ranks": [*chain.from_iterable(ranges.get(row["ranks"], ()))]} for row in lagging.to_dicts()]
@@ -108,7 +98,7 @@ class JobRows:
 
         PyTorch's desync reports number ranks within one process group and do not say which.
         """
-        if not self.is_only_job or self.desyncs:
+        if self.desyncs:
             return {}
         reports = self.frames["desync"]
         joined = reports.filter(pl.col("form") == "unfinished").drop_nulls("sequence")
@@ -127,22 +117,20 @@ class JobRows:
     def recordings(self) -> Recordings | None:
         """What the Flight Recorder dumps of the only job show."""
         frames = self.frames
-        if not (self.is_only_job and frames["recorded_rank"]["is_used"].any()):
+        if not frames["recorded_rank"]["is_used"].any():
             return None
         return Recordings(frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
 
     @cached_property
     def left_out(self) -> list[str]:
         """What is said of time-outs that are not of the run that NCCL's lines show."""
-        early = self.of_only_job("early_timeout")
+        early = self.of("early_timeout")
         ranks = ranks_text(row["rank"] for row in early)
         return [f"the time-outs that {ranks} reported are of an earlier run"] if early else []
 
     @cached_property
     def old_dumps(self) -> list[Row]:
         """Of every rank of the only job whose dumps are all of an earlier run, one of them."""
-        if not self.is_only_job:
-            return []
         dumps = self.frames["recorded_rank"].drop_nulls("rank")
         used = dumps.filter("is_used")["rank"].unique()
         old = dumps.filter(~pl.col("rank").is_in(used.implode())).drop_nulls("older_ns")
@@ -217,30 +205,30 @@ class JobRows:
     def is_cancelled(self) -> bool:
         """Whether a line says that the only job was cancelled, or reached its time limit."""
         forms = self.frames["job_end"]["form"].cast(pl.String)
-        return self.is_only_job and bool(forms.is_in(["cancelled", "time_limit"]).any())
+        return bool(forms.is_in(["cancelled", "time_limit"]).any())
 
     @cached_property
     def captured_ends(self) -> set[str]:
         """How the ranks of the only job ended, if a capture started them."""
-        return set(self.frames["journal_exit"]["how"].cast(pl.String)) if self.is_only_job else set()
+        return set(self.frames["journal_exit"]["how"].cast(pl.String))
 
     @cached_property
     def reports_stall(self) -> bool:
         """Whether the program of the only job says, near the end of a file, that it makes no progress."""
         stated = self.frames["program_failure"].filter((pl.col("topic") == STANDING) & (pl.col("lines_behind") < NEAR))
-        return self.is_only_job and not stated.is_empty()
+        return not stated.is_empty()
 
     @cached_property
     def successes(self) -> list[Row]:
         """The lines which say that the program of the only job ended well."""
-        return self.frames["reported_success"].sort("pos").to_dicts() if self.is_only_job else []
+        return self.frames["reported_success"].sort("pos").to_dicts()
 
     @cached_property
     def ended_programs(self) -> list[Row]:
         """The lines by which PyTorch marks that the program of a rank of the only job ended, with its `rank`."""
         ends = self.frames["group_note"].filter(form="not_destroyed")
         ranked = ends.with_columns(rank=pl.coalesce("global_rank", "launcher_rank")).drop_nulls("rank").sort("pos")
-        return ranked.to_dicts() if self.is_only_job else []
+        return ranked.to_dicts()
 
     @cached_property
     def has_layout(self) -> bool:
