@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.matching import Matched
 from ncclforensics.parsing.wrapped_lines import is_start
@@ -17,8 +18,12 @@ PLACE = ["source", "line"]
 
 
 def rest_lines(matched: Matched, dialect: Dialect) -> pl.DataFrame:
-    """The lines that no shape matches and that begin no line of NCCL or PyTorch: each may be the rest of one."""
-    is_blank = pl.col("text").str.strip_chars(" ") == ""
+    """The lines that no shape matches and that begin no line of NCCL or PyTorch: each may be the rest of one.
+
+    A line that is blank, but for the time that a logger put in front of it, is none.
+    """
+    time_of_logger = grammar_file.load("copied").part_regex("_time_in_front")
+    is_blank = pl.col("text").str.contains(f"^ *(?:{time_of_logger})?$")
     return matched.unknown.filter(is_short() & ~is_start(dialect) & ~pl.col("damaged") & ~is_blank)
 
 

@@ -21,7 +21,14 @@ REACH_PEER = (
     "see that the process there runs, and read its last lines; MC_LOG_LEVEL tells more"
 )
 NOT_OF_NCCL = "NCCL has no part in these connections"
-NVSHMEM_FAILURES = ["", "named", "nothing", "printed", "warned", "socket"]
+NVSHMEM_FAILURES = ["", "named", "nothing", "printed", "warned", "socket", "ended"]
+LEFT_OUT = ["no_buffer", "not_usable", "skipped"]  # forms of lines on a device or transport that NVSHMEM does without
+INIT_FAILED = "init failed for transport"
+FIND_DEVICE = (
+    "see why NVSHMEM left each device out: ibv_devinfo in the container (an active port; for IBGDA an mlx5 device with "
+    "DevX, of the libraries of MLNX_OFED or DOCA), nvidia-peermem or DMA-BUF on the host, NVSHMEM_HCA_LIST and "
+    "NVSHMEM_IBGDA_NIC_HANDLER; NVSHMEM_DEBUG=INFO shows the choice"
+)
 UCX_ERRORS = ["ERROR", "FATAL"]
 OF_TRANSFERS = ("send", "completion")  # forms of lines on a transfer that a network device could not end
 # What UCX says of a connection that the other end closed, or that an earlier error made it give up.
@@ -118,7 +125,7 @@ def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
     if rows.is_empty():
         return
     reasons = rows.with_columns(
-        reason=pl.coalesce(text_of("nvshmem_reason"), text_of("nvshmem_text")).str.strip_chars(" .")
+        reason=pl.coalesce(*map(text_of, ("nvshmem_reason", "nvshmem_text", "nvshmem_ending"))).str.strip_chars(" .")
     )
     first = reasons.filter(pl.col("reason").is_not_null()).head(1)
     first = first if first.height else reasons.head(1)
@@ -128,11 +135,15 @@ def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
     number = "" if status is None else f" (status {status}{', ' * bool(meaning)}{meaning})"
     lost = rows.filter(form="socket").select("nvshmem_peer", "nvshmem_reason").unique(maintain_order=True).rows()
     peers = "".join(f"; the connection to {peer} failed: {error}" for peer, error in lost[:SHOWN])
+    left_out = nvshmem_error.filter(text_of("form").is_in(LEFT_OUT)).sort("source", "line")
+    nics = left_out["nvshmem_nic"].drop_nulls().unique(maintain_order=True).to_list()
+    without = f"; it left out {some_of(nics, SHOWN)}" if nics else ""
     yield Finding(
         title=f"NVSHMEM failed: {function}{reason}{number}{peers}",
-        detail=f"{count_of(rows.height, 'line')} of errors; {NOT_OF_NCCL}",
+        detail=f"{count_of(rows.height, 'line')} of errors{without}; {NOT_OF_NCCL}",
         certainty="certain",
-        evidence=evidence_lines(rows),
+        evidence=evidence_lines(pl.concat([rows.head(2), left_out.head(1), rows.slice(2)])),
+        remedy=FIND_DEVICE if "ended" in rows["form"] or (left_out.height and INIT_FAILED in reason) else "",
     )
 
 

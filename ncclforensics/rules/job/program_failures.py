@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.exit_reports import signal_of_code
 from ncclforensics.data.cuda import advice_within
 from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
 from ncclforensics.data.names import count_of
+from ncclforensics.data.processes import signal_name
 from ncclforensics.frames.columns import text_of
+from ncclforensics.grammar.values import find_values
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, error_finding
@@ -96,6 +99,9 @@ def _details(alike: pl.DataFrame, others: pl.DataFrame, *, went_on: bool) -> Ite
     for rows, which in ((before, "a warning before it"), (after, "after it stands")):
         if not rows.is_empty():
             yield f"{which}: {_cut(rows['statement'][0], MAX_OTHER)}"
+    for code in find_values(alike["statement"].head(1), "stated_code")["stated_code"].head(1):
+        if signal := signal_of_code(code):
+            yield f"code {code} stands for {signal_name(signal)}"
     yield "no grammar knows the program: this rests on its words"
 
 

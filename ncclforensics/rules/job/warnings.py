@@ -151,6 +151,7 @@ def error_returned_without_warning(
     collnet: pl.DataFrame,
     milestone: pl.DataFrame,
     communicator: pl.DataFrame,
+    connection: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL returned an error through its callers, and no warning stands before it.
@@ -164,7 +165,9 @@ def error_returned_without_warning(
     """
     ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
     returned = (
-        without_survived(without_aborted(without_collnet_setup(failure, collnet)), milestone, communicator)
+        without_survived(
+            without_aborted(without_collnet_setup(failure, collnet)), milestone, communicator, connection
+        )
         .filter(form="unwinding")
         .join(nccl_warning.select(OWNER).unique(), on=OWNER, how="anti", nulls_equal=True)
         .join(ends, on=OWNER, how="left", nulls_equal=True)

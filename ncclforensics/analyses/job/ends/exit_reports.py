@@ -83,14 +83,14 @@ class ExitReport:
     owner: Owner | None = field(default=None)
 
 
-def _signal_of_code(code: int | None) -> int | None:
+def signal_of_code(code: int | None) -> int | None:
     """Return the signal that an exit code of a shell or of Python's subprocess stands for, or None."""
     return None if code is None else -code if code < 0 else code - SHELL if SHELL < code < SHELL + 65 else None
 
 
 def exit_report(row: Row, reporter: str, code: int | None, signal: int | None = None, **more: Any) -> ExitReport:
     """Return the report of a process that ended by a signal or with an exit code."""
-    signal = signal or _signal_of_code(code)
+    signal = signal or signal_of_code(code)
     return ExitReport(SIGNAL if signal else EXIT, row, reporter, signal=signal, code=code, **more)
 
 
@@ -155,6 +155,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(row, "mpirun", code, child=previous["rank"])
             case "lightning":
                 yield exit_report(row, "Lightning", code, rank=row["rank"], pid=row["pid"])
+            case "composer":
+                yield exit_report(row, "Composer's launcher", code, rank=row["rank"], pid=row["pid"])
             case "sglang":
                 # Its numbers are those of Python's multiprocessing; an earlier release printed them without the sign.
                 signal = row["exit_code"] if row["exit_code"] in CRASHES else None

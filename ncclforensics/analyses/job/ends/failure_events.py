@@ -175,9 +175,9 @@ def _is_info() -> pl.Expr:
     return pl.col("site").is_null() & pl.col("tid").is_not_null()
 
 
-def without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communicator: pl.DataFrame) -> pl.DataFrame:
+def without_survived(failures: pl.DataFrame, *steps_of_init: pl.DataFrame) -> pl.DataFrame:
     """Leave out lines after which their thread went on with init before an error left NCCL."""
-    steps = pl.concat([frame.select(*THREAD, "pos") for frame in (milestone, communicator)])
+    steps = pl.concat([frame.select(*THREAD, "pos") for frame in steps_of_init])
     places = failures["unwound"].cast(pl.String).unique().drop_nulls()
     top_places = pl.Series([place for place in places if is_top_file(place)], dtype=pl.String)
     errors = failures.filter(text_of("unwound").is_in(top_places.implode()))

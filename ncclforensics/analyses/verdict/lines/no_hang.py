@@ -91,8 +91,12 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         f"the logs of only {number} of {len(job.rank_ids)} ranks show calls" if number else "no rank's log shows calls"
     )
     which += f" ({job.names(shown)})" * (0 < number <= MOST_NAMED)
-    is_initialised = any(row.is_complete for row in job.memberships)
-    init = "init completed, but" if is_initialised else "no line shows the end of an init, and"
+    initialised = {row.rank_id for row in job.memberships if row.is_complete}
+    others = job.rank_ids.keys() - initialised
+    init = "no line shows the end of an init, and" if not initialised else "init completed, but"
+    if initialised and others:
+        unshown = ranks_text(job.rank_numbers(others)) or count_of(len(others), "other process")
+        init = f"init completed on {job.names(initialised)}; no line shows that it did on {unshown}, and"
     diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: the logs do not show what happened after init")
     last_calls = job.calls.filter(pl.col("rank_id").is_in(shown)).sort("pos").unique("rank_id", keep="last")
     diagnosis.add_evidence("context", job.describe(last_calls.sort("pos").head(MOST_NAMED)))
@@ -133,7 +137,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         )
         of_output = "collect the program's output of every rank: it shows which of the two ended the job"
         diagnosis.collect = [*of_absent, of_output]
-    elif is_initialised and (output := _output_behind(job)):
+    elif initialised and not others and (output := _output_behind(job)):
         count, last = output
         goes_on = f"the output goes on for {count_of(count, 'line')} behind the last line of NCCL"
         diagnosis.claim = f"init completed, and {goes_on}; {which}, so that the call that the ranks are in is unknown"
