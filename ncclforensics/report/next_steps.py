@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
+from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Part
 from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.processes import ABORT
+from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, SHELL
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AT_HOST, STACKS_OF_HOST
 from ncclforensics.frames.columns import printed_hosts, printed_pid, short_name
 from ncclforensics.frames.protocol import Frames
@@ -151,6 +151,8 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
         steps.append("collect the exit code of the process that ended, and its stderr")
     elif answer.verdict == "rank-died" and ABORT in run["process_exit"].filter("is_first")["signal"]:
         steps.append("read the end of its stderr, and take a core dump on the next run: a process that aborts says why")
+    elif answer.verdict == "rank-died" and EXIT in run["process_exit"].filter("is_first", pl.col("exit_code") < SHELL)["how"]:
+        steps.append("read the end of its output: the program itself chose this exit code")
     elif answer.detail in (Detail.SAME_GPU, Detail.SAME_NUMBER, Detail.OTHER_SIZE):
         steps.append(GPU_OF_EACH_THREAD if _is_one_process(run) else PRINT_PLACEMENT)
     elif answer.detail == Detail.OTHER_VERSION:
@@ -291,9 +293,10 @@ def _host_of(process: Row) -> str:
 
 
 def _of_ended(processes: list[Row], where: str, answer: Answer, run: Frames) -> list[Command]:
-    """Search the kernel's log for why processes ended, unless they say themselves why, or a launcher ended them."""
+    """Search the kernel's log for why processes ended, unless they say why, or were asked to end by a signal."""
     exits = run["process_exit"].filter(pl.col("is_first") & pl.col("rank").is_in([p["rank"] for p in processes]))
-    is_explained = not set(exits["how"]).isdisjoint(_EXPLAINED) or ABORT in exits["signal"]
+    is_explained = not set(exits["how"]).isdisjoint(_EXPLAINED)
+    is_explained |= not {ABORT, *REQUESTED_ENDS}.isdisjoint(exits["signal"])
     if not processes or answer.verdict != "rank-died" or is_explained:
         return []
     pids = [process["pid"] for process in processes if printed_pid(process["pid"])] or exits[

@@ -72,13 +72,17 @@ GIVEN_UP = ("summary", "root_cause", *IN_TABLE)  # lines of the table that torch
 
 
 def _attempt(job: Job, source: int, pos: int, *, is_by_torchrun: bool = False) -> int:
-    """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures."""
+    """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures.
+
+    What torchrun reports of a failure, and repeats in the table at its end, belongs to the attempt that failed.
+    """
     attempts = {place["source"]: place["attempt"] for place in job.pytorch["torch_source"]}
     if attempts.get(source) is not None:
         return int(attempts[source])
-    failures = [failure for failure in job.pytorch["elastic_failure"] if failure["form"] == "failed"]
-    before = len([True for failure in failures if failure["source"] == source and failure["pos"] < pos])
-    return before - 1 if is_by_torchrun and before else before
+    earlier = [row for row in job.pytorch["elastic_failure"] if row["source"] == source and row["pos"] < pos]
+    before = len([True for row in earlier if row["form"] == "failed"])
+    is_of_failed = is_by_torchrun or any(row["form"] in GIVEN_UP for row in earlier)
+    return before - 1 if is_of_failed and before else before
 
 
 def _has_recovered(job: Job, attempt: int) -> bool:
