@@ -149,10 +149,8 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
         pass
     elif answer.verdict == "rank-died" and run["process_exit"].filter("is_first").is_empty():
         steps.append("collect the exit code of the process that ended, and its stderr")
-    elif answer.verdict == "rank-died" and ABORT in run["process_exit"].filter("is_first")["signal"]:
-        steps.append("read the end of its stderr, and take a core dump on the next run: a process that aborts says why")
-    elif answer.verdict == "rank-died" and EXIT in run["process_exit"].filter("is_first", pl.col("exit_code") < SHELL)["how"]:
-        steps.append("read the end of its output: the program itself chose this exit code")
+    elif answer.verdict == "rank-died":
+        steps += _output_of_ended(run, answer)
     elif answer.detail in (Detail.SAME_GPU, Detail.SAME_NUMBER, Detail.OTHER_SIZE):
         steps.append(GPU_OF_EACH_THREAD if _is_one_process(run) else PRINT_PLACEMENT)
     elif answer.detail == Detail.OTHER_VERSION:
@@ -174,6 +172,19 @@ def other_steps(run: Frames, answer: Answer) -> list[str]:
     if _is_open(answer) and may_grow(run, answer.job):
         steps.append(LOOK_AGAIN)
     return steps
+
+
+def _output_of_ended(run: Frames, answer: Answer) -> list[str]:
+    """Read what the culprits printed last, where their end has a reason that only they know."""
+    culprits = run["rank"].filter(pl.col("rank_id").is_in(answer.culprits))["rank"].drop_nulls().implode()
+    exits = run["process_exit"].filter("is_first", pl.col("rank").is_null() | pl.col("rank").is_in(culprits))
+    if not set(exits["how"]).isdisjoint(_EXPLAINED):
+        return []
+    if ABORT in exits["signal"]:
+        return ["read the end of its stderr, and take a core dump on the next run: a process that aborts says why"]
+    if not exits.filter((pl.col("how") == EXIT) & (pl.col("exit_code") < SHELL)).is_empty():
+        return ["read the end of its output: the program itself chose this exit code"]
+    return []
 
 
 def _is_open(answer: Answer) -> bool:

@@ -12,6 +12,12 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 
+JOINING = "RegisterTask"  # the call of the coordination service that returns when all processes made it
+COMPARE_PROCESSES = (
+    "look for processes that never started, and compare coordinator_address, num_processes and process_id of all in "
+    "jax.distributed.initialize"
+)
+
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("xla_rendezvous",), hang=True)
 def xla_rendezvous_expired(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
@@ -88,8 +94,18 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
     endings = rows.filter(text_of("form").is_in(["ending", "ending_lost"]))
     lost = rows.filter(text_of("form").is_in(["lost", "ending_lost"]))
     is_barrier = not rows.filter(form="barrier").is_empty()
+    joining = rows.filter(text_of("service_call") == JOINING)
     if not tasks:
-        if not lost.is_empty():
+        if not joining.is_empty() and not endings.is_empty():
+            yield Finding(
+                title="processes of JAX waited in jax.distributed.initialize until its time-out",
+                detail="its coordination service, which process 0 runs, answers when all num_processes have come",
+                certainty="certain",
+                role=Role.CONSEQUENCE,
+                evidence=[*evidence_lines(endings), *evidence_lines(joining)],
+                remedy=COMPARE_PROCESSES,
+            )
+        elif not lost.is_empty():
             reason = next(iter(lost["service_reason"].drop_nulls()), "")
             yield Finding(
                 title="a task of JAX lost the coordination service, which process 0 runs"
@@ -121,8 +137,5 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
         evidence=[*evidence_lines(headings), *evidence_lines(listed)],
     )
     if is_barrier:
-        finding.remedy = (
-            "read the last lines of the named tasks; look for processes that never started, and compare "
-            "coordinator_address, num_processes and process_id of all in jax.distributed.initialize"
-        )
+        finding.remedy = f"read the last lines of the named tasks; {COMPARE_PROCESSES}"
     yield finding
