@@ -51,10 +51,11 @@ def _place(path: str, functions: str, kind: str, reason: str, *, is_general: boo
 
 # The calls of torch.distributed in which a rank waits for others.
 COLLECTIVES = (
-    "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced "
-    "all_to_all all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list gather gather_object "
-    "irecv isend monitored_barrier recv recv_object_list reduce reduce_scatter reduce_scatter_tensor scatter "
-    "scatter_object_list send send_object_list _all_gather_base _reduce_scatter_base _coalescing_manager"
+    "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_gather_single all_reduce "
+    "all_reduce_coalesced all_to_all all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list "
+    "gather gather_object irecv isend monitored_barrier recv recv_object_list reduce reduce_scatter "
+    "reduce_scatter_single reduce_scatter_tensor scatter scatter_object_list send send_object_list _all_gather_base "
+    "_reduce_scatter_base _coalescing_manager"
 )
 POINT_TO_POINT = frozenset(
     {"batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"}

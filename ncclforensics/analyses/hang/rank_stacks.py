@@ -69,7 +69,7 @@ def stacks_in(rows: pl.DataFrame) -> list[RankStack]:
     return [RankStack(*values) for values in rows.select(known).iter_rows()]
 
 
-_TOOLS = ("py-spy", "faulthandler", "gdb", "eu-stack", "lldb")  # those that show Python's functions first
+_TOOLS = ("py-spy", "faulthandler", "traceback", "gdb", "eu-stack", "lldb")  # those that show Python's functions first
 
 
 @analysis(RANK_STACK, of=("stack_process",))

@@ -194,8 +194,8 @@ def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
     """PyTorch cannot use any GPU in a process that wants one.
 
     Means: the driver is absent from the host or not mounted into the container, older than the CUDA that PyTorch was
-    built with, or not ready (error 802: the fabric manager does not run); or PyTorch was installed without CUDA or NCCL,
-    as builds for the CPU, for Windows and for some boards are.
+    built with, or not ready (error 802: the fabric manager does not run); or PyTorch was installed without CUDA or
+    NCCL, as builds for the CPU, for Windows and for some boards are.
     Not when: the program goes on without a GPU on purpose.
     Do: run nvidia-smi and python -c "import torch; print(torch.version.cuda)" there; in a container check --gpus, the
     device plugin and CUDA_VISIBLE_DEVICES; for error 802 systemctl status nvidia-fabricmanager.

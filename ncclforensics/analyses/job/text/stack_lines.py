@@ -1,5 +1,7 @@
 """Assemble the stacks that py-spy, faulthandler and debuggers print: dumps of processes, their threads, and frames.
 
+Where a program was interrupted from the keyboard, Python's traceback is the stack of its main thread at that moment.
+
 A dump is one process at one moment. What stands above it may name its rank and host: the heading of a script or of the
 debug server, a launcher's tag, the title of a process of SGLang or vLLM.
 """
@@ -85,8 +87,13 @@ MAIN_THREAD = "MainThread"  # as Python names it; a process has one
 _MAIN_FUNCTIONS = ("<module>", "_start", "__libc_start_main", "__libc_start_call_main")
 
 
+TRACEBACK = "traceback"  # as a tool: Python itself
+CALLS = "torch/distributed/distributed_c10d.py"  # the file of `traced_call`
+
+
 @analysis(
-    STACK_EVENT, of=("pyspy_thread", "faulthandler_thread", "debugger_thread", "debugger_first", "debugger_listed")
+    STACK_EVENT,
+    of=("pyspy_thread", "faulthandler_thread", "debugger_thread", "debugger_first", "debugger_listed", "exception"),
 )
 def stack_event(
     pyspy_process: pl.DataFrame,
@@ -102,6 +109,9 @@ def stack_event(
     debugger_frame: pl.DataFrame,
     debugger_python: pl.DataFrame,
     traceback_frame: pl.DataFrame,
+    exception: pl.DataFrame,
+    exception_chain: pl.DataFrame,
+    traced_call: pl.DataFrame,
     stack_heading: pl.DataFrame,
     stack_watchdog: pl.DataFrame,
     crash: pl.DataFrame,
@@ -159,6 +169,7 @@ def stack_event(
         _rows(debugger_first, _BEGIN, tool=debugger, thread=by_line),
         _rows(pl.concat([debugger_first, debugger_frame.select(debugger_first.columns)]), _FRAME, **of_c_or_module),
         _rows(traceback_frame.join(of_debugger, on="source", how="semi"), _FRAME, **(code | python_function)),
+        *_interrupted(exception, exception_chain, traceback_frame, traced_call),
         _rows(stack_heading, _HEADING, rank="rank", pid="pid", host=heading_host),
         _rows(stack_watchdog, _WATCHDOG, pid="pid"),
         _rows(crash.filter((form == "python") & ~text_of("message").str.starts_with(ABORTED)), _CRASH),
@@ -179,6 +190,58 @@ def stack_event(
     events = events.drop("stack").with_row_index("event").with_columns(pl.col("event").cast(pl.Int32))
     events = events.with_columns(stack=head.forward_fill().over(PRINTED_BY))
     return events.filter(~is_frame | (pl.col("stack") >= 0))
+
+
+def _interrupted(
+    exception: pl.DataFrame, exception_chain: pl.DataFrame, traceback_frame: pl.DataFrame, traced_call: pl.DataFrame
+) -> list[pl.DataFrame]:
+    """Return heads and frames of the stacks that an interruption from the keyboard shows, in the order of stacks.
+
+    Where it came while another exception was handled, as of a connection to a rank that was interrupted before, the
+    traceback of that one goes on where the last one leads.
+    """
+    if exception.filter(form="interrupt").is_empty():
+        return []
+    printed_by = pl.concat_str(
+        [pl.col(name).cast(pl.String).fill_null("") for name in (*PRINTED_BY, "rank")], separator=" "
+    )
+    tag = pl.coalesce("launcher_rank", pl.col("rank").cast(pl.Int32))
+    lines = exception.filter(text_of("form").is_in(["traceback", "interrupt"])).with_columns(printer=printed_by)
+    chains = exception_chain.select("pos", chain="pos", printer=printed_by).sort("pos")
+    lines = lines.sort("pos").join_asof(chains, on="pos", by="printer", strategy="forward", check_sortedness=False)
+    is_end = text_of("form") == "interrupt"
+    following = pl.col("pos").shift(-1).over("printer")
+    is_followed = is_end.shift(-1).over("printer") | (pl.col("chain") < following)
+    end = pl.when(is_end).then("pos").when(~is_followed.fill_null(False)).then(-1)
+    lines = lines.with_columns(end=end.backward_fill().over("printer"))
+    headings = lines.filter(~is_end, pl.col("end") > 0).with_columns(launcher_rank=tag)
+    heads = headings.unique(["printer", "end"], keep="first", maintain_order=True)
+    above = headings.select("pos", "end", "printer", heading="pos").sort("pos")
+    of_program = traceback_frame.select(
+        *(*ORIGIN, *PRINTED_BY[1:], pl.col("rank").cast(pl.Int32)),
+        function=text_of("frame_function"),
+        file=text_of("file"),
+        number="numbered",
+    )
+    of_torch = traced_call.filter(form="").select(
+        *(*ORIGIN, *PRINTED_BY[1:], pl.col("global_rank").cast(pl.Int32).alias("rank")),
+        function=text_of("function"),
+        file=pl.lit(CALLS),
+        number=pl.lit(None, pl.Int32),
+    )
+    frames = pl.concat([of_program, of_torch])
+    frames = frames.with_columns(printer=printed_by, launcher_rank=tag).sort("pos")
+    frames = frames.join_asof(above, on="pos", by="printer", check_sortedness=False).filter(
+        pl.col("pos") < pl.col("end")
+    )
+    frames = frames.sort("end", "heading", -pl.col("pos"))
+    deepest_first = pl.col("heading").min() + 1 + pl.int_range(pl.len())
+    frames = frames.with_columns(pos=deepest_first.over("printer", "end"))
+    tool, thread = pl.lit(TRACEBACK), pl.concat_str(pl.lit("line "), "line")
+    return [
+        _rows(heads, _HEAD, tool=tool, thread=thread, name=pl.lit(MAIN_THREAD)),
+        _rows(frames, _FRAME, function="function", file="file", number="number"),
+    ]
 
 
 @analysis(STACK_FRAME, of=("stack_event",))

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.tracebacks import FAR
+from ncclforensics.analyses.job.ends.tracebacks import FAR, LONGEST
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.stack_classes import is_library
 from ncclforensics.data.torch_calls import CALLS_WITHIN, SIGNAL_HANDLERS
@@ -161,9 +161,14 @@ def torch_error(
     fingerprint: pl.DataFrame,
     traced_call: pl.DataFrame,
     traceback_frame: pl.DataFrame,
+    exception: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
     torch_source: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per line in which a rank reports that communication failed, with the call that it was in."""
+    """One row per line in which a rank reports that communication failed, with the call that it was in.
+
+    A connection that is lost while the ranks are asked to end did not fail.
+    """
     form = text_of("form")
     kinds = [
         (gloo_error, form.replace_strict(_KINDS, default=CONNECT)),
@@ -216,8 +221,26 @@ def torch_error(
         named = named.join_asof(
             above, on="pos", by="printer", strategy="backward", tolerance=near, check_sortedness=False
         )
+    is_of_end = _follows_a_request(named, elastic_failure, exception, owner, printer)
+    named = named.filter((pl.col("kind") != CLOSED) | ~is_of_end)
     shown_at = pl.when(pl.col("handler").is_null()).then("call_line").otherwise("place_line")
     return named.with_columns(call=pl.coalesce("handler", "call"), call_line=shown_at).select(*TORCH_ERROR)
+
+
+def _follows_a_request(
+    errors: pl.DataFrame, elastic_failure: pl.DataFrame, exception: pl.DataFrame, owner: pl.DataFrame, printer: pl.Expr
+) -> pl.Series:
+    """Whether each error stands behind a signal to torchrun or a rank, or just before its own rank is interrupted."""
+    interrupts = exception.filter(form="interrupt").join(owner, on="source", how="left")
+    interrupts = interrupts.with_columns(rank=pl.coalesce(pl.col("rank").cast(pl.Int32), "owner"))
+    signals = elastic_failure.filter(form="terminated")
+    asked = pl.concat([interrupts.select("source", "pos"), signals.select("source", "pos")])
+    asked = asked.group_by("source").agg(asked=pl.col("pos").min())
+    own = interrupts.select("pos", printer=printer, interrupted="pos").sort("pos")
+    marked = errors.join(asked, on="source", how="left").join_asof(
+        own, on="pos", by="printer", strategy="forward", tolerance=LONGEST, check_sortedness=False
+    )
+    return marked.select((pl.col("pos") > pl.col("asked")).fill_null(False) | pl.col("interrupted").is_not_null())[:, 0]
 
 
 @analysis(

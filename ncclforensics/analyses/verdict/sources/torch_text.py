@@ -72,17 +72,13 @@ GIVEN_UP = ("summary", "root_cause", *IN_TABLE)  # lines of the table that torch
 
 
 def _attempt(job: Job, source: int, pos: int, *, is_by_torchrun: bool = False) -> int:
-    """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures.
-
-    What torchrun reports of a failure, and repeats in the table at its end, belongs to the attempt that failed.
-    """
+    """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures."""
     attempts = {place["source"]: place["attempt"] for place in job.pytorch["torch_source"]}
     if attempts.get(source) is not None:
         return int(attempts[source])
-    earlier = [row for row in job.pytorch["elastic_failure"] if row["source"] == source and row["pos"] < pos]
-    before = len([True for row in earlier if row["form"] == "failed"])
-    is_of_failed = is_by_torchrun or any(row["form"] in GIVEN_UP for row in earlier)
-    return before - 1 if is_of_failed and before else before
+    earlier = [row["form"] for row in job.pytorch["elastic_failure"] if row["source"] == source and row["pos"] < pos]
+    is_of_failed = is_by_torchrun or not set(GIVEN_UP).isdisjoint(earlier)  # which torchrun repeats in its table
+    return max(earlier.count("failed") - is_of_failed, 0)
 
 
 def _has_recovered(job: Job, attempt: int) -> bool:
@@ -398,7 +394,7 @@ def describe_end(job: Job) -> Explanation:
         reason = f"torchrun ended the job because {which} failed, and no line shows which of them failed first"
         if seen := first_seen_by_torchrun(job):
             reason = f"{seen[2:]}; one that a time-out or an error of another process ended looks the same"
-    collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
-    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=collect)
+    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
+    diagnosis.collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
     job.cite(diagnosis, "context", [*terminated, *(row._asdict() for row in first_ends_of_nodes(job))])
     return diagnosis
