@@ -165,9 +165,7 @@ def error_returned_without_warning(
     """
     ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
     returned = (
-        without_survived(
-            without_aborted(without_collnet_setup(failure, collnet)), milestone, communicator, connection
-        )
+        without_survived(without_aborted(without_collnet_setup(failure, collnet)), milestone, communicator, connection)
         .filter(form="unwinding")
         .join(nccl_warning.select(OWNER).unique(), on=OWNER, how="anti", nulls_equal=True)
         .join(ends, on=OWNER, how="left", nulls_equal=True)

@@ -150,6 +150,7 @@ def process_exit(
     failure_event: pl.DataFrame,
     test_failure: pl.DataFrame,
     torch_without_gpu: pl.DataFrame,
+    unstarted_program: pl.DataFrame,
     source: pl.DataFrame,
     torch_source: pl.DataFrame,
     torch_error: pl.DataFrame,
@@ -201,7 +202,7 @@ def process_exit(
         report.is_placed |= report.owner in also_reported
         report.memory_of = report.memory_of or (memory_of.get(report.owner, "") if report.owner else "")
     failed_owners = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
-    has_errors = bool(call_error.height or test_failure.height or torch_without_gpu.height)
+    has_errors = any(frame.height for frame in (call_error, test_failure, torch_without_gpu, unstarted_program))
     # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
     watched = watchdog.filter((text_of("form") != "thrown") | text_of("exception").str.starts_with("c10"))
     mark_consequences(
