@@ -38,9 +38,9 @@ Suggest = Callable[[Job], Explanation | None]
 def explain(job: Job) -> list[Explanation]:
     """Return all explanations that the sources suggest, the cheapest first; there is always one."""
     found = []
-    for claim, suggest in SUGGESTIONS:
+    for claim, source, suggest in SUGGESTIONS:
         if (explanation := suggest(job)) is not None:
-            explanation.suggested_by = claim
+            explanation.suggested_by, explanation.source = claim, source
             found.append(explanation)
     return sorted(found, key=lambda explanation: explanation.suggested_by)
 
@@ -74,34 +74,34 @@ def _find_nothing(job: Job) -> Explanation:
     return torch_text.describe_end(job) if job.is_text_only else no_hang.conclude_no_hang(job)
 
 
-# In no particular order: the claim decides.
-SUGGESTIONS: tuple[tuple[Claim, Suggest], ...] = (
-    (Claim.REFUSED, refused_init.find_refused_init),
-    (Claim.FAULT_IN_INIT, init.find_failed_init),
-    (Claim.INIT_UNFINISHED, init.find_unfinished_init),
-    (Claim.CALLS_DIFFER, mismatch.find_divergent_calls),
-    (Claim.LINES_DIFFER, mismatch.find_lost_calls),
-    (Claim.CALL_LACKING, mismatch.find_skipped_or_lost_call),
-    (Claim.CALL_MISSING, mismatch.find_by_lines),
-    (Claim.LOST, waiting.find_lost_process),
-    (Claim.TRANSPORT_FAILED, transport_failure.find_transport_failure),
-    (Claim.ENDED, testimonies.find_ended),
-    (Claim.RECORDED_DIFFERENCE, _unless_doubtful(Source.DUMPS, recorder.find_recorded_mismatch)),
-    (Claim.RECORDED_WAIT, _unless_doubtful(Source.DUMPS, testimonies.find_recorded_roots)),
-    (Claim.RECORDED_OPEN, _find_recorded_open),
-    (Claim.ALL_OVER, recorder.find_nothing_open),
-    (Claim.COUNTED_WAIT, _unless_doubtful(Source.WATCHDOGS, pytorch.find_desync)),
-    (Claim.TIMED_OUT, pytorch.find_watchdog_timeout),
-    (Claim.OF_ANOTHER_RUN, _find_in_doubtful_sources),
-    (Claim.CALLS_COMPARED, torch_comparisons.find_compared_calls),
-    (Claim.ABSENT_AT_BARRIER, torch_text.find_absent_at_barrier),
-    (Claim.ABSENT_FROM_STORE, torch_store.find_missing_clients),
-    (Claim.CALLS_FAILED, torch_text.find_failed_calls),
-    (Claim.STORE_FAILED, torch_store.find_rendezvous),
-    (Claim.REPORTS_DIFFER, ras_evidence.judge_ras_reports_alone),
-    (Claim.SUCCESS, no_hang.find_reported_success),
-    (Claim.NO_CALLS, no_hang.find_missing_call_lines),
-    (Claim.RETURNED, no_hang.find_returned_error),
-    (Claim.LOG_ABSENT, ranks_without_log.find_missing_logs),
-    (Claim.QUIET, _find_nothing),
+# In no particular order: the claim decides. The source does not contradict the explanation by itself.
+SUGGESTIONS: tuple[tuple[Claim, Source | None, Suggest], ...] = (
+    (Claim.REFUSED, Source.LINES, refused_init.find_refused_init),
+    (Claim.FAULT_IN_INIT, Source.LINES, init.find_failed_init),
+    (Claim.INIT_UNFINISHED, Source.LINES, init.find_unfinished_init),
+    (Claim.CALLS_DIFFER, Source.LINES, mismatch.find_divergent_calls),
+    (Claim.LINES_DIFFER, Source.LINES, mismatch.find_lost_calls),
+    (Claim.CALL_LACKING, Source.LINES, mismatch.find_skipped_or_lost_call),
+    (Claim.CALL_MISSING, Source.LINES, mismatch.find_by_lines),
+    (Claim.LOST, Source.LINES, waiting.find_lost_process),
+    (Claim.TRANSPORT_FAILED, Source.LINES, transport_failure.find_transport_failure),
+    (Claim.ENDED, Source.EXITS, testimonies.find_ended),
+    (Claim.RECORDED_DIFFERENCE, Source.DUMPS, _unless_doubtful(Source.DUMPS, recorder.find_recorded_mismatch)),
+    (Claim.RECORDED_WAIT, Source.DUMPS, _unless_doubtful(Source.DUMPS, testimonies.find_recorded_roots)),
+    (Claim.RECORDED_OPEN, Source.DUMPS, _find_recorded_open),
+    (Claim.ALL_OVER, None, recorder.find_nothing_open),
+    (Claim.COUNTED_WAIT, Source.WATCHDOGS, _unless_doubtful(Source.WATCHDOGS, pytorch.find_desync)),
+    (Claim.TIMED_OUT, None, pytorch.find_watchdog_timeout),
+    (Claim.OF_ANOTHER_RUN, None, _find_in_doubtful_sources),
+    (Claim.CALLS_COMPARED, None, torch_comparisons.find_compared_calls),
+    (Claim.ABSENT_AT_BARRIER, None, torch_text.find_absent_at_barrier),
+    (Claim.ABSENT_FROM_STORE, None, torch_store.find_missing_clients),
+    (Claim.CALLS_FAILED, None, torch_text.find_failed_calls),
+    (Claim.STORE_FAILED, None, torch_store.find_rendezvous),
+    (Claim.REPORTS_DIFFER, Source.REPORTS, ras_evidence.judge_ras_reports_alone),
+    (Claim.SUCCESS, None, no_hang.find_reported_success),
+    (Claim.NO_CALLS, None, no_hang.find_missing_call_lines),
+    (Claim.RETURNED, None, no_hang.find_returned_error),
+    (Claim.LOG_ABSENT, None, ranks_without_log.find_missing_logs),
+    (Claim.QUIET, None, _find_nothing),
 )

@@ -10,7 +10,7 @@ from ncclforensics.analyses.verdict.answer import EvidenceLine
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
 from ncclforensics.analyses.verdict.rows import Row
-from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind
+from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Source
 
 
 def certainty_of(doubts: Iterable[Doubt], confirmations: int = 0) -> Certainty:
@@ -59,6 +59,7 @@ class Explanation:
     confirmations: int = 0  # sources of another kind that show the same
     remarks: list[str] = field(default_factory=list)  # what else is known, and what speaks against it
     suggested_by: Claim = Claim.QUIET  # the strongest claim that it explains
+    source: Source | None = None  # that it rests on alone
     # Of an undecided answer: each fault that the evidence leaves, as far as its ranks are known.
     between: list[Alternative] = field(default_factory=list)
 

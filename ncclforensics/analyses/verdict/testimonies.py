@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
@@ -18,24 +17,6 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.data.stack_classes import COLLECTIVE, GPU
 
 COUNTERS = (Source.LINES, Source.DUMPS, Source.WATCHDOGS)  # of every call of a rank
-# The source of an explanation, by the claim that suggests it: it does not contradict itself.
-SOURCE_OF = {
-    Claim.REFUSED: Source.LINES,
-    Claim.FAULT_IN_INIT: Source.LINES,
-    Claim.CALLS_DIFFER: Source.LINES,
-    Claim.LOST: Source.LINES,
-    Claim.INIT_UNFINISHED: Source.LINES,
-    Claim.LINES_DIFFER: Source.LINES,
-    Claim.CALL_MISSING: Source.LINES,
-    Claim.TRANSPORT_FAILED: Source.LINES,
-    Claim.CALL_LACKING: Source.LINES,
-    Claim.RECORDED_DIFFERENCE: Source.DUMPS,
-    Claim.RECORDED_WAIT: Source.DUMPS,
-    Claim.RECORDED_OPEN: Source.DUMPS,
-    Claim.COUNTED_WAIT: Source.WATCHDOGS,
-    Claim.ENDED: Source.EXITS,
-    Claim.REPORTS_DIFFER: Source.REPORTS,
-}
 
 
 class Testimony(NamedTuple):
@@ -57,7 +38,7 @@ class Testimony(NamedTuple):
 
     def is_of(self, explanation: Explanation) -> bool:
         """Whether an explanation is its own."""
-        return self.explanation is explanation or SOURCE_OF.get(explanation.suggested_by) is self.source
+        return self.explanation is explanation or explanation.source is self.source
 
     def opposes(self, named: frozenset[int]) -> bool:
         """Whether it names none of these, but others; or shows, by counters, that all of these wait themselves."""
