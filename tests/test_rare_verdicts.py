@@ -154,7 +154,7 @@ PYTORCH = {
         "undecidable",
         "certain",
         [],
-        "the other lines show no ranks",
+        "no other line shows how far a rank came",
         "",  # what to do stands in the finding
     ),
     "gloo received a message of another size": Case(
@@ -231,10 +231,10 @@ ENDED = {
         one_aborts("[rank1]: free(): invalid pointer"), *("rank-died", "certain", [1], "", "end of its stderr")
     ),
     "all ranks time out, as far as the highest number shows": Case(
-        all_time_out(), *("stuck-together", "possible", [], "every rank in this text timed out", "of every rank")
+        all_time_out(), *("stuck-together", "possible", [], "all that this text names", "WORLD_SIZE")
     ),
     "all ranks of a host time out, by torchrun's table": Case(
-        all_time_out(SUMMARY), *("stuck-together", "possible", [], "every rank in this text timed out", "of every rank")
+        all_time_out(SUMMARY), *("stuck-together", "possible", [], "all that this text names", "WORLD_SIZE")
     ),
     "a file of one rank was cut short": Case(
         one_reaches_an_end_of_file("EOFError: Ran out of input"),
@@ -249,7 +249,7 @@ ENDED = {
         *("lagging-ranks", "likely", [2], "stood in training_step (model.py:7) when", "read the code at the line"),
     ),
     "the others lost a rank before, and none timed out": Case(
-        told_to_end(LEFT), *("undecidable", "likely", [], "lost a connection", "stacks")
+        told_to_end(LEFT), *("undecidable", "likely", [], "lost a connection", "exit code")
     ),
 }
 
