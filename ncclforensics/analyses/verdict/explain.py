@@ -36,18 +36,16 @@ Suggest = Callable[[Job], Explanation | None]
 
 
 def explain(job: Job) -> list[Explanation]:
-    """Return all explanations that the sources suggest, the cheapest first; there is always one."""
+    """Return all explanations that the sources suggest, the cheapest first; there is always one.
+
+    A source that may be of another run than NCCL's lines suggests none by itself.
+    """
     found = []
     for claim, source, suggest in SUGGESTIONS:
-        if (explanation := suggest(job)) is not None:
+        if source not in job.doubts and (explanation := suggest(job)) is not None:
             explanation.suggested_by, explanation.source = claim, source
             found.append(explanation)
     return sorted(found, key=lambda explanation: explanation.suggested_by)
-
-
-def _unless_doubtful(source: Source, suggest: Suggest) -> Suggest:
-    """Ask a source, unless it may be of another run than NCCL's lines."""
-    return lambda job: None if source in job.doubts else suggest(job)
 
 
 def _find_in_doubtful_sources(job: Job) -> Explanation | None:
@@ -86,11 +84,11 @@ SUGGESTIONS: tuple[tuple[Claim, Source | None, Suggest], ...] = (
     (Claim.LOST, Source.LINES, waiting.find_lost_process),
     (Claim.TRANSPORT_FAILED, Source.LINES, transport_failure.find_transport_failure),
     (Claim.ENDED, Source.EXITS, testimonies.find_ended),
-    (Claim.RECORDED_DIFFERENCE, Source.DUMPS, _unless_doubtful(Source.DUMPS, recorder.find_recorded_mismatch)),
-    (Claim.RECORDED_WAIT, Source.DUMPS, _unless_doubtful(Source.DUMPS, testimonies.find_recorded_roots)),
+    (Claim.RECORDED_DIFFERENCE, Source.DUMPS, recorder.find_recorded_mismatch),
+    (Claim.RECORDED_WAIT, Source.DUMPS, testimonies.find_recorded_roots),
     (Claim.RECORDED_OPEN, Source.DUMPS, _find_recorded_open),
     (Claim.ALL_OVER, None, recorder.find_nothing_open),
-    (Claim.COUNTED_WAIT, Source.WATCHDOGS, _unless_doubtful(Source.WATCHDOGS, pytorch.find_desync)),
+    (Claim.COUNTED_WAIT, Source.WATCHDOGS, pytorch.find_desync),
     (Claim.TIMED_OUT, None, pytorch.find_watchdog_timeout),
     (Claim.OF_ANOTHER_RUN, None, _find_in_doubtful_sources),
     (Claim.CALLS_COMPARED, None, torch_comparisons.find_compared_calls),

@@ -161,6 +161,21 @@ class Job:
         return [row for rows in self.members.values() for row in rows]
 
     @cached_property
+    def cut_logs(self) -> set[int]:
+        """The ranks whose logs end inside a line."""
+        return {rank_id for rank_id in self.rank_ids if self.process(rank_id)["is_cut"]}
+
+    @cached_property
+    def begin_later(self) -> set[int]:
+        """The ranks whose logs begin in the middle of the run, and later than those of others."""
+        return {rank_id for rank_id, _, begins_together in self.unplaced if not begins_together}
+
+    @cached_property
+    def reporting(self) -> set[int | None]:
+        """The ranks that report a failure; None stands for a process that drives several."""
+        return {event.rank_id for event in self.failure_events}
+
+    @cached_property
     def is_finished(self) -> bool:
         """Whether every rank in the logs destroyed all its communicators."""
         return bool(self.memberships) and all(row.end == "Destroy" for row in self.memberships)
@@ -376,7 +391,7 @@ class Job:
         """
         process, row = self.process(rank_id), self.rank_ids[rank_id]
         is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
-        is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
+        is_partial = rank_id in self.cut_logs or is_damaged or self.has_omission(rank_id)
         is_unknown = row.rank is None and row.owner[0].startswith(MADE_UP)
         is_partial |= rank_id in self.inside_completed_init or is_unknown
         return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)

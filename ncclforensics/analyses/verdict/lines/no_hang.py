@@ -199,8 +199,7 @@ def conclude_no_hang(job: Job) -> Explanation:
     """Conclude that the job did not hang: all ranks made the same calls and none failed."""
     unfinished = {row.rank_id for row in job.memberships if row.end != "Destroy"}
     finished = {row.rank_id for row in job.memberships} - unfinished
-    cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
-    if len(cut_logs) > MAJORITY * len(job.rank_ids) and not finished:
+    if len(job.cut_logs) > MAJORITY * len(job.rank_ids) and not finished:
         reason = (
             "the last lines of these files have no end: the last calls may be lost in a buffer, so that they agree "
             "proves nothing"

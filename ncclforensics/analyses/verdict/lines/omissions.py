@@ -186,8 +186,7 @@ def _others_end_alike(job: Job, diagnosis: Explanation) -> bool:
 
 def _may_only_begin_later(job: Job, culprits: list[int]) -> bool:
     """Whether logs of ranks begin later than those of others, and end as they do: a loop agrees at every round."""
-    begin_later = {rank_id for rank_id, _, begins_together in job.unplaced if not begins_together}
-    if not culprits or not begin_later.issuperset(culprits):
+    if not culprits or not job.begin_later.issuperset(culprits):
         return False  # as in most jobs, of which the calls need not be compared
     signatures = job.signatures_of_last_calls(LAST_CALLS[-1])
     endings = Counter(calls for rank_id, calls in signatures.items() if rank_id not in culprits)

@@ -123,8 +123,7 @@ def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
     A NIC answers without its process: that a rank makes no call does not fail transfers, only that it ends does.
     """
     hosts = {job.rank_ids[rank_id].host for rank_id in diagnosis.culprits}
-    reporting = {event.rank_id for event in job.failure_events}
-    if not hosts or not reporting.isdisjoint(diagnosis.culprits):
+    if not hosts or not job.reporting.isdisjoint(diagnosis.culprits):
         return None
     pairs = [
         (error["host"], error["peer_host"])

@@ -23,11 +23,10 @@ def find_several_ends(job: Job, diagnosis: Explanation, *, is_end_shown: bool) -
     """
     between, culprits = _ending_between(job, diagnosis), set(diagnosis.culprits)
     if is_end_shown:
-        reporting = _ranks_with_a_failure(job)
-        shown = reporting | _ranks_with_an_end(job)
+        shown = job.reporting | _ranks_with_an_end(job)
         between -= shown
         others = set(job.rank_ids) - between - culprits
-        if not reporting.isdisjoint(culprits) or len(others & shown) * 2 <= len(others):
+        if not job.reporting.isdisjoint(culprits) or len(others & shown) * 2 <= len(others):
             return None
     return _several_ends(job, diagnosis, sorted(between), diagnosis.culprits) if between else None
 
@@ -41,7 +40,7 @@ def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
     culprits = diagnosis.culprits
     if diagnosis.verdict != Kind.LAGGING or len(culprits) < 2 or job.ranks_on_hosts_of(culprits) == set(culprits):
         return None
-    if (_ranks_with_an_end(job) | _ranks_with_a_failure(job)).issuperset(culprits):
+    if (job.reporting | _ranks_with_an_end(job)).issuperset(culprits):
         return None
     made = _calls_made(job, culprits)
     fewest = min(made, key=lambda rank_id: sum(made[rank_id].values()))
@@ -52,10 +51,6 @@ def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
 
 def _ranks_with_an_end(job: Job) -> set[int]:
     return {row.rank_id for row in job.memberships if row.end is not None}
-
-
-def _ranks_with_a_failure(job: Job) -> set[int]:
-    return {event.rank_id for event in job.failure_events if event.rank_id is not None}
 
 
 def _calls_made(job: Job, rank_ids: list[int]) -> dict[int, dict[tuple[int, int], int]]:

@@ -40,9 +40,8 @@ def find_lost_process(job: Job) -> Explanation | None:
     if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
         return None  # a rank never joined init: the launcher ended the other processes
     awaited = job.awaited_ranks
-    reporting = {event.rank_id for event in job.failure_events}
     finished = {row.rank_id for row in job.memberships if row.end is not None}
-    silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
+    silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in job.reporting | finished]
     on_named_hosts = _on_named_hosts(job, connection_losses)
     lost_ranks = [rank_id for rank_id in silent_ranks if rank_id in on_named_hosts and not finished & on_named_hosts]
     silent_ranks = lost_ranks or silent_ranks
@@ -50,16 +49,14 @@ def find_lost_process(job: Job) -> Explanation | None:
     named_ranks = {rank_id for rank_id in silent_ranks if rank_id in named}
     # A log that ends inside a line lacks what came next, another one earlier calls: that a rank waits for such a one
     # shows nothing.
-    all_cut = {rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]}
-    unplaced = {rank_id for rank_id, _, begins_together in job.unplaced if not begins_together}
-    unplaced = set() if unplaced.issuperset(awaited) else unplaced
+    unplaced = set() if job.begin_later.issuperset(awaited) else job.begin_later
     candidates = [rank_id for rank_id in silent_ranks if rank_id in awaited - unplaced]
-    waited_for = _waiting_for_none_but(job, candidates, all_cut | unplaced)
+    waited_for = _waiting_for_none_but(job, candidates, job.cut_logs | unplaced)
     in_setup = job.unfinished_setups.keys() & set(waited_for)
     if in_setup == set(waited_for) and not named_ranks:
         # Logs whose last lines were lost end there, too: then these ranks are behind for no other reason.
         others = [rank_id for rank_id in candidates if rank_id not in in_setup]
-        if others := _waiting_for_none_but(job, others, all_cut | unplaced | in_setup):
+        if others := _waiting_for_none_but(job, others, job.cut_logs | unplaced | in_setup):
             suspects = sorted({*waited_for, *others})
             reason = (
                 f"other ranks lost a connection, and the log of {job.names(waited_for)} ends while NCCL sets up "
@@ -79,7 +76,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
     is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
     is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
-    if not named_ranks and (is_open or _may_wait_for_absent(job, culprits, reporting)):
+    if not named_ranks and (is_open or _may_wait_for_absent(job, culprits)):
         died = "at different places without an error: one of these" if len(silent_ranks) > 1 else "without an error: it"
         reason = (
             f"other ranks lost a connection, and {job.names(silent_ranks)} stopped printing {died} died"
@@ -107,11 +104,11 @@ def find_lost_process(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def _may_wait_for_absent(job: Job, culprits: list[int], reporting: set[int | None]) -> bool:
+def _may_wait_for_absent(job: Job, culprits: list[int]) -> bool:
     """Whether all culprits may wait for a rank without a log, and more have none than report the loss or wait."""
     blamed = set(culprits)
     waiting = {edge.waiter for edge in job.waits if job.absent and not blamed.isdisjoint(edge.waits_for)}
-    are_many = len(job.absent) > len(reporting | waiting)
+    are_many = len(job.absent) > len(job.reporting | waiting)
     return are_many and len(ranks_that_may_wait_for_hidden(job, culprits)) == len(culprits)
 
 
@@ -217,7 +214,7 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     if answer := _find_incomplete_logs(job, diagnosis):
         return answer
     # What stands behind a cut end is not known.
-    diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if not job.process(rank_id)["is_cut"]]
+    diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in job.cut_logs]
     keys = {edge.key for edge in job.awaited_calls if not {*diagnosis.culprits}.isdisjoint(edge.waits_for)}
     if any(job.count_unseen_members(key) for key in keys):
         diagnosis.doubt(Doubt.MEMBER_UNSEEN)
@@ -248,7 +245,7 @@ def _may_wait_in_a_message(job: Job, rank_id: int) -> bool:
 def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Answer where the logs of the culprits end early, or lack lines: a call that is missing there proves nothing."""
     culprits, names = diagnosis.culprits, job.names(diagnosis.culprits)
-    cut = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
+    cut = sorted(job.cut_logs)
     incomplete: dict[str, tuple[Sequence[int], list[str]]] = {
         "the last lines of these files have no end: the last calls may be lost in a buffer": (
             cut if len(cut) > MAJORITY * len(job.rank_ids) else [],

@@ -248,7 +248,7 @@ def _diagnose_cycle(job: Job, recordings: Recordings, roots: Roots) -> Explanati
         diagnosis = diagnose(job, Kind.DEADLOCK, reason, outliers)
     diagnosis.doubts, diagnosis.key = [Doubt.DUMPS_OF_ANOTHER_MOMENT], communicator_of(job, recordings, diagnosis)
     diagnosis.basis = Basis.DUMPS
-    of_culprits = [call for call in standing if call.rank in _culprit_numbers(job, diagnosis)]
+    of_culprits = [call for call in standing if call.rank in job.numbers_blamed(diagnosis)]
     set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
     cite(job, diagnosis, "culprit", of_culprits)
     cite(job, diagnosis, "waiting", [call for call in standing if call not in of_culprits])
@@ -302,10 +302,6 @@ def _standing_texts(recordings: Recordings, calls: list[RecordedCall]) -> list[s
         return [f"{stand_text(numbers)} in {where}" for where, numbers in ranks.items()]
     first, *others = [f"rank {call.rank} in {place_text(recordings, call)}" for call in calls]
     return [f"all stand in {texts[0]}, {first}", *others]
-
-
-def _culprit_numbers(job: Job, diagnosis: Explanation) -> set[int | None]:
-    return {*map(job.rank_number, diagnosis.culprits), *diagnosis.missing}
 
 
 # What is asked where the dumps name no rank; in this order.

@@ -180,7 +180,7 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     diagnosis = job.explanation_by(Kind.LAGGING, reason, sorted({*culprits, *silent}), Doubt.OTHER_TEXT)
     diagnosis.call = {"name": wrapped or MONITORED_BARRIER}
     came_late = {rank for rank, row in first_errors(job).items() if row["call"] == diagnosis.call["name"]}
-    if came_late.issuperset({*job.rank_numbers(diagnosis.culprits), *diagnosis.missing}):
+    if came_late.issuperset(job.numbers_blamed(diagnosis)):
         diagnosis.how = How.LATE
     job.cite(diagnosis, "waiting", naming)
     job.cite(diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
