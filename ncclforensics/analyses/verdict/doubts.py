@@ -94,7 +94,6 @@ class Doubt(Enum):
     ABORTED_FOR_ANOTHER = Cost.ORDINARY, "it aborted for what another rank did, such as a call of another size"
     SEVERAL_ENDED = Cost.UNUSUAL, "one of these ended first, and the others followed"
     PROCESS_ID_REUSED = Cost.UNUSUAL, "the line of the kernel is about another process with the same number"
-    OTHERS_AWAITED = Cost.UNUSUAL, "the ranks that the others wait for stopped by themselves"
     NO_REPORT_OF_END = Cost.UNUSUAL, "its process did not end, and its last lines were lost"
     ALL_ENDED = Cost.ORDINARY, "all ranks failed by themselves"
     NO_TRACE_OF_END = Cost.UNUSUAL, "the absent process runs, and did not answer for the moment"

@@ -93,8 +93,7 @@ class Job:
         # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
         self.counter_jumps = rows.last_of_ranks("counter_jump", self.rank_ids)
         faults = rows.line_faults
-        own = {owner: faults[owner] for owner in owners if owner in faults}
-        self.line_faults = faults if rows.is_only_job else own  # then a process without a rank is one of this job, too
+        self.line_faults = {owner: faults[owner] for owner in owners if owner in faults}
         self.last_times = {row["rank_id"]: row for row in rows.where("last_time", job=number)}
         self.sources = rows.sources
         self.is_cancelled, self.captured_ends = rows.is_cancelled, rows.captured_ends
@@ -114,15 +113,14 @@ class Job:
         index: dict[tuple[int, str], int] = {}
         created: dict[int, int] = defaultdict(int)
         for row in self._memberships:
-            if (row.rank_id, row.key) not in index:
-                index[row.rank_id, row.key] = created[row.rank_id]
-                created[row.rank_id] += 1
+            index[row.rank_id, row.key] = created[row.rank_id]
+            created[row.rank_id] += 1
         return index
 
     @property
     def is_text_only(self) -> bool:
         """Whether only PyTorch, a launcher or the application speak of this job, and neither NCCL nor RAS."""
-        return not self.processes and not self.members and not self.snapshots and self.calls.is_empty()
+        return not self.processes and not self.snapshots
 
     @property
     def has_calls_of_no_communicator(self) -> bool:
@@ -191,7 +189,7 @@ class Job:
     @cached_property
     def nranks(self) -> int | None:
         """Size of the largest communicator, as the log states it."""
-        return max((row.nranks for row in self.memberships if row.nranks), default=None)
+        return max((row.nranks for row in self.memberships), default=None)
 
     @property
     def is_size_stated(self) -> bool:
@@ -315,14 +313,14 @@ class Job:
         calls = self.calls.filter(pl.col("key").is_in(keys) & pl.col("nth").is_not_null())
         return calls.select("rank_id", "nth", self._call_line["signature"].gather(calls["call_line"]))
 
-    def last_call(self, rank_id: int | None) -> Row | None:
-        """Return the last call of a rank, on any communicator; None for a process whose rank is not known."""
-        return None if rank_id is None else self._last_call_by_rank.get(rank_id)
+    def last_call(self, rank_id: int) -> Row | None:
+        """Return the last call of a rank, on any communicator."""
+        return self._last_call_by_rank.get(rank_id)
 
     @cached_property
     def _last_call_by_rank(self) -> dict[int, Row]:
         last = self.calls.filter(pl.col("pos").is_in(list(self._last_pos.values())))
-        return {row["rank_id"]: row for row in self.describe(last) if row["pos"] == self._last_pos.get(row["rank_id"])}
+        return {row["rank_id"]: row for row in self.describe(last)}
 
     def shared_last_call(self) -> Row | None:
         """Return the call that every rank with calls made as its last one on any communicator; None if they differ."""

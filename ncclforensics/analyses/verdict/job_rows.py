@@ -94,12 +94,10 @@ class JobRows:
 
     @cached_property
     def joined_works(self) -> dict[int, Row]:
-        """Number of a work -> `ranks` of a group that joined it, `operation`, `lines`; none if a rank did not join.
+        """Number of a work -> `ranks` of a group that joined it, `operation`, `lines`.
 
         PyTorch's desync reports number ranks within one process group and do not say which.
         """
-        if self.desyncs:
-            return {}
         reports = self.frames["desync"]
         joined = reports.filter(pl.col("form") == "unfinished").drop_nulls("sequence")
         operations = reports.filter(pl.col("form") == "timeout").drop_nulls(["sequence", "operation"])

@@ -6,7 +6,7 @@ nodes print the clocks of these, which may differ by more than the ends that the
 
 from __future__ import annotations
 
-from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, RAISED
+from ncclforensics.analyses.job.ends.exit_reports import EXIT, RAISED
 from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.process_exits import ProcessExit, ended_text
 from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN, seen_first
@@ -39,21 +39,18 @@ def find_first_exit(job: Job) -> Explanation | None:
         if len(culprits) != 1:
             return _one_ended_first(job, ends)
     strongest = [row for rank_id, row in ends.items() if rank_id in culprits]
-    are_others_awaited = _are_others_awaited(job, {rank_id: ends[rank_id] for rank_id in culprits})
-    if are_others_awaited and not any(row.is_placed for row in strongest):
+    is_placed = any(row.is_placed for row in strongest)
+    if not is_placed and job.awaited_ranks and job.awaited_ranks.isdisjoint(culprits):
         return None
     diagnosis = job.explanation_of(Kind.RANK_DIED, ended_text(strongest[0]), culprits)
     if strongest[0].how == EXIT or len(culprits) > 1:
         diagnosis.doubt(Doubt.EXIT_CODE_ALONE if len(culprits) == 1 else Doubt.SEVERAL_ENDED)
-    elif not strongest[0].is_placed and not _is_end_seen(job, culprits[0]):
+    elif not is_placed and not _is_end_seen(job, culprits[0]):
         diagnosis.doubt(
             Doubt.PROCESS_ID_REUSED,
             "the kernel's line is joined to this rank by the process id, which other processes have on other hosts or"
             " at other times: host and time do not show that it is this one",
         )
-    elif are_others_awaited:
-        awaited = job.names(job.awaited_ranks)
-        diagnosis.doubt(Doubt.OTHERS_AWAITED, f"but NCCL's lines show the others waiting for {awaited}")
     diagnosis.add_evidence("culprit", [row.line_of_end for row in strongest[:4]])
     cite_first_missing_call(job, diagnosis)
     connection_losses = [
@@ -63,13 +60,6 @@ def find_first_exit(job: Job) -> Explanation | None:
     ]
     diagnosis.add_evidence("failure", connection_losses[:3])
     return diagnosis
-
-
-def _are_others_awaited(job: Job, ends: dict[int, ProcessExit]) -> bool:
-    """Whether only lines of the kernel show these ends, and the other ranks wait for others in NCCL's calls."""
-    is_by_kernel = all(row.reporter == KERNEL for row in ends.values())
-    is_seen = any(_is_end_seen(job, rank_id) for rank_id in ends)
-    return is_by_kernel and not is_seen and bool(job.awaited_ranks) and job.awaited_ranks.isdisjoint(ends)
 
 
 def _one_ended_first(job: Job, ends: dict[int, ProcessExit]) -> Explanation:
@@ -83,7 +73,7 @@ def _one_ended_first(job: Job, ends: dict[int, ProcessExit]) -> Explanation:
 
 
 def _is_end_seen(job: Job, rank_id: int) -> bool:
-    """Whether anything besides the kernel's line shows that the process of this rank ended."""
+    """Whether a RAS report shows, too, that the process of this rank ended."""
     row = job.rank_ids[rank_id]
     return any(state["state_kind"] in UNREACHABLE and state["process"] == row.pid for state in job.states)
 

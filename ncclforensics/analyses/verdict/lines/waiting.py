@@ -52,17 +52,6 @@ def find_lost_process(job: Job) -> Explanation | None:
     unplaced = set() if job.begin_later.issuperset(awaited) else job.begin_later
     candidates = [rank_id for rank_id in silent_ranks if rank_id in awaited - unplaced]
     waited_for = _waiting_for_none_but(job, candidates, job.cut_logs | unplaced)
-    in_setup = job.unfinished_setups.keys() & set(waited_for)
-    if in_setup == set(waited_for) and not named_ranks:
-        # Logs whose last lines were lost end there, too: then these ranks are behind for no other reason.
-        others = [rank_id for rank_id in candidates if rank_id not in in_setup]
-        if others := _waiting_for_none_but(job, others, job.cut_logs | unplaced | in_setup):
-            suspects = sorted({*waited_for, *others})
-            reason = (
-                f"other ranks lost a connection, and the log of {job.names(waited_for)} ends while NCCL sets up "
-                f"connections: either it died there, or its last lines were lost and {job.names(others)} died"
-            )
-            return one_of_these_died(job, suspects, reason, "context", map(job.last_line, suspects[:4]))
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
     )
@@ -95,12 +84,11 @@ def find_lost_process(job: Job) -> Explanation | None:
         return answer
     claim = "stopped printing without an error of its own, and other ranks lost their connection to it"
     diagnosis = job.explanation_of(Kind.RANK_DIED, claim, culprits, Doubt.NO_REPORT_OF_END)
-    if not named_ranks and job.inside_completed_init.issuperset(culprits):
-        diagnosis.doubt(Doubt.LINES_MISSING, "its log ends inside of an init that others completed")
+    if not named_ranks and (job.inside_completed_init | job.unfinished_setups.keys()).issuperset(culprits):
+        diagnosis.doubt(Doubt.LINES_MISSING, "its log ends while NCCL connects it, perhaps without its last lines")
     cite_first_missing_call(job, diagnosis)
     diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in culprits[:4]])
-    of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
-    diagnosis.add_evidence("failure", [event.place for event in of_culprits[:3] or connection_losses[:3]])
+    diagnosis.add_evidence("failure", [event.place for event in connection_losses[:3]])
     return diagnosis
 
 

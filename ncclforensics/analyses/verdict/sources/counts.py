@@ -232,7 +232,7 @@ def rows_in_memory(job: Job, source: Source, counts: list[Count]) -> list[Row]:
 
 def mention_counts(job: Job, diagnosis: Explanation) -> None:
     """Add that a source counts the missing call on others, and not on the culprits; or that none completed it."""
-    if diagnosis.verdict != Kind.LAGGING or not job.counted_calls:
+    if diagnosis.verdict != Kind.LAGGING:
         return
     for source in IN_MEMORY.values():
         counts = [row for row in counts_of(job, source) if row.key == diagnosis.key]
