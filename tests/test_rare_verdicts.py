@@ -341,6 +341,13 @@ def stacks(**frames_of_rank: tuple[str, ...]) -> Files:
     return dumps
 
 
+def timed_out(*ranks: int) -> Files:
+    lines = f"{TIMED_OUT}\n{AT_42}\n"
+    return {
+        f"rank{rank}.err": lines.replace("rank3", f"rank{rank}").replace("Rank 3", f"Rank {rank}") for rank in ranks
+    }
+
+
 REDUCE = ("all_reduce (torch/distributed/distributed_c10d.py:2506)", "train (train.py:88)")
 GATHER = ("all_gather (torch/distributed/distributed_c10d.py:3506)", "gather (train.py:60)")
 BACKWARD = ("backward (torch/autograd/__init__.py:347)", "train (train.py:70)")
@@ -366,6 +373,10 @@ STACKS = {
     "the others may compute": Case(
         stacks(r0=BACKWARD, r1=BACKWARD, r2=LOCK),
         *("lagging-ranks", "possible", [2], "may wait for other ranks, or compute", "nvidia-smi"),
+    ),
+    "one stands outside of the call in which the watchdogs of the others time out": Case(
+        stacks(r0=REDUCE, r1=REDUCE, r2=LOCK, r3=REDUCE) | timed_out(0, 1, 3),
+        *("lagging-ranks", "likely", [2], "rank 2 printed no time-out", "py-spy"),
     ),
     "one is in another collective": Case(
         stacks(r0=REDUCE, r1=REDUCE, r2=GATHER),

@@ -144,11 +144,6 @@ class Recordings:
         return sorted(listed - set(self.dumps))
 
     @cached_property
-    def has_timed_out(self) -> bool:
-        """Whether a call was given up without having completed."""
-        return bool(self.calls["is_timed_out"].any())
-
-    @cached_property
     def may_lack_messages(self) -> bool:
         """Whether point-to-point calls were made unseen: those of gloo are not recorded before torch 2.14."""
         has_messages = any(row["has_p2p"] for rows in self.positions.values() for row in rows.values())

@@ -4,8 +4,8 @@ Each source names the ranks that it finds missing from a call, shows others that
 rules decide, whichever source it is:
 
 - independence: what is open is decided by a source of another kind, stacks or RAS reports.
-- made: a rank made the call that its log lacks if NCCL counted that call in memory, or if it waits by a counter of
-  another source. A log may lack its last lines, and a dump may be older.
+- made: a rank made the call that its log lacks if NCCL counted that call in memory. A log may lack its last lines, and
+  a dump may be older.
 - agreement: a look at the job that finds the same ranks confirms them, if it shows that the job stood still.
 - contradiction: where sources exclude each other, one of them is of another run or moment. Then most sources decide,
   and where there are as many on either side, no rank is named.
@@ -41,7 +41,7 @@ SUREST = (Certainty.CERTAIN, Certainty.LIKELY, Certainty.POSSIBLE)
 def settle(job: Job, explanation: Explanation) -> Explanation:
     """Return the explanation that most sources of a job agree on, with what confirms and what contradicts it."""
     testimonies = [testify(job) for testify in TESTIMONIES]
-    explanation = _without_ranks_that_made_it(job, explanation, testimonies)
+    explanation = _unless_made(job, explanation, testimonies)
     explanation = _decided(job, explanation, testimonies)
     for testimony in testimonies:
         explanation = _agreed(job, explanation, testimony)
@@ -57,36 +57,16 @@ def _is_on_absence(explanation: Explanation) -> bool:
     return explanation.verdict in OF_ABSENCE and not explanation.how
 
 
-def _without_ranks_that_made_it(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
-    """Drop the culprits that made the call, by counts in memory; or that wait, by counters of another source."""
-    for testimony in testimonies if _is_on_absence(explanation) else ():
-        named = job.numbers_blamed(explanation)
+def _unless_made(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
+    """Leave open who is behind where culprits made the call that their logs lack, by counts in memory."""
+    for testimony in testimonies if explanation.verdict == Kind.LAGGING and not explanation.how else ():
         blamed = {rank_id for rank_id in explanation.culprits if job.rank_number(rank_id) not in testimony.named}
-        made = [row for row in testimony.made if row.rank_id in blamed and explanation.verdict == Kind.LAGGING]
-        waiting = named & testimony.waiting - testimony.named if testimony.source in COUNTERS else frozenset()
-        if made:
-            dropped = frozenset(job.rank_numbers(row.rank_id for row in made))
-            text, cited = (
-                counts.made_text(job, testimony.source, made),
-                counts.rows_in_memory(job, testimony.source, made),
-            )
-            if dropped >= named:
-                lacking = f"by the logs {ranks_text(named)} did not make the call that others are in"
-                return _open(job, explanation, f"{lacking}, but {text}", cited)
-            _drop(job, explanation, dropped, text)
-            explanation.add_evidence("context", cited[:2])
-        elif waiting and waiting != named:
-            _drop(job, explanation, waiting, f"{ranks_text(waiting)} waited, too, by {testimony.source}")
-            explanation.doubt(Doubt.SOURCES_DISAGREE)
+        if made := [row for row in testimony.made if row.rank_id in blamed]:
+            lacking = f"by the logs {job.names(explanation.culprits)} did not make the call that others are in"
+            text = counts.made_text(job, testimony.source, made)
+            cited = counts.rows_in_memory(job, testimony.source, made)
+            return _open(job, explanation, f"{lacking}, but {text}", cited)
     return explanation
-
-
-def _drop(job: Job, explanation: Explanation, numbers: frozenset[int], text: str) -> None:
-    dropped = {rank_id for rank_id in explanation.culprits if job.rank_number(rank_id) in numbers}
-    explanation.culprits = [rank_id for rank_id in explanation.culprits if rank_id not in dropped]
-    explanation.missing = [number for number in explanation.missing if number not in numbers]
-    explanation.victims = sorted({*explanation.victims, *dropped})
-    explanation.remark(text)
 
 
 def _decided(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
@@ -101,9 +81,8 @@ def _decided(job: Job, explanation: Explanation, testimonies: list[Testimony]) -
         return explanation
     found = min(answers, key=lambda answer: (not job.numbers_blamed(answer), SUREST.index(answer.certainty)))
     if explanation.evidence_lines:
-        shown = explanation.claim if job.numbers_blamed(found) else explanation.reason
-        found.remark(f"by the other lines {shown}")
-    found.evidence_lines += [line for line in explanation.evidence_lines if line not in found.evidence_lines]
+        found.remark(f"by the other lines {explanation.claim}")
+    found.evidence_lines += explanation.evidence_lines
     found.key = found.key or explanation.key
     if not job.numbers_blamed(found):
         found.collect = list(dict.fromkeys([*found.collect, *explanation.collect]))
@@ -127,8 +106,7 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
     found, named = testimony.explanation, job.numbers_blamed(explanation)
     if found is None or testimony.is_of(explanation) or not found.culprits or not job.numbers_blamed(found) <= named:
         return explanation
-    has_ended = found.verdict == Kind.RANK_DIED and found.certainty is not Certainty.POSSIBLE
-    if has_ended and explanation.verdict in OF_ABSENCE:
+    if found.verdict == Kind.RANK_DIED and explanation.verdict in OF_ABSENCE:
         found.remark(explanation.reason)
         found.call, found.key = explanation.call, explanation.key
         found.evidence_lines += explanation.evidence_lines
@@ -136,7 +114,7 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
     is_surer = found.certainty is Certainty.CERTAIN is not explanation.certainty and testimony.source in COUNTERS
     if is_surer and explanation.verdict != Kind.RANK_DIED:
         return found  # it names the call and its line
-    if job.numbers_blamed(found) == named and testimony.source in LOOKS and testimony.is_of_stalled_job:
+    if testimony.is_of_stalled_job:
         explanation.confirm()
     explanation.cite(found.evidence_lines[:2])
     return explanation
@@ -176,7 +154,7 @@ def _by_most(job: Job, explanation: Explanation, testimonies: list[Testimony]) -
     if own_strength > rival_strength:
         return _contested(explanation, opposing, Doubt.SOURCES_CONTRADICT)
     if rival_strength > own_strength and rival_ranks:
-        return _of_rivals(job, rivals, supporting, explanation)
+        return _of_rivals(job, rivals, explanation)
     texts = ", ".join(testimony.text for testimony in opposing)
     reason = f"the sources contradict each other: {ranks_text(named)} {explanation.reason}; but {texts}"
     answer = _open(job, explanation, reason, [])
@@ -211,12 +189,9 @@ def _contested(explanation: Explanation, opposing: list[Testimony], doubt: Doubt
     return _cited(explanation, opposing)
 
 
-def _of_rivals(job: Job, rivals: list[Testimony], supporting: list[Testimony], former: Explanation) -> Explanation:
+def _of_rivals(job: Job, rivals: list[Testimony], former: Explanation) -> Explanation:
     answer = next(rival.explanation for rival in rivals if rival.explanation is not None)
-    if len(rivals) > 1:
-        answer.remark(f"{', '.join(rival.text for rival in rivals[1:])}, too")
-    if supporting:
-        return _contested(answer, supporting, Doubt.SOURCES_CONTRADICT)
+    answer.remark(f"{', '.join(rival.text for rival in rivals[1:])}, too")
     answer.doubt(Doubt.SOURCES_CONTRADICT, f"but {ranks_text(job.numbers_blamed(former))} {former.reason}")
     answer.cite(former.evidence_lines[:2])
     return answer

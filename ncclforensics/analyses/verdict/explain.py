@@ -50,17 +50,13 @@ def explain(job: Job) -> list[Explanation]:
 
 def _find_in_doubtful_sources(job: Job) -> Explanation | None:
     """Find what dumps and watchdogs show that may be of another run, unless the network failed by NCCL's lines."""
-    if not job.doubts or transport_failure.find_transport_failure(job):
+    if transport_failure.find_transport_failure(job):
         return None
     by_dumps, by_watchdogs = (
         counts.as_possibility(job, find(job), source) if source in job.doubts else None
-        for source, find in ((Source.DUMPS, _by_dumps), (Source.WATCHDOGS, pytorch.find_desync))
+        for source, find in ((Source.DUMPS, testimonies.find_recorded_roots), (Source.WATCHDOGS, pytorch.find_desync))
     )
     return by_dumps or by_watchdogs
-
-
-def _by_dumps(job: Job) -> Explanation | None:
-    return recorder.find_recorded_mismatch(job) or testimonies.find_recorded_roots(job)
 
 
 def _find_recorded_open(job: Job) -> Explanation | None:

@@ -41,12 +41,12 @@ class Testimony(NamedTuple):
         return self.explanation is explanation or explanation.source is self.source
 
     def opposes(self, named: frozenset[int]) -> bool:
-        """Whether it names none of these, but others; or shows, by counters, that all of these wait themselves."""
+        """Whether it names none of these, but others; or shows, by counters, that some of these wait themselves."""
         if self.source is Source.EXITS:
             return False
         if self.named:
             return self.named.isdisjoint(named) and self.is_sure
-        return self.source in COUNTERS and named <= self.waiting
+        return self.source in COUNTERS and not named.isdisjoint(self.waiting)
 
     @property
     def text(self) -> str:

@@ -25,7 +25,7 @@ from ncclforensics.analyses.verdict.explain import explain
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, all_jobs
 from ncclforensics.analyses.verdict.lines import omissions, stall
-from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, stacks
+from ncclforensics.analyses.verdict.sources import counts, recorder, stacks
 from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.registry import analysis
 
@@ -39,7 +39,6 @@ def _answers(frames: dict[str, pl.DataFrame]) -> Iterator[Answer]:
         diagnosis = settle(job, suggestions[0])
         counts.mention_counts(job, diagnosis)
         stacks.mention_stacks(job, diagnosis)
-        ras_evidence.mention_reports(job, diagnosis)
         recorder.mention_old_dumps(job, diagnosis)
         recorder.name_dumps(job, diagnosis)
         diagnosis = omissions.doubt_omissions(job, stall.doubt_stall(job, diagnosis))

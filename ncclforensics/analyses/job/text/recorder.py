@@ -61,7 +61,6 @@ RECORDED_CALL = {
     "dtypes": pl.String(),  # as PyTorch names them
     "is_open": pl.Boolean(),  # it has not completed
     "is_started": pl.Boolean(),  # a GPU was seen to have begun it; PyTorch looks only if it measures times
-    "is_timed_out": pl.Boolean(),  # given up without having completed
     "is_partial": pl.Boolean(),  # the rest of a batch whose first calls were overwritten
     "created_ns": pl.Int64(),
     "called_from": pl.String(),  # file and line of the application, and the function
@@ -238,7 +237,6 @@ def recorded_call(dumped_call: pl.DataFrame, dumped_group: pl.DataFrame, recorde
         .list.first()
         .replace_strict(DATATYPES, default=None, return_dtype=pl.Int32),
         is_open=~completed & ~(is_retired & ~is_watched),
-        is_timed_out=~completed & is_retired & is_watched,
     )
     return calls.filter(pl.col("is_p2p") | ~pl.col("group").is_in(groups_with_one_number(calls)))
 

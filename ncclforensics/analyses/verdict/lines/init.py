@@ -108,8 +108,6 @@ def find_unfinished_init(job: Job) -> Explanation | None:
     unended = [row for row in job.memberships if not row.is_complete and row.end is None]
     for row in (row for row in unended if row.key not in job.counted_keys):
         inside[row.key].append(row)
-    if unended and not inside:
-        return None
     if diagnosis := _judge_returned_init(job, [row for rows in inside.values() for row in rows]):
         return diagnosis
     if inside:
@@ -310,6 +308,4 @@ def may_be_in_bootstrap(job: Job) -> bool:
     for row in job.milestones:
         steps[row["host"], row["pid"]] = max(steps[row["host"], row["pid"]], BOOTSTRAP_ONLY.index(row["form"]))
     reached = list(steps.values())
-    if len(reached) < len(job.rank_ids) and not job.stall_evidence:
-        return False  # the first line of some process was left out, and the last ones may be
     return bool(reached) and reached.count(max(reached)) > MAJORITY * len(job.rank_ids)

@@ -38,7 +38,7 @@ def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
     these are all ranks of their hosts, or their logs show the end.
     """
     culprits = diagnosis.culprits
-    if diagnosis.verdict != Kind.LAGGING or len(culprits) < 2 or job.ranks_on_hosts_of(culprits) == set(culprits):
+    if diagnosis.verdict != Kind.LAGGING or job.ranks_on_hosts_of(culprits) == set(culprits):
         return None
     if (job.reporting | _ranks_with_an_end(job)).issuperset(culprits):
         return None

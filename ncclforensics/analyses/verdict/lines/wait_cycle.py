@@ -38,8 +38,7 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
     index_of = {rank_id: job.communicator_index.get((rank_id, edge.key)) for rank_id, edge in first_edges.items()}
     irregular = _ranks_that_left_their_own_order(job, first_edges)
     awaiting = {rank_id: edge for rank_id, edge in first_edges.items() if edge.waits_for[0] in irregular}
-    has_others = len(cycle) < len(job.rank_ids)  # which wait for a rank of the cycle, whichever this is
-    if irregular and has_others and all(_has_one_waiter(job, edge) for edge in awaiting.values()):
+    if irregular and all(_has_one_waiter(job, edge) for edge in awaiting.values()):
         return skipped_or_lost(job, irregular, list(awaiting))
     if irregular:
         is_message = len(set(index_of.values())) == 1
@@ -94,15 +93,15 @@ def _first_edges(waits: list[Edge], cycle: set[int]) -> dict[int, Edge]:
     return first_edges
 
 
-def ranks_in_cycles_without(job: Job, left_out: set[int]) -> set[int]:
-    """Return the ranks that wait in collectives for each other, or for such ranks, without some ranks.
+def ranks_in_cycles(job: Job) -> set[int]:
+    """Return the ranks that wait in collectives for each other, or for such ranks.
 
     Ranks that make the same calls in the same order never do: of two, the one ahead waits for the one behind.
     """
     awaited: dict[int, tuple[int, ...]] = {}  # edges of one call share the tuple of their ranks
     numbers_of: dict[int, set[int]] = defaultdict(set)  # of each rank, which of these it waits for
     for edge in job.waits:
-        if edge.kind == "collective" and edge.waiter not in left_out:
+        if edge.kind == "collective":
             awaited[id(edge.waits_for)] = edge.waits_for
             numbers_of[edge.waiter].add(id(edge.waits_for))
     remaining, before = set(numbers_of), 0
@@ -113,15 +112,13 @@ def ranks_in_cycles_without(job: Job, left_out: set[int]) -> set[int]:
     return remaining
 
 
-def ranks_past_a_message(job: Job, left_out: set[int]) -> list[int]:
-    """Return the ranks, but for some, that wait in a collective before which others wait for them in a message.
+def ranks_past_a_message(job: Job) -> list[int]:
+    """Return the ranks that wait in a collective before which others wait for them in a message.
 
     On one communicator calls run in the order in which they are made: one that waits in a message has not come to the
     collective behind it, so the rank that waits there for it waits by its own omission.
     """
-    standing = {
-        (edge.waiter, edge.key): edge for edge in job.waits if edge.kind == "collective" and edge.waiter not in left_out
-    }
+    standing = {(edge.waiter, edge.key): edge for edge in job.waits if edge.kind == "collective"}
     found = set()
     for edge in job.awaited_calls:
         if edge.kind not in ("send", "recv"):

@@ -21,7 +21,7 @@ from ncclforensics.analyses.verdict.lines.ranks_without_log import (
 from ncclforensics.analyses.verdict.lines.wait_cycle import (
     judge_cycle,
     judge_messages_in_order,
-    ranks_in_cycles_without,
+    ranks_in_cycles,
     ranks_past_a_message,
 )
 from ncclforensics.analyses.verdict.rows import FailureEvent
@@ -185,10 +185,10 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     culprits = sorted(job.awaited_ranks - waits_for_of.keys())
     if all(edge.kind == "init" for edge in job.awaited_calls):
         return None  # no rank made a call; find_unfinished_init judges what the logs show of init
-    if culprits and (omitting := ranks_past_a_message(job, set(culprits))):
+    if culprits and (omitting := ranks_past_a_message(job)):
         besides = f"{job.names(omitting)} went on without a message that another rank waits in"
         return _behind_or_besides(job, culprits, besides, Kind.UNMATCHED, omitting)
-    if culprits and (in_cycle := ranks_in_cycles_without(job, set(culprits))):
+    if culprits and (in_cycle := ranks_in_cycles(job)):
         besides = f"of {job.names(in_cycle)} some wait for each other"
         return _behind_or_besides(job, culprits, besides, Kind.DEADLOCK, sorted(in_cycle))
     stray = _single_rank_beside_hosts(job, culprits)

@@ -277,7 +277,7 @@ def _earlier_tallies(reports: Reports, name: str, rank: int) -> list[Tally]:
 
 def judge_ras_reports_alone(job: Job) -> Explanation | None:
     """Judge a job that is known only from RAS reports."""
-    if job.memberships or job.processes or not job.snapshots:
+    if job.processes or not job.snapshots:
         return None
     return diagnose_reports(job) or _judge_without_culprits(job)
 
@@ -374,9 +374,3 @@ def show_no_mismatch(job: Job) -> bool:
     are_alike = not ranks_differing_in_counts(states) and not ranks_differing_in_status(states)
     kinds = {row["state_kind"] for row in states}
     return bool(kinds) and kinds <= {"launched", "status"} and is_whole and are_alike
-
-
-def mention_reports(job: Job, diagnosis: Explanation) -> None:
-    """Add that a RAS report shows no rank behind the others, where time-outs leave open whether one is."""
-    if job.timeouts and not job.numbers_blamed(diagnosis) and show_no_mismatch(job):
-        diagnosis.remark("by the RAS report all ranks answered and had launched as many calls when it was taken")

@@ -93,9 +93,6 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     if len(failures) != attempt + 1:
         return False
     last = max(failures, key=lambda row: row["pos"])
-    tracebacks = {place["source"]: place["last_traceback"] for place in job.pytorch["torch_source"]}
-    if (tracebacks.get(last["source"]) or -1) > last["pos"]:
-        return False  # torchrun ends with one
     return bool((job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]) > 1)
 
 
@@ -230,11 +227,12 @@ def find_failed_calls(job: Job) -> Explanation | None:
     is_collective = not set(names) & set(POINT_TO_POINT)
     if has_all and is_timeout and len(names) == 1 and is_collective and not set(names) & set(CALLS_WITHIN.values()):
         # Their highest number is a lower bound of the size, and torchrun names the processes of one node.
-        every = "every rank" if job.is_size_stated else f"{ranks_text(sorted(calls))}, all that this text names,"
-        reason = f"{every} timed out in {names[0]}: the transport failed, or their arguments differ"
-        doubt = Doubt.OTHER_TEXT if job.is_size_stated else Doubt.UNNAMED_MEMBER
-        diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], doubt)
-        diagnosis.collect = [] if job.is_size_stated else pytorch.compare_size(calls)
+        reason = (
+            f"{ranks_text(sorted(calls))}, all that this text names, timed out in {names[0]}: the transport failed,"
+        )
+        reason += " or their arguments differ"
+        diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], Doubt.UNNAMED_MEMBER)
+        diagnosis.collect = pytorch.compare_size(calls)
     elif has_all and len(names) > 1 and is_collective:
         outliers = minority_of(calls) if 2 * len(minority_of(calls)) < len(calls) else []
         others = {row["call"]: row for rank, row in sorted(first.items(), reverse=True) if rank not in outliers}
@@ -261,7 +259,7 @@ def find_failed_calls(job: Job) -> Explanation | None:
         diagnosis.suspects = silent if len(silent) == 1 else []
         peers = list(dict.fromkeys(row["peer"] for row in errors if row["kind"] == CLOSED and row["peer"]))
         of_ended = ranks_text(silent) or f"the processes at {some_of(peers, MOST_PEERS)}" * bool(peers)
-        kinds = {row["kind"] for row in first.values() or errors}
+        kinds = {row["kind"] for row in errors}
         if of_ended and kinds != {TIMED_OUT}:  # a rank that ended without an error closes its connections, too
             diagnosis.collect = [f"collect the exit code and the end of the output of {of_ended}"]
         diagnosis.collect += COLLECT_STACKS * (TIMED_OUT in kinds) + COLLECT_OUTPUT * (not silent)

@@ -234,14 +234,12 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     elif members and not is_complete:
         reason += f"{unheard} of the {members} members of this process group report nothing; one of them may not have"
         reason += " called it, or the transport or a GPU failed"
-    elif silent and not is_complete:  # which of them are in this process group is not known
-        reason += "another member of this process group may not have called it, or the transport or a GPU failed"
     elif not is_complete:
         reason += "the number of ranks is not known, so that another may not have called it, or the transport or a GPU"
         reason += " failed"
     else:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
-    is_weak = not is_complete or (guid not in WORLD and not members)
+    is_weak = not is_complete
     weak_doubt = Doubt.SILENT_MEMBER if silent or members else Doubt.UNNAMED_MEMBER
     verdict, doubt = Kind.STUCK_TOGETHER, weak_doubt if is_weak else Doubt.SECOND_HAND
     absent = max(unheard, len(silent) if silent_ranks else 0)
