@@ -99,7 +99,7 @@ class Job:
         self.is_cancelled, self.captured_ends = rows.is_cancelled, rows.captured_ends
         self.successes, self.ended_programs = rows.successes, rows.ended_programs
         self.has_layout, self.releases, self.release_hosts = rows.has_layout, rows.releases, rows.release_hosts
-        self.has_measurements, self.reports_stall = rows.has_measurements, rows.reports_stall
+        self.reports_stall = rows.reports_stall
 
     @cached_property
     def calls(self) -> pl.DataFrame:

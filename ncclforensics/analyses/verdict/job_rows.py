@@ -234,11 +234,6 @@ class JobRows:
         return any(self.frames[name].height for name in ("ring", "tree", "connection"))
 
     @cached_property
-    def has_measurements(self) -> bool:
-        """Whether a table of a benchmark has rows: calls completed until its last one."""
-        return bool((self.frames["benchmark"]["rows"] > 0).any())
-
-    @cached_property
     def releases(self) -> list[str]:
         """The releases of NCCL, sorted."""
         return sorted(self.frames["version"]["version"].cast(pl.String).unique().to_list())

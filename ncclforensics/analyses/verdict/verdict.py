@@ -164,7 +164,6 @@ def job_diagnosis(
     tree: pl.DataFrame,
     connection: pl.DataFrame,
     recorded_wait: pl.DataFrame,
-    benchmark: pl.DataFrame,
     branch: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""

@@ -113,12 +113,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.claim = f"{damage}, and no whole line shows a call"
         diagnosis.collect = COLLECT_UNCUT
     elif not job.memberships and job.has_layout:
-        went_on = (
-            "calls completed until the last row of the benchmark"
-            if job.has_measurements
-            else "no line shows that it completed"
-        )
-        diagnosis.claim = f"init came to the connections between ranks, and {went_on}"
+        diagnosis.claim = "init came to the connections between ranks, and no line shows that it completed"
         diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
         diagnosis.collect.insert(0, STANDING_STACKS)
     elif not job.memberships and len(job.rank_ids) > 1 and may_be_in_bootstrap(job):

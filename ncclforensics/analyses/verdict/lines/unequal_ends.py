@@ -23,10 +23,9 @@ def find_several_ends(job: Job, diagnosis: Explanation, *, is_end_shown: bool) -
     """
     between, culprits = _ending_between(job, diagnosis), set(diagnosis.culprits)
     if is_end_shown:
-        shown = job.reporting | _ranks_with_an_end(job)
-        between -= shown
+        between -= job.reporting
         others = set(job.rank_ids) - between - culprits
-        if not job.reporting.isdisjoint(culprits) or len(others & shown) * 2 <= len(others):
+        if not job.reporting.isdisjoint(culprits) or len(others & job.reporting) * 2 <= len(others):
             return None
     return _several_ends(job, diagnosis, sorted(between), diagnosis.culprits) if between else None
 
@@ -40,17 +39,13 @@ def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
     culprits = diagnosis.culprits
     if diagnosis.verdict != Kind.LAGGING or job.ranks_on_hosts_of(culprits) == set(culprits):
         return None
-    if (job.reporting | _ranks_with_an_end(job)).issuperset(culprits):
+    if job.reporting.issuperset(culprits):
         return None
     made = _calls_made(job, culprits)
     fewest = min(made, key=lambda rank_id: sum(made[rank_id].values()))
     later = [rank_id for rank_id in culprits if _stands_elsewhere(made[rank_id], made[fewest])]
     slower = [rank_id for rank_id in culprits if rank_id not in later]
     return _several_ends(job, diagnosis, later, slower) if later else None
-
-
-def _ranks_with_an_end(job: Job) -> set[int]:
-    return {row.rank_id for row in job.memberships if row.end is not None}
 
 
 def _calls_made(job: Job, rank_ids: list[int]) -> dict[int, dict[tuple[int, int], int]]:

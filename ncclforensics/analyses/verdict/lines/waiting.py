@@ -63,8 +63,7 @@ def find_lost_process(job: Job) -> Explanation | None:
         return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
     is_lonely = len(silent_ranks) > 1 and len(silent_ranks) * FEW_SILENT <= len(job.rank_ids)
     is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
-    is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
-    is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
+    is_open = is_several and (len(culprits) > 1 or not _are_whole_hosts(job, silent_ranks))
     if not named_ranks and (is_open or _may_wait_for_absent(job, culprits)):
         died = "at different places without an error: one of these" if len(silent_ranks) > 1 else "without an error: it"
         reason = (
@@ -115,13 +114,6 @@ def _on_named_hosts(job: Job, connection_losses: list[FailureEvent]) -> set[int]
 def _peers(connection_losses: list[FailureEvent]) -> set[str]:
     """The names or addresses of the hosts at the other end; empty text where a line names none."""
     return {str(event.peer or "").partition("<")[0] for event in connection_losses}
-
-
-def _is_one_process(connection_losses: list[FailureEvent]) -> bool:
-    """Whether several ranks name one port as the other end: it is of one process, and no host stopped."""
-    ends = {str(event.peer or "") for event in connection_losses}
-    reporting = {event.rank_id for event in connection_losses}
-    return len(ends) == 1 and "<" in ends.pop() and len(reporting) > 1
 
 
 def _hosts_without_ranks(job: Job, connection_losses: list[FailureEvent]) -> list[str]:
