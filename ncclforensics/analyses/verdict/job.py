@@ -39,8 +39,8 @@ class Job:
         self._rows = rows
         self.rank_ids = {row.rank_id: row for row in rows.typed_of_job("rank", Rank, number)}
         self.members: dict[str, list[Member]] = defaultdict(list)
-        self._memberships = rows.typed_of_job("member", Member, number)
-        for member in self._memberships:
+        self.memberships = rows.typed_of_job("member", Member, number)
+        for member in self.memberships:
             self.members[member.key].append(member)
         self.waits = rows.waits(number)
         self.failure_events = rows.typed_of_job("failure_event", FailureEvent, number)
@@ -112,7 +112,7 @@ class Job:
         """(Rank id, communicator key) -> position among the rank's communicators, from 0 in the order of creation."""
         index: dict[tuple[int, str], int] = {}
         created: dict[int, int] = defaultdict(int)
-        for row in self._memberships:
+        for row in self.memberships:
             index[row.rank_id, row.key] = created[row.rank_id]
             created[row.rank_id] += 1
         return index
@@ -152,11 +152,6 @@ class Job:
         for edge in self.waits:
             awaited[edge.waiter].append(edge.waits_for)
         return awaited
-
-    @cached_property
-    def memberships(self) -> list[Member]:
-        """Every membership of a rank in a communicator."""
-        return [row for rows in self.members.values() for row in rows]
 
     @cached_property
     def cut_logs(self) -> set[int]:
@@ -378,8 +373,8 @@ class Job:
     @cached_property
     def inside_completed_init(self) -> set[int]:
         """The ranks whose last init was completed by another member, and not by them."""
-        completed = {row.key for row in self._memberships if row.is_complete}
-        open_keys = {row.rank_id: row.key for row in self._memberships if not row.is_complete}
+        completed = {row.key for row in self.memberships if row.is_complete}
+        open_keys = {row.rank_id: row.key for row in self.memberships if not row.is_complete}
         return {rank_id for rank_id, key in open_keys.items() if key in completed}
 
     def may_lack_lines(self, rank_id: int) -> bool:
@@ -393,11 +388,6 @@ class Job:
         is_unknown = row.rank is None and row.owner[0].startswith(MADE_UP)
         is_partial |= rank_id in self.inside_completed_init or is_unknown
         return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)
-
-    def faults_of(self, rank_id: int) -> set[str]:
-        """What happened to the lines of this rank's log on their way, as some of them show."""
-        row = self.rank_ids[rank_id]
-        return self.line_faults.get(row.owner, set())
 
     def has_omission(self, rank_id: int) -> bool:
         """Whether a line in the rank's files says that lines were left out there."""

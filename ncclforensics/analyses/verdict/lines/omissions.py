@@ -109,7 +109,8 @@ def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
 
 def _share_with_fault(job: Job, kinds: Iterable[str]) -> float:
     """Return the share of the ranks of which a line shows that lines of their logs were lost or moved, say."""
-    ranks = [rank_id for rank_id in job.rank_ids if not job.faults_of(rank_id).isdisjoint(kinds)]
+    faulty = {owner for owner, faults in job.line_faults.items() if not faults.isdisjoint(kinds)}
+    ranks = [row for row in job.rank_ids.values() if row.owner in faulty]
     return len(ranks) / max(1, len(job.rank_ids))
 
 
