@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,11 +13,8 @@ from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     BUS_ERROR,
     COMMAND,
-    CRASHES,
     KILL,
     OF_CONTROL_GROUP,
-    OUT_OF_MEMORY,
-    REASONS,
     RUNNERS,
     SECOND_HAND_CLASSES,
     SECOND_HAND_MESSAGES,
@@ -28,7 +24,6 @@ from ncclforensics.data.processes import (
     STORE,
 )
 from ncclforensics.frames.columns import text_of
-from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
 Owner = tuple[str, int]
@@ -94,149 +89,17 @@ def exit_report(row: Row, reporter: str, code: int | None, signal: int | None = 
     return ExitReport(SIGNAL if signal else EXIT, row, reporter, signal=signal, code=code, **more)
 
 
-# Damaged lines may name any number of tasks: those that name many take nothing from the share of the others.
-MANY_TASKS = 1 << 10  # of one line
-MOST_TASKS = 1 << 16  # of all lines that name many, and of all others
-_CANCEL_FORMS = ["interrupted", "step_aborted", "terminated", "cancelled", "mpirun"]
+NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
 
 
-def _is_cancelled(end: Row, cancels: list[Row]) -> bool:
-    """Whether a process ended behind a line by which its step was ended; such a line of another step may come next."""
-    earlier = [row for row in cancels if row["source"] == end["source"] and row["pos"] < end["pos"]]
-    names = (_step(row) for row in cancels if row["source"] == end["source"] and row["pos"] > end["pos"])
-    following = next(filter(None, names), None)
-    known = [*filter(None, map(_step, earlier))]
-    is_of_another = following and known and not any(f"{following}.".startswith(f"{name}.") for name in known)
-    return bool(earlier) and not is_of_another
-
-
-def _step(row: Row) -> str:
-    """Return the step, or the whole job, that a line of Slurm names; empty if none."""
-    return str(row["step_id"] or row["step"] or "").rpartition(" ")[2]
-
-
-def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterator[ExitReport]:
-    """Yield the reports of srun, mpirun and similar launchers; those after `Job step aborted` follow from it."""
-    cancels = job_end.filter(text_of("form").is_in(_CANCEL_FORMS)).sort("pos").to_dicts()
-    tasks = ranges_by_text(process_end["tasks"])
-    left = {True: MOST_TASKS, False: MOST_TASKS}  # whether a line names many tasks -> how many more are taken
-    with_process = set(process_end.filter(form="hydra")["source"])
-    previous: Row = {}
-    has_exit_code: dict[int, bool] = {}
-    aborted: set[tuple[int, int]] = set()  # source and task of processes that MPI ended
-    stack_lines = process_end.filter(text_of("form").is_in(["mpich_network", "mpich_call"])).sort("pos").to_dicts()
-    rows: list[Row] = process_end.sort("pos").to_dicts()
-    none: Row = {}
-    for row, following in zip(rows, [*rows, none][1:], strict=True):
-        node, code = row["node"], row["exit_code"]
-        match row["form"]:
-            case "" | None | "signal":
-                if row["form"] == "signal" and row["reason"] in OUT_OF_MEMORY:
-                    report = ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
-                elif row["form"] == "signal" and row["reason"] not in REASONS:
-                    continue
-                else:
-                    report = exit_report(row, "srun", code, REASONS.get(row["reason"]))
-                report.node, report.follows = node, _is_cancelled(row, cancels)
-                named = tasks.get(row["tasks"], [])
-                has_many = sum(map(len, named)) > MANY_TASKS
-                children = [*islice(chain.from_iterable(named), left[has_many])]
-                left[has_many] -= len(children)
-                for child in children:
-                    yield ExitReport(
-                        report.how, row, report.reporter, child=child, node=_single_node(node), signal=report.signal,
-                        code=report.code, follows=report.follows or (row["source"], child) in aborted,
-                    )  # fmt: skip
-            case "mpirun":
-                yield exit_report(
-                    row, "mpirun", None, row["signal"], child=row["rank"], node=node, pid=row["pid"] or None
-                )
-            case "mpirun_code" if previous.get("form") == "mpirun_process" and is_next_line(previous, row):
-                yield exit_report(row, "mpirun", code, child=previous["rank"])
-            case "lightning":
-                yield exit_report(row, "Lightning", code, rank=row["rank"], pid=row["pid"])
-            case "composer":
-                yield exit_report(row, "Composer's launcher", code, rank=row["rank"], pid=row["pid"])
-            case "sglang":
-                # Its numbers are those of Python's multiprocessing; an earlier release printed them without the sign.
-                signal = row["exit_code"] if row["exit_code"] in CRASHES else None
-                yield exit_report(row, "SGLang", row["exit_code"], signal, pid=row["pid"])
-            case "sglang_dead":
-                has_code = following.get("form") == "sglang_code" and is_next_line(row, following)
-                yield exit_report(row, "SGLang", following["exit_code"] if has_code else None, child=row["rank"])
-            case "sglang_watched":
-                yield exit_report(row, "SGLang", code, pid=row["pid"], worker=row["ended_name"])
-            case "vllm_core":
-                yield exit_report(row, "vLLM", code, worker=row["ended_name"])
-            case "vllm":
-                yield exit_report(row, "vLLM", row["exit_code"], pid=row["pid"])
-            case "kubectl":
-                yield exit_report(row, "kubectl exec", code)
-            case "container":
-                yield exit_report(row, "Kubernetes", int(row["error_code"]))
-            case "pals_launch":
-                yield ExitReport(NOT_STARTED, row, "the launcher (PALS)", node=node, message=row["not_launched"])
-            case "srun_launch":
-                yield ExitReport(NOT_STARTED, row, "srun", node=node, message=row["not_launched"])
-            case "srun_task":
-                for child in islice(chain.from_iterable(tasks.get(row["tasks"], [])), MANY_TASKS):
-                    yield ExitReport(NOT_STARTED, row, "srun", child=child, message=row["not_launched"])
-            case "paddle":
-                output = f"exit code {code}; its output is in {row['child_log']}"
-                yield exit_report(row, "Paddle's launcher", code, child=row["rank"], message=output)
-            case "mpi_abort":
-                yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
-            case "flux":
-                yield ExitReport(EXIT, row, "Flux", message=f"MPI aborted it ({row['mpi_error'].rstrip(':')})")
-            case "mpich":
-                aborted.add((row["source"], row["rank"]))
-                reasons = [row["mpi_error"], *_reason_below(row, stack_lines)]
-                yield ExitReport(
-                    EXIT, row, "MPI", child=row["rank"], node=node, message=f"MPI aborted it ({'; '.join(reasons)})"
-                )
-            case "pals_signal" | "pals":
-                ended_pids = exit_report(row, "the launcher (PALS)", code, row["signal"], child=row["rank"], node=node)
-                # PALS reports one process per node, in the order of their ends.
-                ended_pids.follows = has_exit_code.setdefault(row["source"], False)
-                has_exit_code[row["source"]] = True
-                yield ended_pids
-            case "hydra_code" if previous.get("form") == "hydra" and is_next_line(previous, row):
-                ended = exit_report(row, "mpirun", code, node=previous["node"], pid=previous["pid"])
-                ended.follows = _is_cancelled(row, cancels)
-                yield ended
-            case "hydra_code" if row["source"] not in with_process:
-                yield exit_report(row, "mpirun", code)
-            case "pdsh" | "clush":
-                yield exit_report(row, row["form"], code, node=node)
-            case "deepspeed":
-                yield exit_report(row, "DeepSpeed's launcher", code)
-        previous = row
-
-
-def _reason_below(abort: Row, stack_lines: list[Row]) -> list[str]:
-    """Return what Libfabric, or else the innermost call, reported in the stack that MPICH prints below an abort."""
-    below = [
-        row for row in stack_lines if row["source"] == abort["source"] and 0 < row["line"] - abort["line"] <= STACK
-    ]
-    of_network = [f"Libfabric reports: {row['ofi_error']}" for row in below if row["ofi_error"]]
-    return of_network[:1] or [row["mpi_detail"] for row in below[-1:]]
-
-
-def _single_node(node: str) -> str | None:
-    """Return the name of a single node; None for a list of nodes."""
-    return None if "[" in node else node
-
-
-def is_next_line(earlier: Row, later: Row) -> bool:
-    """Whether a line stands right below another one, but for what another process printed between them."""
-    return bool(earlier["source"] == later["source"] and 0 < later["line"] - earlier["line"] <= NEAR)
+def is_next_line(earlier: Row, later: Row, most: int = NEAR) -> bool:
+    """Whether a line stands right below another one, at most so many lines: another process may print between them."""
+    return bool(earlier["source"] == later["source"] and 0 < later["line"] - earlier["line"] <= most)
 
 
 _ACTOR_ERRORS = ("ActorDied", "RayActor")  # of Ray 2.8 and later, and before
 ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
-STACK = 30  # most lines of an error stack of MPICH
 TRACEBACK_LINES = 100
-NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
 
 
 # Forms of `worker_end` -> what Kubernetes did with the pod.

@@ -24,12 +24,12 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     Row,
     capture_reports,
     exception_reports,
-    launcher_reports,
     system_reports,
 )
 from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.following_ends import lines_behind, mark_consequences, mark_final
 from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
+from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
 from ncclforensics.analyses.job.ends.torchrun_reports import torchrun_reports
