@@ -18,7 +18,7 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import counts
 from ncclforensics.analyses.verdict.testimonies import COUNTERS, TESTIMONIES, Testimony
-from ncclforensics.analyses.verdict.vocabulary import FROM_ENDS, OF_ABSENCE, Certainty, How, Kind, Source
+from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How, Kind, Source
 from ncclforensics.data.names import MESSAGES, ranks_text
 from ncclforensics.data.variables import COLLECT_ANEW, STACKS_OF_HOST
 
@@ -122,15 +122,14 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
 
 def _beside_reports(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
     """Doubt a verdict that rests on compared calls or ended processes if RAS reports surely name other ranks."""
+    if explanation.verdict == Kind.DEADLOCK or explanation.how in OF_ORDER:
+        return explanation  # then those that wait launched fewer calls
     named = job.numbers_blamed(explanation)
     for testimony in testimonies:
         found = testimony.explanation
         other = job.numbers_blamed(found) if found and testimony.source is Source.REPORTS else frozenset()
-        differs_in_order = explanation.verdict == Kind.DEADLOCK or explanation.how in OF_ORDER
-        follows = differs_in_order and other <= frozenset(job.rank_numbers(explanation.victims))
-        if found and named and other and other.isdisjoint(named) and not follows:
-            doubt = Doubt.SOURCES_CONTRADICT if explanation.verdict in FROM_ENDS else Doubt.SOURCES_DISAGREE
-            explanation.doubt(doubt, f"but RAS names {ranks_text(other)}, which {found.reason}")
+        if found and named and other and other.isdisjoint(named):
+            explanation.doubt(Doubt.SOURCES_DISAGREE, f"but RAS names {ranks_text(other)}, which {found.reason}")
             explanation.cite(found.evidence_lines[:2])
     return explanation
 

@@ -99,9 +99,7 @@ class Explanation:
 
     def cite(self, lines: Iterable[EvidenceLine]) -> None:
         """Cite lines of another explanation as context, each line once."""
-        cited = {(line.rank_id, line.source, line.line) for line in self.evidence_lines}
-        new = (line for line in lines if (line.rank_id, line.source, line.line) not in cited)
-        self.evidence_lines += [line._replace(what="context") for line in new]
+        self.add_evidence("context", [line._asdict() for line in lines])
 
 
 def undecided(
