@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +19,6 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import ranges_by_text
 
 R = TypeVar("R", bound=NamedTuple)
-MANY_ROWS = 10_000
 
 # Forms of a PyTorch desync report that name lagging ranks.
 STANDING, NEAR = "standing", 100  # a topic of statements of programs; lines behind one at the end of a file
@@ -53,7 +52,7 @@ class JobRows:
     def of(self, name: str) -> list[Row]:
         """All rows of a frame."""
         if name not in self._rows:
-            self._rows[name] = _dictionaries(self.frames[name])
+            self._rows[name] = self.frames[name].to_dicts()
         return self._rows[name]
 
     def where(self, name: str, **values: Any) -> list[Row]:
@@ -66,7 +65,7 @@ class JobRows:
     def typed(self, name: str, of: type[R]) -> list[R]:
         """The rows of a frame as values of a class whose fields are columns."""
         if name not in self._typed:
-            self._typed[name] = [of._make(values) for values in _values(self.frames[name][:, of._fields])]
+            self._typed[name] = [*map(of._make, self.frames[name][:, of._fields].iter_rows())]
         return self._typed[name]
 
     def typed_of_job(self, name: str, of: type[R], job: int) -> list[R]:
@@ -250,30 +249,3 @@ def _divide(keys: Iterable[tuple[Any, ...]], rows: list[Any]) -> dict[tuple[Any,
     for key, row in zip(keys, rows, strict=True):
         divided[key].append(row)
     return divided
-
-
-def _dictionaries(rows: pl.DataFrame) -> list[Row]:
-    """The rows as dictionaries, which share equal texts of Categorical columns."""
-    names = rows.columns
-    return [dict(zip(names, row, strict=True)) for row in _values(rows)]
-
-
-def _values(rows: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """The values of the rows, which share equal texts of Categorical columns if there are many."""
-    if len(rows) < MANY_ROWS:
-        yield from rows.iter_rows()
-        return
-    texts = {column.name: _texts(column) for column in rows if column.dtype == pl.Categorical}
-
-    def values(column: pl.Series) -> list[Any]:
-        known = texts.get(column.name)
-        return column.to_list() if known is None else [known[code] for code in column.to_physical()]
-
-    # A part at a time: the values of all columns of all rows would be in memory beside the dictionaries.
-    for part in rows.iter_slices(MANY_ROWS):
-        yield from zip(*map(values, part), strict=True)
-
-
-def _texts(column: pl.Series) -> dict[int | None, str | None]:
-    """The text of each code of a Categorical column."""
-    return dict(zip(column.to_physical().unique(maintain_order=True), column.unique(maintain_order=True), strict=True))
