@@ -151,8 +151,7 @@ def _ids_of_one_group(job: Job, inside: list[Member]) -> list[list[int]]:
     for row in inside:
         ranks[row.key].append(row.rank_id)
     were_together = any(
-        rows[0].nranks == len(inside) and sorted(row.rank_id for row in rows) == sorted(row.rank_id for row in inside)
-        for rows in job.members.values()
+        sorted(row.rank_id for row in rows) == sorted(row.rank_id for row in inside) for rows in job.members.values()
     )
     return list(ranks.values()) if were_together and {row.nranks for row in inside} == {len(inside)} else []
 

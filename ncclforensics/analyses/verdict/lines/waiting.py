@@ -155,18 +155,14 @@ def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
 
 
 def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
-    """Return a rank of another host, one call behind, where all else that stopped are whole hosts.
+    """Return a rank of another host where all else that stopped are whole hosts of several ranks.
 
-    That it stopped at the same call as they did would be a coincidence; that its last line was lost is none.
+    That it stopped by itself as they did would be a coincidence; that its last line was lost is none.
     """
-    by_host: dict[str, list[int]] = defaultdict(list)
-    for rank_id in culprits:
-        by_host[job.rank_ids[rank_id].host].append(rank_id)
-    ranks_of_host = Counter(row.host for row in job.rank_ids.values())
-    partial = [ranks for host, ranks in by_host.items() if ranks_of_host[host] != len(ranks)]
-    is_single = len(partial) == 1 and len(partial[0]) == 1 and len(by_host) > 1
-    is_whole = all(len(ranks) > 1 for ranks in by_host.values() if ranks not in partial)
-    return partial[0][0] if is_single and is_whole and job.lag(partial[0]) == 1 else None
+    host_of = {rank_id: row.host for rank_id, row in job.rank_ids.items()}
+    on_host, stopped = Counter(host_of.values()), Counter(host_of[rank_id] for rank_id in culprits)
+    others = [rank_id for rank_id in culprits if not 1 < on_host[host_of[rank_id]] == stopped[host_of[rank_id]]]
+    return others[0] if len(others) == 1 < len(culprits) else None
 
 
 def find_waited_for_ranks(job: Job) -> Explanation | None:

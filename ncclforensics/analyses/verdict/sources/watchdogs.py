@@ -239,9 +239,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         reason += " failed"
     else:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
-    is_weak = not is_complete
     weak_doubt = Doubt.SILENT_MEMBER if silent or members else Doubt.UNNAMED_MEMBER
-    verdict, doubt = Kind.STUCK_TOGETHER, weak_doubt if is_weak else Doubt.SECOND_HAND
+    verdict, doubt = Kind.STUCK_TOGETHER, Doubt.SECOND_HAND if is_complete else weak_doubt
     absent = max(unheard, len(silent) if silent_ranks else 0)
     if absent > len(reporting_ranks) + len(alike):  # too few speak for all
         verdict, doubt = Kind.UNDECIDABLE, Doubt.OPEN
@@ -253,9 +252,9 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         diagnosis.suspects = sorted(silent)
         further = "" if job.is_size_stated or members else ", and of all further ranks, whose number is not known"
         diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out{further}"]
-    elif is_weak and members:
+    elif not is_complete and members:
         diagnosis.collect = ["collect stderr of every rank"]
-    elif is_weak and not silent:
+    elif not is_complete and not silent:
         diagnosis.collect = compare_size(reporting_ranks)
     if unread:
         diagnosis.collect = [f"collect stderr of {ranks_text(unread)}, which timed out first", *diagnosis.collect]
