@@ -26,6 +26,7 @@ STACK_THREAD = {
     "thread": pl.String(),  # number or handle
     "name": pl.String(),
     "state": pl.String(),  # idle, active, active+gil; only py-spy knows
+    "title": pl.String(),  # the name that the thread gave itself; only debuggers know
     "is_main": pl.Boolean(),  # or the one to describe where the main thread is not shown
     "is_beside": pl.Boolean(),  # it is certainly not the main thread
     "source": pl.Int32(),
@@ -68,6 +69,7 @@ STACK_EVENT = {
     "thread": pl.String(),
     "name": pl.String(),
     "state": pl.String(),
+    "title": pl.String(),
     "function": pl.String(),
     "file": pl.String(),
     "number": pl.Int32(),
@@ -128,7 +130,8 @@ def stack_event(
     is_other = form.is_in(["other", "other_wrapped"])
     listed_name = pl.when(is_other).then(named["name"]).otherwise(pl.lit(MAIN_THREAD))
     counted = pl.concat_str(pl.lit("thread "), "thread_count")
-    title = pl.coalesce(named["name"], text_of("thread_title"), counted)
+    printed_name = pl.coalesce(named["name"], text_of("thread_title"))
+    title = pl.coalesce(printed_name, counted)
     debugger_name = pl.when(pl.col("thread_count") == 1).then(pl.lit(MAIN_THREAD)).otherwise(title)
     py_spy, handler = pl.lit("py-spy"), pl.lit("faulthandler")
     tagged = pl.coalesce("launcher_rank", pl.col("rank").cast(pl.Int32))
@@ -162,7 +165,7 @@ def stack_event(
         _rows(faulthandler_frame.filter(~is_native), _FRAME, **code),
         _rows(faulthandler_timeout, _PROCESS),  # a timer: it goes off in running jobs, too
         _rows(debugger_process, kind_of_pid, tool=debugger, pid="pid"),
-        _rows(debugger_thread, _HEAD, tool=debugger, thread=number, name=debugger_name),
+        _rows(debugger_thread, _HEAD, tool=debugger, thread=number, name=debugger_name, title=printed_name),
         _rows(listed, _HEAD, tool=pl.lit("gdb"), thread=number, name=listed_name),
         _rows(listed, _FRAME, function=text_of("running")),
         # Without a line of a thread above it, a first frame begins one.

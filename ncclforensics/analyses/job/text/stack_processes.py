@@ -6,7 +6,7 @@ user's own code is what a reader looks for; the call of a library below it is wh
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
@@ -25,6 +25,7 @@ from ncclforensics.data.stack_classes import (
     TEARDOWN,
     THREAD,
     THREAD_STARTS,
+    WAITING,
     Place,
     is_c_library,
     is_library,
@@ -61,6 +62,8 @@ STACK_PROCESS = {
     "line": pl.Int32(),  # of the frame that `file` and `number` are of
 }
 
+AGENT = "pt_elastic"  # torch/distributed/run.py
+DEBUGGERS = ("gdb", "eu-stack", "lldb")  # that show all threads
 FIRST_PROCESS = 1  # of a system, and so of each container
 
 # A forked process has the frames of its parent below its own; this one is where its own begin.
@@ -102,6 +105,7 @@ def stack_process(
                 **_position(own_frames, is_beside=dump["dump"] in beside),
                 "first_dump": first_dumps.setdefault(handles[dump["dump"]], dump["dump"]),
                 "is_helper": any(_place(NO_RANK, frame) for frame in own_frames),
+                "program": next((frame["file"] for frame in reversed(own_frames) if _is_script(frame)), None),
                 "is_torchrun": any(_place(IN_ORDER, frame) for frame in own_frames),
                 "state": states[dump["dump"]],
                 "gil_owner": gil_owners.get(dump["dump"]),
@@ -111,6 +115,7 @@ def stack_process(
         )
     _separate_containers(rows, stack_thread)
     _mark_children(rows)
+    _mark_other_programs(rows, stack_thread)
     _fill_ranks(rows, dict(source.select("source", "hint").drop_nulls().iter_rows()))
     _number_by_pid(rows)
     _separate_hosts(rows, dict(source.select("source", "path").iter_rows()))
@@ -212,6 +217,29 @@ def _mark_children(rows: list[Row]) -> None:
     ranks = {(row["source"], row["pid"]) for row in rows if not row["is_helper"]}
     for row in rows:
         row["is_helper"] |= row["parent"] is not None and (row["source"], row["parent"]) in ranks
+
+
+def _is_script(frame: Row) -> bool:
+    return frame["function"] == "<module>" and (frame["file"] or "").endswith(".py")
+
+
+def _mark_other_programs(rows: list[Row], stack_thread: pl.DataFrame) -> None:
+    """Mark processes of another program than the ranks, such as a script that started the launcher.
+
+    The ranks of a job run the same script, and each has threads of PyTorch, gloo or NCCL beside its main one: where a
+    debugger shows a process of one thread among others, that is no rank. PyTorch names the thread of torchrun's agent.
+    """
+    ranks = [row for row in rows if not row["is_helper"]]
+    scripts = Counter(PurePath(row["program"]).name for row in ranks if row["program"])
+    script, often = max(scripts.items(), key=lambda item: item[1], default=("", 0))
+    has_most = often > 1 and 2 * often > scripts.total()
+    threads = Counter(stack_thread["dump"])
+    agents = {*stack_thread.filter("is_main", title=AGENT)["dump"]}
+    most = max((threads[row["dump"]] for row in ranks if row["tool"] in DEBUGGERS), default=0)
+    for row in ranks:
+        is_other = has_most and row["program"] is not None and PurePath(row["program"]).name != script
+        is_bare = row["tool"] in DEBUGGERS and threads[row["dump"]] == 1 < most
+        row["is_helper"] = row["dump"] in agents or ((is_other or is_bare) and row.get("kind") not in WAITING)
 
 
 def _fill_ranks(rows: list[Row], hints: dict[int, int]) -> None:
