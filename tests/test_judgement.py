@@ -133,6 +133,20 @@ def job_with_two_faults(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_gpu_that_failed_beside_the_answer_is_told(job_with_two_faults: Path) -> None:
+    (job_with_two_faults / "dmesg.log").unlink()
+    log = job_with_two_faults / "nccl_rank9.log"
+    lines = log.read_text(encoding="utf-8")
+    place = lines.split(" NCCL ", 1)[0]
+    failed = f"{place} enqueue.cc:1310 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'"
+    log.write_text(f"{lines}{failed}\n", encoding="utf-8")
+
+    found = json_report.as_object(analyze(str(job_with_two_faults)))["hang"]
+
+    assert (found["verdict"], found["culprits"]) == ("collective-mismatch", [3])
+    assert [failure["rank"] for failure in found["unexplained"]] == [9]
+
+
 def test_a_failure_that_the_answer_does_not_bring_about_is_told_and_is_no_cause(job_with_two_faults: Path) -> None:
     report = analyze(str(job_with_two_faults))
     found = json_report.as_object(report)["hang"]

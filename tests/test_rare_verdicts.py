@@ -125,6 +125,14 @@ AT_42 = (
     "[rank3]:[E1122 09:00:24.907568527 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID 0(default_pg) Rank 3]  failure "
     "detected by watchdog at work sequence id: 42 PG status: last enqueued work: 42, last completed work: 41"
 )
+BARRIER = (
+    "[rank4]:[E1122 09:08:01.806645921 ProcessGroupGloo.cpp:67] [Rank 0]: Rank 1 failed to pass monitoredBarrier in "
+    "10000 ms\n"
+)
+REACHED = (
+    "[rank6]:[E1122 09:08:01.803618696 ProcessGroupGloo.cpp:67] Rank 2 successfully reached monitoredBarrier, but "
+    "received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
+)
 WRONG_SIZE = (
     "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:454] op.preamble.length <= "
     "op.nbytes. 16384 vs 4096. Received data size doesn't match expected size. Is there a distributed collective "
@@ -156,6 +164,10 @@ PYTORCH = {
         [],
         "no other line shows how far a rank came",
         "",  # what to do stands in the finding
+    ),
+    "a barrier names a rank of its process group, which is another one of the job": Case(
+        {"rank4.log": BARRIER, "rank6.log": REACHED},
+        *("lagging-ranks", "likely", [], "did not come to the barrier", ""),
     ),
     "gloo received a message of another size": Case(
         per_rank([["step 1"], ["terminate called after throwing an instance of 'gloo::EnforceNotMet'", WRONG_SIZE]]),

@@ -165,12 +165,8 @@ def _damaged_lines(job: Job) -> str:
 
 def find_returned_error(job: Job) -> Explanation | None:
     """Find an error returned by NCCL after the last call that no other failure line explains."""
-    later_errors = [
-        event
-        for event in job.failure_events
-        if event.form == "unwinding" and not event.at_exit and event.rank_id is not None
-        if (last := job.last_call(event.rank_id)) is not None and event.pos > last["pos"]
-    ]
+    returned = [event for event in job.failure_events if event.form == "unwinding" and job.is_fatal(event)]
+    later_errors = [event for event in returned if event.rank_id is not None and job.last_call(event.rank_id)]
     if not later_errors:
         return None
     later_errors.sort(key=lambda event: event.result == REMOTE_ERROR)  # what others cause stands last
