@@ -135,4 +135,4 @@ def test_ranks_that_still_connect_for_a_call_show_no_rank_that_does_not_come_to_
     verdict = analyze(tmp_path).verdicts[0]
 
     assert (verdict.verdict, verdict.culprits) == ("undecidable", ())
-    assert "while NCCL connects these ranks" in verdict.reason
+    assert "while NCCL connects it" in verdict.reason

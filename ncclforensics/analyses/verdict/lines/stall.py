@@ -16,7 +16,6 @@ from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.unequal_ends import (
     find_culprits_apart,
     find_end_in_setup,
-    find_others_in_setup,
     find_several_ends,
 )
 from ncclforensics.analyses.verdict.sources.stacks import is_standing_still
@@ -77,8 +76,6 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
     answer = find_several_ends(job, diagnosis, is_end_shown=not is_weak) or find_culprits_apart(job, diagnosis)
     if is_weak:
         answer = answer or find_end_in_setup(job, diagnosis)
-    if not evidence:
-        answer = answer or find_others_in_setup(job, diagnosis)
     if answer is not None:
         return answer
     if {Sign.FAILURE} <= {*evidence} <= {*WEAK, Sign.FAILURE} and (pair := _failed_apart(job, diagnosis)):

@@ -109,35 +109,24 @@ def _several_ends(job: Job, diagnosis: Explanation, between: list[int], first: l
 
 
 def find_end_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None:
-    """Answer where the log of a culprit ends in the middle of NCCL's work: it did not stop before a call."""
-    ranks = sorted(job.unfinished_setups.keys() & set(diagnosis.culprits))
-    names = job.names(ranks)
-    reason = (
-        f"the log of {names} ends while NCCL connects it for the call it made last: it was copied there, or its end is "
-        "lost, or this connection does not complete"
-    )
-    collect = [f"collect the end of the log of {names}", stacks_of(names)]
-    return _ended_in_setup(job, diagnosis, ranks, reason, collect) if ranks else None
+    """Answer where the log of a culprit ends in the middle of NCCL's work, or those of most that wait for it do.
 
-
-def find_others_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None:
-    """Answer where most others still connect for the call that a culprit lacks: in a running job it comes to it later.
-
-    Connecting takes seconds on a large job, and only the neighbours of a rank that does not come have to wait in it.
+    Such a culprit did not stop before a call. Connecting takes seconds on a large job, and only the neighbours of a
+    rank that does not come have to wait in it: where most others still connect, a running job comes to the call later.
     """
     culprits = set(diagnosis.culprits)
     waiters = {edge.waiter for edge in job.waits if not culprits.isdisjoint(edge.waits_for)}
-    connecting = sorted(waiters & job.unfinished_setups.keys())
-    slower = job.names(culprits)
-    reason = (
-        f"the logs of {job.names(connecting)} end while NCCL connects these ranks for a call that {slower} had not "
-        f"made by then: the logs were copied while the job went on, or {slower} does not come to this call"
-    )
+    connecting = job.unfinished_setups.keys() & waiters
     are_most = len(connecting) * 2 > len(waiters)
-    return _ended_in_setup(job, diagnosis, connecting, reason, [stacks_of(slower)]) if are_most else None
-
-
-def _ended_in_setup(job: Job, diagnosis: Explanation, ranks: list[int], reason: str, collect: list[str]) -> Explanation:
+    ranks = sorted(job.unfinished_setups.keys() & culprits) or (sorted(connecting) if are_most else [])
+    if not ranks:
+        return None
+    names = job.names(ranks)
+    reason = (
+        f"the log of {names} ends while NCCL connects it for the call it made last: the logs were copied while the job "
+        "went on, or lack their ends, or a rank did not come to this call"
+    )
+    collect = [f"collect the end of the log of {names}", stacks_of(job.names(culprits))]
     accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "these logs go to the end of the run")
     setups = [job.unfinished_setups[rank_id] for rank_id in ranks[:3]]
     return undecided(reason, collect, diagnosis, between=[accusation], context=setups)
