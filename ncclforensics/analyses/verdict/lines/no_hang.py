@@ -51,7 +51,7 @@ def find_reported_success(job: Job) -> Explanation | None:
         diagnosis.add_evidence("end", [row.place_of_end for row in job.memberships if row.end][-2:])
         return diagnosis
     ranks = {row.rank for row in job.rank_ids.values()}
-    if not ranks or job.absent or not ranks <= {row["rank"] for row in job.ended_programs}:
+    if job.absent or not ranks <= {row["rank"] for row in job.ended_programs}:
         return None
     reason = "the programs of all ranks ended without destroying their process groups, and nothing failed before"
     diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.LOGS_END_BEFORE])

@@ -63,7 +63,7 @@ def _find_shared_gpu(job: Job) -> Explanation | None:
     NCCL refuses such a communicator, with a warning that these logs do not hold.
     """
     ranks = _ranks_sharing_gpu(job)
-    for key, rows in job.members.items() if ranks else ():
+    for key, rows in job.members.items():
         members = {row.rank_id: row for row in rows}
         shared = [rank_id for rank_id in ranks if rank_id in members]
         if shared and not any(row.is_complete for row in rows):

@@ -54,7 +54,7 @@ def compare_counts(job: Job) -> None:
     known = [row for row in counts_of(job, Source.DUMPS) if row.logged is not None]
     in_logs = [(job.rank_number(row.rank_id), row.logged, row.counted) for row in known if row.logged is not None]
     for counts, name in ((in_logs, "log"), (_counts_of_time_outs(job), "time-out")):
-        if counts and job.recordings is not None and all(newer > dumped for _, newer, dumped in counts):
+        if counts and all(newer > dumped for _, newer, dumped in counts):
             job.recordings, (rank, newer, dumped) = None, counts[0]
             job.left_out.append(
                 "the Flight Recorder dumps do not count, for all ranks wrote them before: that of rank"
