@@ -40,6 +40,8 @@ IB_TIMEOUTS = {(2, 0, 0): 14, (2, 14, 0): 18, (2, 23, 4): 20}
 # GPUs in the largest host (NVIDIA HGX-2): more ranks in one ring are on several hosts. AMD's partitions of a GPU (CPX)
 # are ranks of their own, so that this says nothing of RCCL.
 MOST_GPUS = 16
+# How the Libfabric plugin says what it calls to set up a device: an address vector, a completion queue, a domain.
+SET_UP = ("Couldn't open", "Couldn't allocate endpoint", "Couldn't bind", "Couldn't enable")
 
 
 def is_of_docker(address: str) -> bool:

@@ -61,8 +61,16 @@ SEGMENTATION_FAULT = 11
 CRASHES = (4, 6, 7, 8, 11)  # signals of a fault in the process itself
 HANG_UP = 1
 INTERRUPT = 2
+TERMINATE = 15
 LIMITS = {24: "its limit of CPU time (ulimit -t)", 25: "its limit of the size of a file (ulimit -f)"}  # by signal
-REQUESTED_ENDS = (HANG_UP, INTERRUPT, 3, 10, 12, 15)  # signals of a launcher, a scheduler or a user, not of a fault
+REQUESTED_ENDS = (
+    HANG_UP,
+    INTERRUPT,
+    3,
+    10,
+    12,
+    TERMINATE,
+)  # of a launcher, a scheduler or a user, not of a fault
 SHELL = 128  # a shell's exit code for a command that ended by signal n is 128 + n
 
 # Exceptions that follow from the end of another process, or repeat another exception: class (last part of its name,
@@ -138,6 +146,16 @@ STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's st
 # Names, as the kernel cuts them to 15 characters, of programs that are ranks or their workers in most jobs.
 PROGRAMS_OF_RANKS = ("python", "pt_main_thread", "pt_data_worker", "ray::")
 TESTS = "_perf"  # how those of nccl-tests end
+
+
+def with_first_reason(end: str, detail: str | None) -> str:
+    """Say that a process died, with the first sentence of what is known of its end.
+
+    >>> with_first_reason("a worker died", "The node was lost. See its log."), with_first_reason("a worker died", None)
+    ('a worker died: The node was lost', 'a worker died')
+    """
+    sentence = (detail or "").partition(". ")[0].removesuffix(".")
+    return f"{end}: {sentence}" if sentence else end
 
 
 def signal_name(number: int) -> str:

@@ -58,11 +58,13 @@ def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
     def of_form(parts: dict[str, str]) -> pl.Expr:
         return form.replace_strict(parts, default=None, return_dtype=pl.String)
 
+    # A line that names another process than the one that prints it names neither the rank nor the pid of that one.
+    is_of_other = _first(rows, ["ended_worker"], pl.String()).is_not_null()
     return rows.select(
         *ORIGIN,
         host=_first(rows, HOSTS, pl.String()).cast(pl.Categorical()),
-        pid=_first(rows, PIDS, pl.Int32()),
-        rank=_first(rows, RANKS, pl.Int32()),
+        pid=pl.when(~is_of_other).then(_first(rows, PIDS, pl.Int32())),
+        rank=pl.when(~is_of_other).then(_first(rows, RANKS, pl.Int32())),
         worker=_first(rows, WORKERS, pl.String()),
         frame=pl.lit(name),
         form=form,

@@ -76,8 +76,8 @@ _KINDS = (
 
 def reason_without_job(run: Frames) -> str:
     """Why there is nothing to judge: no line of NCCL, none that names a process, or evidence of another kind alone."""
-    if health := _health(run):
-        return health
+    if well := health(run):
+        return well
     logs = {source for source, kind in run.kinds.items() if kind == "nccl-log"}
     recognised = run["source"].filter(pl.col("source").is_in(list(logs)))["recognised"].sum()
     if not recognised and _has_only_dumps(run):
@@ -109,7 +109,7 @@ def ends_well(run: Frames) -> bool:
 
 def holds_machines(run: Frames) -> bool:
     """Whether inputs without a job hold what hosts, GPUs or ports report."""
-    return bool(_kinds(run)) and not _health(run)
+    return bool(_kinds(run)) and not health(run)
 
 
 def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
@@ -117,7 +117,7 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
 
     Where the first finding, worst first, says itself what to do, no more is asked for than what shows the hosts.
     """
-    if _health(run):
+    if health(run):
         return []
     found = next((f for f in findings if f.severity is not Severity.INFO and not f.is_elsewhere), None)
     if found is not None and found.remedy and found.role is not Role.CONSEQUENCE:
@@ -148,7 +148,7 @@ def _command(run: Frames, name: str) -> str:
     return shlex.join(["ncclforensics", name, *(paths if len(paths) <= MOST_PATHS else [])])
 
 
-def _health(run: Frames) -> str:
+def health(run: Frames) -> str:
     """What a program without lines of ranks says of its health; empty where it says nothing, or a process ended."""
     is_ready = run.has("engine_ready") and not run["process_exit"].height
     return _end(run) or (READY if is_ready else "")

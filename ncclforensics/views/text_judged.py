@@ -8,8 +8,10 @@ from rich.text import Text
 
 from ncclforensics.data.busbw import LARGE_MESSAGE
 from ncclforensics.data.names import bytes_text, count_of, some_of
+from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.report.build import Report
+from ncclforensics.report.without_job import health
 from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import all_rules
 from ncclforensics.rules.shared.port_text import ports_by_node
@@ -25,6 +27,7 @@ PAIRS = "Not judged: whether such links should be faster; equal ones are only co
 NEEDS_OTHERS = (
     "No rule judges such lines by themselves. Give them together with logs, counters or dumps of the same hosts."
 )
+NO_FAILURE = " None of them, nor a line around them, states a failure."
 NO_FIGURES = (
     "Not judged: {rows} of nccl-tests with no figure of a bandwidth, such as a template with XXX in its columns."
 )
@@ -36,6 +39,7 @@ SURROUNDING = ("collected",)  # grammars of what stands around the output of any
 KERNEL = "The kernel's log: none of its lines reports a fault that a rule knows."
 STEPS = "Not judged: whether the steps are slow (ncclforensics slow)."
 UNKNOWN = "No line is of a known format: nothing is known of what these files show."
+NOTHING_STATED = "No line is of a known format, and none states a failure by its words or by the level of a logger."
 
 
 def without_findings(report: Report) -> list[RenderableType]:
@@ -48,14 +52,16 @@ def without_findings(report: Report) -> list[RenderableType]:
         and rule.category is not Category.INCOMPLETE_EVIDENCE
     )
     looking = [rule.name for rule in of_faults if _looks(report, *rule.of)]
-    if not looking:
+    well = "" if report.verdicts else health(report.run)
+    if not (looking or well):
         reason = _why_not(report)
         head = Text("\nno findings", STYLE["no-hang"]) if reason == KERNEL else Text("\nnot judged", STYLE["warning"])
         return [head, *(indented(Text(sentence)) for sentence in [*_subjects(report), reason])]
     noted = " but what the notes below say" * any(note.rule not in UNSEEN for note in report.findings)
     named = f" ({', '.join(looking)})" * (len(looking) <= MOST_RULES)
     looked = f"{count_of(len(looking), 'rule')} looked at these lines and found no fault{noted}{named}."
-    sentences = [*_subjects(report), looked, *_open(report), *_next(report)]
+    found = [f"{well[0].upper()}{well[1:]}."] if well else [*_subjects(report), looked]
+    sentences = [*found, *_open(report), *_next(report)]
     return [Text("\nno findings", style=STYLE["no-hang"]), *(indented(Text(sentence)) for sentence in sentences)]
 
 
@@ -69,9 +75,12 @@ def _next(report: Report) -> list[str]:
 def _why_not(report: Report) -> str:
     if report.run.has("timed_step"):
         return STEPS
+    stated = report.run["unread_error"].filter(text_of("form").is_in(["level", "words", "stack"]))
     if report.run.kinds or _subjects(report):
-        return NEEDS_OTHERS
-    return KERNEL if report.run.has("kernel_line") else UNKNOWN
+        return NEEDS_OTHERS + NO_FAILURE * (stated.is_empty() and "pytorch-log" in report.run.kinds.values())
+    if report.run.has("kernel_line"):
+        return KERNEL
+    return NOTHING_STATED if stated.is_empty() else UNKNOWN
 
 
 def _subjects(report: Report) -> list[str]:

@@ -124,6 +124,7 @@ class FailureEvent(NamedTuple):
     result: int | None  # ncclResult_t that a caller returned
     unwound: str | None  # place of a caller that returned an error
     calling_thread: str | None
+    is_of_call: bool  # returned because NCCL refused an argument of a call on a communicator
     at_exit: bool  # after the process began to destroy or abort its communicators
     source: int
     line: int

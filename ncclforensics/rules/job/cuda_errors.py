@@ -46,6 +46,9 @@ IPC_ADVICE = (
 )
 OF_OTHER_RULES = ["transport/nvls", "transport/shm", "misc/shmutils", "include/shm", "mnnvl"]
 
+MOST_FINDERS = 4  # watchdogs in a sentence
+NODES_OF_ROCM = "its numbers count the processors of the host, too (rocminfo, Node)"
+
 
 def _rows_by_error(cuda_error: pl.DataFrame, *kinds: str) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield each error text of these kinds with its rows; errors that other rules explain are left out."""
@@ -69,9 +72,23 @@ def _reported(rows: pl.DataFrame, files: Sequence[str] = ()) -> str:
     return text + "".join(f", in {place}" for place in (", ".join(files), *places[:1]) if place)
 
 
+def _finders(rows: pl.DataFrame, watchdog: pl.DataFrame) -> str:
+    """Name the watchdogs that found errors by their ranks in a process group, where none in the job is known."""
+    found = rows.filter(pl.col("rank").is_null()).join(
+        watchdog.select("source", "line", "group_rank", guid=text_of("guid")), on=["source", "line"]
+    )
+    named = found.select("group_rank", "guid").drop_nulls().unique(maintain_order=True).head(MOST_FINDERS).rows()
+    names = ", ".join(f"rank {number} of process group {guid}" for number, guid in named)
+    return f"; found by the watchdog of {names}" if names else ""
+
+
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def cuda_sticky_error(
-    cuda_error: pl.DataFrame, device_assertion: pl.DataFrame, kernel_event: pl.DataFrame, rank: pl.DataFrame
+    cuda_error: pl.DataFrame,
+    device_assertion: pl.DataFrame,
+    kernel_event: pl.DataFrame,
+    watchdog: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A kernel corrupted the CUDA context, and a later CUDA call reports it.
 
@@ -86,6 +103,7 @@ def cuda_sticky_error(
         runtime = rows["runtime"][0]
         finding = error_finding(rows, rank, f"{runtime} error on {{processes}}: {error}", _reported(rows), "likely")
         finding.remedy = ON_AMD if runtime == HIP else ""
+        finding.detail += _finders(rows, watchdog)
         asserted = device_assertion.filter(error.startswith(ASSERTED)).sort("source", "line").head(1)
         if asserted.is_empty():
             finding.detail += "; an earlier kernel caused it, and the line shows only the call that reports it"
@@ -293,7 +311,7 @@ def cuda_call_failed(
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
-def rocm_gpu_exception(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def rocm_gpu_exception(cuda_error: pl.DataFrame, crash: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """ROCm's runtime ended a process because its AMD GPU reported an exception.
 
     Means: the GPU hung, or a kernel accessed memory that is not mapped; the process is aborted, and the other ranks
@@ -304,10 +322,22 @@ def rocm_gpu_exception(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     """
     for error, rows in _rows_by_error(cuda_error, AMD):
         reason = error.split("  ")[0].split("\n")[0].strip()  # several processes write into one line
+        nodes = rows.join(crash.drop_nulls("rocm_node"), on=["source", "line"])["rocm_node"].unique().sort().to_list()
+        numbers = f"; {NODES_OF_ROCM}" * bool(nodes)
         yield error_finding(
-            rows, rank, f"an AMD GPU reported an error on {{processes}}: {reason}",
-            "reported by ROCm's runtime, which then ends the process", "certain",
+            rows, rank, f"{_amd_gpus(nodes)} reported an error on {{processes}}: {reason}",
+            f"reported by ROCm's runtime, which then ends the process{numbers}", "certain",
         )  # fmt: skip
+
+
+def _amd_gpus(nodes: list[int]) -> str:
+    """Name AMD GPUs as ROCm's runtime does.
+
+    >>> _amd_gpus([9]), _amd_gpus([4, 9]), _amd_gpus([])
+    ('AMD GPU node-9', 'AMD GPUs node-4, node-9', 'an AMD GPU')
+    """
+    names = ", ".join(f"node-{node}" for node in nodes)
+    return f"AMD GPU{'s' * (len(nodes) > 1)} {names}" if names else "an AMD GPU"
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("hardware_event",), hang=True)

@@ -1,4 +1,4 @@
-"""Gradients that DistributedDataParallel waited for in vain, or got twice."""
+"""Gradients that DistributedDataParallel waited for in vain or got twice, and those that overflowed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
-from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 
@@ -26,6 +26,7 @@ REMEDIES = {
         "use_reentrant=False, or static_graph=True to DistributedDataParallel"
     ),
 }
+LOW = 16  # scales of the loss from which on few halvings are left until DeepSpeed gives up
 MOST_NAMES = 80  # characters of a list of parameters
 
 
@@ -56,4 +57,30 @@ def torch_gradients_incomplete(gradient_error: pl.DataFrame) -> Iterator[Finding
             evidence=evidence_lines(rows),
         )
         finding.remedy = REMEDIES[str(form)]
+        yield finding
+
+
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("skipped_step",))
+def step_gradients_overflow(skipped_step: pl.DataFrame) -> Iterator[Finding]:
+    """DeepSpeed left out steps, because gradients in fp16 overflowed.
+
+    Means: the weights were not changed in these steps. DeepSpeed halves the scale of the loss each time, and ends the
+    run where it has come to 1 (`Current loss scale already at minimum`): then losses or gradients are no numbers.
+    Not when: the run begins, which tries scales from above, or it happens now and then: both are a note.
+    Do: look at the loss and the gradient norm before the first such step; train in bf16, lower the learning rate, or
+    look for data that give no number.
+    Sources: deepspeed/runtime/fp16/loss_scaler.py, fused_optimizer.py; transformers#14531.
+    """
+    for _, rows in skipped_step.sort("source", "line").group_by("source", maintain_order=True):
+        lowered = rows.drop_nulls("lowered_scale")
+        first, last = rows["attempted_scale"][0], (lowered if lowered.height else rows.tail(1)).row(-1, named=True)
+        final = last["lowered_scale"] or last["attempted_scale"]
+        finding = Finding(
+            title=f"DeepSpeed left out {count_of(rows.height, 'step')}, whose gradients overflowed",
+            detail=f"the scale of the loss came from {first:,.0f} to {final:,.0f}; the run ends where it is 1",
+            certainty="certain",
+            evidence=evidence_lines(pl.concat([rows.head(1), rows.tail(1)]).unique("line", maintain_order=True)),
+        )
+        if final > LOW:
+            finding.severity, finding.role = Severity.INFO, Role.CONTEXT
         yield finding

@@ -22,6 +22,7 @@ from ncclforensics.rules.shared.ended_processes import (
     kernel_log_finding,
     unsettled_exits,
 )
+from ncclforensics.rules.shared.gpu_memory import memory_state
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
 OUT_OF_VRAM = (
@@ -91,7 +92,9 @@ def _killed_programs(rows: pl.DataFrame) -> Iterator[Finding]:
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
-def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+def oom_gpu(
+    process_exit: pl.DataFrame, gpu_exception: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame
+) -> Iterator[Finding]:
     """The application ran out of GPU memory and ended.
 
     Means: one rank's model, batch or cache did not fit; the other ranks wait for it, or lose their connection.
@@ -104,16 +107,21 @@ def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFram
     """
     rows = first_exits(process_exit, GPU_MEMORY)
     if not rows.is_empty():
-        detail = f"{_asked_for(rows)}reported by PyTorch's allocator; errors of other ranks follow"
+        state, remedy = memory_state(rows, gpu_exception)
+        detail = f"{_asked_for(rows)}{state}reported by PyTorch's allocator; errors of other ranks follow"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
-        yield exit_finding(rows, rank, "out of GPU memory on {processes}", detail, certainty)
+        finding = exit_finding(rows, rank, "out of GPU memory on {processes}", detail, certainty)
+        finding.remedy = remedy
+        yield finding
         return
     unsettled = unsettled_exits(process_exit, verdict, GPU_MEMORY).filter("is_near_end")
     if not unsettled.is_empty():
-        detail = (
-            f"{_asked_for(unsettled)}reported by PyTorch's allocator; no line shows whether the process ended with it"
-        )
-        yield exit_finding(unsettled, rank, "out of GPU memory on {processes}", detail, "likely")
+        state, remedy = memory_state(unsettled, gpu_exception)
+        unsure = "no line shows whether the process ended with it"
+        detail = f"{_asked_for(unsettled)}{state}reported by PyTorch's allocator; {unsure}"
+        finding = exit_finding(unsettled, rank, "out of GPU memory on {processes}", detail, "likely")
+        finding.remedy = remedy
+        yield finding
 
 
 def _asked_for(rows: pl.DataFrame) -> str:

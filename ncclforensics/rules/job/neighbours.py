@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 
@@ -13,6 +14,7 @@ from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines
 
+SITE = "[FUNC:"  # how the place in the source begins that Ascend's software prints behind a message
 OF_VERBS = "ibv_"  # whose status is an errno
 SHOWN = 4  # places in a title
 OF_A_PEER = ("rpc", "connect", "segment")
@@ -20,6 +22,7 @@ REACH_PEER = (
     "on this host test the address that the line names, or that of Mooncake's master, and its port (nc -vz HOST PORT); "
     "see that the process there runs, and read its last lines; MC_LOG_LEVEL tells more"
 )
+NOT_ON_NPUS = "NCCL is not used on these devices"
 NOT_OF_NCCL = "NCCL has no part in these connections"
 NVSHMEM_FAILURES = ["", "named", "nothing", "printed", "warned", "socket", "ended"]
 LEFT_OUT = ["no_buffer", "not_usable", "skipped"]  # forms of lines on a device or transport that NVSHMEM does without
@@ -240,7 +243,7 @@ def ascend_failed(ascend_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
     """
     rows = ascend_error.with_columns(
         code=pl.coalesce(text_of("ascend_wait"), text_of("ascend_code")),
-        text=text_of("message").str.strip_chars(),
+        text=text_of("message").str.split(SITE).list.first().str.strip_chars(" ."),
         number=pl.format("{} returned error {}", text_of("npu_call"), pl.col("npu_error")),
     ).sort("pos")
     stated = rows.filter(pl.col("code").is_not_null())
@@ -252,7 +255,7 @@ def ascend_failed(ascend_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
         ends = [f"rank {row[f'{end}_rank']} ({row[f'{end}_address']})" for end in ("linked", "remote")]
         yield Finding(
             title=f"HCCL could not connect {ends[0]} to {ends[1]}",
-            detail="NCCL is not used on these devices; rank numbers are those of the group",
+            detail=f"{NOT_ON_NPUS}; rank numbers are those of the group",
             certainty="certain",
             role=Role.CONSEQUENCE,
             category=Category.BOOTSTRAP,
@@ -270,7 +273,15 @@ def ascend_failed(ascend_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
         report = f"HCCL reports {code}: {row['text']}" if code.startswith("EI") else row["number"]
         report = report or f"the software of the NPU reports {code}: {row['text']}"
         is_wait = row["form"] == "waited"
-        detail = f"{'it waited for another rank; ' * is_wait}NCCL is not used on these devices"
+        reason = _first_behind(ascend_error, row, "npu_reason")
+        detail = f"{'it waited for another rank; ' * is_wait}{f'reason: {reason}; ' * bool(reason)}{NOT_ON_NPUS}"
         finding = error_finding(placed, rank, f"{{processes}}: {report}", detail, "certain")
+        finding.remedy = _first_behind(ascend_error, row, "npu_solution")
         finding.role = Role.CONSEQUENCE if is_wait else Role.CAUSE
         yield finding
+
+
+def _first_behind(ascend_error: pl.DataFrame, row: dict[str, Any], column: str) -> str:
+    """Return what the lines behind an error of an NPU say first of its reason, or of what to do; empty without one."""
+    later = ascend_error.filter((pl.col("source") == row["source"]) & (pl.col("pos") > row["pos"])).sort("pos")
+    return next(iter(later.select(text_of(column)).to_series().drop_nulls()), "")

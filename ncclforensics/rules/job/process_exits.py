@@ -153,6 +153,7 @@ def app_process_died(
     milestone: pl.DataFrame,
     communicator_progress: pl.DataFrame,
     native_frame: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A process was killed, crashed or exited with an error, and was the first to end.
 
@@ -191,7 +192,7 @@ def app_process_died(
             message = rows["message"][0]
             stated = statements_before(rows, program_failure)
             why = f"printed before it: {_shorten(stated['statement'][0])}" if stated.height else NOT_SHOWN
-            detail = f"{first}, reported by {reporters}; {why}"
+            detail = f"{first}, reported by {reporters}{_restarted(rows, elastic_failure)}; {why}"
             title = f"{{processes}}: {message}" if message else f"{{processes}} ended with exit code {code}"
             finding = exit_finding(rows, rank, title, detail, "likely")
             finding.severity = Severity.WARNING
@@ -217,7 +218,7 @@ def app_process_died(
             where = f" in {places.pop()}" if len(places) == 1 else ""
             ending = "every rank did" if _is_on_all(rows, rank) else first
             place = next((f"in {place}; " for place in rows["place"] if place), "")
-            detail = f"{place}{ending}, reported by {reporters}"
+            detail = f"{place}{ending}, reported by {reporters}{_restarted(rows, elastic_failure)}"
             if is_unexplained:
                 detail += "; its lines before show whether an assertion or a time-out of PyTorch's watchdog did it"
             finding = exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")
@@ -372,3 +373,12 @@ def torchrun_told_to_end(
                 *(Line(*place) for place in closed.select("source", "line").head(1).iter_rows()),
             ],
         )
+
+
+def _restarted(rows: pl.DataFrame, elastic_failure: pl.DataFrame) -> str:
+    """Say that torchrun started all workers anew behind these ends, and how often it would still do so."""
+    restarts = elastic_failure.filter(text_of("form") == "restart").join(
+        rows.group_by("source").agg(end=pl.col("line").min()), on="source"
+    )
+    left = restarts.filter(pl.col("line") > pl.col("end")).sort("source", "line")["attempts"].drop_nulls()
+    return f", which then starts all workers anew ({left[0]} such attempts were left)" if len(left) else ""

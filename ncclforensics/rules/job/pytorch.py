@@ -8,7 +8,7 @@ from datetime import timedelta
 import polars as pl
 
 from ncclforensics.analyses.hang.watchdog_works import ranks_with_errors
-from ncclforensics.analyses.job.ends.tracebacks import PRINTER, with_places
+from ncclforensics.analyses.job.ends.tracebacks import with_places
 from ncclforensics.analyses.job.text.torch_text import (
     NOT_RECEIVED,
     compared_calls,
@@ -22,6 +22,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.time_range import NO_YEAR, time_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.time_out_places import ends_of_tracebacks, raised_in
 from ncclforensics.rules.shared.watchdog_limits import overdue_text, short_limit_text
 
 LEAST_LEAD = timedelta(minutes=1)
@@ -40,6 +41,7 @@ def torch_watchdog_timeout(
     traceback_frame: pl.DataFrame,
     traced_call: pl.DataFrame,
     ray_task: pl.DataFrame,
+    source: pl.DataFrame,
 ) -> Iterator[Finding]:
     """PyTorch's watchdog timed out on a collective.
 
@@ -50,8 +52,8 @@ def torch_watchdog_timeout(
     Do: compare last enqueued and last completed work over ranks; give the Flight Recorder dumps, too.
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15; nccl2/ProcessGroupNCCLUtils.cpp from 2.14 on.
     """
-    aborted = pl.concat([_aborted(frame) for frame in (work_timeout, watchdog)]).sort("pos")
-    (placed,) = with_places((aborted,), exception, exception_chain, traceback_frame, traced_call, ray_task)
+    ends = ends_of_tracebacks(work_timeout, watchdog, traceback_frame, exception, source)
+    (placed,) = with_places((ends,), exception, exception_chain, traceback_frame, traced_call, ray_task)
     reports = work.filter("has_timed_out").sort("rank", "guid")
     for (guid, is_timeout), rows in reports.group_by("guid", "is_timeout", maintain_order=True):
         ranks, works = (sorted(rows[name].drop_nulls().unique()) for name in ("rank", "sequence"))
@@ -62,7 +64,7 @@ def torch_watchdog_timeout(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",
             detail=_operations_text(rows)
             + _called_from(failed_call)
-            + _told_in(placed)
+            + raised_in(placed)
             + short_limit_text(work_timeout, ranks)
             + overdue_text(work_timeout, ranks),
             certainty="certain",
@@ -145,17 +147,6 @@ def _lines(rows: pl.DataFrame, what: str = "") -> list[Line]:
 def _operations_text(rows: pl.DataFrame) -> str:
     names = sorted({name.strip("_") for name in rows["operation"].drop_nulls()})
     return f"waiting for: {', '.join(names)}" if names else "the messages name no operation"
-
-
-def _aborted(frame: pl.DataFrame) -> pl.DataFrame:
-    """The lines by which a call of the program tells that the watchdog aborted its communicator."""
-    return frame.filter(text_of("form") == "aborted").select(*PRINTER, "pos", rank="global_rank")
-
-
-def _told_in(aborted: pl.DataFrame) -> str:
-    """Where the program was when it was told of the time-out, by the tracebacks."""
-    places = aborted["place"].drop_nulls().unique(maintain_order=True).to_list()
-    return f"; the program was told in {some_of(places, PLACES)}" if places else ""
 
 
 def _called_from(failed_call: pl.DataFrame) -> str:

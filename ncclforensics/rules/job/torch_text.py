@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.text.torch_text import CLOSED, CONNECT, TIMED_OUT
 from ncclforensics.analyses.verdict.vocabulary import How
+from ncclforensics.data.failure_topics import TOPICS
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import SECOND_HAND_MESSAGES, SECOND_HAND_PARTS, STORE
 from ncclforensics.frames.columns import text_of
@@ -178,6 +179,7 @@ def torch_mesh_not_connected(
     )
 
 
+NO_SWITCHES = "system not yet initialized"  # cudaErrorSystemNotReady
 WITHOUT_GPU = {
     "no_driver": "finds no NVIDIA driver",
     "old_driver": "finds an NVIDIA driver that is too old for it",
@@ -215,6 +217,7 @@ def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
             certainty="certain",
             ranks=ranks,
             evidence=evidence_lines(rows),
+            remedy=TOPICS["switches"].remedy if message and NO_SWITCHES in message[0] else "",
         )
 
 

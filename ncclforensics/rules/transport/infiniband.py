@@ -211,6 +211,8 @@ def ib_flush_is_secondary(
         finding = _completion_finding(
             flushed, rank, "{processes}: work requests to {peers} were flushed", detail, "likely"
         )
+        peers = ", ".join(_peers(flushed)[:NAMED])
+        finding.detail += f": look at what the process on {peers} printed, and at its port" * bool(peers)
     finding.role = Role.CONSEQUENCE
     yield finding
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.names import shown, some_of, with_open_end
-from ncclforensics.data.networks import EFA_ERRORS, SOCKET, TCP_PROVIDERS
+from ncclforensics.data.networks import EFA_ERRORS, SET_UP, SOCKET, TCP_PROVIDERS
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -218,15 +218,12 @@ REGISTRATION_REMEDY = (
     "Print ulimit -l in the context of the job; check that the releases of plugin, libfabric and GPU driver fit "
     "together; to narrow it down, run once with NCCL_NET_GDR_LEVEL=LOC."
 )
-
 DEVICE_REMEDY = "Print fi_info -v and dmesg -T | grep -iE 'efa|cxi' on this host, and ulimit -l in the job."
-# What the set-up of a device calls: an address vector, a completion queue, a domain, an endpoint.
-SET_UP = ("Couldn't open", "Couldn't allocate endpoint", "Couldn't bind", "Couldn't enable")
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("libfabric_error",), hang=True)
 def net_plugin_request_failed(
-    libfabric_error: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+    libfabric_error: pl.DataFrame, kernel_report: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """A transfer or another operation of the Libfabric plugin failed.
 
@@ -247,6 +244,7 @@ def net_plugin_request_failed(
     of_device = form.eq("no_endpoint") | (form.eq("call") & is_set_up.fill_null(value=False))
     errors = errors.with_columns(is_memory=form == "registration", is_device=of_device)
     kinds = ["is_memory", "is_device"]
+    refused = kernel_report.filter(text_of("form") == "refused").drop_nulls("device_name")
     for (is_memory, is_device), rows in errors.sort(kinds).group_by(kinds, maintain_order=True):
         code, error = first_value(rows["rc"]), first_value(rows["error"])
         error = (
@@ -265,6 +263,8 @@ def net_plugin_request_failed(
         else:
             failure, remedy = "failed in a transfer", ""
         detail = f"it reports {report}" if report else "it reports no reason"
+        if is_device and (devices := sorted(refused["device_name"].cast(pl.String).unique())):
+            detail += f"; the kernel's log tells that {', '.join(devices)} refused a command of its driver"
         if peers := sorted(rows["peer_host"].cast(pl.String).drop_nulls().unique()):
             detail += f"; the other end of the transfer is on {', '.join(peers[:MOST_PEERS])}"
         yield group_finding(

@@ -22,6 +22,8 @@ from ncclforensics.data.processes import (
     SECOND_HAND_WITHOUT_MESSAGE,
     SHELL,
     STORE,
+    TERMINATE,
+    with_first_reason,
 )
 from ncclforensics.frames.columns import text_of
 
@@ -144,24 +146,20 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         elif row["exception"] == "OutOfMemory":
             yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])
         elif row["form"] == "ray_worker":
-            message = _worker_end_text("a worker died unexpectedly", row["message"])
+            message = with_first_reason("a worker died unexpectedly", row["message"])
             yield ExitReport(EXIT, row, "Ray", pid=row["pid"], node=row["address"], message=message)
         elif row["exception"] in _ACTOR_ERRORS and row["message"].startswith("The actor died unexpectedly"):
             below = [e for e in fields if e["source"] == row["source"] and 0 < e["line"] - row["line"] <= ACTOR_FIELDS]
             pid, node, detail = (
                 next((e[name] for e in below if e[name]), None) for name in ("pid", "address", "message")
             )
-            message = _worker_end_text("an actor died unexpectedly", detail)
+            message = with_first_reason("an actor died unexpectedly", detail)
             yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message=message)
 
 
-def _worker_end_text(end: str, detail: str | None) -> str:
-    """Say that a process of Ray died, with the first sentence of what Ray knows of its end."""
-    sentence = (detail or "").partition(". ")[0].removesuffix(".")
-    return f"{end}: {sentence}" if sentence else end
-
-
 CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # columns of classes that are no -Error
+EXITED = "SystemExit"
+TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which programs end when SIGTERM asks for it
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
 
@@ -193,6 +191,9 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
             continue
         if row["is_handling"] and row["pos"] - interrupted.get(printer, row["pos"] - TRACEBACK_LINES) < TRACEBACK_LINES:
             continue  # it was raised because of the interruption
+        if row["raised"] == EXITED and any(name in (row["place"] or "").lower() for name in TERM_HANDLERS):
+            yield ExitReport(SIGNAL, row, "its traceback", rank=row["rank"], signal=TERMINATE, **_place(row))
+            continue
         report = exception_report(row, row["rank"])
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES

@@ -35,6 +35,9 @@ REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network fail
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 THREAD = [*OWNER, "tid"]
 SHUTTING_DOWN = "driver shutting down"  # the process was already exiting
+# Forms of arguments that NCCL checks in calls on a communicator alone (src/misc/argcheck.cc, ArgsCheck).
+OF_CALLS = ("root", "type", "operator", "unknown_operator", "device")
+RETURNING = 16  # lines of a thread at most from a refused argument to the last caller that returns its error
 ACCEPTING = 8  # lines of a thread at most from a closed connection to the accept that fails with it
 
 FAILURE_EVENT = {
@@ -57,6 +60,7 @@ FAILURE_EVENT = {
     "result": pl.Int64(),  # ncclResult_t that a caller returned
     "unwound": pl.Categorical(),  # place of a caller that returned an error
     "calling_thread": pl.Categorical(),  # behind the code of such a caller: its thread, or its call
+    "is_of_call": pl.Boolean(),  # returned because NCCL refused an argument of a call on a communicator
     "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -81,6 +85,7 @@ def failure_event(
     not_registered: pl.DataFrame,
     program_end: pl.DataFrame,
     proxy_error: pl.DataFrame,
+    argument: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every failure line that has a class, with the rank that printed it and the rank that it names."""
     ids = pl.col("rank_id")
@@ -147,7 +152,17 @@ def failure_event(
         .with_columns(at_exit=(pl.col("pos") > pl.col("exit_pos")).fill_null(False) | is_own_end)
         .sort("pos")
     )
-    return _with_orderly_ends(events, rank)
+    return _with_orderly_ends(_with_refused_calls(events, argument), rank)
+
+
+def _with_refused_calls(events: pl.DataFrame, argument: pl.DataFrame) -> pl.DataFrame:
+    """Mark errors that a thread returned because NCCL refused an argument of its call: they are none of an init."""
+    refused = argument.filter(text_of("form").is_in(OF_CALLS)).select(*THREAD, "pos", refused_pos="pos").sort("pos")
+    placed = events.join_asof(
+        refused, on="pos", by=THREAD, strategy="backward", tolerance=RETURNING, check_sortedness=False
+    )
+    is_of_call = (text_of("form") == "unwinding") & pl.col("refused_pos").is_not_null()
+    return placed.with_columns(is_of_call=is_of_call.fill_null(value=False)).drop("refused_pos")
 
 
 def _with_orderly_ends(events: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:

@@ -55,7 +55,7 @@ def find_failed_init(job: Job) -> Explanation | None:
     fault = min((_FAULT_TEXTS[event.form] for event in faults), key=list(_FAULT_TEXTS.values()).index, default="")
     if not faults:  # another fault, if NCCL left init with an error and no connection was lost
         other = {event.rank_id for event in job.failure_events if event.kind in (LOST, NETWORK)}
-        returned = [event for event in job.failure_events if event.form == "unwinding"]
+        returned = [event for event in job.failure_events if event.form == "unwinding" and not event.is_of_call]
         other |= {event.rank_id for event in returned if is_call_file(event.unwound)}  # a call after init
         faults = [
             event for event in returned if _is_returned(job, event) and event.rank_id not in other and is_inside(event)
@@ -127,8 +127,8 @@ def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     returned = [
         event
         for event in job.failure_events
-        if event.form == "unwinding" and is_top_file(event.unwound, (INIT_FILE,)) and not event.at_exit
-        if event.rank_id in began and event.pos > began[event.rank_id]
+        if event.form == "unwinding" and is_top_file(event.unwound, (INIT_FILE,))
+        if not (event.at_exit or event.is_of_call) and event.rank_id in began and event.pos > began[event.rank_id]
     ]
     if not returned:
         return None

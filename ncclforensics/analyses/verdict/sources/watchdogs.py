@@ -143,9 +143,12 @@ def _timed_out_text(rows: list[Timeout]) -> str:
         ranks_of[row.sequence].add(row.rank if row.first_rank is None or row.has_timed_out else row.first_rank)
     operations = {row.sequence: f" ({_operation_name(row.operation)})" for row in rows if row.operation}
     texts = [
-        ranks_text(sorted(ranks)) + ("" if sequence is None else f" at work {sequence}{operations.get(sequence, '')}")
+        f"{ranks_text(sorted(ranks))} at "
+        + ("a work without a number" if sequence is None else f"work {sequence}{operations.get(sequence, '')}")
         for sequence, ranks in list(ranks_of.items())[:MOST_GROUPS]
     ]
+    if [*ranks_of] == [None]:
+        return f"{ranks_text(sorted(ranks_of[None]))} timed out"
     first, at, place = texts[0].partition(" at ")
     return ", ".join([f"{first} timed out{at}{place}", *texts[1:]])
 
