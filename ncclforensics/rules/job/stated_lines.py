@@ -34,6 +34,7 @@ def stated_failure(
     training_step: pl.DataFrame,
     program_end: pl.DataFrame,
     speaker: pl.DataFrame,
+    process_exit: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A line states a failure or a condition, and nothing else in the report answers it.
@@ -42,7 +43,8 @@ def stated_failure(
     certain, and no more. A condition is a state in which failures are more likely; a consequence follows from
     something that these files do not show.
     Not when: a verdict is decided, or another finding answers the line or its topic; calls were made behind it, or the
-    process was ending: the job survived it.
+    process was ending: the job survived it; the line reports the end of a process that follows from another end, or
+    from an interruption.
     Do: look at the lines before it, and at the same time on the other ranks and hosts.
     Sources: the marks in grammars/, which name the sources of the lines.
     """
@@ -51,6 +53,7 @@ def stated_failure(
     rows = _unanswered(stated_line, nccl_warning, verdict_evidence).filter(pl.col("remedy") != "")
     if rows.is_empty():
         return
+    rows = rows.join(process_exit.filter(~pl.col("is_first")), on=PLACE, how="anti", maintain_order="left")
     rows = _fatal(rows, failure_event, rank)
     rows = not_survived(rows, communicator_progress, milestone, training_step, program_end)
     rows = _lasting(rows, speaker)

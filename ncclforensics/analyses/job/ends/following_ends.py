@@ -81,10 +81,12 @@ def mark_consequences(
     failed_owners: set[Owner],
     victims: list[Row],
     raising: set[int],
+    interrupts: list[Row],
 ) -> None:
     """Set `follows` on reports of ends that another end or error explains.
 
-    `victims`: rows of `torch_error`; `raising`: ranks with a line of a traceback, whose error may be of any shape.
+    `victims`: rows of `torch_error`; `raising`: ranks with a line of a traceback, whose error may be of any shape;
+    `interrupts`: lines that show an interruption from the keyboard, which ends all processes of a terminal.
     """
     exceptions = [report for report in reports if report.how in RAISED]
     # A process exits with an error for a reason; a report of that reason is the cause.
@@ -98,9 +100,12 @@ def mark_consequences(
     has_unnamed_victims = any(row["rank"] is None for row in victims)
     # The same rank raised an exception while it handled a lost connection: closely behind it.
     handled = _positions(victims, "rank", "source")
+    interrupted = _positions(interrupts, "source")
     passing_on_ranks = {report.rank for report in exceptions} | victim_ranks | raising
     first = min((report for report in reports if report.time), key=lambda report: report.time, default=None)
     for report in reports:
+        if report.reporter != KERNEL:
+            report.follows |= _is_soon_behind(interrupted[report.row["source"],], report.row["pos"])
         if report.how == EXCEPTION and report.rank is not None:
             report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
         is_asked = report.signal in REQUESTED_ENDS and not report.is_unasked

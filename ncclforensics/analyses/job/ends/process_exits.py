@@ -212,6 +212,7 @@ def process_exit(
         failed_owners=failed_owners,
         victims=torch_error.to_dicts(),
         raising=set(exception["rank"].drop_nulls()),
+        interrupts=exception.filter(form="interrupt").to_dicts(),
     )
     lost = failure_event.filter(kind=LOST)
     mark_final(reports, source, lost.to_dicts(), is_over=bool(has_errors or not lost.filter(at_exit=False).is_empty()))
