@@ -218,26 +218,26 @@ def torch_error(
         named = named.join_asof(
             above, on="pos", by="printer", strategy="backward", tolerance=near, check_sortedness=False
         )
-    is_of_end = _follows_a_request(named, elastic_failure, exception, owner, printer)
-    named = named.filter((pl.col("kind") != CLOSED) | ~is_of_end)
+    named = _unasked(named, elastic_failure, exception, owner, printer)
     shown_at = pl.when(pl.col("handler").is_null()).then("call_line").otherwise("place_line")
     return named.with_columns(call=pl.coalesce("handler", "call"), call_line=shown_at).select(*TORCH_ERROR)
 
 
-def _follows_a_request(
+def _unasked(
     errors: pl.DataFrame, elastic_failure: pl.DataFrame, exception: pl.DataFrame, owner: pl.DataFrame, printer: pl.Expr
-) -> pl.Series:
-    """Whether each error stands behind a signal to torchrun or a rank, or just before its own rank is interrupted."""
+) -> pl.DataFrame:
+    """Leave out lost connections behind a signal to torchrun or a rank, or right before their rank is interrupted."""
     interrupts = exception.filter(form="interrupt").join(owner, on="source", how="left")
     interrupts = interrupts.with_columns(rank=pl.coalesce(pl.col("rank").cast(pl.Int32), "owner"))
     signals = elastic_failure.filter(form="terminated")
     asked = pl.concat([interrupts.select("source", "pos"), signals.select("source", "pos")])
     asked = asked.group_by("source").agg(asked=pl.col("pos").min())
     own = interrupts.select("pos", printer=printer, interrupted="pos").sort("pos")
-    marked = errors.join(asked, on="source", how="left").join_asof(
+    marked = errors.join(asked, on="source", how="left", maintain_order="left").join_asof(
         own, on="pos", by="printer", strategy="forward", tolerance=LONGEST, check_sortedness=False
     )
-    return marked.select((pl.col("pos") > pl.col("asked")).fill_null(False) | pl.col("interrupted").is_not_null())[:, 0]
+    is_asked = (pl.col("pos") > pl.col("asked")).fill_null(False) | pl.col("interrupted").is_not_null()
+    return marked.filter((pl.col("kind") != CLOSED) | ~is_asked).drop("asked", "interrupted")
 
 
 @analysis(
