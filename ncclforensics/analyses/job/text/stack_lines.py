@@ -209,15 +209,16 @@ def _interrupted(
         [pl.col(name).cast(pl.String).fill_null("") for name in (*PRINTED_BY, "rank")], separator=" "
     )
     tag = pl.coalesce("launcher_rank", pl.col("rank").cast(pl.Int32))
-    lines = exception.filter(text_of("form").is_in(["traceback", "interrupt"])).with_columns(printer=printed_by)
+    lines = exception.with_columns(printer=printed_by)
     chains = exception_chain.select("pos", chain="pos", printer=printed_by).sort("pos")
     lines = lines.sort("pos").join_asof(chains, on="pos", by="printer", strategy="forward", check_sortedness=False)
-    is_end = text_of("form") == "interrupt"
-    following = pl.col("pos").shift(-1).over("printer")
-    is_followed = is_end.shift(-1).over("printer") | (pl.col("chain") < following)
-    end = pl.when(is_end).then("pos").when(~is_followed.fill_null(False)).then(-1)
+    is_end, is_heading = text_of("form") == "interrupt", text_of("form") == "traceback"
+    # A heading leads to the error below it, and an error to the next traceback if a line says so between them.
+    is_chained = pl.col("chain") < pl.col("pos").shift(-1).over("printer")
+    leads_on = (is_heading & ~is_heading.shift(-1).over("printer")) | is_chained
+    end = pl.when(is_end).then("pos").when(~leads_on.fill_null(False)).then(-1)
     lines = lines.with_columns(end=end.backward_fill().over("printer"))
-    headings = lines.filter(~is_end, pl.col("end") > 0).with_columns(launcher_rank=tag)
+    headings = lines.filter(is_heading, pl.col("end") > 0).with_columns(launcher_rank=tag)
     heads = headings.unique(["printer", "end"], keep="first", maintain_order=True)
     above = headings.select("pos", "end", "printer", heading="pos").sort("pos")
     of_program = traceback_frame.select(
