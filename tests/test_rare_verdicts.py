@@ -125,6 +125,10 @@ AT_42 = (
     "[rank3]:[E1122 09:00:24.907568527 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID 0(default_pg) Rank 3]  failure "
     "detected by watchdog at work sequence id: 42 PG status: last enqueued work: 42, last completed work: 41"
 )
+NO_STORE = (
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. "
+    "See inner exception for details."
+)
 BARRIER = (
     "[rank4]:[E1122 09:08:01.806645921 ProcessGroupGloo.cpp:67] [Rank 0]: Rank 1 failed to pass monitoredBarrier in "
     "10000 ms\n"
@@ -149,6 +153,10 @@ PYTORCH = {
     "the port of the store is taken": Case(
         {"rank0.err": f"{ADDRESS.format('server', 'listen on', ' local')}. port: 29500, code: -98, name: EADDRINUSE\n"},
         *("init-failed", "likely", [], "the port of the store is taken", "ss -ltnp"),
+    ),
+    "the store of the rendezvous does not answer": Case(
+        {"rank0.err": f"{NO_STORE}\n", "rank1.err": f"{NO_STORE}\n"},
+        *("init-incomplete", "likely", [], "the store of the rendezvous", "output"),
     ),
     "one rank alone reports a time-out": Case(
         {"rank3.err": f"{TIMED_OUT}\n{AT_42}\n"},

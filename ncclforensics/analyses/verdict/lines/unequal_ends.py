@@ -34,12 +34,10 @@ def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
     """Answer where culprits stand at different places of the program, though none of them waits for another.
 
     That two ranks stop by themselves is a coincidence, and that the log of one is shorter than its run is none; unless
-    these are all ranks of their hosts, or their logs show the end.
+    these are all ranks of their hosts.
     """
     culprits = diagnosis.culprits
     if diagnosis.verdict != Kind.LAGGING or job.ranks_on_hosts_of(culprits) == set(culprits):
-        return None
-    if job.reporting.issuperset(culprits):
         return None
     made = _calls_made(job, culprits)
     fewest = min(made, key=lambda rank_id: sum(made[rank_id].values()))
