@@ -76,6 +76,18 @@ def test_a_scheduler_may_print_the_time_of_another_zone(tmp_path: Path, zone: fl
     assert (hang["culprits"], hang["certainty"]) == ([11], "likely" if minutes else "possible")
 
 
+def test_a_job_that_was_cancelled_right_after_a_call_shows_no_rank_that_stopped(tmp_path: Path) -> None:
+    ended = stamped(tmp_path, by_nccl)
+    add(
+        tmp_path, "slurm.out", f"slurmstepd: error: *** JOB 7 ON gpu-node-00 CANCELLED AT {ended:%Y-%m-%dT%H:%M:%S} ***"
+    )
+
+    hang = asked(tmp_path)
+
+    assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
+    assert "until the job was ended" in hang["reason"]
+
+
 def test_a_job_whose_calls_are_far_apart_has_not_stood_still(tmp_path: Path) -> None:
     last = stamped(tmp_path, by_container, step=timedelta(minutes=2))
     add(tmp_path, "nccl_rank0.log", f"{by_container(last + timedelta(minutes=5))}evaluation")

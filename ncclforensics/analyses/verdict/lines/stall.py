@@ -11,7 +11,7 @@ from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, 
 from ncclforensics.analyses.job.text.torch_text import BARRIER, STORE, TIMED_OUT
 from ncclforensics.analyses.verdict.axioms import SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.unequal_ends import (
     find_culprits_apart,
@@ -20,12 +20,14 @@ from ncclforensics.analyses.verdict.lines.unequal_ends import (
 )
 from ncclforensics.analyses.verdict.sources.stacks import is_standing_still
 from ncclforensics.analyses.verdict.vocabulary import FROM_ENDS, Sign
+from ncclforensics.data.variables import COLLECT_PROGRESS
 
 MOST_CULPRITS = 0.25  # share of the ranks
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 PROGRESS = ("[Progress Thread]", "[Proxy Thread]")  # behind an error that such a thread returned
 LONG_SILENCE = 60.0  # seconds without a call, and
 FIRST_CALL = 5_000  # milliseconds that a call may take in a healthy job, as the first one, which makes connections
+MOTION = 1.0  # seconds from the last call to the end of a job that ran until then
 PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
 # checkpoint makes no calls. A verdict that rests on it is not certain.
@@ -68,6 +70,9 @@ def _is_partly_aborted(job: Job) -> bool:
 def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
     """Doubt a verdict that rests on where the logs end, unless a sign shows that the job stood still."""
     evidence = job.stall_evidence
+    if not evidence and (diagnosis.verdict in FROM_ENDS or diagnosis.suspects) and _was_ended_in_motion(job):
+        reason = "ranks made calls until the job was ended, so that some made fewer than others shows nothing"
+        return undecided(reason, COLLECT_PROGRESS, diagnosis)
     is_from_ends = diagnosis.verdict in FROM_ENDS or diagnosis.rests_on_stall
     diagnosis.rests_on_stall = False
     if not is_from_ends:
@@ -100,7 +105,7 @@ def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
     is_of_a_running_job = (
         job.is_ended,
         _are_many(job, diagnosis.culprits),
-        (job.is_cancelled or job.captured_ends == {TAKEN_DOWN}) and Sign.SILENCE not in evidence,
+        _was_ended(job) and Sign.SILENCE not in evidence,
         any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids),
         job.lag(diagnosis.culprits) > SELDOM_AHEAD,
         _ends_before_others(job, diagnosis.culprits),
@@ -154,6 +159,20 @@ def _ends_before_others(job: Job, culprits: list[int]) -> bool:
 def _long_for(job: Job) -> float:
     """How many seconds without a call are long for this job."""
     return max(LONG_SILENCE, PACES * max(float(row["pace"]) for row in job.last_times.values()))
+
+
+def _was_ended(job: Job) -> bool:
+    """Whether a scheduler or a capture ended the job."""
+    return job.is_cancelled or job.captured_ends == {TAKEN_DOWN}
+
+
+def _was_ended_in_motion(job: Job) -> bool:
+    """Whether it was ended right after a call."""
+    times = job.last_times.values()
+    if not times or not _was_ended(job):
+        return False
+    last = max(times, key=lambda row: row["called"])
+    return float((last["ended"] - last["called"]).total_seconds()) < MOTION + float(last["pace"])
 
 
 def _are_many(job: Job, culprits: list[int]) -> bool:
