@@ -106,7 +106,8 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
     found, named = testimony.explanation, job.numbers_blamed(explanation)
     if found is None or testimony.is_of(explanation) or not found.culprits or not job.numbers_blamed(found) <= named:
         return explanation
-    if found.verdict == Kind.RANK_DIED and explanation.verdict in OF_ABSENCE:
+    has_ended = found.verdict == Kind.RANK_DIED and found.certainty is not Certainty.POSSIBLE
+    if has_ended and explanation.verdict in OF_ABSENCE:
         found.remark(explanation.reason)
         found.call, found.key = explanation.call, explanation.key
         found.evidence_lines += explanation.evidence_lines
@@ -114,7 +115,7 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
     is_surer = found.certainty is Certainty.CERTAIN is not explanation.certainty and testimony.source in COUNTERS
     if is_surer and explanation.verdict != Kind.RANK_DIED:
         return found  # it names the call and its line
-    if testimony.is_of_stalled_job:
+    if job.numbers_blamed(found) == named and testimony.is_of_stalled_job:
         explanation.confirm()
     explanation.cite(found.evidence_lines[:2])
     return explanation

@@ -13,7 +13,7 @@ from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.rows import FailureEvent
-from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.analyses.verdict.wording import CANNOT, CLAIMS, FAULTS
 from ncclforensics.data.names import ranks_text
 
@@ -102,7 +102,8 @@ def unexplained(
 
 
 def _exits(answer: Explanation, ends: Mapping[int, ProcessExit]) -> Iterator[Unexplained]:
-    own = (HOST_MEMORY, NODE) if answer.verdict in RAISED_ON_ALL else OF_ITSELF
+    is_raised_on_all = answer.verdict in RAISED_ON_ALL or answer.how is How.COMPARED
+    own = (HOST_MEMORY, NODE) if is_raised_on_all else OF_ITSELF
     for rank_id, row in islice(ends.items(), MOST):
         if row.how in own and rank_id not in answer.culprits and row.rank not in answer.missing:
             yield Unexplained(rank_id, end_text(row), row.source, row.line)

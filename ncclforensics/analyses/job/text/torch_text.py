@@ -45,6 +45,7 @@ TORCH_SOURCE = {
     "source": pl.Int32(),
     "rank": pl.Int32(),  # the only rank that its lines name, or that its name suggests
     "attempt": pl.Int32(),  # of torchrun's log folder; null elsewhere
+    "last_traceback": pl.Int64(),  # position of its heading
 }
 
 TORCH_ERROR = {
@@ -108,10 +109,12 @@ def torch_source(
         attempt=pl.col("path").map_elements(attempt_of, pl.Int32),
         local_rank=pl.col("path").map_elements(_local_rank, pl.Int32),
     ).join(_launched_ranks(elastic_failure), on="local_rank", how="left")
+    headings = exception.filter(form="traceback").group_by("source").agg(last_traceback=pl.col("pos").max())
     is_one = pl.col("rank").list.len() == 1
     is_unnamed = pl.col("rank").list.len() == 0
     return (
         named.join(paths, on="source")
+        .join(headings, on="source", how="left")
         .with_columns(
             rank=pl.when(is_one)
             .then(pl.col("rank").list.first())

@@ -307,4 +307,6 @@ def may_be_in_bootstrap(job: Job) -> bool:
     for row in job.milestones:
         steps[row["host"], row["pid"]] = max(steps[row["host"], row["pid"]], BOOTSTRAP_ONLY.index(row["form"]))
     reached = list(steps.values())
+    if len(reached) < len(job.rank_ids) and not job.stall_evidence:
+        return False  # the first line of some process was left out, and the last ones may be
     return bool(reached) and reached.count(max(reached)) > MAJORITY * len(job.rank_ids)

@@ -6,7 +6,7 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 
 from __future__ import annotations
 
-from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, STALLED, TAKEN_DOWN
+from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL, STALLED, TAKEN_DOWN
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.text.torch_text import BARRIER, STORE, TIMED_OUT
 from ncclforensics.analyses.verdict.axioms import SELDOM_AHEAD
@@ -162,14 +162,15 @@ def _long_for(job: Job) -> float:
 
 
 def _was_ended(job: Job) -> bool:
-    """Whether a scheduler or a capture ended the job."""
-    return job.is_cancelled or job.captured_ends == {TAKEN_DOWN}
+    """Whether a scheduler cancelled the job, or most of its processes were ended by a signal."""
+    ended = {row.rank_id for row in job.process_exits if row.how == SIGNAL}
+    return job.is_cancelled or len(ended) * 2 > len(job.rank_ids)
 
 
 def _was_ended_in_motion(job: Job) -> bool:
-    """Whether it was ended right after a call."""
+    """Whether a scheduler or a capture ended the job right after a call."""
     times = job.last_times.values()
-    if not times or not _was_ended(job):
+    if not times or not (job.is_cancelled or job.captured_ends == {TAKEN_DOWN}):
         return False
     last = max(times, key=lambda row: row["called"])
     return float((last["ended"] - last["called"]).total_seconds()) < MOTION + float(last["pace"])

@@ -23,9 +23,10 @@ def find_several_ends(job: Job, diagnosis: Explanation, *, is_end_shown: bool) -
     """
     between, culprits = _ending_between(job, diagnosis), set(diagnosis.culprits)
     if is_end_shown:
-        between -= job.reporting
+        shown = job.reporting | {row.rank_id for row in job.memberships if row.end is not None}
+        between -= shown
         others = set(job.rank_ids) - between - culprits
-        if not job.reporting.isdisjoint(culprits) or len(others & job.reporting) * 2 <= len(others):
+        if not job.reporting.isdisjoint(culprits) or len(others & shown) * 2 <= len(others):
             return None
     return _several_ends(job, diagnosis, sorted(between), diagnosis.culprits) if between else None
 

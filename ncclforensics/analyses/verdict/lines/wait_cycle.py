@@ -38,7 +38,8 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
     index_of = {rank_id: job.communicator_index.get((rank_id, edge.key)) for rank_id, edge in first_edges.items()}
     irregular = _ranks_that_left_their_own_order(job, first_edges)
     awaiting = {rank_id: edge for rank_id, edge in first_edges.items() if edge.waits_for[0] in irregular}
-    if irregular and all(_has_one_waiter(job, edge) for edge in awaiting.values()):
+    has_others = len(cycle) < len(job.rank_ids)  # which wait for a rank of the cycle, whichever this is
+    if irregular and has_others and all(_has_one_waiter(job, edge) for edge in awaiting.values()):
         return skipped_or_lost(job, irregular, list(awaiting))
     if irregular:
         is_message = len(set(index_of.values())) == 1

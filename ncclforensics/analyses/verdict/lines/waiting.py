@@ -63,7 +63,8 @@ def find_lost_process(job: Job) -> Explanation | None:
         return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
     is_lonely = len(silent_ranks) > 1 and len(silent_ranks) * FEW_SILENT <= len(job.rank_ids)
     is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
-    is_open = is_several and (len(culprits) > 1 or not _are_whole_hosts(job, silent_ranks))
+    is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
+    is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
     if not named_ranks and (is_open or _may_wait_for_absent(job, culprits)):
         died = "at different places without an error: one of these" if len(silent_ranks) > 1 else "without an error: it"
         reason = (
@@ -87,7 +88,8 @@ def find_lost_process(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.LINES_MISSING, "its log ends while NCCL connects it, perhaps without its last lines")
     cite_first_missing_call(job, diagnosis)
     diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in culprits[:4]])
-    diagnosis.add_evidence("failure", [event.place for event in connection_losses[:3]])
+    of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
+    diagnosis.add_evidence("failure", [event.place for event in of_culprits[:3] or connection_losses[:3]])
     return diagnosis
 
 
@@ -114,6 +116,13 @@ def _on_named_hosts(job: Job, connection_losses: list[FailureEvent]) -> set[int]
 def _peers(connection_losses: list[FailureEvent]) -> set[str]:
     """The names or addresses of the hosts at the other end; empty text where a line names none."""
     return {str(event.peer or "").partition("<")[0] for event in connection_losses}
+
+
+def _is_one_process(connection_losses: list[FailureEvent]) -> bool:
+    """Whether several ranks name one port as the other end: it is of one process, and no host stopped."""
+    ends = {str(event.peer or "") for event in connection_losses}
+    reporting = {event.rank_id for event in connection_losses}
+    return len(ends) == 1 and "<" in ends.pop() and len(reporting) > 1
 
 
 def _hosts_without_ranks(job: Job, connection_losses: list[FailureEvent]) -> list[str]:
@@ -155,14 +164,14 @@ def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
 
 
 def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
-    """Return a rank of another host where all else that stopped are whole hosts of several ranks.
+    """Return a rank of another host, one call behind, where all else that stopped are whole hosts of several ranks.
 
     That it stopped by itself as they did would be a coincidence; that its last line was lost is none.
     """
     host_of = {rank_id: row.host for rank_id, row in job.rank_ids.items()}
     on_host, stopped = Counter(host_of.values()), Counter(host_of[rank_id] for rank_id in culprits)
     others = [rank_id for rank_id in culprits if not 1 < on_host[host_of[rank_id]] == stopped[host_of[rank_id]]]
-    return others[0] if len(others) == 1 < len(culprits) else None
+    return others[0] if len(others) == 1 < len(culprits) and job.lag(others) == 1 else None
 
 
 def find_waited_for_ranks(job: Job) -> Explanation | None:

@@ -93,6 +93,9 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     if len(failures) != attempt + 1:
         return False
     last = max(failures, key=lambda row: row["pos"])
+    tracebacks = {place["source"]: place["last_traceback"] for place in job.pytorch["torch_source"]}
+    if (tracebacks.get(last["source"]) or -1) > last["pos"]:
+        return False  # torchrun ends with one
     return bool((job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]) > 1)
 
 

@@ -237,13 +237,16 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     elif members and not is_complete:
         reason += f"{unheard} of the {members} members of this process group report nothing; one of them may not have"
         reason += " called it, or the transport or a GPU failed"
+    elif silent and not is_complete:  # which of them are in this process group is not known
+        reason += "another member of this process group may not have called it, or the transport or a GPU failed"
     elif not is_complete:
         reason += "the number of ranks is not known, so that another may not have called it, or the transport or a GPU"
         reason += " failed"
     else:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
+    is_weak = not is_complete or (guid not in WORLD and not members)
     weak_doubt = Doubt.SILENT_MEMBER if silent or members else Doubt.UNNAMED_MEMBER
-    verdict, doubt = Kind.STUCK_TOGETHER, Doubt.SECOND_HAND if is_complete else weak_doubt
+    verdict, doubt = Kind.STUCK_TOGETHER, weak_doubt if is_weak else Doubt.SECOND_HAND
     absent = max(unheard, len(silent) if silent_ranks else 0)
     if absent > len(reporting_ranks) + len(alike):  # too few speak for all
         verdict, doubt = Kind.UNDECIDABLE, Doubt.OPEN
@@ -255,9 +258,9 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         diagnosis.suspects = sorted(silent)
         further = "" if job.is_size_stated or members else ", and of all further ranks, whose number is not known"
         diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out{further}"]
-    elif not is_complete and members:
+    elif is_weak and members:
         diagnosis.collect = ["collect stderr of every rank"]
-    elif not is_complete and not silent:
+    elif is_weak and not silent:
         diagnosis.collect = compare_size(reporting_ranks)
     if unread:
         diagnosis.collect = [f"collect stderr of {ranks_text(unread)}, which timed out first", *diagnosis.collect]
