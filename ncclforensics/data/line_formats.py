@@ -121,7 +121,7 @@ LINE_FORMATS = {
     "health": LineFormat(
         "health collected",
         "monitor_error health_event check_result imex_state imex_fault firmware_fault firmware_state amd_errors.total "
-        "amd_errors.head amd_state amd_page.address amd_page.none ras_record",
+        "amd_errors.head amd_state amd_page.address amd_page.none ras_record bmc_event",
         "topology",
         MACHINE_DUMP,
     ),
@@ -199,7 +199,9 @@ LINE_FORMATS = {
         "stackdumps pyspy collected", "pyspy_thread", "stacks", STACK, CODE_COLUMNS=(("pyspy_frame", "file"),)
     ),
     # RDMA devices of a host, as OFED's tools list them: ibv_devinfo, show_gids, ibdev2netdev.
-    "rdma_devices": LineFormat("rdmadevices collected", "verbs_device verbs_gid gid_row port_netdev", "ib-state", PORT),
+    "rdma_devices": LineFormat(
+        "rdmadevices collected", "verbs_device verbs_gid gid_row gid_table.none port_netdev", "ib-state", PORT
+    ),
     # Links and statistics of iproute2's rdma tool.
     "rdma_tool": LineFormat(
         "rdmatool collected",

@@ -27,6 +27,7 @@ BAR = 8  # characters of the longest bar
 LONGEST = 16  # pairs of dumps in a line over time
 TRAFFIC = ("bytes", "packets")
 NOTIFICATIONS = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")  # of congestion, in packets
+SLOWING = ("pfc", "pause", "cnp")  # in the names of counters of packets
 FIGURES = (3, 4, 5)  # columns of numbers
 
 
@@ -72,6 +73,12 @@ def _error_counters(report: Report, condition: pl.Expr) -> pl.DataFrame:
     """Return the counters for which a condition holds, except those of delivered traffic."""
     is_traffic = pl.col("unit").is_in(TRAFFIC) & (pl.col("name") != "port_xmit_discards")
     return report.run["counter_increase"].filter(~is_traffic, condition)
+
+
+def congestion_and_errors(report: Report) -> pl.DataFrame:
+    """Return the counters of errors, and of the packets by which ports slow one another down, zero or not."""
+    slowing = report.run["counter_increase"].filter(pl.col("name").cast(pl.String).str.contains_any(SLOWING))
+    return pl.concat([_error_counters(report, pl.lit(value=True)), slowing]).unique(maintain_order=True)
 
 
 def _once(report: Report, most: int | None) -> list[RenderableType]:
@@ -120,6 +127,9 @@ def _states(port_state: pl.DataFrame) -> list[str]:
     for state, rate, many in kinds.sort("len", descending=True, maintain_order=True).iter_rows():
         at = f" at {rate:g} Gb/s" if rate is not None else ""
         words.append(f"{many} {state}{at}")
+    is_named = pl.any_horizontal(pl.col("device", "node", "guid", "lid").is_not_null())
+    if len(words) == 1 and shown.height <= FEW_PORTS and shown.filter(is_down | is_without_peer | ~is_named).is_empty():
+        words[0] += f": {ports_by_node(shown)}"  # others are named below
     lines = [", ".join(words)] if words else []
     if (unlinked := shown.filter(is_without_peer)).height:
         lines.append(f"{WITHOUT_PEER}: {ports_by_node(unlinked)}")

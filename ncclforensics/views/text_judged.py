@@ -7,15 +7,17 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.data.busbw import LARGE_MESSAGE
-from ncclforensics.data.names import bytes_text, count_of, some_of
+from ncclforensics.data.names import bytes_text, count_of, printable, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.grammar_file import load
+from ncclforensics.grammar.meanings import ANSWERED
 from ncclforensics.report.build import Report
 from ncclforensics.report.without_job import health
 from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import all_rules
 from ncclforensics.rules.shared.port_text import ports_by_node
 from ncclforensics.views.text_benchmarks import decisive_runs, expected
+from ncclforensics.views.text_counters import congestion_and_errors
 from ncclforensics.views.text_layout import STYLE, UNSEEN, indented
 
 SPEED = (
@@ -31,12 +33,21 @@ NO_FAILURE = " None of them, nor a line around them, states a failure."
 NO_FIGURES = (
     "Not judged: {rows} of nccl-tests with no figure of a bandwidth, such as a template with XXX in its columns."
 )
+NO_PEER_ACCESS = {  # of nvidia-smi topo -p2p
+    "CNS": "chipset not supported",
+    "GNS": "GPU not supported",
+    "TNS": "topology not supported",
+    "NS": "not supported",
+    "DR": "disabled by a registry key of the driver",
+}
+UP, DOWN = ("up", "active"), ("down",)  # states of links in the kernel's log
 MOST_TESTS = 3  # named
 OF_JOBS = {"nccl-log", "pytorch-log", "nccl-tests"}  # kinds of input
 MOST_SUBJECTS = 3
 MOST_RULES = 3  # named; of more, the number says that much was looked at
 SURROUNDING = ("collected",)  # grammars of what stands around the output of any tool
 KERNEL = "The kernel's log: none of its lines reports a fault that a rule knows."
+STATES_NONE = "Such lines state faults by themselves; none of these does."
 STEPS = "Not judged: whether the steps are slow (ncclforensics slow)."
 UNKNOWN = "No line is of a known format: nothing is known of what these files show."
 NOTHING_STATED = "No line is of a known format, and none states a failure by its words or by the level of a logger."
@@ -55,14 +66,52 @@ def without_findings(report: Report) -> list[RenderableType]:
     well = "" if report.verdicts else health(report.run)
     if not (looking or well):
         reason = _why_not(report)
-        head = Text("\nno findings", STYLE["no-hang"]) if reason == KERNEL else Text("\nnot judged", STYLE["warning"])
-        return [head, *(indented(Text(sentence)) for sentence in [*_subjects(report), reason])]
+        is_judged = reason in (KERNEL, STATES_NONE)
+        head = Text("\nno findings", STYLE["no-hang"]) if is_judged else Text("\nnot judged", STYLE["warning"])
+        return [head, *(indented(Text(sentence)) for sentence in [*_subjects(report), *_links(report), reason])]
     noted = " but what the notes below say" * any(note.rule not in UNSEEN for note in report.findings)
     named = f" ({', '.join(looking)})" * (len(looking) <= MOST_RULES)
     looked = f"{count_of(len(looking), 'rule')} looked at these lines and found no fault{noted}{named}."
     found = [f"{well[0].upper()}{well[1:]}."] if well else [*_subjects(report), looked]
-    sentences = [*found, *_open(report), *_next(report)]
+    sentences = [*found, *_shown(report), *_open(report), *_next(report)]
     return [Text("\nno findings", style=STYLE["no-hang"]), *(indented(Text(sentence)) for sentence in sentences)]
+
+
+def _shown(report: Report) -> list[str]:
+    """Say what lines show that have no table of their own."""
+    return [*_zero(report), *_links(report), *_peer_access(report)]
+
+
+def _links(report: Report) -> list[str]:
+    """Name the links that the kernel's log last shows up, and how often they went down before."""
+    state = pl.col("state").cast(pl.String).str.to_lowercase()
+    changes = report.run["kernel_event"].filter(pl.col("form").cast(pl.String).is_in(["link", "port"]))
+    links = changes.group_by("source", "node", "netdev", maintain_order=True).agg(
+        is_up=state.last().is_in(UP), downs=state.is_in(DOWN).sum()
+    )
+    names = [
+        f"{netdev}{f' (went down {downs}x before)' * bool(downs)}"
+        for netdev, downs in links.filter("is_up").select("netdev", "downs").iter_rows()
+    ]
+    return [f"Up at the end of the log: {printable(some_of(names, MOST_SUBJECTS))}."] if names else []
+
+
+def _peer_access(report: Report) -> list[str]:
+    """Say that GPUs have no peer access, and why, where nvidia-smi shows it."""
+    cells = report.run["device_pair"].filter(pl.col("table").str.starts_with("p2p"))
+    refused = cells.filter(pl.col("path").is_in(list(NO_PEER_ACCESS)))
+    reasons = refused["path"].unique(maintain_order=True).to_list()
+    why = "; ".join(f"{reason}: {NO_PEER_ACCESS[reason]}" for reason in reasons)
+    return [f"No peer access in {refused.height} of {cells.height} directions between GPUs ({why})."] if reasons else []
+
+
+def _zero(report: Report) -> list[str]:
+    """Say that all counters of errors and congestion are zero, where they are."""
+    counters = congestion_and_errors(report)
+    if counters.is_empty() or counters.filter((pl.col("value") != 0).fill_null(value=True)).height:
+        return []
+    ports = count_of(counters["key"].n_unique(), "port")
+    return [f"{count_of(counters.height, 'counter')} of errors and congestion of {ports}, all zero."]
 
 
 def _next(report: Report) -> list[str]:
@@ -76,11 +125,23 @@ def _why_not(report: Report) -> str:
     if report.run.has("timed_step"):
         return STEPS
     stated = report.run["unread_error"].filter(text_of("form").is_in(["level", "words", "stack"]))
+    if stated.is_empty() and not OF_JOBS & set(report.run.kinds.values()) and _can_state(report):
+        return STATES_NONE
     if report.run.kinds or _subjects(report):
         return NEEDS_OTHERS + NO_FAILURE * (stated.is_empty() and "pytorch-log" in report.run.kinds.values())
     if report.run.has("kernel_line"):
         return KERNEL
     return NOTHING_STATED if stated.is_empty() else UNKNOWN
+
+
+def _can_state(report: Report) -> bool:
+    """Whether lines were read of a shape of a tool that states failures or conditions in other forms than theirs."""
+    dialect = report.run.dialect
+    of_jobs = {shape.grammar for shape in dialect.shapes}
+    of_tools = (shape for shape in dialect.with_all_formats.shapes if shape.grammar not in of_jobs)
+    shapes = (shape for shape in of_tools if report.run.has(shape.frame))
+    meanings = (load(shape.grammar).meanings.get(shape.frame, {}) for shape in shapes)
+    return any(meaning.kind in ANSWERED for of_forms in meanings for meaning in of_forms.values())
 
 
 def _subjects(report: Report) -> list[str]:

@@ -19,7 +19,11 @@ from ncclforensics.rules.shared.survival import not_survived
 ROLE_OF_KIND = {Kind.FAILURE: Role.CAUSE, Kind.CONDITION: Role.CONTEXT, Kind.CONSEQUENCE: Role.CONSEQUENCE}
 PLACE = ["source", "line"]
 SUBJECTS = 3  # that a title names
-OF_MACHINES = ("drivers", "health")  # grammars whose conditions are notes beside a job: no line ties them to it
+OF_MACHINES = (
+    "drivers",
+    "health",
+    "rdmadevices",
+)  # grammars whose conditions are notes beside a job: no line ties them to it
 
 
 @rule(Category.BOOTSTRAP, Severity.WARNING, of=("stated_line",), hang=True, fallback=True)
