@@ -6,6 +6,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
+from ncclforensics.analyses.job.text.program_failures import stated_mildly
 from ncclforensics.data.busbw import LARGE_MESSAGE
 from ncclforensics.data.names import bytes_text, count_of, printable, some_of
 from ncclforensics.frames.columns import text_of
@@ -50,6 +51,11 @@ KERNEL = "The kernel's log: none of its lines reports a fault that a rule knows.
 STATES_NONE = "Such lines state faults by themselves; none of these does."
 STEPS = "Not judged: whether the steps are slow (ncclforensics slow)."
 UNKNOWN = "No line is of a known format: nothing is known of what these files show."
+QUOTED = "No line is of a known format: of what these files show, only what the notes below quote is known."
+MILDLY_STATED = (
+    "No line is of a known format, and none has the level of an error; words of a failure stand in {lines}, at the "
+    "level of a warning or below."
+)
 NOTHING_STATED = "No line is of a known format, and none states a failure by its words or by the level of a logger."
 
 
@@ -124,13 +130,19 @@ def _next(report: Report) -> list[str]:
 def _why_not(report: Report) -> str:
     if report.run.has("timed_step"):
         return STEPS
-    stated = report.run["unread_error"].filter(text_of("form").is_in(["level", "words", "stack"]))
+    unread = report.run["unread_error"]
+    stated = unread.filter(text_of("form").is_in(["level", "words", "stack"]))
     if stated.is_empty() and not OF_JOBS & set(report.run.kinds.values()) and _can_state(report):
         return STATES_NONE
     if report.run.kinds or _subjects(report):
         return NEEDS_OTHERS + NO_FAILURE * (stated.is_empty() and "pytorch-log" in report.run.kinds.values())
     if report.run.has("kernel_line"):
         return KERNEL
+    if any(note.rule == "stated-by-program" for note in report.findings):
+        return QUOTED
+    mild = stated_mildly(unread)
+    if stated.is_empty() and not mild.is_empty():
+        return MILDLY_STATED.format(lines=count_of(mild.height, "line"))
     return NOTHING_STATED if stated.is_empty() else UNKNOWN
 
 

@@ -12,6 +12,7 @@ from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.vocabulary import How, Sign
 from ncclforensics.data.names import sentence, some_of
 from ncclforensics.frames.time_range import as_time
+from ncclforensics.grammar.values import find_values
 from ncclforensics.report.build import Report
 from ncclforensics.report.failed_ranks import failed_ranks
 from ncclforensics.report.live_files import was_ended
@@ -75,7 +76,18 @@ def steps_text(report: Report) -> str:
         return f"The training loop had ended ({place}): the job was in what its program does then, such as saving."
     number = "" if last.get("step") is None else f"step {last['step']:,}, "
     place = place_of(report, report.cited(last["source"], last["line"]))
-    return f"Training steps are printed up to {number}{place}."
+    return f"Training steps are printed up to {number}{place}{_later_bar(report, last)}."
+
+
+def _later_bar(report: Report, last: dict[str, Any]) -> str:
+    """Say how far a progress bar came behind the last line of a step, in the same file."""
+    bars = report.run["progress_bar"].filter(pl.col("source") == last["source"], pl.col("line") > last["line"]).tail(1)
+    moments = find_values(bars["bars"].cast(pl.String), "bar_update").tail(1)
+    if moments.is_empty():
+        return ""
+    done, of_all = moments.select("done", "of_all").row(0)
+    place = place_of(report, report.cited(last["source"], bars["line"][0]))
+    return f", and a progress bar up to {done}/{of_all} ({place})"
 
 
 def is_suspected(report: Report, answer: Answer) -> bool:

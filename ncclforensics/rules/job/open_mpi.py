@@ -12,7 +12,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import statements_before
-from ncclforensics.rules.shared.grouping import evidence_lines
+from ncclforensics.rules.shared.grouping import evidence_lines, first_value
 
 SHOWN = 8  # hosts
 NEAR_HOST = 3  # lines from the sentence about a lost daemon to the name of its host
@@ -256,6 +256,7 @@ def _texts(head: dict[str, object], fields: dict[str, list[str]]) -> dict[str, o
 @rule(Category.PEER_LOST, Severity.ERROR, of=("mpi_daemon", "job_end"), hang=True)
 def mpirun_daemon_missing(
     mpi_daemon: pl.DataFrame,
+    mpi_report: pl.DataFrame,
     job_end: pl.DataFrame,
     program_failure: pl.DataFrame,
     mpi_launch: pl.DataFrame,
@@ -284,6 +285,12 @@ def mpirun_daemon_missing(
         where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
         stated = statements_before(not_started, program_failure).tail(0 if hosts else 1)
         before = f"printed before it: {stated['statement'][0]}" if stated.height else "no line before it says why"
+        starts = not_started.select("source", head="line")
+        reported = (
+            mpi_report.join(starts, on="source").filter(pl.col("line") < pl.col("head")).unique("pos").sort("pos")
+        )
+        if stated.is_empty() and not reported.is_empty():
+            before = f"before it, Open MPI reports: {first_value(reported['mpi_reason'])}"
         if not tcp.is_empty():
             before = _tcp_text(_values(_boxed(mpi_box_field, tcp)))
         evidence = [
@@ -291,6 +298,7 @@ def mpirun_daemon_missing(
             *evidence_lines(tcp),
             *evidence_lines(stated),
             *evidence_lines(not_started),
+            *evidence_lines(reported),
         ]
         title = f"mpirun could not start its daemon{where}"
         yield Finding(title, ssh_report or before, "certain", hosts=hosts, evidence=evidence)

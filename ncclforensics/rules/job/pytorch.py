@@ -54,7 +54,7 @@ def torch_watchdog_timeout(
     """
     ends = ends_of_tracebacks(work_timeout, watchdog, traceback_frame, exception, source)
     (placed,) = with_places((ends,), exception, exception_chain, traceback_frame, traced_call, ray_task)
-    reports = work.filter("has_timed_out").sort("rank", "guid")
+    reports = work.filter("has_timed_out").sort(~pl.col("is_timeout").fill_null(value=False), "rank", "guid")
     for (guid, is_timeout), rows in reports.group_by("guid", "is_timeout", maintain_order=True):
         ranks, works = (sorted(rows[name].drop_nulls().unique()) for name in ("rank", "sequence"))
         place = f" at work {', '.join(map(str, works))}" if works else ""
@@ -62,7 +62,7 @@ def torch_watchdog_timeout(
         what = "timed out" if is_timeout else f"found an error{' or a time-out' * (not rows['has_error'].all())}"
         yield Finding(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",
-            detail=_operations_text(rows)
+            detail=_operations_text(rows, reports)
             + _called_from(failed_call)
             + raised_in(placed)
             + short_limit_text(work_timeout, ranks)
@@ -144,7 +144,10 @@ def _lines(rows: pl.DataFrame, what: str = "") -> list[Line]:
     return [Line(source, line, what) for source, line in rows.select("source", "line").head(4).rows()]
 
 
-def _operations_text(rows: pl.DataFrame) -> str:
+def _operations_text(rows: pl.DataFrame, reports: pl.DataFrame | None = None) -> str:
+    """Name the operations that these watchdogs waited for, which the reports of other ranks may name."""
+    if reports is not None:
+        rows = reports.join(rows.select("guid", "sequence"), on=["guid", "sequence"], how="semi", nulls_equal=True)
     names = sorted({name.strip("_") for name in rows["operation"].drop_nulls()})
     return f"waiting for: {', '.join(names)}" if names else "the messages name no operation"
 

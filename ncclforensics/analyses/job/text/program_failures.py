@@ -17,7 +17,7 @@ PROGRAM_FAILURE = {
     "pid": pl.Int32(),
     "rank": pl.Int32(),
     "statement": pl.String(),  # without the time, the level and other parts that a logger puts in front
-    "alike": pl.String(),  # the statement without its digits: equal for repetitions
+    "alike": pl.String(),  # the statement without its numbers: equal for repetitions
     "topic": pl.String(),  # a key of TOPICS; null where the words are about none of them
     "moment": pl.String(),  # as printed in front; null without one
     "has_level": pl.Boolean(),  # a logger prints the level of an error; else the words say it
@@ -27,6 +27,7 @@ PROGRAM_FAILURE = {
     "lines_behind": pl.Int64(),  # in its file
 }
 DIGITS = list("0123456789")
+NUMBER = r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8}-?[0-9a-f-]{8,}\b"  # in base 16: addresses, and the ids of requests
 GRAMMAR = "unread"
 
 
@@ -67,7 +68,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
             pid=pl.col("launcher_pid").cast(pl.Int32()),
             rank=pl.col("launcher_rank").cast(pl.Int32()),
             statement=words,
-            alike=words.str.replace_many(dict.fromkeys(DIGITS, "")),
+            alike=words.str.replace_all(NUMBER, "").str.replace_many(dict.fromkeys(DIGITS, "")),
             topic="topic",
             moment=pl.col("head").str.extract(f"({part('_when')})"),
             has_level=form == "level",
@@ -78,6 +79,11 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         )
         .sort("pos")
     )
+
+
+def stated_mildly(unread_error: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines with words of a failure to which a logger gives the level of a warning, or less."""
+    return unread_error.filter(text_of("stated_mildly").str.contains(load(GRAMMAR).part_regex("_with_word")))
 
 
 def topic_of(words: pl.Expr, topics: Iterable[str]) -> pl.Expr:
