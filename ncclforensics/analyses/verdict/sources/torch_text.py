@@ -247,10 +247,8 @@ def find_failed_calls(job: Job) -> Explanation | None:
         job.cite(diagnosis, "minority", [_line_of_call(first[rank]) for rank in outliers])
         job.cite(diagnosis, "majority", [_line_of_call(row) for row in others.values()])
     elif silent and silent == _ranks_that_left(job, silent):
-        reason = (
-            "ended with exit code 0 before the others, for torchrun neither saw a failure of it nor ended it:"
-            f" {_ends_text(first)}"
-        )
+        end = "ended with exit code 0 before the others, for torchrun neither saw a failure of it nor ended it"
+        reason = f"{end}: {_ends_text(first)}"
         diagnosis = job.explanation_by(Kind.RANK_DIED, reason, silent, Doubt.OTHER_TEXT)
         diagnosis.how = How.LEFT
         diagnosis.collect = [
