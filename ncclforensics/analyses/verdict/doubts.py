@@ -30,6 +30,7 @@ class Doubt(Enum):
     ONLY_LINE_LOST = Cost.UNUSUAL, "the line of that call, and no other, was lost from its log"
     LINES_MISSING = Cost.ORDINARY, "lines are missing from its log, which is cut or damaged"
     LINES_LEFT_OUT = Cost.ORDINARY, "calls stand among the lines that were left out of these logs"
+    LINES_REORDERED = Cost.ORDINARY, "the lines of these logs are not in the order of the calls"
     LINE_DOUBLED = Cost.ORDINARY, "a line was delivered twice"
     LINE_DOUBLED_AND_STOPPED = Cost.UNUSUAL, "a line was delivered twice, and something else stopped the job"
     LINES_SELECTED = Cost.ORDINARY, "the lines were selected, and those of the calls in which it waits were not"

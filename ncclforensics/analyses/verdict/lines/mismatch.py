@@ -7,7 +7,7 @@ shows only in the order against calls on other communicators.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import polars as pl
 
@@ -25,6 +25,7 @@ from ncclforensics.data.variables import STACKS_OF_HOST
 from ncclforensics.data.versions import releases
 
 FIELDS = ("name", *call_sequences.ARGUMENTS)
+FEW_LATER = 2  # calls; of one or two, those of a step that goes on may be the same by chance
 COLLECT_AS_WRITTEN = [
     "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"
 ]
@@ -63,6 +64,10 @@ def find_divergent_calls(job: Job) -> Explanation | None:
         # A line that came twice stops no job.
         has_stopped = not WEAK.issuperset(job.stall_evidence)
         earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
+    if earliest.culprits and _made_the_same(job, earliest):
+        earliest.doubt(
+            Doubt.LINES_REORDERED, "yet it made as many calls of each kind as the others, so lines may be out of order"
+        )
     return earliest
 
 
@@ -100,6 +105,31 @@ def _may_be_lost(job: Job, diagnosis: Explanation) -> bool:
     key = str(diagnosis.key)
     nth = job.divergence.get(key)
     return nth is None or _is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
+
+
+def _made_the_same(job: Job, diagnosis: Explanation) -> bool:
+    """Whether the culprits made the calls of another member in another order, with several behind the first difference.
+
+    So it is where the lines of logs are sorted by time stamps that several calls share. Of two logs, the first calls
+    are compared, as many as the shorter has.
+    """
+    key = str(diagnosis.key)
+    nth = job.divergence.get(key, 0)
+    since = (
+        job.signatures([key])
+        .filter((pl.col("nth") >= nth) & (pl.col("nth") < nth + call_sequences.COMPARED_CALLS))
+        .sort("nth")
+    )
+    made = {rank_id: tuple(calls) for rank_id, calls in since.group_by("rank_id").agg("signature").iter_rows()}
+    usual = {calls for rank_id, calls in made.items() if rank_id not in diagnosis.culprits}
+    return all(
+        any(_is_another_order(made.get(rank_id, ()), calls) for calls in usual) for rank_id in diagnosis.culprits
+    )
+
+
+def _is_another_order(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    length = min(len(left), len(right))
+    return length > FEW_LATER and Counter(left[:length]) == Counter(right[:length])
 
 
 def _repeats_previous(job: Job, diagnosis: Explanation) -> bool:
