@@ -97,7 +97,7 @@ def reported(text: str, folder: Path) -> Report:
          "rank 14 raised an exception, and no line that is read names it"),
         (SLICE, f"Mooncake reports an error: a transfer from mlx5_9 to 10.0.4.13:15867@mlx5_9 failed: {EXCEEDED}"),
         (f"[rank1]: RuntimeError: InnerRunOpApi:{OF_NPU}\n[rank1]: {EI0006}",
-         "rank 1: HCCL reports EI0006: Getting socket times out."),
+         "rank 1: HCCL reports EI0006: Getting socket times out"),
         (f"[rank1]: RuntimeError: InnerRunOpApi:{OF_NPU}", "rank 1: HcclAllreduce returned error 6"),
         (f"{HCCL.format(rank=1)}\n{HCCL.format(rank=0)}", "the watchdogs of ranks 0, 1 timed out at work 196"),
         (GIVEN_UP, "rank 1 gave up an operation of HCCL that failed or timed out"),
