@@ -63,14 +63,8 @@ HANG_UP = 1
 INTERRUPT = 2
 TERMINATE = 15
 LIMITS = {24: "its limit of CPU time (ulimit -t)", 25: "its limit of the size of a file (ulimit -f)"}  # by signal
-REQUESTED_ENDS = (
-    HANG_UP,
-    INTERRUPT,
-    3,
-    10,
-    12,
-    TERMINATE,
-)  # of a launcher, a scheduler or a user, not of a fault
+# Signals of a launcher, a scheduler or a user, not of a fault.
+REQUESTED_ENDS = (HANG_UP, INTERRUPT, 3, 10, 12, TERMINATE)
 SHELL = 128  # a shell's exit code for a command that ended by signal n is 128 + n
 
 # Exceptions that follow from the end of another process, or repeat another exception: class (last part of its name,

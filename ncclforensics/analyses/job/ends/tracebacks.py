@@ -32,13 +32,7 @@ def with_places(
     passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or read their part of
     a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job. `rank`: that raised it.
     """
-    of_torch = traced_call.filter(form="").select(
-        *PRINTER, "pos", function=text_of("function"), file=pl.lit("torch/distributed/distributed_c10d.py"), number=None
-    )
-    frames = traceback_frame.select(
-        *PRINTER, "pos", function=text_of("frame_function"), file=pl.coalesce(*map(text_of, FILES)), number="numbered"
-    )
-    calls = pl.concat([frames, of_torch.cast(frames.schema)])
+    calls = traced_frames(traceback_frame, traced_call)
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
     name = pl.col("file").str.split("/").list.last()
     site = pl.concat_str(name, pl.lit(":"), pl.col("number").cast(pl.String), ignore_nulls=True)
@@ -93,6 +87,29 @@ def with_places(
     return [frame.with_columns(is_passed_on=is_passed_on).drop("passed_pos") for frame in placed]
 
 
+def traced_frames(traceback_frame: pl.DataFrame, traced_call: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of all tracebacks, those of torch.distributed among them: `function`, `file`, `number`."""
+    printed = ("source", "line", "pos", "launcher_rank", "launcher_node", "launcher_pid")
+    frames = traceback_frame.select(
+        *(*printed, pl.col("rank").cast(pl.Int32)),
+        function=text_of("frame_function"),
+        file=pl.coalesce(*map(text_of, FILES)),
+        number="numbered",
+    )
+    of_torch = traced_call.filter(form="").select(
+        *(*printed, pl.col("global_rank").cast(pl.Int32).alias("rank")),
+        function=text_of("function"),
+        file=pl.lit("torch/distributed/distributed_c10d.py"),
+        number=None,
+    )
+    return pl.concat([frames, of_torch.cast(frames.schema)])
+
+
+def printed_by(columns: Iterable[str]) -> pl.Expr:
+    """Return as one text what lines of one program have in common."""
+    return pl.concat_str([pl.col(name).cast(pl.String).fill_null("") for name in columns], separator=" ")
+
+
 def place_of_calls(calls: Iterable[tuple[str, str, int | None]]) -> str:
     """Return the innermost of calls, innermost first, and that of the user's own code, in the form of `place`.
 
@@ -107,7 +124,7 @@ def place_of_calls(calls: Iterable[tuple[str, str, int | None]]) -> str:
 
 def with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:
     """Join the last of these lines of the same program above each error, unless it is too far away."""
-    printer = pl.concat_str([pl.col(name).cast(pl.String).fill_null("") for name in PRINTER], separator=" ")
+    printer = printed_by(PRINTER)
     above = lines.with_columns(printer=printer).drop(PRINTER).sort("pos").with_columns(above="pos")
     columns = [name for name in above.columns if name not in ("pos", "printer")]
     joined = (

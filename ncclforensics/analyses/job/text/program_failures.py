@@ -27,7 +27,6 @@ PROGRAM_FAILURE = {
     "lines_behind": pl.Int64(),  # in its file
 }
 DIGITS = list("0123456789")
-NUMBER = r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8}-?[0-9a-f-]{8,}\b"  # in base 16: addresses, and the ids of requests
 GRAMMAR = "unread"
 
 
@@ -48,6 +47,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     topic = topic_of(words, TOPICS)
     is_note = pl.col("printed").str.contains(part("_note_first")) & ~pl.col("printed").str.contains(part("_with_word"))
     is_mild = (form == "mild") | pl.col("printed").str.contains(part("_mild_first"))
+    without_ids = words.str.replace_all(rf"\b(?:{part('_in_base_16')})\b", "")
     lines_behind = pl.when(line < 0).then(-line - 1).otherwise(pl.col("lines") - line)
     return (
         unread_error.filter(form.is_in(["level", "words", "mild"]))
@@ -68,7 +68,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
             pid=pl.col("launcher_pid").cast(pl.Int32()),
             rank=pl.col("launcher_rank").cast(pl.Int32()),
             statement=words,
-            alike=words.str.replace_all(NUMBER, "").str.replace_many(dict.fromkeys(DIGITS, "")),
+            alike=without_ids.str.replace_many(dict.fromkeys(DIGITS, "")),
             topic="topic",
             moment=pl.col("head").str.extract(f"({part('_when')})"),
             has_level=form == "level",

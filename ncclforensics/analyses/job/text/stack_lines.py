@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.tracebacks import printed_by, traced_frames
 from ncclforensics.data.stack_classes import THREAD_STARTS, system_call
 from ncclforensics.frames.columns import ORIGIN, text_of
 from ncclforensics.frames.registry import analysis
@@ -90,7 +91,6 @@ _MAIN_FUNCTIONS = ("<module>", "_start", "__libc_start_main", "__libc_start_call
 
 
 TRACEBACK = "traceback"  # as a tool: Python itself
-CALLS = "torch/distributed/distributed_c10d.py"  # the file of `traced_call`
 
 
 @analysis(
@@ -205,12 +205,10 @@ def _interrupted(
     """
     if exception.filter(form="interrupt").is_empty():
         return []
-    printed_by = pl.concat_str(
-        [pl.col(name).cast(pl.String).fill_null("") for name in (*PRINTED_BY, "rank")], separator=" "
-    )
+    printer = printed_by((*PRINTED_BY, "rank"))
     tag = pl.coalesce("launcher_rank", pl.col("rank").cast(pl.Int32))
-    lines = exception.with_columns(printer=printed_by)
-    chains = exception_chain.select("pos", chain="pos", printer=printed_by).sort("pos")
+    lines = exception.with_columns(printer=printer)
+    chains = exception_chain.select("pos", chain="pos", printer=printer).sort("pos")
     lines = lines.sort("pos").join_asof(chains, on="pos", by="printer", strategy="forward", check_sortedness=False)
     is_end, is_heading = text_of("form") == "interrupt", text_of("form") == "traceback"
     # A heading leads to the error below it, and an error to the next traceback if a line says so between them.
@@ -221,20 +219,8 @@ def _interrupted(
     headings = lines.filter(is_heading, pl.col("end") > 0).with_columns(launcher_rank=tag)
     heads = headings.unique(["printer", "end"], keep="first", maintain_order=True)
     above = headings.select("pos", "end", "printer", heading="pos").sort("pos")
-    of_program = traceback_frame.select(
-        *(*ORIGIN, *PRINTED_BY[1:], pl.col("rank").cast(pl.Int32)),
-        function=text_of("frame_function"),
-        file=text_of("file"),
-        number="numbered",
-    )
-    of_torch = traced_call.filter(form="").select(
-        *(*ORIGIN, *PRINTED_BY[1:], pl.col("global_rank").cast(pl.Int32).alias("rank")),
-        function=text_of("function"),
-        file=pl.lit(CALLS),
-        number=pl.lit(None, pl.Int32),
-    )
-    frames = pl.concat([of_program, of_torch])
-    frames = frames.with_columns(printer=printed_by, launcher_rank=tag).sort("pos")
+    frames = traced_frames(traceback_frame, traced_call)
+    frames = frames.with_columns(printer=printer, launcher_rank=tag).sort("pos")
     frames = frames.join_asof(above, on="pos", by="printer", check_sortedness=False).filter(
         pl.col("pos") < pl.col("end")
     )
