@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,17 +197,85 @@ def pipeline_log(rank: int, rounds: int) -> list[bytes]:
     return [(PREFIX.format(rank=rank) + line).encode() for line in lines]
 
 
+def without_message(log: list[bytes], *names: str) -> list[bytes]:
+    """The log of a rank without the lines of its last messages of these names."""
+    last = [max(number for number, line in enumerate(log) if f"{name}: opCount".encode() in line) for name in names]
+    return [line for number, line in enumerate(log) if number not in last]
+
+
+def named_by(hang: dict[str, Any]) -> set[tuple[str, ...]]:
+    return {(rival["fault"], *rival["ranks"]) for rival in hang["explanations"] if rival["ranks"]}
+
+
 @pytest.mark.parametrize("losing", [0, 1, 5])
 def test_a_lost_collective_does_not_hide_who_left_out_a_message(losing: int, tmp_path: Path) -> None:
     logs = {f"nccl_rank{rank}.log": pipeline_log(rank, rounds=3) for rank in range(6)}
-    logs["nccl_rank3.log"] = [*logs["nccl_rank3.log"][:-3], logs["nccl_rank3.log"][-1]]
+    logs["nccl_rank3.log"] = without_message(logs["nccl_rank3.log"], "Send")
     whole = hang_of(logs, tmp_path / "whole")
     log = logs[f"nccl_rank{losing}.log"]
     collective = [number for number, line in enumerate(log) if b"AllReduce" in line][1]
 
     hang = hang_of({**logs, f"nccl_rank{losing}.log": log[:collective] + log[collective + 1 :]}, tmp_path / "lost")
 
-    assert (whole["verdict"], whole["culprits"]) == ("p2p-unmatched", [3])
+    assert (whole["verdict"], whole["culprits"], whole["certainty"]) == ("p2p-unmatched", [3], "likely")
+    assert ["the line of that call, and no other, was lost from its log"] in [
+        rival["assumes"] for rival in whole["explanations"]
+    ]
     assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
-    named = {(rival["fault"], *rival["ranks"]) for rival in hang["explanations"] if rival["ranks"]}
-    assert named == {("lagging-ranks", losing), ("p2p-unmatched", 3)}
+    assert named_by(hang) == {("lagging-ranks", losing), ("p2p-unmatched", 3)}
+
+
+@pytest.mark.parametrize(("losing", "name"), [(0, "Send"), (1, "Recv"), (1, "Send"), (5, "Recv")])
+def test_the_rank_that_lacks_two_messages_is_named_beside_one_that_lost_a_line(
+    losing: int, name: str, tmp_path: Path
+) -> None:
+    """Both went on, and either lost its lines or left the calls out: one lost line is cheaper than two."""
+    logs = {f"nccl_rank{rank}.log": pipeline_log(rank, rounds=3) for rank in range(6)}
+    logs["nccl_rank3.log"] = without_message(logs["nccl_rank3.log"], "Recv", "Send")
+    logs[f"nccl_rank{losing}.log"] = without_message(logs[f"nccl_rank{losing}.log"], name)
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"], hang["certainty"]) == ("p2p-unmatched", [3], "likely")
+    assert ["another rank is at fault by itself at the same time"] in [
+        rival["assumes"] for rival in hang["explanations"]
+    ]
+
+
+@pytest.mark.parametrize("losing", [0, 1, 2])
+def test_of_two_ranks_that_lack_one_message_each_none_is_named(losing: int, tmp_path: Path) -> None:
+    """Rank 2 waits for rank 3 besides; it went on, too, so that this explains nothing."""
+    logs = {f"nccl_rank{rank}.log": pipeline_log(rank, rounds=3) for rank in range(6)}
+    for rank in (losing, 3):
+        logs[f"nccl_rank{rank}.log"] = without_message(logs[f"nccl_rank{rank}.log"], "Send")
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
+    assert named_by(hang) == {("p2p-unmatched", losing), ("p2p-unmatched", 3)}
+
+
+def replica_log(rank: int, messages: Iterable[str]) -> list[bytes]:
+    """The log of a rank of two pipelines of two stages, which make collectives of all four behind every message."""
+    world = f"comm 0x55d{rank} rank {rank} nranks 4 cudaDev {rank} nvmlDev {rank} busId {rank}b000 commId 0xabc"
+    stage = f"comm 0x66d{rank} rank {rank % 2} nranks 2 cudaDev {rank} nvmlDev {rank} busId {rank}b000 commId "
+    lines = ["NCCL version 2.27.7+cuda12.4\n"]
+    lines += [f"ncclCommInitRank {comm} - Init COMPLETE\n" for comm in (world, f"{stage}0xde{rank // 2}")]
+    for message in messages:
+        if message:
+            line = CALL.format(name=message, root=1 - rank % 2, rank=rank)
+            lines.append(line.replace("0x55d", "0x66d").replace("nranks=6", "nranks=2"))
+        lines.append(CALL.format(name="AllReduce", root=0, rank=rank).replace("nranks=6", "nranks=4"))
+    return [(PREFIX.format(rank=rank) + line).encode() for line in lines]
+
+
+def test_ranks_of_the_same_stage_that_left_out_the_same_message_are_all_named(tmp_path: Path) -> None:
+    """One fault of the program explains both, which a lost line does not."""
+    logs = {
+        f"nccl_rank{rank}.log": replica_log(rank, ["Recv"] * 3 if rank % 2 else ["Send", "Send", ""])
+        for rank in range(4)
+    }
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("p2p-unmatched", [0, 2])

@@ -34,7 +34,7 @@ class Doubt(Enum):
     LINE_DOUBLED = Cost.ORDINARY, "a line was delivered twice"
     LINE_DOUBLED_AND_STOPPED = Cost.UNUSUAL, "a line was delivered twice, and something else stopped the job"
     LINES_SELECTED = Cost.ORDINARY, "the lines were selected, and those of the calls in which it waits were not"
-    ONE_STRAY_LINE = Cost.UNUSUAL, "a rank of another host stopped at the same call by itself"
+    SECOND_FAULT = Cost.UNUSUAL, "another rank is at fault by itself at the same time"
     MADE_BEHIND = Cost.ORDINARY, "the others made that call, too, and lines before it were lost"
     # Who is a member, and whose log is here.
     MEMBER_UNSEEN = Cost.UNUSUAL, "a member of this communicator without a log is the one that stopped or differs"

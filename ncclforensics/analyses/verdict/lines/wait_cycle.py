@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
+from typing import NamedTuple
 
 import polars as pl
 
@@ -13,6 +14,7 @@ from ncclforensics.analyses.verdict.explanation import Alternative, Explanation,
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.variables import COLLECT_INIT, stacks_of
+from ncclforensics.frames.columns import text_of
 
 MOST_EXAMINED = 64  # ranks of a cycle
 FAR_MORE = 4  # times as many ranks stand in the calls of one side as in those of the other
@@ -113,25 +115,42 @@ def ranks_in_cycles(job: Job) -> set[int]:
     return remaining
 
 
-def ranks_past_a_message(job: Job) -> list[int]:
-    """Return the ranks that wait in a collective before which others wait for them in a message.
+class LeftOut(NamedTuple):
+    """A message that others wait for, and behind which the rank that lacks it went on."""
 
-    On one communicator calls run in the order in which they are made: one that waits in a message has not come to the
-    collective behind it, so the rank that waits there for it waits by its own omission.
+    kind: str  # of the edge of the rank that waits
+    place: int | None  # of the rank that lacks it, in the communicator
+    turn: int
+
+
+def messages_left_out(job: Job) -> dict[int, list[LeftOut]]:
+    """Return the ranks that went on behind messages that others wait in, and the messages that each of them lacks.
+
+    Calls run in the order in which they are made: one that waits in a message has not come to the collective behind it,
+    so a rank that made this one left the message out, or its log lost the line.
     """
-    standing = {(edge.waiter, edge.key): edge for edge in job.waits if edge.kind == "collective"}
-    found = set()
+    lacking: dict[int, list[LeftOut]] = defaultdict(list)
+    made: dict[int, dict[str, int]] = defaultdict(dict)
+    for rank_id, key, calls in job.last_calls.select("rank_id", text_of("key"), "calls").iter_rows():
+        made[rank_id][key] = calls
     for edge in job.awaited_calls:
         if edge.kind not in ("send", "recv"):
             continue
-        own = job.calls_of(edge.waiter).filter((pl.col("key") == edge.key) & (pl.col("pos") > edge.pos))
-        nths = set(own["nth"].drop_nulls())
-        found |= {
-            target
-            for target in edge.waits_for
-            if (passed := standing.get((target, edge.key))) is not None and passed.nth in nths
-        }
-    return sorted(found)
+        before = _collectives_before(job, edge)
+        places = {row.rank_id: row.rank for row in job.members[edge.key]}
+        for target in edge.waits_for:
+            shared = {key: calls for key, calls in made[target].items() if (edge.waiter, key) in job.communicator_index}
+            if any(calls > before.get(key, 0) for key, calls in shared.items()):
+                posted = job.messages(edge.key, edge.waiter, target, edge.kind.capitalize())
+                turns = range(edge.nth, posted[-1]["turn"] + 1)
+                lacking[target] += [LeftOut(edge.kind, places.get(target), turn) for turn in turns]
+    return lacking
+
+
+def _collectives_before(job: Job, edge: Edge) -> dict[str, int]:
+    """Count the collectives that a rank made before the message in which it waits, by communicator."""
+    before = job.calls_of(edge.waiter).filter((pl.col("pos") < edge.pos) & pl.col("nth").is_not_null())
+    return dict(before.group_by(text_of("key")).agg(pl.col("nth").max() + 1).iter_rows())
 
 
 def _between_unknown_communicators(job: Job, first_edges: dict[int, Edge]) -> Explanation:
@@ -184,9 +203,7 @@ def _ranks_awaited_first(job: Job, edges: list[Edge]) -> list[int]:
     def place(edge: Edge) -> tuple[int, bool]:
         if edge.kind == "collective":
             return edge.nth, True
-        own = job.calls_of(edge.waiter)
-        before = own.filter((pl.col("key") == edge.key) & (pl.col("pos") < edge.pos) & pl.col("nth").is_not_null())
-        return before.select(pl.col("nth").max().fill_null(-1) + 1).item(), False
+        return _collectives_before(job, edge).get(edge.key, 0), False
 
     first = min(place(edge) for edge in edges)
     return sorted({edge.waits_for[0] for edge in edges if place(edge) == first})

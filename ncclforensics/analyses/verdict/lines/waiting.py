@@ -21,8 +21,8 @@ from ncclforensics.analyses.verdict.lines.ranks_without_log import (
 from ncclforensics.analyses.verdict.lines.wait_cycle import (
     judge_cycle,
     judge_messages_in_order,
+    messages_left_out,
     ranks_in_cycles,
-    ranks_past_a_message,
 )
 from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Kind
@@ -163,15 +163,15 @@ def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
     return not is_split and job.ranks_on_hosts_of(rank_ids) == set(rank_ids)
 
 
-def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
-    """Return a rank of another host, one call behind, where all else that stopped are whole hosts of several ranks.
+def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> list[int]:
+    """Return the rank of another host, one call behind, where all else that stopped are whole hosts of several ranks.
 
     That it stopped by itself as they did would be a coincidence; that its last line was lost is none.
     """
     host_of = {rank_id: row.host for rank_id, row in job.rank_ids.items()}
     on_host, stopped = Counter(host_of.values()), Counter(host_of[rank_id] for rank_id in culprits)
     others = [rank_id for rank_id in culprits if not 1 < on_host[host_of[rank_id]] == stopped[host_of[rank_id]]]
-    return others[0] if len(others) == 1 < len(culprits) and job.lag(others) == 1 else None
+    return others if len(others) == 1 < len(culprits) and job.lag(others) == 1 else []
 
 
 def find_waited_for_ranks(job: Job) -> Explanation | None:
@@ -182,18 +182,29 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
     culprits = sorted(job.awaited_ranks - waits_for_of.keys())
     if all(edge.kind == "init" for edge in job.awaited_calls):
         return None  # no rank made a call; find_unfinished_init judges what the logs show of init
-    if culprits and (omitting := ranks_past_a_message(job)):
+    left_out = messages_left_out(job) if culprits else {}
+    lagging = {rank_id for edge in job.awaited_calls if edge.kind == "collective" for rank_id in edge.waits_for}
+    if lagging.intersection(culprits) and (omitting := sorted(left_out.keys() - culprits)):
         besides = f"{job.names(omitting)} went on without a message that another rank waits in"
         return _behind_or_besides(job, culprits, besides, Kind.UNMATCHED, omitting)
     if culprits and (in_cycle := ranks_in_cycles(job)):
         besides = f"of {job.names(in_cycle)} some wait for each other"
         return _behind_or_besides(job, culprits, besides, Kind.DEADLOCK, sorted(in_cycle))
-    stray = _single_rank_beside_hosts(job, culprits)
-    culprits = [rank_id for rank_id in culprits if rank_id != stray]
+    lack_one = sorted(
+        rank_id for rank_id, messages in left_out.items() if len(messages) == 1 and rank_id not in lagging
+    )
+    lack_more = [rank_id for rank_id in [*culprits, *left_out] if rank_id not in lack_one]
+    if not lack_more and len({messages[0] for messages in left_out.values()}) > 1:
+        return _one_of_these_left_out(job, lack_one)
+    # Where another rank is at fault anyway, the log of one that lacks a single message lost its line.
+    strays = (lack_one if lack_more else []) or _single_rank_beside_hosts(job, culprits)
+    culprits = sorted({*culprits} - {*strays}) or sorted({*lack_more})
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
-    if stray is not None:
-        lacking = f"the log of {job.names([stray])} lacks its last call, too, which may be a lost line"
-        diagnosis.doubt(Doubt.ONE_STRAY_LINE, lacking)
+    if strays:
+        lacking = f"the log of {job.names(strays)} lacks one call, too, which may be a lost line"
+        diagnosis.doubt(Doubt.SECOND_FAULT, lacking)
+    elif len(lack_one) == 1:
+        diagnosis.doubt(Doubt.ONLY_LINE_LOST)
     diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     if answer := _find_incomplete_logs(job, diagnosis):
@@ -252,6 +263,18 @@ def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | Non
             last_lines = [job.last_line(rank_id) for rank_id in rank_ids[:3]]
             return undecided(reason, collect, diagnosis, between=between, context=last_lines)
     return None
+
+
+def _one_of_these_left_out(job: Job, ranks: list[int]) -> Explanation:
+    """Answer where several ranks went on behind one message each that others wait in: one loss explains all but one."""
+    names = job.names(ranks)
+    reason = (
+        f"each of {names} went on without one message that another rank waits in: a line may be lost from all but one"
+    )
+    others = f"lines are lost from the logs of the others of {names}"
+    between = [Alternative(Kind.UNMATCHED, [rank_id], others) for rank_id in ranks]
+    last_lines = [job.last_line(rank_id) for rank_id in ranks[:3]]
+    return undecided(reason, [stacks_of(names)], between=between, context=last_lines)
 
 
 def _behind_or_besides(job: Job, lagging: list[int], besides: str, kind: Kind, ranks: list[int]) -> Explanation:
