@@ -56,6 +56,21 @@ def test_a_simulated_fault_of_a_fabric_is_named_and_nothing_else(fault: FabricFa
     assert fault is FabricFault.LEAF_ABSENT or str(named or "") in said
 
 
+def test_single_links_that_siblings_lack_hide_no_leaf_with_uneven_uplinks(tmp_path: Path) -> None:
+    fabric = simulated_fabric(96, 2, FabricFault.UNEVEN_UPLINKS, seed=7)
+    uneven = fabric.truth["switch"]
+    siblings = [leaf for leaf in fabric.leaves.values() if fabric.nodes[leaf].name != uneven]
+    for leaf, spine in zip(siblings[:3], fabric.spines[1:], strict=False):
+        for port in fabric.ports_to(leaf, [spine])[:2]:
+            fabric.cut(leaf, port)
+    write_fabric(fabric, FabricFault.UNEVEN_UPLINKS, tmp_path)
+
+    named = [finding.title for finding in judged(tmp_path).findings if finding.rule not in NOTES]
+
+    assert len(named) == 1
+    assert named[0].startswith(str(uneven))
+
+
 def test_a_hot_uplink_names_the_hosts_that_the_table_sends_through_it(tmp_path: Path) -> None:
     fabric = simulated_fabric(24, 2, FabricFault.HOT_UPLINK, seed=7)
     write_fabric(fabric, FabricFault.HOT_UPLINK, tmp_path)

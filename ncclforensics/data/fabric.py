@@ -24,6 +24,7 @@ COMMON_PARENT = 0.4  # share of a group that has a parent, for it to be one of a
 GROUP_LEAST = 4  # siblings, to say what is usual
 REGULAR_SWITCHES, REGULAR_PARENTS = 0.6, 0.75  # share of a group with the usual number of links, of its parents
 SHORT_SPINE, SHORT_BELOW = 0.8, 3  # share of the links of the better half; switches below that lack some
+FEW_ABSENT = 0.25  # of the spread of a switch that has most of its uplinks to few parents: its siblings are even
 MISSING, MISSING_LEAST, IRREGULAR = 0.2, 2, 0.34  # UFM counts single absent links; it is no fault of one leaf
 # Designs are 1:1 to 2:1; 4:1 halves and quarters what GPU hosts reach.
 OVERSUBSCRIBED, FAR_OVERSUBSCRIBED, RATIO_PORTS, GPU_NICS = 2.05, 3.95, 16, 4

@@ -13,6 +13,7 @@ from ncclforensics.analyses.fabric.fabric_graph import Graph
 from ncclforensics.data.fabric import (
     COMMON_PARENT,
     FAR_OVERSUBSCRIBED,
+    FEW_ABSENT,
     FEW_HOSTS,
     GPU_NICS,
     GROUP_LEAST,
@@ -161,15 +162,20 @@ class _Group:
     def _chip(self, logical: str) -> str:
         return next(guid for guid, system in self.graph.logical.items() if system == logical)
 
-    def _is_even(self, guid: str) -> bool:
+    def _spread(self, guid: str) -> int:
+        """The difference between the most and the fewest links of a switch to one parent."""
         counts = self.links[guid].values()
-        return max(counts) - min(counts) <= 1
+        return max(counts) - min(counts)
+
+    def _is_even(self, guid: str) -> bool:
+        return self._spread(guid) <= 1
 
     def _is_uneven(self, guid: str) -> bool:
         """Whether a switch has most of its uplinks to few parents, while its siblings spread them."""
         counts = self.links[guid].values()
         most, least = max(counts), min(counts)
-        even = sum(map(self._is_even, self.group))
+        single = max(1, FEW_ABSENT * (most - least))  # links that siblings may lack: every large fabric has some
+        even = sum(self._spread(other) <= single for other in self.group)
         is_alone = 4 * even >= 3 * len(self.group) or (len(self.group) < GROUP_LEAST and 2 * even >= len(self.group))
         return is_alone and most - least >= max(2, sum(counts) / len(counts)) and most >= 2 * least
 
