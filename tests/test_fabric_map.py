@@ -9,6 +9,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.data.busbw import limit_of
 from ncclforensics.rules.benchmark.limits import bench_impossible
+from ncclforensics.simulate import fabric_text
 from ncclforensics.simulate.fabric import FabricFault, SimulatedFabric, simulated_fabric
 from ncclforensics.simulate.fabric_text import write_fabric
 from ncclforensics.views.printed_report import PrintedReport
@@ -35,6 +36,7 @@ RULES = {
     FabricFault.BAD_LEAF: "fabric-pairs-share-part",
     FabricFault.BAD_LINK: "fabric-pairs-share-part",
 }
+SOON_AFTER = fabric_text.BEFORE.replace(":00 UTC", ":10 UTC")
 NOTES = {"fabric-links-absent"}  # of a link that now leads elsewhere
 
 
@@ -69,6 +71,47 @@ def test_single_links_that_siblings_lack_hide_no_leaf_with_uneven_uplinks(tmp_pa
 
     assert len(named) == 1
     assert named[0].startswith(str(uneven))
+
+
+def test_routes_over_half_of_the_uplinks_are_seen_where_each_serves_few_hosts(tmp_path: Path) -> None:
+    fabric = simulated_fabric(96, 2, FabricFault.NONE, seed=7)
+    write_fabric(fabric, FabricFault.NONE, tmp_path)
+    for spines in (fabric.spines, fabric.spines[:4]):
+        text = "".join(f"{line}\n" for line in fabric_text._tables(fabric, spines))
+        (tmp_path / "dump_lfts.txt").write_text(text, encoding="utf-8")
+
+        titles = [finding.title for finding in judged(tmp_path).findings]
+
+        is_half = len(spines) < len(fabric.spines)
+        assert [title.partition(":")[0] for title in titles] == is_half * [
+            "routes are not spread over the uplinks of 6 of 6 leaves"
+        ]
+
+
+def test_loads_beyond_the_rate_of_a_link_are_of_another_time_and_give_no_share(tmp_path: Path) -> None:
+    fault = FabricFault.UNEVEN_SPINES
+    write_fabric(simulated_fabric(24, 4, fault, seed=7), fault, tmp_path)
+    after = tmp_path / "ibqueryerrors-after.txt"
+    after.write_text(after.read_text(encoding="utf-8").replace(fabric_text.AFTER, SOON_AFTER), encoding="utf-8")
+
+    (finding,) = judged(tmp_path).findings
+
+    assert finding.rule == RULES[fault]
+    assert finding.title.count("%") == 0
+    assert "GB a link" in finding.title
+
+
+def test_spines_that_carry_uneven_loads_are_told_once_and_not_by_each_full_link(tmp_path: Path) -> None:
+    fault = FabricFault.UNEVEN_SPINES
+    fabric = simulated_fabric(96, 4, fault, seed=7)
+    leaf = fabric.leaves[0, 0]
+    full = (leaf, fabric.ports_to(leaf, fabric.spines[:1])[0])
+    load = fabric_text._load
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fabric_text, "_load", lambda *of: (0.9, 0.3) if of[2] == full else load(*of))
+        write_fabric(fabric, fault, tmp_path)
+
+    assert [finding.rule for finding in judged(tmp_path).findings] == [RULES[fault]]
 
 
 def test_a_hot_uplink_names_the_hosts_that_the_table_sends_through_it(tmp_path: Path) -> None:

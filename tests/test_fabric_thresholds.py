@@ -312,6 +312,26 @@ def test_ports_carry_unequal_traffic_from_a_fifth_on(rows: list[Row], *, expecte
 
 
 @pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ([(9, 6), (7, 9), (9, 7), (6, 9)], []),  # each in an order of its own
+        ([(9, 6), (9, 6), (9, 6), (9, 6)], ["a", "b", "c", "d"]),  # all leave one adapter out
+        ([(9, 7), (7, 9), (9, 7), (2, 9)], ["d"]),  # far from what is usual
+        ([(9, 9), (9, 9), (9, 7), (9, 9)], ["c"]),
+        ([(9, 6), (6, 9), (9, 9)], ["a", "b"]),  # too few to know what is usual
+    ],
+)
+def test_ports_as_far_apart_as_those_of_most_hosts_are_the_traffic_of_the_job(
+    hosts: list[tuple[int, int]], expected: list[str]
+) -> None:
+    rows = [row | {"host": name} for name, amounts in zip("abcd", hosts, strict=False) for row in sent(*amounts)]
+
+    assert titles(port_outliers.ctr_uneven_traffic, *rows) == [
+        f"equal ports of {name} carry unequal traffic" for name in expected
+    ]
+
+
+@pytest.mark.parametrize(
     ("gigabytes", "state", "expected"),
     [
         ((1.0, 1.0, 1.0, 0.049), "active", True),

@@ -41,6 +41,7 @@ WIDE_TICK_BYTES, WIDE_TICK_DEVICES = 32, ("c738", "cb20", "cf08")  # a lane; Swi
 UPLINKS_LEAST, LEAVES_LEAST = 4, 2
 HOT, HOT_RATIO, HOT_SHARE, LOST = 0.8, 1.5, 1 / 8, 0.1
 UNEVEN_BUSY, SPINE_RATIO = 0.4, 2
+MOST_SHARE = 1.05  # of the rate of a link: more shows that the times are not those of the dumps
 MUCH_DATA, MUCH_RATIO, LITTLE_LOST = 10e9, 4, 0.01  # bytes a link; without the time between the dumps
 BUSY, UNEVEN_RATIO = 0.4, 3
 # Forwarding tables: hosts that one uplink serves.

@@ -50,6 +50,7 @@ STALLED = ("outbound_pci_stalled_wr_events", "outbound_pci_stalled_rd_events", "
 
 # Equal ports carry traffic within 20 % of each other (FG); a port below a twentieth has another purpose.
 APART, IDLE = 0.2, 0.05
+FARTHER = 2.5  # times what is usual among the hosts, for the ports of one to be apart
 MUCH = 10**9  # bytes between two dumps from which on shares are compared
 MUCH_EVER = 10**13  # bytes in a single dump
 

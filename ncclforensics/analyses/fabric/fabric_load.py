@@ -15,6 +15,7 @@ from ncclforensics.data.fabric import (
     LEAVES_LEAST,
     LITTLE_LOST,
     LOST,
+    MOST_SHARE,
     MUCH_DATA,
     MUCH_RATIO,
     SPINE_RATIO,
@@ -38,7 +39,7 @@ FABRIC_LOAD = {
     "leaf": pl.String(),  # GUID of the leaf of a link between leaf and spine
     "direction": pl.String(),  # up, down, host: to the level above, below, or to a host
     "bytes": pl.Int64(),  # sent between the dumps
-    "utilisation": pl.Float64(),  # share of the rate of the link; null where the time between the dumps is unknown
+    "utilisation": pl.Float64(),  # share of the rate of the link; null where the times of the dumps are not known
     "lost": pl.Float64(),  # share of the time with data that the port waited for credits; null without that counter
     "seconds": pl.Float64(),
     "key": pl.String(),  # of counter_increase
@@ -99,8 +100,10 @@ def fabric_load(
     lanes = pl.col("width").str.strip_suffix("X").cast(pl.Int64, strict=False)
     waited = pl.col("ticks") * pl.when(is_wide).then(WIDE_TICK_BYTES * lanes).otherwise(TICK_BYTES)
     full = pl.col("seconds") * pl.col("rate_Gbps") * 1e9 / 8
+    share = pl.when(full > 0).then(pl.col("bytes") / full)
+    is_possible = share.max().over("before_source", "source") <= MOST_SHARE  # else these are not the times of the dumps
     return rows.with_columns(
-        utilisation=pl.when(full > 0).then(pl.col("bytes") / full),
+        utilisation=pl.when(is_possible).then(share),
         lost=pl.when(waited + pl.col("bytes") > 0).then(waited / (waited + pl.col("bytes"))),
     ).unique(["guid", "port"], keep="last", maintain_order=True)
 
@@ -110,7 +113,9 @@ def load_deviation(fabric_load: pl.DataFrame) -> pl.DataFrame:
     """One row per uplink, set of spines or of leaves whose load is not that of its siblings; each load told once."""
     for direction in ("up", "down"):  # a tool that prints ports above a threshold may show one side only
         links = fabric_load.filter((pl.col("direction") == direction) & pl.col("leaf").is_not_null())
-        rows = [*_hot(links), *(list(_uneven_spines(links, fabric_load)) or list(_uneven_leaves(links)))]
+        spines = list(_uneven_spines(links, fabric_load))
+        busy = [name for row in spines for name in row["names"]]
+        rows = [*_hot(links.filter(~pl.col("parent").is_in(busy))), *(spines or _uneven_leaves(links))]
         if rows:
             return frame_of_rows(rows, LOAD_DEVIATION)
     return frame_of_rows([], LOAD_DEVIATION)

@@ -23,7 +23,7 @@ UPLINK_ROUTES = {
     "parent": pl.String(),  # name of the switch above
     "hosts": pl.Int64(),  # ports of hosts on other leaves that are reached through this uplink
     "mean": pl.Float64(),  # of the leaf's uplinks
-    "is_bent": pl.Boolean(),  # the leaf sends a multiple of the mean through one uplink
+    "is_bent": pl.Boolean(),  # the leaf sends a multiple of the mean through one uplink, or nothing through half of them
     "source": pl.Int32(),  # of the head of the leaf's table
     "line": pl.Int32(),
 }
@@ -62,4 +62,5 @@ def uplink_routes(
     rows = rows.with_columns(hosts.fill_null(0)).with_columns(mean=hosts.mean().over("guid"))
     most = hosts.max().over("guid")
     is_bent = (most >= ROUTE_RATIO * pl.col("mean")) & (most - pl.col("mean") >= ROUTES_APART)
+    is_bent |= 2 * (hosts == 0).sum().over("guid") >= pl.len().over("guid")
     return rows.filter(pl.col("mean") >= ROUTES_LEAST).with_columns(leaf="guid", is_bent=is_bent)

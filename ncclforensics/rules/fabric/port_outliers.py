@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.data.names import some_of
 from ncclforensics.data.networks import NVLINK
-from ncclforensics.data.roce import APART, IDLE, MUCH, MUCH_EVER
+from ncclforensics.data.roce import APART, FARTHER, IDLE, MUCH, MUCH_EVER
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -159,6 +159,19 @@ def _comparable_traffic(counter_increase: pl.DataFrame, port_state: pl.DataFrame
     return up.with_columns(most=pl.col("carried").max().over(alike), ports=pl.len().over(alike))
 
 
+def _unlike_others(used: pl.DataFrame) -> pl.DataFrame:
+    """Leave out hosts whose ports are as far apart as those of most hosts, unless these use the same port least."""
+    hosts = used.group_by("station", "is_total").agg(
+        gap=1 - pl.col("carried").min() / pl.col("carried").max(),
+        least=pl.col("device").sort_by("carried").first(),
+    )
+    of_all = pl.len().over("is_total")
+    is_usual = pl.col("gap") < FARTHER * pl.col("gap").median().over("is_total")
+    is_same_port = 4 * pl.len().over("is_total", "least") > 3 * of_all
+    alike = hosts.filter((of_all > PEERS_LEAST) & is_usual & ~is_same_port)
+    return used.join(alike, on=["station", "is_total"], how="anti", maintain_order="left")
+
+
 @rule(Category.CONGESTION, Severity.WARNING, of=("counter_increase",))
 def ctr_uneven_traffic(counter_increase: pl.DataFrame, port_state: pl.DataFrame) -> Iterator[Finding]:
     """Equal ports of a host carry unequal traffic.
@@ -166,14 +179,16 @@ def ctr_uneven_traffic(counter_increase: pl.DataFrame, port_state: pl.DataFrame)
     Means: rings and channels are not spread over all rails: GPUs far from their NIC, NCCL_IB_HCA or channels that leave
     one out, a port that is slower than its rate, or routing that prefers one path.
     Not when: the ports are within 20 % of each other; a port carries next to nothing, because it serves another
-    purpose; little was sent; there is one dump: then it is a note, because it includes other jobs.
+    purpose; little was sent; the ports of most hosts are as far apart, each host's in an order of its own, as where
+    every rank sends to others than its neighbours do; there is one dump: then it is a note, because it includes other
+    jobs.
     Do: compare `NET/IB : Using` and the channels of that host with another's; look at the NIC of the busiest port.
     Sources: field guides (traffic over equal paths within 20 %).
     """
     ports = _comparable_traffic(counter_increase, port_state)
     limit = pl.when("is_total").then(MUCH_EVER).otherwise(MUCH)
     used = ports.filter((pl.col("most") >= limit) & (pl.col("carried") >= pl.col("most") * IDLE))
-    for (_, is_total), rows in used.group_by("station", "is_total", maintain_order=True):
+    for (_, is_total), rows in _unlike_others(used).group_by("station", "is_total", maintain_order=True):
         apart = rows.filter(pl.col("carried") < pl.col("most") * (1 - APART)).sort("carried")
         if apart.is_empty() or rows.height < 2:
             continue
