@@ -228,7 +228,10 @@ def test_two_members_of_a_group_do_not_show_that_all_made_the_call(tmp_path: Pat
 
     screen = " ".join(str(analyze([str(log)])).split())
 
-    assert "14 of the 16 members of this process group report nothing; one of them may not have called it" in screen
+    assert (
+        "reports of 14 of the 16 members of this process group were not read; one of them may not have called it"
+        in screen
+    )
     assert "STUCK-TOGETHER" not in screen
 
 
@@ -357,7 +360,7 @@ def test_the_warning_after_a_failed_socket_is_not_the_cause(tmp_path: Path) -> N
     )
     report = analyze([tmp_path])
 
-    assert "connections of worker-2 to 10.0.0.9<41468> failed" in report.verdicts[0].reason
+    assert "communication of worker-2 with 10.0.0.9<41468> failed" in report.verdicts[0].reason
     assert not [finding for finding in report.findings if finding.severity == "error" and finding.role == "cause"]
 
 

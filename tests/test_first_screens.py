@@ -376,7 +376,7 @@ def test_the_last_line_of_a_training_step_is_named_where_a_hang_is_undecided(tmp
 
     for text in (LAUNCHED + steps, "Traceback (most recent call last):\n" + steps):
         first = shown(read(tmp_path, text, everything=False), everything=False)
-        assert "Training steps are printed up to log0.txt:" in first
+        assert "Last training step that was read: log0.txt:" in first
 
 
 @pytest.mark.parametrize(("before", "is_init"), [(BEGAN, True), ("", False)])

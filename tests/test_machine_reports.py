@@ -236,4 +236,4 @@ def test_a_connection_that_is_lost_in_the_bootstrap_is_said_to_be(tmp_path: Path
     )
     (verdict,) = analyze([str(tmp_path)]).verdicts
 
-    assert "connections of gpu-a012 to 10.0.4.13<52905> failed, in the bootstrap" in verdict.reason
+    assert "communication of gpu-a012 with 10.0.4.13<52905> failed, in the bootstrap" in verdict.reason

@@ -110,7 +110,7 @@ def test_all_ranks_of_a_stated_size_are_counted_among_those_that_print_nothing(t
         f"{aborted.format(1)} COMPLETE",
     )
 
-    assert "ranks 0, 1, 3 printed no time-out" in report.verdicts[0].reason
+    assert "no time-out of ranks 0, 1, 3 was read" in report.verdicts[0].reason
 
 
 def test_a_sentence_behind_last_error_is_quoted_and_a_lost_connection_names_its_host(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_sentence_behind_last_error_is_quoted_and_a_lost_connection_names_its_
 
     lost = "gpu-a012:83:2526 [0] misc/socket.cc:503 NCCL WARN Net : Call to recv from 10.0.4.13<41468> failed : "
     reason = _report(tmp_path, f"{lost}Connection timed out").verdicts[0].reason
-    assert reason.startswith("connections of gpu-a012 to 10.0.4.13<41468> failed; ")
+    assert reason.startswith("communication of gpu-a012 with 10.0.4.13<41468> failed; ")
 
 
 def test_an_attempt_to_connect_gives_the_address_of_a_store_and_alone_is_no_failure(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_second_rank_whose_lines_are_cut_is_not_denied(tmp_path: Path) -> None
         tmp_path, record.format(0, 0, CALL), status, record.format(1, 1, CALL.replace("SeqNum=57", "SeqNum=58"))
     )
 
-    expected = "rank 0 waited in work 57, and rank 1 in work 58 of a group that no line names"
+    expected = "rank 0 waited in work 57, and rank 1 in work 58 of a group whose name was not read"
     assert report.verdicts[0].reason == expected
 
 
@@ -306,7 +306,7 @@ def test_a_traceback_that_is_cut_before_its_error_names_the_worker_and_the_last_
     rule = "app-traceback-cut"
     finding = _found(_report(tmp_path, *lines), rule)
 
-    assert finding.title == "TP2 raised an exception, and no line that is read names it"
+    assert finding.title == "TP2 raised an exception, and no line that was read names it"
     assert finding.detail == "the last call that is shown: load (worker.py:63)"
     assert rule not in _titles(_report(tmp_path, *lines, "ValueError: no such layer"))
     assert rule not in _titles(_report(tmp_path, *lines, SIGNALLED))

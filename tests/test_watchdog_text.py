@@ -117,7 +117,7 @@ def test_memory_that_ran_out_on_a_rank_decides_beside_lines_of_nccl_without_rank
 def test_the_only_rank_without_a_time_out_is_a_suspect_where_the_reason_names_it() -> None:
     found = answer(Incident(INCIDENTS / "three-of-four-watchdogs-time-out")).json["hang"]
 
-    assert "rank 2 printed no time-out and may not have called it" in found["reason"]
+    assert "no time-out of rank 2 was read: the call may be missing there" in found["reason"]
     assert (found["culprits"], found["suspects"]) == ([], [2])
 
 
@@ -135,7 +135,7 @@ def test_elements_in_and_out_of_a_gather_show_the_size_of_its_group(tmp_path: Pa
     report = analyze([str(tmp_path)])
     (verdict,) = report.verdicts
     assert verdict.verdict == "undecidable"
-    assert "6 of the 8 members of this process group report nothing" in verdict.reason
+    assert "reports of 6 of the 8 members of this process group were not read" in verdict.reason
     assert report.run["work"]["members"].to_list() == [8, 8]
 
 
@@ -157,7 +157,7 @@ def test_lines_cut_before_the_counters_do_not_split_the_only_group(tmp_path: Pat
     (verdict,) = analyze([str(tmp_path)]).verdicts
     assert verdict.verdict == "undecidable"
     assert "ranks 0, 3 timed out at work 808" in verdict.reason
-    assert "ranks 1, 2 printed no time-out" in verdict.reason
+    assert "no time-out of ranks 1, 2 was read" in verdict.reason
 
 
 def test_a_size_that_a_line_lacks_differs_from_none(tmp_path: Path) -> None:

@@ -3,10 +3,9 @@
 NO_NCCL_LINES = "these files hold no line of NCCL, nor one of another known format"
 NO_LINES = "these files are empty"
 NO_PROCESSES = "no line of NCCL here shows which rank printed it"
-ENDED_WELL = "the program reports that it came to its end, and no line shows a failure"
-READY = "the engine reports that it is ready, which all its ranks must reach, and no line shows a failure after that"
-NO_RANKS_IN_TEXT = "no NCCL lines found in these files, and no other line shows how far a rank came"
-NO_CALLS_IN_TEXT = "no NCCL lines found in these files, and no other line shows in which call a rank is"
+ENDED_WELL = "the program reports that it came to its end, and no failure was read"
+READY = "the engine reports that it is ready, which all its ranks must reach, and no failure after that was read"
+NO_CALLS_IN_TEXT = "no NCCL lines found in these files"
 NO_RANKS_OF_DUMPS = "no Flight Recorder dump here shows which rank wrote it"
 # What to do next: a verb and its object. A command stands at the end between backticks, so that it can be copied.
 STACKS_OF_HOST = "for p in $(pgrep python); do py-spy dump --native --pid $p; done"

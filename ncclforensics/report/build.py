@@ -29,7 +29,7 @@ from ncclforensics.rules.running import run_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
 Row = dict[str, Any]
-TAKEN = "that the job stands still is assumed, for no line shows it"
+TAKEN = "that the job stands still is assumed"
 
 
 @dataclass

@@ -118,7 +118,7 @@ class SavedLook(EarlierLook):
         pairs = self._pairs(run, lines)
         if any(pair.line > pair.then.last_line for pair in pairs):
             return MOVED
-        why = "no line here shows a call"
+        why = "no call was read"
         if absent := sorted({run.inputs[source].source.path for source in lines} - {pair.now.path for pair in pairs}):
             why = f"{absent[0]} was not there at the earlier one"
         elif pairs:

@@ -21,7 +21,6 @@ from ncclforensics.data.variables import (
     NO_LINES,
     NO_NCCL_LINES,
     NO_PROCESSES,
-    NO_RANKS_IN_TEXT,
     NO_RANKS_OF_DUMPS,
     READY,
     STANDING_STACKS,
@@ -92,8 +91,7 @@ def reason_without_job(run: Frames) -> str:
         limits = "; ".join(kind.limit for kind in kinds)
         return f"these files hold {_names(run, kinds)}, and no NCCL log: {limits}"
     if run["source"]["recognised"].sum():
-        has_steps = run.has("training_step") or run.has("trainer_progress")
-        return NO_CALLS_IN_TEXT if has_steps else NO_RANKS_IN_TEXT
+        return NO_CALLS_IN_TEXT
     return NO_NCCL_LINES if run["source"]["lines"].sum() else NO_LINES
 
 
@@ -137,7 +135,6 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
     steps = {
         NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS,
         NO_NCCL_LINES: [*COLLECT_CALLS, *stacks],
-        NO_RANKS_IN_TEXT: text_alone,
         NO_CALLS_IN_TEXT: text_alone,
     }
     return steps.get(reason_without_job(run), COLLECT_CALLS)

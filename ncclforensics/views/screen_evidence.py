@@ -68,7 +68,7 @@ def evidence(
             rank, ordinal = callers.get(place, (None, None))
             number = "" if ordinal is None else f" #{ordinal}"
             is_last = place in last_lines and ordinal is None and not any(mark in text for mark in WARNINGS)
-            prefix = "" if rank is None else f"rank {rank}{number}{', its last line' * is_last}: "
+            prefix = "" if rank is None else f"rank {rank}{number}{', its last line read' * is_last}: "
             label = text.find(f"[rank{rank}]:")  # behind the one of a launcher, such as srun's task
             message = prefix + condensed(text, 0)
             is_new = message not in messages or place in decisive

@@ -115,8 +115,7 @@ def _version_items(report: Report) -> list[str]:
     if found := versions(report.run):
         is_amd = report.run["version"]["form"].cast(pl.String).str.starts_with("rccl").any()
         return [f"{'RCCL' if is_amd else 'NCCL'} {', '.join(found)}"]
-    is_amd = report.run.has("rocm_version") or report.run.has("rocm")
-    return [f"{'RCCL' if is_amd else 'NCCL'} version unknown"] if "nccl-log" in report.run.kinds.values() else []
+    return []
 
 
 def _count(run: Frames, noun: Noun) -> int:

@@ -30,7 +30,7 @@ PAIRS = "Not judged: whether such links should be faster; equal ones are only co
 NEEDS_OTHERS = (
     "No rule judges such lines by themselves. Give them together with logs, counters or dumps of the same hosts."
 )
-NO_FAILURE = " None of them, nor a line around them, states a failure."
+NO_FAILURE = " No word of a failure was read in them, nor in a line around them."
 NO_FIGURES = (
     "Not judged: {rows} of nccl-tests with no figure of a bandwidth, such as a template with XXX in its columns."
 )
@@ -48,7 +48,7 @@ MOST_SUBJECTS = 3
 MOST_RULES = 3  # named; of more, the number says that much was looked at
 SURROUNDING = ("collected",)  # grammars of what stands around the output of any tool
 KERNEL = "The kernel's log: none of its lines reports a fault that a rule knows."
-STATES_NONE = "Such lines state faults by themselves; none of these does."
+STATES_NONE = "Such lines state faults by themselves; none was read in these."
 STEPS = "Not judged: whether the steps are slow (ncclforensics slow)."
 UNKNOWN = "No line is of a known format: nothing is known of what these files show."
 QUOTED = "No line is of a known format: of what these files show, only what the notes below quote is known."
@@ -56,7 +56,7 @@ MILDLY_STATED = (
     "No line is of a known format, and none has the level of an error; words of a failure stand in {lines}, at the "
     "level of a warning or below."
 )
-NOTHING_STATED = "No line is of a known format, and none states a failure by its words or by the level of a logger."
+NOTHING_STATED = "No line is of a known format, and in none a word of a failure or the level of an error was read."
 
 
 def without_findings(report: Report) -> list[RenderableType]:
@@ -99,7 +99,7 @@ def _links(report: Report) -> list[str]:
         f"{netdev}{f' (went down {downs}x before)' * bool(downs)}"
         for netdev, downs in links.filter("is_up").select("netdev", "downs").iter_rows()
     ]
-    return [f"Up at the end of the log: {printable(some_of(names, MOST_SUBJECTS))}."] if names else []
+    return [f"Last read as up: {printable(some_of(names, MOST_SUBJECTS))}."] if names else []
 
 
 def _peer_access(report: Report) -> list[str]:
@@ -134,13 +134,14 @@ def _why_not(report: Report) -> str:
     stated = unread.filter(text_of("form").is_in(["level", "words", "stack"]))
     if stated.is_empty() and not OF_JOBS & set(report.run.kinds.values()) and _can_state(report):
         return STATES_NONE
+    mild = stated_mildly(unread)
     if report.run.kinds or _subjects(report):
-        return NEEDS_OTHERS + NO_FAILURE * (stated.is_empty() and "pytorch-log" in report.run.kinds.values())
+        is_silent = stated.is_empty() and mild.is_empty() and "pytorch-log" in report.run.kinds.values()
+        return NEEDS_OTHERS + NO_FAILURE * is_silent
     if report.run.has("kernel_line"):
         return KERNEL
     if any(note.rule == "stated-by-program" for note in report.findings):
         return QUOTED
-    mild = stated_mildly(unread)
     if stated.is_empty() and not mild.is_empty():
         return MILDLY_STATED.format(lines=count_of(mild.height, "line"))
     return NOTHING_STATED if stated.is_empty() else UNKNOWN

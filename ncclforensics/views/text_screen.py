@@ -56,6 +56,7 @@ from ncclforensics.views.text_report import (
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, steps_text
+from ncclforensics.views.text_unread import unread_failures
 
 Row = dict[str, Any]
 OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
@@ -212,6 +213,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         hang = f"Not known: whether the job hangs. {sentence(jobs[0].reason)}" if jobs and not is_measured else ""
         question = [indented(Text(hang))] if hang else []
         sections += [_Section(0, [[*without_findings(report), *question]]), problem]
+    unread = unread_failures(report, [shown, cause])
+    sections += [_Section(1, [unread])] if unread else []
     sections += [on_speed] if slow is not None and not slow.is_actionable else []
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)

@@ -36,7 +36,7 @@ FAILURES = {
     "capture": "the launcher saw a process end",
 }
 WEAK_SIGNS = {
-    "silence": "no rank makes a call while the logs go on",
+    "silence": "no call of a rank was read while the logs go on",
     "abort": "some ranks aborted their communicators",
     "stated": "a program says that it makes no progress",
 }
@@ -73,10 +73,10 @@ def steps_text(report: Report) -> str:
     last = max(rows, key=lambda row: (row.get("step") or -1, row["line"]))
     if over := next((row for row in rows if row.get("form") == "summary"), None):
         place = place_of(report, report.cited(over["source"], over["line"]))
-        return f"The training loop had ended ({place}): the job was in what its program does then, such as saving."
+        return f"A training loop had ended ({place}): the job may be in what its program does then, such as saving."
     number = "" if last.get("step") is None else f"step {last['step']:,}, "
     place = place_of(report, report.cited(last["source"], last["line"]))
-    return f"Training steps are printed up to {number}{place}{_later_bar(report, last)}."
+    return f"Last training step that was read: {number}{place}{_later_bar(report, last)}."
 
 
 def _later_bar(report: Report, last: dict[str, Any]) -> str:
@@ -125,12 +125,12 @@ def _state_text(report: Report, answer: Answer) -> str:
     if look is not None and look.has_moved:
         return f"Hung: no; {look.text}."
     if answer.rests_on_stall and not report.is_about_hang:
-        return "Only if the job stands still, which no line of these logs shows."
+        return "Only if the job stands still."
     if answer.rests_on_stall and (ends := report.run["job_end"].filter(form="time_limit")).height:
         place = place_of(report, report.cited(ends["source"][0], ends["line"][0]))
         return f"Assumed, since you ask about a hang: the job stood still until it was ended at a time limit ({place})."
     if answer.rests_on_stall:
-        return "Assumed, since you ask about a hang: the job stands still. No line of these logs shows it."
+        return "Assumed, since you ask about a hang: the job stands still."
     if failed_ranks(report.run, answer):
         return "Failed: yes; ranks stopped with an error."
     return "Not shown: that the job stands still; the verdict holds either way."
@@ -140,13 +140,13 @@ def _times_text(report: Report, answer: Answer) -> str:
     times = report.run["last_time"].filter(pl.col("job") == answer.job)
     if times.is_empty():
         last = _last_line(report) if len(report.verdicts) == 1 else None
-        return f"Last timed line of a rank at {_clock(last)}." if last else ""
+        return f"Latest report with a time: {_clock(last)}." if last else ""
     called, ended = times["called"].max(), times["ended"].max()
     if not isinstance(called, datetime) or not isinstance(ended, datetime):
         return ""
     seconds = (ended - called).total_seconds()
     later = f"; the logs go on for {_duration(seconds)}" if seconds >= 1 else ", where the logs end"
-    return f"Last call of any rank at {_clock(called)}{later}."
+    return f"Last call that was read at {_clock(called)}{later}."
 
 
 def _last_line(report: Report) -> datetime | None:

@@ -351,7 +351,9 @@ def bench_link_test_without_result(
     for (has_peer,), rows in tests.filter(~pl.col("has_result")).group_by("has_peer", maintain_order=True):
         yield Finding(
             f"the output of {count_of(rows.height, 'test')} of a link ends before the first result",
-            "it was connected to the other end" if has_peer else "no line shows that the other end was there",
+            "it was connected to the other end"
+            if has_peer
+            else "no line that was read shows that the other end was there",
             "certain",
             role=Role.CONTEXT,
             evidence=evidence_lines(rows),

@@ -188,7 +188,7 @@ def bench_run_without_result(
             continue
         lines = benchmark_line.filter(pl.col("benchmark") == row["benchmark"])
         yield Finding(
-            title=f"{called(row)} did not finish: it printed no result"
+            title=f"{called(row)} did not finish: no result was read"
             if row["has_failed"]
             else f"the output of {called(row)} ends before its first result",
             detail="the test printed that a call failed"
@@ -227,7 +227,7 @@ def bench_call_failed(
         hosts = sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list())
         yield Finding(
             title=f"a test failed in a call of NCCL{f' on {some_of(hosts, SHOWN)}' * bool(hosts)}: {cause or name}",
-            detail=f"NCCL returned: {name}" + "; the test prints no last error of NCCL" * (not cause),
+            detail=f"NCCL returned: {name}" + "; no last error of NCCL was read" * (not cause),
             certainty="certain",
             category=RESULT_CATEGORIES.get(name, Category(topic(None, cause))),
             hosts=hosts,

@@ -224,7 +224,10 @@ def kernel_port_reports(
             continue
         what = f"PCIe slot {named_devices(rows)}" if rows["form"][0] == "slot" else f"port {port}"
         title = f"the link of {what}{{where}} went down" + f" {downs.height} times" * (downs.height > 1)
-        details = [times_text(downs), "no line shows that it came up again" if is_left_down else "it came up again"]
+        details = [
+            times_text(downs),
+            "no line that was read shows that it came up again" if is_left_down else "it came up again",
+        ]
         yield from kernel_log_findings(downs, title, details, Severity.WARNING, CHECK_PORT, job)
     for (netdev,), rows in kernel_message.filter(form == "transmit").group_by("netdev", maintain_order=True):
         title = f"{netdev}{{where}}: the NIC did not send what it was given (transmit queue timed out)"

@@ -106,7 +106,7 @@ def fabric_manager_failed(manager_service: pl.DataFrame) -> Iterator[Finding]:
         yield Finding(
             title=f"Fabric Manager{' on ' * bool(hosts)}{', '.join(hosts[:SHOWN])}: {text}{versions}",
             detail=f"reason: {first['reason'] or first['result']}" if first["reason"] or first["result"] else
-            "no line after it shows that the NVSwitches were configured",
+            "no line after it that was read shows that the NVSwitches were configured",
             certainty="certain",
             remedy=NO_SWITCH_ADVICE * (first["kind"] == "no_switch"),
             severity=severity,

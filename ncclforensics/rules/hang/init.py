@@ -29,7 +29,7 @@ WITHOUT_TRANSPORT = (
 REFUSED_AT = {Detail.UNCONNECTED_LATE: "init completed, and the first call of NCCL failed: "}
 ECHO = "after"  # the class of a line that follows from another failure, in warning.lark
 MOST_WARNINGS = 4  # that one finding cites
-UNEXPLAINED = {True: "a failure before it may be the reason", False: "these ranks print no warning before it"}
+UNEXPLAINED = {True: "a failure before it may be the reason", False: "no warning of these ranks before it was read"}
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True, verdict="init-failed")
@@ -71,7 +71,7 @@ def boot_init_refused(
             )
             finding.detail = "the cited warning gives the reason" if has_reason else UNEXPLAINED[has_failures > 0]
             if warned and not quoted and _are_echoes(warned, failure_event):
-                finding.detail = "the cited warning follows from a failure that these logs do not show"
+                finding.detail = "the cited warning follows from a failure that was not read"
             if quoted:
                 warned_texts = nccl_warning.filter(
                     pl.col("source") == quoted[0].source, pl.col("line") == quoted[0].line
@@ -185,11 +185,11 @@ def boot_crash_in_init(
     """
     rows = crashes_in_init(process_exit, milestone, communicator_progress, native_frame)
     if rows.height:
-        in_stack = "; the stack shows the function" if rows["frame_line"].count() else ""
+        in_stack = ["the stack shows the function"] if rows["frame_line"].count() else []
         loaded = text_of("form") == "loaded"
         plugins = plugin.filter(loaded).join(rows, on=OWNER, how="semi", nulls_equal=True)["plugin"].cast(pl.String)
         named = some_of(plugins.unique(maintain_order=True).to_list(), MOST_PLUGINS)
-        detail = f"NCCL had completed no communicator there{in_stack}" + f"; it had loaded {named}" * bool(named)
+        detail = "; ".join([*in_stack, *([f"it had loaded {named}"] if named else [])])
         signals = rows["signal"].unique().to_list()
         by = f" with {signal_name(signals[0])}" if len(signals) == 1 else ""
         title = f"{{processes}} crashed{by} while NCCL created a communicator"
@@ -212,4 +212,4 @@ def read_missing_log_is_evidence(verdict: pl.DataFrame) -> Iterator[Finding]:
         if without_log:
             absent = ranks_text(without_log)
             detail = "the largest communicator has more ranks than there are logs"
-            yield Finding(f"no log of {absent}", detail, "certain", ranks=without_log, role=Role.CONTEXT)
+            yield Finding(f"no log of {absent} was read", detail, "certain", ranks=without_log, role=Role.CONTEXT)

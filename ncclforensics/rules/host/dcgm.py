@@ -114,7 +114,7 @@ def dcgm_diagnostic_failed(dcgm_result: pl.DataFrame) -> Iterator[Finding]:
         evidence = evidence_lines(of_test)
         if first["note_kind"] in ("Error", "Warning"):  # notes above the first result are of no test
             title = f"dcgmi diag reports {'an error' if first['note_kind'] == 'Error' else 'a warning'}: {words}"
-            yield Finding(title, "it names no test", "certain", role=Role.CONTEXT, evidence=evidence)
+            yield Finding(title, "", "certain", role=Role.CONTEXT, evidence=evidence)
         if result is None:
             continue
         places = of_test.filter((text_of("result") == result) | (text_of("entity_result") == result))
@@ -124,7 +124,7 @@ def dcgm_diagnostic_failed(dcgm_result: pl.DataFrame) -> Iterator[Finding]:
         outcome, severity = OUTCOMES[result]
         yield Finding(
             title=f"dcgmi diag: the test {first['test']} {outcome}" + f" on {where}" * bool(where),
-            detail=f"it says: {words}" if words else "it says no reason",
+            detail=f"it says: {words}" if words else "",
             certainty="certain",
             severity=severity,
             role=Role.CONTEXT,

@@ -100,7 +100,7 @@ def amd_memory_errors(amd_errors: pl.DataFrame, amd_page: pl.DataFrame) -> Itera
         blocks = of_gpu.filter(pl.col("block").is_not_null()).select(text_of("block"), "errors").rows()
         number = max([*([total] if isinstance(total, int) else []), *(errors for _, errors in blocks)])
         yield Finding(
-            title=f"AMD GPU {'that no line names' if gpu is None else gpu}: "
+            title=f"AMD GPU {'of unknown number' if gpu is None else gpu}: "
             f"{count_of(number, 'memory error')} that could not be corrected",
             detail=", ".join(f"{block}: {errors:,}" for block, errors in blocks) or "since the driver was loaded",
             certainty="certain",
@@ -119,7 +119,7 @@ def _bad_pages(amd_errors: pl.DataFrame, amd_page: pl.DataFrame) -> Iterator[Fin
     ):
         words, severity = BAD_PAGES[str(status)]
         yield Finding(
-            title=f"AMD GPU {'that no line names' if gpu is None else gpu}: {count_of(pages.height, 'page')} {words}",
+            title=f"AMD GPU {'of unknown number' if gpu is None else gpu}: {count_of(pages.height, 'page')} {words}",
             detail="by amd-smi bad-pages",
             certainty="certain",
             severity=severity,
@@ -149,7 +149,7 @@ def amd_gpu_conditions(amd_state: pl.DataFrame, amd_errors: pl.DataFrame) -> Ite
         for _, shown in rows.filter(form=form).group_by("source", maintain_order=True):
             numbers = [str(number) for number in shown["gpu"].drop_nulls().unique(maintain_order=True)]
             yield Finding(
-                title=f"AMD GPU {some_of(numbers, MOST_NAMED) or 'that no line names'}: {title}",
+                title=f"AMD GPU {some_of(numbers, MOST_NAMED) or 'of unknown number'}: {title}",
                 detail="by amd-smi or rocm-smi, when they were called",
                 certainty="certain",
                 category=category,

@@ -96,19 +96,19 @@ _DRIVER_REPORTS = {
     ),
     "gpu_probe": _Report(
         "the NVIDIA driver{where} could not start a GPU",
-        "no program can use it; the lines around it name the GPU and the reason",
+        "no program can use it; lines around it may name the GPU and the reason",
         Severity.WARNING,
         "look at the lines before it in dmesg; reboot the host; reseat the card; update the driver",
     ),
     "gpu_status": _Report(
         "the NVIDIA driver{where} refuses work for a GPU until it is reset ({driver_status})",
-        "all programs on it fail; the lines before it name the GPU and the reason",
+        "programs on it fail; lines before it may name the GPU and the reason",
         Severity.WARNING,
         "look for the first NVRM line in dmesg; nvidia-smi --gpu-reset -i GPU; reboot the host if that fails",
     ),
     "probe": _Report(
         "the driver {driver_of_device}{where} could not start device {device}: {error}",
-        "no program can use it; the lines before it tell which step failed",
+        "no program can use it; lines before it may tell which step failed",
         Severity.ERROR,
         "look at the lines before it in dmesg; mostly driver, firmware and kernel do not fit: update both; reboot",
     ),
@@ -162,7 +162,7 @@ _DRIVER_REPORTS = {
     ),
     "amd_reset": _Report(
         "the driver reset AMD GPU {device}{where}",
-        "all programs on it fail; the lines before it give the reason",
+        "programs on it fail; lines before it may give the reason",
         Severity.WARNING,
         "look at the lines before it (dmesg -T | grep amdgpu), and rocm-smi --showras",
     ),

@@ -60,7 +60,7 @@ def kernel_memory_errors(
         is_uncorrected = kind == UNCORRECTABLE
         faults = rows["memory_fault"].cast(pl.String).str.split(" (").list.first().str.split(" on ")
         named = pl.when(faults.list.len() > 1).then(faults.list.last())
-        place = pl.coalesce(text_of("part"), named, pl.lit("a module that no line names"))
+        place = pl.coalesce(text_of("part"), named, pl.lit("an unnamed module"))
         places = rows.select(place).to_series().unique(maintain_order=True)
         word = "uncorrected" if is_uncorrected else "corrected"
         title = f"memory of the host{{where}}: {count_of(number, f'{word} error')} of {', '.join(places[:SHOWN])}"

@@ -84,7 +84,7 @@ def remote_error_returned(
             rows,
             rank,
             "{processes} lost a peer, or the network failed",
-            f"{other}; the logs do not show why" if other else "the logs do not show which, or why",
+            other,
             "certain",
         )
         finding.role = Role.CONSEQUENCE
@@ -125,7 +125,7 @@ def connection_to_peer_lost(
         return
     peers = rows["peer"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
     to_peers = f" to {', '.join(peers[:MOST_PEERS])}" if peers else ""
-    detail = "the process there ended, or the network failed; these logs do not show which, or why"
+    detail = "the process there ended, or the network failed"
     title = f"{{processes}} lost a connection{to_peers}"
     finding = group_finding(rows, rank, title, detail, "certain", role=Role.CONSEQUENCE)
     finding.about = [Line(source, line) for source, line in rows.select(of_lines).iter_rows()]
@@ -167,7 +167,7 @@ def error_returned_to_application(
     failed = returned_error.filter(pl.col("result").is_in(list(RESULT_CATEGORIES)))
     for (call, result), rows in failed.sort("source", "line").group_by("call", "result", maintain_order=True):
         title = f"{call or 'NCCL'} returned to {{processes}}: {result}"
-        detail = "the exception repeats it; NCCL's warning, which would give the reason, is not in these logs"
+        detail = "the exception repeats it; NCCL's warning, which would give the reason, was not read"
         finding = error_finding(rows, rank, title, detail, "certain")
         finding.category = RESULT_CATEGORIES[str(result)]
         finding.role = Role.CONSEQUENCE
@@ -203,7 +203,7 @@ def init_call_failed(
             continue  # with a finding of its own
         title = f"{{processes}}: {call} failed: {result}"
         finding = error_finding(
-            rows, rank, title, "NCCL's own warning, which would give the reason, is not here", "certain"
+            rows, rank, title, "NCCL's own warning, which would give the reason, was not read", "certain"
         )
         finding.role = Role.CONSEQUENCE
         if str(result).startswith(ABSENT_LIBRARY):

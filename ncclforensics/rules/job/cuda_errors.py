@@ -194,7 +194,7 @@ def cuda_gpu_fault(
         of_process = f" for pid {', '.join(map(str, pids))}" if pids and not ranks else ""
         without_rank = "" if ranks else ", without the rank" + f": {gpus}" * bool(hosts)
         detail = f"logged by the kernel{of_process}{without_rank}"
-        detail += "; no job is in these files" * has_no_job
+        detail += "; no line of a job was read" * has_no_job
         is_of_host_alone = all(event["is_of_host_alone"] for event in logged)
         detail += "; neither this GPU nor the process is known from the run, only the host" * is_of_host_alone
         is_certain = any(event["is_certain"] for event in logged)

@@ -97,7 +97,7 @@ def app_traceback_cut(
         file = f" ({str(row['file']).rsplit('/', 1)[-1]}{number})" if row["file"] else ""
         yield Finding(
             title=f"{process} raised {cause[0]}, of which no more is shown" if cause
-            else f"{process} raised an exception, and no line that is read names it",
+            else f"{process} raised an exception, and no line that was read names it",
             detail=f"the last call that is shown: {row['call']}{file}",
             certainty="certain",
             severity=Severity.INFO if is_named else Severity.WARNING,

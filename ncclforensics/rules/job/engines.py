@@ -223,8 +223,9 @@ def engine_start_incomplete(
         return
     named = some_of([name for name in pending["worker"] if name], SHOWN)
     yield Finding(
-        title=f"{named or count_of(pending.height, 'worker')} began the start of torch.distributed and did not end it",
-        detail=f"{count_of(ended.height, 'worker')} ended it" if ended.height else "no worker in these files ended it",
+        title=f"{named or count_of(pending.height, 'worker')} began the start of torch.distributed, and no end of it "
+        "was read",
+        detail=f"{count_of(ended.height, 'worker')} ended it" if ended.height else "no end of any worker was read",
         certainty="likely" if ended.height else "possible",
         evidence=evidence_lines(pending),
     )

@@ -66,8 +66,8 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
             continue  # other ranks of the host print it, so these may only read it later
         first_lines = setting.join(lacking, on=OWNER, how="semi").sort("source", "line").unique(OWNER, keep="first")
         finding = group_finding(
-            first_lines, rank, f"{rows['variable'][0]}={rows['value'][0]} is set on all ranks except {{processes}}",
-            "these ranks print other variables, and every rank reads this one", "likely",
+            first_lines, rank, f"{rows['variable'][0]}={rows['value'][0]} is set on others, and not on {{processes}}",
+            "these ranks print other variables, and NCCL reads this one on every rank", "likely",
         )  # fmt: skip
         finding.evidence = evidence_lines(rows, "set here")[:2] + finding.evidence[:2]
         yield finding

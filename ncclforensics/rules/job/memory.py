@@ -108,7 +108,7 @@ def oom_gpu(
     rows = first_exits(process_exit, GPU_MEMORY)
     if not rows.is_empty():
         state, remedy = memory_state(rows, gpu_exception)
-        detail = f"{_asked_for(rows)}{state}reported by PyTorch's allocator; errors of other ranks follow"
+        detail = f"{_asked_for(rows)}{state}reported by PyTorch's allocator"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         finding = exit_finding(rows, rank, "out of GPU memory on {processes}", detail, certainty)
         finding.remedy = remedy
@@ -117,7 +117,7 @@ def oom_gpu(
     unsettled = unsettled_exits(process_exit, verdict, GPU_MEMORY).filter("is_near_end")
     if not unsettled.is_empty():
         state, remedy = memory_state(unsettled, gpu_exception)
-        unsure = "no line shows whether the process ended with it"
+        unsure = "the program may have caught it"
         detail = f"{_asked_for(unsettled)}{state}reported by PyTorch's allocator; {unsure}"
         finding = exit_finding(unsettled, rank, "out of GPU memory on {processes}", detail, "likely")
         finding.remedy = remedy

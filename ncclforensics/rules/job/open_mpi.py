@@ -284,7 +284,7 @@ def mpirun_daemon_missing(
     if not not_started.is_empty():
         where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
         stated = statements_before(not_started, program_failure).tail(0 if hosts else 1)
-        before = f"printed before it: {stated['statement'][0]}" if stated.height else "no line before it says why"
+        before = f"printed before it: {stated['statement'][0]}" if stated.height else ""
         starts = not_started.select("source", head="line")
         reported = (
             mpi_report.join(starts, on="source").filter(pl.col("line") < pl.col("head")).unique("pos").sort("pos")

@@ -50,7 +50,6 @@ NODE_ADVICE = (
     "start again without it (--exclude=NAME); see why the scheduler lost it: scontrol show node NAME, sinfo -R, then "
     "the kernel's log and the BMC of that host"
 )
-NOT_SHOWN = "no line that is known shows why"
 MPI_ABORT = "MPI aborted it"
 CALLED_ABORT = "MPI_Abort was called"
 READ_CALLER = (
@@ -94,6 +93,7 @@ def app_exception(
     torch_error: pl.DataFrame,
     call_error: pl.DataFrame,
     rendezvous_lost: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -109,9 +109,9 @@ def app_exception(
     """
     for (name,), rows in first_exits(process_exit, EXCEPTION).group_by("name", maintain_order=True):
         detail = (
-            "every rank raised it"
+            "all ranks that were read raised it"
             if _is_on_all(rows, rank)
-            else "errors of other ranks that come after it follow from it"
+            else "later errors of other ranks may follow from it"
         )
         if rows["place"][0]:
             detail = f"in {rows['place'][0]}; {detail}"
@@ -125,7 +125,7 @@ def app_exception(
             where += "the core of the engine waited there for its workers in vain; "
         title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
         if is_near_end:
-            detail = f"{where}no line shows whether the process ended with it"
+            detail = f"{where}the program may have caught it"
             yield _advised(exit_finding(rows, rank, title, detail, "likely"), rows)
             continue
         detail = f"{where}the log goes on after it: the program may have caught it"
@@ -134,11 +134,12 @@ def app_exception(
         yield finding
     ends = process_exit.filter(pl.col("is_first"))
     passed_on = process_exit.filter((pl.col("how") == EXCEPTION) & pl.col("is_near_end")).sort("source", "line")
-    others = (failure_event, torch_error, call_error, rendezvous_lost)
+    told_to_end = elastic_failure.filter(text_of("form").is_in(["terminated", "signal"]))
+    others = (failure_event, torch_error, call_error, rendezvous_lost, told_to_end)
     if ends.is_empty() and not any(frame.height for frame in others) and (verdict["verdict"] != "no-hang").all():
         for (name, message), rows in passed_on.group_by("name", "message", maintain_order=True):
             title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
-            detail = "it passes on what another process did, whose own lines are not in these files"
+            detail = "it passes on what another process did"
             finding = exit_finding(rows, rank, title, detail, "likely")
             finding.severity, finding.role = Severity.WARNING, Role.CONSEQUENCE
             finding.remedy = "collect the output of all processes; the first traceback in time says what failed"
@@ -182,7 +183,7 @@ def app_process_died(
     )
     for (how, signal, code), rows in ends.group_by("how", "signal", "exit_code", maintain_order=True):
         reporters = ", ".join(sorted(set(rows["reporter"])))
-        first = "the first process to end" if rows.height == 1 else "the first processes to end"
+        first = "the first end that was read" if rows.height == 1 else "the first ends that were read"
         if how == NODE:
             reported = f"reported by {reporters}, which ends all processes of the step then"
             finding = exit_finding(rows, rank, "a node of the job failed: {processes}", reported, "certain")
@@ -191,8 +192,8 @@ def app_process_died(
         elif how == EXIT:
             message = rows["message"][0]
             stated = statements_before(rows, program_failure)
-            why = f"printed before it: {_shorten(stated['statement'][0])}" if stated.height else NOT_SHOWN
-            detail = f"{first}, reported by {reporters}{_restarted(rows, elastic_failure)}; {why}"
+            why = f"; printed before it: {_shorten(stated['statement'][0])}" if stated.height else ""
+            detail = f"{first}, reported by {reporters}{_restarted(rows, elastic_failure)}{why}"
             title = f"{{processes}}: {message}" if message else f"{{processes}} ended with exit code {code}"
             finding = exit_finding(rows, rank, title, detail, "likely")
             finding.severity = Severity.WARNING
@@ -216,7 +217,7 @@ def app_process_died(
             verb = "was killed by" if signal == KILL else "ended by" if is_no_crash else "crashed with"
             places = set(rows["where"]) - {""}
             where = f" in {places.pop()}" if len(places) == 1 else ""
-            ending = "every rank did" if _is_on_all(rows, rank) else first
+            ending = "all ranks that were read did" if _is_on_all(rows, rank) else first
             place = next((f"in {place}; " for place in rows["place"] if place), "")
             detail = f"{place}{ending}, reported by {reporters}{_restarted(rows, elastic_failure)}"
             if is_unexplained:
@@ -315,7 +316,7 @@ def app_told_to_end(
     if verdict.filter(pl.col("verdict") != Kind.UNDECIDABLE).height or any(frame.height for frame in others):
         return
     for (signal,), rows in process_exit.group_by("signal", maintain_order=True):
-        detail = "from outside; what sent it, and why, stands in no line here"
+        detail = "from outside"
         finding = exit_finding(rows, rank, f"told to end by {signal_name(signal)}: {{processes}}", detail, "certain")
         finding.role = Role.CONSEQUENCE
         yield finding

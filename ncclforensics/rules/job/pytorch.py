@@ -62,11 +62,13 @@ def torch_watchdog_timeout(
         what = "timed out" if is_timeout else f"found an error{' or a time-out' * (not rows['has_error'].all())}"
         yield Finding(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",
-            detail=_operations_text(rows, reports)
-            + _called_from(failed_call)
-            + raised_in(placed)
-            + short_limit_text(work_timeout, ranks)
-            + overdue_text(work_timeout, ranks),
+            detail=(
+                _operations_text(rows, reports)
+                + _called_from(failed_call)
+                + raised_in(placed)
+                + short_limit_text(work_timeout, ranks)
+                + overdue_text(work_timeout, ranks)
+            ).removeprefix("; "),
             certainty="certain",
             ranks=ranks,
             role=Role.CONSEQUENCE,
@@ -129,7 +131,7 @@ def _timeouts_of_groups(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -
         yield Finding(
             title=f"the {_watchdogs(numbers)} of {ranks_text(numbers) or 'a rank'} of {group} timed out"
             + (f" at work {sequence}" if sequence is not None else ""),
-            detail=_operations_text(lines) + "; numbers within the group, not those of the job",
+            detail=f"{_operations_text(lines)}; numbers within the group, not those of the job".removeprefix("; "),
             certainty="certain",
             role=Role.CONSEQUENCE,
             evidence=_lines(lines, "timed out"),
@@ -149,7 +151,7 @@ def _operations_text(rows: pl.DataFrame, reports: pl.DataFrame | None = None) ->
     if reports is not None:
         rows = reports.join(rows.select("guid", "sequence"), on=["guid", "sequence"], how="semi", nulls_equal=True)
     names = sorted({name.strip("_") for name in rows["operation"].drop_nulls()})
-    return f"waiting for: {', '.join(names)}" if names else "the messages name no operation"
+    return f"waiting for: {', '.join(names)}" if names else ""
 
 
 def _called_from(failed_call: pl.DataFrame) -> str:
@@ -285,8 +287,8 @@ def _single_call_text(fingerprint: pl.DataFrame) -> str:
         for rank, operation, number in named.select("reporting_rank", "operation", "sequence").rows()
     ]
     if named["operation"].null_count() == named.height:
-        return "; ".join([*calls, "the lines that are here do not name the operations"])
-    return "; ".join([*calls, "the messages show no other call"])
+        return "; ".join(calls)
+    return "; ".join([*calls, "no other call was read"])
 
 
 def _difference_text(fingerprint: pl.DataFrame, *, is_open: bool) -> str:
@@ -373,7 +375,7 @@ def torch_operation_given_up(watchdog: pl.DataFrame, work: pl.DataFrame, call_er
     library = next(iter(given_up["library"].cast(pl.String).drop_nulls()), "NCCL")
     yield Finding(
         title=f"{ranks_text(ranks) or 'ranks'} gave up an operation of {library} that failed or timed out",
-        detail="the line that names the operation is not in these logs",
+        detail="the line that names the operation was not read",
         certainty="certain",
         ranks=ranks,
         role=Role.CONSEQUENCE,

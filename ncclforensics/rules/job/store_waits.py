@@ -83,10 +83,10 @@ def lightning_ranks_absent(rank_announced: pl.DataFrame, communicator: pl.DataFr
     others = f", {ranks_text(twice)} by two processes or more" if twice else ""
     yield Finding(
         title=f"{len(set(numbers))} of {expected} ranks began to join the process group{others};"
-        f" {ranks_text(absent)} did not",
+        f" no such line of {ranks_text(absent)} was read",
         detail="two processes of one number were started as the same node; the others wait for the missing ones"
         if twice
-        else "these did not start, are on a node whose output is not here, or print nothing",
+        else "these did not start, or their output is not here or was not read",
         certainty="likely" if twice else "possible",
         ranks=absent,
         role=Role.CAUSE,

@@ -30,7 +30,7 @@ def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) 
     by_call = rows.drop_nulls("call").group_by("call").agg(pl.col("rank").drop_nulls().unique()).sort("call")
     calls = {call: ranks_text(numbers) for call, numbers in by_call.iter_rows()}
     if elsewhere := sorted(set(ranks).difference(*by_call["rank"])):
-        calls["a call that no line names"] = ranks_text(elsewhere)
+        calls["a call whose name was not read"] = ranks_text(elsewhere)
     where = f" in {', '.join(calls)}" if by_call.height else ""
     if by_call.height and len(calls) > 1 and all(calls.values()):
         where = f": {'; '.join(f'{numbers} in {call}' for call, numbers in calls.items())}"
@@ -89,7 +89,10 @@ def torch_connection_closed(
     another exception or nothing.
     Sources: gloo/transport/tcp/pair.cc; torch 1.8 to 2.15.
     """
-    what, detail = "lost a connection to another rank", "they are victims: the rank at the other end ended before"
+    what, detail = (
+        "lost a connection to another rank",
+        "they are victims: the other end closed it, mostly because its process ended",
+    )
     closed = failure.filter(form="local_closed").unique(["host", "localrank"], keep="first", maintain_order=True)
     for finding in _victims(torch_error.filter(pl.col("kind") == CLOSED), verdict, what, detail):
         if closed.height == 1:  # at an orderly end each of them does
@@ -100,7 +103,9 @@ def torch_connection_closed(
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("torch_error",), hang=True)
-def torch_call_timed_out(torch_error: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+def torch_call_timed_out(
+    torch_error: pl.DataFrame, monitored_barrier: pl.DataFrame, verdict: pl.DataFrame
+) -> Iterator[Finding]:
     """A call over gloo did not complete in time.
 
     Means: these ranks waited for others until the time-out of the process group; they are victims. A rank that printed
@@ -109,7 +114,9 @@ def torch_call_timed_out(torch_error: pl.DataFrame, verdict: pl.DataFrame) -> It
     Do: take the stacks of all ranks while they wait (py-spy dump); TORCH_DISTRIBUTED_DEBUG=DETAIL names absent ranks.
     Sources: gloo/transport/tcp/unbound_buffer.cc; torch.distributed, monitored_barrier.
     """
-    detail = "they waited for other ranks; these lines do not show for which"
+    detail = "they waited for other ranks"
+    if monitored_barrier["group_rank"].is_not_null().any():
+        detail += "; at a monitored barrier, where rank 0 prints which rank did not come"
     yield from _victims(torch_error.filter(pl.col("kind") == TIMED_OUT), verdict, "timed out", detail)
 
 
@@ -125,12 +132,27 @@ def torch_barrier_names_ranks(monitored_barrier: pl.DataFrame, verdict: pl.DataF
     Sources: torch.distributed, monitored_barrier; ProcessGroupGloo.cpp of torch 1.8 to 2.15.
     """
     naming = monitored_barrier.filter(pl.col("ranks").is_not_null())
-    if naming.is_empty() or verdict.height:
+    came = monitored_barrier.filter(pl.col("group_rank").is_not_null()).sort("source", "line")
+    if verdict.height or monitored_barrier.is_empty():
+        return
+    if naming.is_empty() and not came.is_empty():
+        ranks = ranks_text(came["group_rank"].unique().sort())
+        yield Finding(
+            title=f"{ranks} of a process group came to a barrier, and rank 0 did not answer there",
+            detail="rank 0 prints which rank did not come, unless it was late itself",
+            certainty="likely",
+            role=Role.CONSEQUENCE,
+            remedy="read the output of rank 0 of this process group: its error, and what it did before the barrier",
+            evidence=evidence_lines(came),
+        )
+    if naming.is_empty():
         return
     absent = sorted({number for text in naming["ranks"].cast(pl.String) for number in numbers_of_ranges(text)})
+    names_all = text_of("form").str.starts_with("all_absent")
+    which = "" if naming.select(names_all.any()).item() else "it names the first absent rank alone; "
     yield Finding(
         title=f"{ranks_text(absent)} of a process group did not come to the barrier",
-        detail="the others had reached it; numbers within the group, not those of the job",
+        detail=f"{which}numbers within the group, not those of the job",
         certainty="likely",
         role=Role.CAUSE,
         evidence=evidence_lines(naming),
@@ -165,7 +187,7 @@ def torch_mesh_not_connected(
     has_waited = store_error["awaited_rank"].is_not_null().any()
     has_ended = has_waited or not process_exit.filter(pl.col("is_first") & pl.col("is_final")).is_empty()
     title = f"{ranks_text(ranks) or 'ranks'} could not connect to another rank over gloo{where}"
-    detail = f"gloo reports: {reasons[0]}" if reasons else "gloo reports no reason"
+    detail = f"gloo reports: {reasons[0]}" if reasons else ""
     if (names := gloo_error["interface"].cast(pl.String).drop_nulls().unique().sort()).len():
         title = f"gloo finds no address of the interface {', '.join(names)}"
         detail = "GLOO_SOCKET_IFNAME, or the name of the host, asks for it; this host lacks it, or it has no address"

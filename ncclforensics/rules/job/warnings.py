@@ -183,7 +183,7 @@ def error_returned_without_warning(
         callers = _chain_text(max(rows["steps"].to_list(), key=len), result)  # that of most callers begins deepest
         began = set_up_at(max(rows["steps"].to_list(), key=len)[0])
         began = f"it began where NCCL sets up {began}, and " if began else "it "
-        detail = f"{began}came through {callers}; no warning stands before these lines"
+        detail = f"{began}came through {callers}; no warning before these lines was read"
         title = f"NCCL returned an error on {{processes}}: {result_text(result)}"
         lines = rows.select(*OWNER, "source", "line").explode("source", "line")
         firsts = lines.unique(OWNER, keep="first", maintain_order=True)

@@ -66,7 +66,7 @@ def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
         names = waiting["waited_for"].cast(pl.String).str.split(";").list.first().unique(maintain_order=True)
         yield Finding(
             title=f"threads of XLA wait at a rendezvous: {', '.join(names.head(2))}",
-            detail="not all threads came, and no line shows that this changed",
+            detail="not all threads had come then",
             certainty="possible",
             role=Role.CONSEQUENCE,
             evidence=evidence_lines(waiting),

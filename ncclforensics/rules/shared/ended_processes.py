@@ -83,7 +83,7 @@ def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:
 def kernel_log_finding(rows: pl.DataFrame, title: str) -> Finding:
     """Return the possible finding on processes that only a kernel log names, which was given by itself."""
     pids = [str(pid) for pid in rows["pid"].drop_nulls().unique(maintain_order=True)]
-    detail = f"reported by the kernel for pid {some_of(pids, SHOWN)}; no job is in these files"
+    detail = f"reported by the kernel for pid {some_of(pids, SHOWN)}; no line of a job was read"
     evidence = evidence_lines(rows.select("source", "line"))
     return Finding(title, detail, "possible", severity=Severity.WARNING, evidence=evidence)
 

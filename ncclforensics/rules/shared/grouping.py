@@ -131,7 +131,7 @@ def titled(title: str, processes: str) -> str:
 
 
 def processes_text(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:
-    """Format ranks and hosts: `all ranks`, `ranks 0-7 on node1`, `3 hosts (a, b, c)`.
+    """Format ranks and hosts: `ranks 0-7 on node1`, `3 hosts (a, b, c)`; without hosts where all known ranks are meant.
 
     `localhost`, as torchrun calls the host of a job on one, is no host beside one with a name.
     """
@@ -140,8 +140,6 @@ def processes_text(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> st
     if not ranks:
         is_word = len(hosts) == 1 and hosts[0].isalpha()  # a name such as gpu reads as something else
         return "host " * is_word + where.removeprefix("on ") or UNNAMED
-    ranks_of_job = set(rank["rank"].drop_nulls())
-    has_gap = ranks_of_job != set(range(len(ranks_of_job)))  # so there are more, whatever the logs hold
-    if len(ranks_of_job) > 1 and set(ranks) == ranks_of_job and not has_gap:
-        return "all ranks"
+    if len(hosts) > 1 and set(ranks) == set(rank["rank"].drop_nulls()):
+        return ranks_text(ranks)
     return f"{ranks_text(ranks)} {where}".strip()

@@ -14,7 +14,7 @@ from ncclforensics.frames.time_range import NO_YEAR, as_time
 from ncclforensics.rules.finding import Finding, Line, Role, Severity
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
-NO_JOB = "no job is in these files"
+NO_JOB = "no line of a job was read"
 WITH_JOB = "these lines do not show whether a rank noticed it"
 LOGGED = pl.coalesce("logged", "launcher_time")  # syslog prints it in front of the line
 OF_HOST = ["source", "node"]

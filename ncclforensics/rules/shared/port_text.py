@@ -34,7 +34,7 @@ def port_name(row: Row, prefix: str = "") -> str:
     known = " ".join(filter(None, (host, device))) if host else switch or device
     owner = known or (f"LID {lid}" if lid is not None else guid)
     if owner is None and port is None:
-        return "a port that no line names"
+        return "an unnamed port"
     owner = owner or "unknown device"
     if port is None and device:  # an interface of a switch, or an adapter of which a tool prints no port
         return printable(owner)

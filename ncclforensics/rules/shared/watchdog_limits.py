@@ -28,6 +28,6 @@ def overdue_text(work_timeout: pl.DataFrame, ranks: list[int]) -> str:
     for row in overdue.head(1).iter_rows(named=True):
         return (
             f"; it waited {row['ran_for']:,} ms, {row['ran_for'] / row['timeout']:.1f} times its time-out of"
-            f" {row['timeout']:,} ms: the process stood still (suspended, its host frozen, or the watchdog blocked)"
+            f" {row['timeout']:,} ms: the process or its watchdog stood still (suspended, or blocked in a call)"
         )
     return ""

@@ -136,7 +136,7 @@ def boot_connect_failed(
     yield from _last_retries(failure, communicator_progress, rank)
     rows = failure.filter(pl.col("form").is_in(REFUSALS)).join(leaving, on=["source", "line"], how="anti")
     is_cut = pl.col("form") == "connect_failed"  # a ticket may leave out the reason
-    unknown = pl.when(is_cut).then(pl.lit("the reason is not shown")).otherwise(pl.lit("no answer"))
+    unknown = pl.when(is_cut).then(pl.lit("no reason was read")).otherwise(pl.lit("no answer"))
     error = pl.coalesce("error", text_of("reason"), unknown)
     has_other_end = not failure_event.filter(pl.col("kind").is_in([LOST, REFUSED]) & ~pl.col("at_exit")).is_empty()
     for (reason,), failed in rows.with_columns(why=error).group_by("why", maintain_order=True):
@@ -162,7 +162,9 @@ def boot_connect_failed(
         (pl.col("form") == "proxy_failed") & (pl.col("operation") == "Connect") & (pl.col("result") == SYSTEM_ERROR)
     ).join(failing, on=OWNER, how="anti")
     if not proxies.is_empty():
-        detail = "NCCL's proxy thread failed to connect to a peer with a system error; these logs do not show which"
+        detail = (
+            "NCCL's proxy thread failed to connect to a peer with a system error; no line that was read shows which"
+        )
         # The line names the rank that requested the connection from its proxy.
         yield group_finding(proxies, rank, "{processes} could not connect over the network", detail, "likely")
 

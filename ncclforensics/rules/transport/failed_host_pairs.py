@@ -50,7 +50,7 @@ def cascade_edge_clustering(
     has_several = bool(listed) and all("[1]" in devices for devices in listed)
     if len(nics) == 1 and errors["hca"].null_count() == 0 and has_several:
         title = f"every transfer that failed between {len(hosts)} hosts used {nics[0]}: one rail"
-        detail = f"{len(pairs)} pairs without a common host, and the other NICs of these hosts did not fail"
+        detail = f"{len(pairs)} pairs without a common host, and no failure of another NIC of these hosts was read"
         certainty = "likely"
     else:
         title = f"transfers between {len(hosts)} hosts failed, and no host is part of all failed pairs"
@@ -109,7 +109,7 @@ def cross_nic_on_isolated_rails(
     finding = group_finding(
         errors, rank, "only connections between different rails got no answer",
         f"for example from NIC {row['netdev']} of {row['host']} to NIC {row['other_nic']} of {row['other']}; "
-        "connections between NICs of the same number did not fail", "likely",
+        "no failure between NICs of the same number was read", "likely",
     )  # fmt: skip
     finding.hosts = sorted({*failed["host"], *failed["other"]})
     finding.evidence = [

@@ -142,7 +142,7 @@ def gdr_missing_suffix(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Ite
                 "these instances have one EFA adapter: of such types, only those with H100 GPUs or later can use it"
             )
         else:
-            detail = "no receive uses it; these logs do not show why"
+            detail = "no receive uses it; no line that was read shows why"
         title = f"{{processes}}: no GPUDirect RDMA over {network}"
         finding = group_finding(rows, rank, title, f"data is copied through host memory; {detail}", "certain")
         finding.evidence = [*finding.evidence[:3], *evidence_lines(others, "another host")[:1]]

@@ -207,7 +207,7 @@ def ib_flush_is_secondary(
         )
         finding.severity = Severity.INFO
     else:
-        detail = "the queue pairs had failed before; what failed first is not in these logs"
+        detail = "the queue pairs had failed before; what failed first was not read"
         finding = _completion_finding(
             flushed, rank, "{processes}: work requests to {peers} were flushed", detail, "likely"
         )
@@ -235,7 +235,7 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
         ports = sorted({f"{d}:{p}" for d, p in down.select(text_of("device"), "port").drop_nulls().iter_rows()})
         which = ", ".join(ports[:NAMED]) if ports else "a port"
         detail = f"the link of {which} was lost; " + (
-            "later failures follow from it" if later else "no failed transfer follows in these logs"
+            "later failures follow from it" if later else "no failed transfer after it was read"
         )
         finding = group_finding(down, rank, "{processes}: an InfiniBand port went down", detail, "certain")
         if not later:

@@ -53,7 +53,7 @@ def net_plugin_failed_then_fell_through(
     stopped = libfabric_error.filter(form == "not_started").join(failed, on=OWNER, how="anti")
     stopped = stopped.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
     if stopped.height:
-        detail = f"its lines give no reason; {_fallback_text(stopped, chosen_network)}"
+        detail = f"no reason was read; {_fallback_text(stopped, chosen_network)}"
         detail += _apart_text(libfabric_setting.join(stopped, on=OWNER, how="anti"), chosen_network)
         title = "{processes}: the Libfabric plugin failed to start"
         remedy = "set FI_LOG_LEVEL=warn and run again: libfabric prints the reason"
@@ -262,7 +262,7 @@ def net_plugin_request_failed(
             failure, remedy = "could not register memory", REGISTRATION_REMEDY
         else:
             failure, remedy = "failed in a transfer", ""
-        detail = f"it reports {report}" if report else "it reports no reason"
+        detail = f"it reports {report}" if report else ""
         if is_device and (devices := sorted(refused["device_name"].cast(pl.String).unique())):
             detail += f"; the kernel's log tells that {', '.join(devices)} refused a command of its driver"
         if peers := sorted(rows["peer_host"].cast(pl.String).drop_nulls().unique()):

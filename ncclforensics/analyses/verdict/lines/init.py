@@ -188,7 +188,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
     else:
         diagnosis = Explanation(
             Kind.INIT_INCOMPLETE,
-            "every rank began this init, and no line shows that one completed it",
+            "every rank began this init, and no line that was read shows that one completed it",
             [Doubt.INIT_GOES_ON],
         )
         if not job.stall_evidence:

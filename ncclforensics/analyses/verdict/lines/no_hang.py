@@ -46,14 +46,16 @@ def find_reported_success(job: Job) -> Explanation | None:
         return diagnosis
     if _is_aborted_at_exit(job):
         reason = "every rank aborted its communicators, as PyTorch does where a program ends without destroying its "
-        reason += "process groups, and no line of the program's output shows a time-out or an error"
+        reason += "process groups, and no time-out or error was read in the program's output"
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.ABORTED_AFTER_TIME_OUT])
         diagnosis.add_evidence("end", [row.place_of_end for row in job.memberships if row.end][-2:])
         return diagnosis
     ranks = {row.rank for row in job.rank_ids.values()}
     if job.absent or not ranks <= {row["rank"] for row in job.ended_programs}:
         return None
-    reason = "the programs of all ranks ended without destroying their process groups, and nothing failed before"
+    reason = (
+        "the programs of all ranks ended without destroying their process groups, and no failure before that was read"
+    )
     diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.LOGS_END_BEFORE])
     diagnosis.add_evidence("end", job.ended_programs[-2:])
     return diagnosis
@@ -93,11 +95,11 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     which += f" ({job.names(shown)})" * (0 < number <= MOST_NAMED)
     initialised = {row.rank_id for row in job.memberships if row.is_complete}
     others = job.rank_ids.keys() - initialised
-    init = "no line shows the end of an init, and" if not initialised else "init completed, but"
+    init = "no line that was read shows the end of an init, and" if not initialised else "init completed, but"
     if initialised and others:
         unshown = ranks_text(job.rank_numbers(others)) or count_of(len(others), "other process")
-        init = f"init completed on {job.names(initialised)}; no line shows that it did on {unshown}, and"
-    diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: the logs do not show what happened after init")
+        init = f"init completed on {job.names(initialised)}; no line that was read shows that it did on {unshown}, and"
+    diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: NCCL's lines do not show what happened after init")
     last_calls = job.calls.filter(pl.col("rank_id").is_in(shown)).sort("pos").unique("rank_id", keep="last")
     diagnosis.add_evidence("context", job.describe(last_calls.sort("pos").head(MOST_NAMED)))
     of_absent = [f"collect the log of {ranks_text(job.absent)}"] * bool(job.absent)
@@ -113,7 +115,9 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.claim = f"{damage}, and no whole line shows a call"
         diagnosis.collect = COLLECT_UNCUT
     elif not job.memberships and job.has_layout:
-        diagnosis.claim = "init came to the connections between ranks, and no line shows that it completed"
+        diagnosis.claim = (
+            "init came to the connections between ranks, and no line that was read shows that it completed"
+        )
         diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
         diagnosis.collect.insert(0, STANDING_STACKS)
     elif not job.memberships and len(job.rank_ids) > 1 and may_be_in_bootstrap(job):
@@ -175,7 +179,7 @@ def find_returned_error(job: Job) -> Explanation | None:
         of_code.setdefault(event.result, []).append(event)
     ranks_of = {code: job.names(_ranks_of(events)) for code, events in of_code.items()}
     errors = " and ".join(f"error {result_text(code)} to {ranks}" for code, ranks in ranks_of.items())
-    reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome is not in these logs"
+    reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome was not read"
     ranks = job.names(_ranks_of(later_errors))
     diagnosis = undecided(reason, [f"collect the program output of {ranks}"])
     diagnosis.add_evidence("failure", [event.place for events in of_code.values() for event in events[:2]])
@@ -196,7 +200,9 @@ def conclude_no_hang(job: Job) -> Explanation:
             "proves nothing"
         )
         return undecided(reason, COLLECT_UNBUFFERED)
-    reason = "all ranks made the same calls and none failed: the last ones completed, or all ranks hang in them"
+    reason = (
+        "all ranks made the same calls, and no failure was read: the last ones completed, or all ranks hang in them"
+    )
     doubts, collect = [Doubt.HANGS_TOGETHER], [STACK_OF_ANY_RANK]
     if call := job.shared_last_call():
         where = f"every rank is in the same call where the logs end, {operation_text(call)}"
@@ -213,8 +219,10 @@ def conclude_no_hang(job: Job) -> Explanation:
     answer.collect = [] if finished else collect
     has_calls = any(row["calls"] for row in job.visibility.values())
     if job.is_ended and not job.is_finished:
-        before = "all ranks made the same calls and then" if has_calls else "no line shows a call, and the ranks"
-        after = "the output in these files shows none" if _files_with_output(job) else "no output is in these files"
+        before = "all ranks made the same calls and then" if has_calls else "no call was read, and the ranks"
+        after = (
+            "none was read in the output in these files" if _files_with_output(job) else "no output is in these files"
+        )
         answer.claim = (
             f"{before} aborted their communicators, as PyTorch does at an orderly end, and after a time-out, which its "
             f"watchdog prints on stderr: {after}"

@@ -90,7 +90,7 @@ def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
             Doubt.LINES_SELECTED, "these lines show one kind of call only: these ranks may wait in one of another kind"
         )
     if diagnosis.verdict in BY_ENDS and (names := _idle_communicator_of(job, diagnosis)):
-        shown = f"no line shows a call on a communicator of {names}, where these ranks may wait"
+        shown = f"no line that was read shows a call on a communicator of {names}, where these ranks may wait"
         diagnosis.doubt(Doubt.LINES_SELECTED, f"{shown}: the lines seem to have been selected")
     partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
     unplaced = {

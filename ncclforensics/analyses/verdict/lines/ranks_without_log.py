@@ -31,7 +31,9 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Explanation:
     elif len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
         reason = f"{waits}, for at least one of {ranks}: there is no log of these"
     elif _begins_in_the_middle(job):
-        reason = f"{waits}; no line is of {ranks}, but logs begin in the middle of the run, so lines may be missing"
+        reason = (
+            f"{waits}; no line of {ranks} was read, but logs begin in the middle of the run, so lines may be missing"
+        )
     else:
         empty = {row["hint"] for row in job.sources.values() if not row["lines"]} & {*unseen}
         no_log = f"the log of {ranks_text(sorted(empty))} is empty" if empty else f"there is no log of {ranks}"
@@ -75,7 +77,7 @@ def find_missing_logs(job: Job) -> Explanation | None:
     else:
         return None
     reason = (
-        f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls and none failed; "
+        f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls, and no failure was read; "
         f"if they stand still, they may wait for {absent}"
     )
     last_calls = [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]

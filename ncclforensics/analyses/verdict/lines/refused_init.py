@@ -89,7 +89,7 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
             return _explain_gpu_used_twice(job, lines, by_number)
         case "gpu_shared":
             shared = _ranks_sharing_gpu(job)  # every rank prints the warning, also one with a GPU of its own
-            names = ranks_text(job.rank_numbers(shared)) or "ranks that no line names"
+            names = ranks_text(job.rank_numbers(shared)) or "unnamed ranks"
             busids = {int(busid, 16) for rank_id in shared if (busid := job.rank_ids[rank_id].busid)}
             return shared, f"{names} use the same GPU{_gpus_text(busids)}", Detail.SAME_GPU
         case "rank_twice":
@@ -111,7 +111,7 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
         case "root_info" if line.nroots != line.otherroots and _is_of_another_layout(line):
             shown_versions = ", ".join(job.releases)
             silent = sorted({row.host for row in job.rank_ids.values() if row.host} - job.release_hosts)
-            none = f"; no line of {some_of(silent, SHOWN_HOSTS)} shows one" if silent else ""
+            none = f"; no line of {some_of(silent, SHOWN_HOSTS)} that was read shows one" if silent else ""
             only = f"; the only version that these logs show is {shown_versions}{none}" if shown_versions else ""
             numbers = f"nroots {shown(line.nroots)} vs {shown(line.otherroots)}"
             layout = f"a process sent init data in another layout ({numbers}), as another version of NCCL does{only}"

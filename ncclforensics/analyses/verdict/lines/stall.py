@@ -131,7 +131,9 @@ def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
 
 
 def _shown_by(job: Job, evidence: list[Sign], culprits: int) -> str:
-    open_question = f", and no line shows whether {'its process' if culprits == 1 else 'their processes'} ended"
+    open_question = (
+        f", and no line that was read shows whether {'its process' if culprits == 1 else 'their processes'} ended"
+    )
     texts = {
         Sign.ABORT: "the others aborted their communicators" + open_question,
         Sign.STATED: "a program says that it makes no progress",

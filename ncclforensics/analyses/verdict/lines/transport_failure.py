@@ -30,11 +30,11 @@ def find_transport_failure(job: Job) -> Explanation | None:
         named = ", ".join(peers[:MOST_PEERS])
         hosts = printed_hosts(dict.fromkeys(event.host for event in failures))
         of_hosts = f" of {some_of(hosts, MOST_PEERS)}" * bool(hosts)
-        lost = f"connections{of_hosts}{f' to {named}' * bool(peers)} failed"
+        lost = f"communication{of_hosts}{f' with {named}' * bool(peers)} failed"
         cause = "a rank reports a fault of its own" if is_local else lost
         is_early = any(is_top_file(event.unwound, (BOOTSTRAP_FILE,)) for event in job.failure_events)
         cause += ", in the bootstrap, where the processes of a communicator meet" * is_early
-        reason = f"{cause}; these logs contain no calls of NCCL, so they do not show which call the ranks were in"
+        reason = f"{cause}; no line of NCCL shows the call that the ranks were in"
         of_peers = [f"collect the logs and the output of the processes at {named}"] * bool(peers)
         diagnosis = undecided(reason, of_peers + COLLECT_CALLS)
     elif job.absent and not local_faults:

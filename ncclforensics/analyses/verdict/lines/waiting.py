@@ -66,7 +66,9 @@ def find_lost_process(job: Job) -> Explanation | None:
     is_one_of_several = len(culprits) > 1 and _is_one_process(connection_losses)
     is_open = is_several and (is_one_of_several or not _are_whole_hosts(job, silent_ranks))
     if not named_ranks and (is_open or _may_wait_for_absent(job, culprits)):
-        died = "at different places without an error: one of these" if len(silent_ranks) > 1 else "without an error: it"
+        died = "at different places; no error of theirs was read: one of these"
+        if len(silent_ranks) == 1:
+            died = "without an error that was read: it"
         reason = (
             f"other ranks lost a connection, and {job.names(silent_ranks)} stopped printing {died} died"
             f"{', or a rank without a log' * bool(job.absent)}, and the logs of the others may only be shorter than "
@@ -78,11 +80,11 @@ def find_lost_process(job: Job) -> Explanation | None:
             answer.collect.append(f"collect the logs of {ranks_text(job.absent)}")
         return answer
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
-        reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
+        reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line of a rank there was read"
         answer = undecided(reason, [f"collect the logs of {', '.join(absent_hosts)}"], suspects=job.absent)
         answer.add_evidence("failure", [event.place for event in connection_losses[:3]])
         return answer
-    claim = "stopped printing without an error of its own, and other ranks lost their connection to it"
+    claim = "stopped printing, without an error of its own that was read, and other ranks lost their connection to it"
     diagnosis = job.explanation_of(Kind.RANK_DIED, claim, culprits, Doubt.NO_REPORT_OF_END)
     if not named_ranks and (job.inside_completed_init | job.unfinished_setups.keys()).issuperset(culprits):
         diagnosis.doubt(Doubt.LINES_MISSING, "its log ends while NCCL connects it, perhaps without its last lines")

@@ -38,7 +38,7 @@ def find_missing_clients(job: Job) -> Explanation | None:
     if (row["source"], row["line"]) in at_rendezvous:
         reason = (
             f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the "
-            "others were never started, and no line shows which these are"
+            "others were never started, and no line that was read shows which these are"
         )
         diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, [], Doubt.OTHER_TEXT)
         diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
@@ -53,7 +53,7 @@ def find_missing_clients(job: Job) -> Explanation | None:
     if is_named:
         reason = f"never came to the store of the process group: {joined} of {expected} processes did"
     else:
-        reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
+        reason = f"{lacking} of {expected} processes never came to the store; no line that was read shows which"
     diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, suspects if is_named else [], Doubt.OTHER_TEXT)
     if not is_named and suspects:
         diagnosis.collect = [f"collect the output of {ranks_text(suspects)}, which these files lack"]
@@ -138,7 +138,7 @@ def find_rendezvous(job: Job) -> Explanation | None:
         key = next((row["program_key"] for row in rows if row["program_key"]), None)
         what = f"for the key {key} in the store, which the program sets"
         if key is None:
-            what = f"at the store at {rows[0]['server']}:{rows[0]['port']}, and no line says for what"
+            what = f"at the store at {rows[0]['server']}:{rows[0]['port']}, and no line that was read says for what"
         reason = f"{ranks_text(waiting) or 'ranks'} waited in vain {what}"
         silent = silent_ranks(job, waiting)
         answer = undecided(reason, COLLECT_OUTPUT, suspects=silent if len(silent) == 1 else [])

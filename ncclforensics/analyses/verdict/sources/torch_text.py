@@ -126,10 +126,10 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         )
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
     elif is_exit or is_lone_abort or (are_named and len(numbers) > 1):
-        end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
+        end = "exit code 1" if is_exit else "SIGABRT, as after a time-out of the watchdog"
         reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
         if are_named and len(numbers) > 1 and not is_lone_abort:
-            reason = "every rank that this text names failed by itself, so none of them waits for another"
+            reason = "each rank of which this text was read failed by itself, so that none of these waits for another"
         reason += first_seen_by_torchrun(job, len(numbers) - 1)
         output = COLLECT_OUTPUT * (is_exit or is_lone_abort)
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=output)
@@ -141,7 +141,7 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         if are_named:
             diagnosis.doubt(Doubt.ALL_ENDED)
         if is_abort:
-            diagnosis.doubt(Doubt.ABORTED_FOR_ANOTHER, "no line says why it aborted")
+            diagnosis.doubt(Doubt.ABORTED_FOR_ANOTHER, "no line that was read says why it aborted")
         if before := [attempt for row, attempt in attempts.items() if attempt < last and row.rank in numbers]:
             diagnosis.remark(f"attempt {max(before)} had ended so, too, and the ranks were started again")
     job.cite(diagnosis, "culprit", [row._asdict() for row in strongest])
@@ -173,10 +173,12 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     # TORCH_DISTRIBUTED_DEBUG=DETAIL puts the barrier in front of each call: the tracebacks show which one.
     called = {row["call"] for row in job.pytorch["torch_error"] if row["kind"] == BARRIER} - {None, IN_HANDLER}
     wrapped = called.pop() if len(called) == 1 and not called & {*CALLS_WITHIN.values(), MONITORED_BARRIER} else None
-    which = f"which PyTorch puts in front of {wrapped} (DETAIL)" if wrapped else "that the others had reached"
+    which = f"which PyTorch puts in front of {wrapped} (DETAIL)" if wrapped else "that others had reached"
     reason = f"did not come to the barrier {which}"
     if silent:
-        reason += f"; the barrier names rank {named[0]} alone, and {ranks_text(silent)} printed nothing until the end"
+        reason += (
+            f"; the barrier names rank {named[0]} alone, and no line that was read shows that {ranks_text(silent)} came"
+        )
     diagnosis = job.explanation_by(Kind.LAGGING, reason, sorted({*culprits, *silent}), Doubt.OTHER_TEXT)
     diagnosis.call = {"name": wrapped or MONITORED_BARRIER}
     came_late = {rank for rank, row in first_errors(job).items() if row["call"] == diagnosis.call["name"]}
@@ -231,7 +233,7 @@ def find_failed_calls(job: Job) -> Explanation | None:
     if has_all and is_timeout and len(names) == 1 and is_collective and not set(names) & set(CALLS_WITHIN.values()):
         # Their highest number is a lower bound of the size, and torchrun names the processes of one node.
         reason = (
-            f"{ranks_text(sorted(calls))}, all that this text names, timed out in {names[0]}: the transport failed,"
+            f"{ranks_text(sorted(calls))}, all of which lines were read, timed out in {names[0]}: the transport failed,"
         )
         reason += " or their arguments differ"
         diagnosis = job.explanation_by(Kind.STUCK_TOGETHER, reason, [], Doubt.UNNAMED_MEMBER)
@@ -256,7 +258,6 @@ def find_failed_calls(job: Job) -> Explanation | None:
         ]
     else:
         diagnosis = job.explanation_by(Kind.UNDECIDABLE, _unexplained(first, silent), [], Doubt.OPEN)
-        diagnosis.remark("no line shows which rank failed or stopped first")
         diagnosis.suspects = silent if len(silent) == 1 else []
         peers = list(dict.fromkeys(row["peer"] for row in errors if row["kind"] == CLOSED and row["peer"]))
         of_ended = ranks_text(silent) or f"the processes at {some_of(peers, MOST_PEERS)}" * bool(peers)
@@ -376,7 +377,7 @@ def _line_of_call(row: Row) -> Row:
 
 def _unexplained(first: dict[int, Row], silent: list[int]) -> str:
     """Say what the ranks report, and which printed nothing."""
-    without = f", and {ranks_text(silent)} printed no error" * (len(silent) == 1)
+    without = f", and no error of {ranks_text(silent)} was read" * (len(silent) == 1)
     return (_ends_text(first) or "ranks lost a connection or timed out") + without
 
 
@@ -384,13 +385,13 @@ def describe_end(job: Job) -> Explanation:
     """Describe a job in whose text no rank failed and none timed out."""
     terminated = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("terminated", "signal")]
     failed = any(row["form"] in IN_TABLE for row in job.pytorch["elastic_failure"])
-    reason = "no line shows a rank that failed first, a comparison of calls or a call that timed out"
+    reason = "what was read of PyTorch's text does not decide it"
     if terminated or job.is_cancelled:
         is_open = not job.stall_evidence
-        reason = "the job was told to end; no rank failed before" + ", and no line shows that it stood still" * is_open
+        reason = "the job was told to end" + "; whether it stood still is not known" * is_open
     elif failed:
         which = ranks_text(sorted({row.rank for row in job.process_exits if row.rank is not None})) or "processes"
-        reason = f"torchrun ended the job because {which} failed, and no line shows which of them failed first"
+        reason = f"torchrun ended the job because {which} failed; which of them failed first is not known"
         if seen := first_seen_by_torchrun(job):
             reason = f"{seen[2:]}; one that a time-out or an error of another process ended looks the same"
     diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])

@@ -201,15 +201,18 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     if not sequences or any(row.enqueued is None for row in rows):
         shown = [row for row in rows if row.is_timeout]
         unshown = sorted(row.rank for row in rows if row.enqueued is None)
-        parts = [_timed_out_text(shown) if shown else "", f"{silent_ranks} printed no time-out" * bool(silent_ranks)]
+        parts = [
+            _timed_out_text(shown) if shown else "",
+            f"no time-out of {silent_ranks} was read" * bool(silent_ranks),
+        ]
         if all(row.is_idle and row.enqueued for row in rows):
             parts.append(
                 "these had completed all works of this process group, so that the time-out is one of another group, of "
-                "which no line is here"
+                "which no line was read"
             )
         else:
-            of_ranks = "they" if shown and len(unshown) == len(rows) > 1 else ranks_text(unshown)
-            parts.insert(1, f"no line shows {f'how far {of_ranks} had come' if unshown else 'at which work'}")
+            unsized = f"how far {ranks_text(unshown)} had come" if unshown else "at which work"
+            parts.append(f"no line that was read shows {unsized}" * (not shown))
             parts.append(_progress_text(rows))
         reason = "; ".join(filter(None, parts))
         diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
@@ -223,9 +226,9 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence}{of_group} and did not complete it"
     if alike:
         ranks = ranks_text(sorted(row.rank for row in alike))
-        reason += f" ({ranks} timed out at work {sequence}, too, of a group that no line names)"
+        reason += f" ({ranks} timed out at work {sequence}, too, of a group whose name was not read)"
     if unread:
-        reason += f" ({ranks_text(unread)}, of which no line is here, timed out first)"
+        reason += f" ({ranks_text(unread)}, of which no line was read, timed out first)"
     reason += f"{_never_completed(rows)}: "
     if joined["ranks"] > reporting_ranks:
         reason += (
@@ -233,10 +236,12 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
             "the transport, a GPU or a size is likelier than a missing call"
         )
     elif silent_ranks:
-        reason += f"{silent_ranks} printed no time-out and may not have called it, or the transport or a GPU failed"
+        reason += (
+            f"no time-out of {silent_ranks} was read: the call may be missing there, or the transport or a GPU failed"
+        )
     elif members and not is_complete:
-        reason += f"{unheard} of the {members} members of this process group report nothing; one of them may not have"
-        reason += " called it, or the transport or a GPU failed"
+        reason += f"reports of {unheard} of the {members} members of this process group were not read; one of them"
+        reason += " may not have called it, or the transport or a GPU failed"
     elif silent and not is_complete:  # which of them are in this process group is not known
         reason += "another member of this process group may not have called it, or the transport or a GPU failed"
     elif not is_complete:
@@ -257,7 +262,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     if silent_ranks:
         diagnosis.suspects = sorted(silent)
         further = "" if job.is_size_stated or members else ", and of all further ranks, whose number is not known"
-        diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out{further}"]
+        diagnosis.collect = [f"collect the end of the log of {silent_ranks}, of which no time-out was read{further}"]
     elif is_weak and members:
         diagnosis.collect = ["collect stderr of every rank"]
     elif is_weak and not silent:
@@ -342,7 +347,7 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
             for guid, own in list(groups.items())[:MOST_GROUPS]
         )
         reason = f"time-outs in different process groups, whose numbers cannot be compared: {works}"
-        reason += "; no other member of these groups reports how far it came"
+        reason += "; of no other member of these groups was read how far it came"
         collect = "collect stderr of every rank: within one process group, compare the last enqueued work"
     elif not any(row.is_timeout for row in job.timeouts):
         which = "an error of a call, which another rank may have caused"
@@ -350,11 +355,11 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         reason = f"{rank} reports {which if rows[0].has_error else unsure}"
         collect = "collect stderr of every rank: the first error or time-out in time says more"
     else:
-        reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
+        reason = f"{rank} is a victim, and of no other rank of the at least {max(known, 2)} was read how far it came"
         unplaced = [row for row in job.timeouts if not row.guid and row not in rows and row.sequence is not None]
         if unplaced:
             works = ", ".join(f"{ranks_text([row.rank])} in work {row.sequence}" for row in unplaced[:MOST_GROUPS])
-            reason = f"{rank} waited in work {rows[0].sequence}, and {works} of a group that no line names"
+            reason = f"{rank} waited in work {rows[0].sequence}, and {works} of a group whose name was not read"
         reason += _never_completed(rows)
         collect = "collect stderr of every rank, and look for the rank with a lower last enqueued work"
     diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
