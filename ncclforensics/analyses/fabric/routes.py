@@ -23,7 +23,7 @@ UPLINK_ROUTES = {
     "parent": pl.String(),  # name of the switch above
     "hosts": pl.Int64(),  # ports of hosts on other leaves that are reached through this uplink
     "mean": pl.Float64(),  # of the leaf's uplinks
-    "is_bent": pl.Boolean(),  # the leaf sends a multiple of the mean through one uplink, or nothing through half of them
+    "is_bent": pl.Boolean(),  # one uplink of the leaf carries a multiple of the mean, or half of them nothing
     "source": pl.Int32(),  # of the head of the leaf's table
     "line": pl.Int32(),
 }
