@@ -7,15 +7,12 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.torch_failures import GRADIENTS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 
-TITLES = {
-    "missing": "parameters of the model got no gradient in a step",
-    "twice": "a parameter of the model got a second gradient in a step",
-}
 REMEDIES = {
     "missing": (
         "find parameters that the loss does not use on this rank (TORCH_DISTRIBUTED_DEBUG=DETAIL names them); freeze "
@@ -50,7 +47,7 @@ def torch_gradients_incomplete(gradient_error: pl.DataFrame) -> Iterator[Finding
             parameters = str(named["parameters"][0])
             detail += f": parameters {parameters[:MOST_NAMES]}{'…' * (len(parameters) > MOST_NAMES)}"
         finding = Finding(
-            title=f"{ranks_text(ranks)}: {TITLES[str(form)]}".removeprefix(": "),
+            title=f"{ranks_text(ranks)}: {GRADIENTS[str(form)]}".removeprefix(": "),
             detail=detail,
             certainty="certain",
             ranks=ranks,

@@ -94,6 +94,8 @@ def app_exception(
     call_error: pl.DataFrame,
     rendezvous_lost: pl.DataFrame,
     elastic_failure: pl.DataFrame,
+    torch_without_gpu: pl.DataFrame,
+    gradient_error: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -102,11 +104,14 @@ def app_exception(
     Means: the cause is in the program, its data or its configuration; closed connections and time-outs of other ranks
     follow from it.
     Not when: the exception only passes on an NCCL error or the end of another process (these are left out, unless
-    nothing else is known); it was caught and the run continued. An exception without a rank counts if processes ended,
-    or if its log ends soon after it; elsewhere it is told as a possibility (info), unless the job ended well.
+    nothing else is known); another rule tells this exception; it was caught and the run continued. An exception
+    without a rank counts if processes ended, or if its log ends soon after it; elsewhere it is told as a possibility
+    (info), unless the job ended well.
     Do: read the traceback above the cited line.
     Sources: PyTorch's excepthook ([rank3]:); torch.distributed.elastic, errors.
     """
+    for known in (torch_without_gpu, gradient_error):
+        process_exit = process_exit.join(known, on=["source", "line"], how="anti", maintain_order="left")
     for (name,), rows in first_exits(process_exit, EXCEPTION).group_by("name", maintain_order=True):
         detail = (
             "all ranks that were read raised it"

@@ -11,6 +11,7 @@ from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.failure_topics import TOPICS
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import SECOND_HAND_MESSAGES, SECOND_HAND_PARTS, STORE
+from ncclforensics.data.torch_failures import WITHOUT_GPU
 from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -202,14 +203,14 @@ def torch_mesh_not_connected(
 
 
 NO_SWITCHES = "system not yet initialized"  # cudaErrorSystemNotReady
-WITHOUT_GPU = {
-    "no_driver": "finds no NVIDIA driver",
-    "old_driver": "finds an NVIDIA driver that is too old for it",
-    "no_cuda": "is built without CUDA",
-    "no_gpu": "sees no GPU",
-    "no_nccl": "is built without NCCL",
-    "failed_driver": "cannot initialise the NVIDIA driver",
-    "uncounted": "cannot count the GPUs",
+OTHER_BUILD = (
+    'install a PyTorch that is built for CUDA there (python -c "import torch; print(torch.version.cuda)" prints None)'
+)
+LOOK_AT_GPUS = "run nvidia-smi there; in a container check --gpus, the device plugin and CUDA_VISIBLE_DEVICES"
+REMEDIES = {
+    "old_driver": "update the driver of that host, or install a PyTorch that is built for a CUDA that it supports",
+    "no_cuda": OTHER_BUILD,
+    "no_nccl": OTHER_BUILD,
 }
 
 
@@ -230,7 +231,7 @@ def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
         message = rows["cuda_message"].cast(pl.String).drop_nulls().to_list()
         driver = rows["driver"].drop_nulls().to_list()
         yield Finding(
-            title=f"PyTorch {WITHOUT_GPU[str(form)]}" + f" ({ranks_text(ranks)})" * bool(ranks),
+            title=WITHOUT_GPU[str(form)] + f" ({ranks_text(ranks)})" * bool(ranks),
             detail=f"CUDA reports: {message[0]}"
             if message
             else f"the driver supports CUDA {driver[0] // 1000}.{driver[0] % 1000 // 10}"
@@ -239,7 +240,9 @@ def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
             certainty="certain",
             ranks=ranks,
             evidence=evidence_lines(rows),
-            remedy=TOPICS["switches"].remedy if message and NO_SWITCHES in message[0] else "",
+            remedy=TOPICS["switches"].remedy
+            if message and NO_SWITCHES in message[0]
+            else REMEDIES.get(str(form), LOOK_AT_GPUS),
         )
 
 

@@ -25,6 +25,7 @@ from ncclforensics.data.processes import (
     TERMINATE,
     with_first_reason,
 )
+from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
 from ncclforensics.frames.columns import text_of
 
 Row = dict[str, Any]
@@ -226,6 +227,14 @@ def _place(row: Row) -> dict[str, Any]:
     tagged = (row["launcher_pid"], row["launcher_node"])
     pid, host = (row["task_pid"], row["task_host"]) if row["task_pid"] else tagged
     return {"place": row["place"] or "", "worker": worker, "pid": pid, "node": host}
+
+
+def torch_exceptions(torch_without_gpu: pl.DataFrame, gradient_error: pl.DataFrame) -> pl.DataFrame:
+    """Exceptions of PyTorch that have shapes of their own, as rows of `exception` with what they mean as `message`."""
+    stated = pl.concat([torch_without_gpu, gradient_error], how="diagonal_relaxed")
+    raised = stated.filter(pl.col("raised_class").is_not_null())
+    meaning = text_of("form").replace_strict(WITHOUT_GPU | GRADIENTS, return_dtype=pl.String)
+    return raised.with_columns(message=meaning, form=pl.lit("error").cast(pl.Categorical()), rank="global_rank")
 
 
 def exception_report(row: Row, rank: int | None) -> ExitReport:

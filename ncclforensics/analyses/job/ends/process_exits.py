@@ -25,6 +25,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     capture_reports,
     exception_reports,
     system_reports,
+    torch_exceptions,
 )
 from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.following_ends import lines_behind, mark_consequences, mark_final
@@ -117,6 +118,8 @@ EXIT_FRAMES = (
     "crash",
     "exception",
     "gpu_exception",
+    "torch_without_gpu",
+    "gradient_error",
     "journal_exit",
 )
 
@@ -150,6 +153,7 @@ def process_exit(
     failure_event: pl.DataFrame,
     test_failure: pl.DataFrame,
     torch_without_gpu: pl.DataFrame,
+    gradient_error: pl.DataFrame,
     unstarted_program: pl.DataFrame,
     source: pl.DataFrame,
     torch_source: pl.DataFrame,
@@ -162,6 +166,9 @@ def process_exit(
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
     kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
+    stated = torch_exceptions(torch_without_gpu, gradient_error)
+    columns = [name for name in exception.columns if name in stated.columns]
+    exception = pl.concat([exception, stated.select(columns)], how="diagonal_relaxed")
     exception, gpu_exception = with_spawned_process(spawn_failure, exception, gpu_exception)
     exception, gpu_exception = with_places(
         (exception, gpu_exception), exception, exception_chain, traceback_frame, traced_call, ray_task
@@ -202,7 +209,7 @@ def process_exit(
         report.is_placed |= report.owner in also_reported
         report.memory_of = report.memory_of or (memory_of.get(report.owner, "") if report.owner else "")
     failed_owners = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
-    has_errors = any(frame.height for frame in (call_error, test_failure, torch_without_gpu, unstarted_program))
+    has_errors = any(frame.height for frame in (call_error, test_failure, unstarted_program))
     # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
     watched = watchdog.filter((text_of("form") != "thrown") | text_of("exception").str.starts_with("c10"))
     mark_consequences(
