@@ -264,8 +264,9 @@ def topo_file_bad(
     )
     absent = topology_file.filter(form == "not_opened")
     full = limit.filter(form.is_in(["topology_nodes", "topology_type"]))
-    of_graphs = _of_graph_file(xml_error, setting)
-    of_topology = xml_error.join(of_graphs, on=["source", "line"], how="anti", maintain_order="left")
+    unusable = xml_error.filter(form != "more_attributes")  # NCCL does without these
+    of_graphs = _of_graph_file(unusable, setting)
+    of_topology = unusable.join(of_graphs, on=["source", "line"], how="anti", maintain_order="left")
     for rows, title, detail, is_error in (
         (
             absent,
