@@ -101,7 +101,7 @@ def test_logs_copied_from_a_running_job_prove_no_hang(
     hang, checked = hang_of(cut, folder / "hang"), hang_of(cut, folder / "check", check=True)
 
     assert hang["certainty"] != "certain" or hang["verdict"] not in ACCUSING
-    assert checked["certainty"] == "possible" or checked["verdict"] not in ACCUSING
+    assert all(checked[name] == hang[name] for name in ("verdict", "certainty", "culprits", "suspects", "standstill"))
     assert hang["standstill"] == {"shown": False, "by": []}
 
 
@@ -116,7 +116,7 @@ def test_absent_logs_name_no_rank_that_is_not_to_blame(
 
     assert set(hang["culprits"]) <= {11}
     assert hang["heard"] == {"ranks": 16 - len(absent), "of": 16}
-    assert set(hang["suspects"]) <= absent
+    assert set(hang["suspects"]) <= {11, *absent}
 
 
 @pytest.mark.parametrize("length", [1, 9, 30])
@@ -404,7 +404,7 @@ def test_a_process_that_closes_its_own_connection_lost_none(
     assert found["verdict"] == "undecidable"
     assert [kind for kind in found["standstill"]["by"] if kind == "lost-connection"] == by
     if nranks > 8 and not by:
-        assert "collect the log of ranks 8-15" in found["collect"]
+        assert "collect the log of ranks 8-15" in found["collect_next"]
 
 
 @pytest.mark.parametrize(("host", "culprits"), [("node-a", [0, 1]), ("localhost", [])])

@@ -83,7 +83,7 @@ ANSWERED = {
         "process 41887 on 10.0.4.13",
     ),
     "exception-before-the-abort": (ABORTED, "cuda-sticky-error", "error", "in process 41887 on gpu-a012: an illegal"),
-    "mpi-peer": (PEER, "stated-failure", "warning", "gpu-a012: a process of MPI on this host ended"),
+    "mpi-peer": (PEER, "open-mpi-lost-a-peer", "warning", "a process of MPI on gpu-a012 ended"),
     "engine-that-shuts-down": (
         (
             "CRITICAL 04-16 11:53:49 [core_client.py:359] Got fatal signal from worker processes, shutting down. "
@@ -302,12 +302,12 @@ SILENT = {
     "warning": "2026-03-02 11:04:57 WARNING could not read the cache, which failed to load\n",
     "program": 'raise RuntimeError("failed")\nif error:\n',
     "causes that may be": "potential root causes: (1) the process is killed by the OOM killer due to memory usage\n",
-    "settings": (
-        "[I ProcessGroupNCCL.cpp:881] [PG ID 0 PG GUID 0 Rank 0] ProcessGroupNCCL environments: NCCL version: 2.21.5, "
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING: 3, TORCH_NCCL_DUMP_ON_TIMEOUT: 1\nNCCL_ASYNC_ERROR_HANDLING: 1\n"
-    ),
     "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }
+SETTINGS = (
+    "[I ProcessGroupNCCL.cpp:881] [PG ID 0 PG GUID 0 Rank 0] ProcessGroupNCCL environments: NCCL version: 2.21.5, "
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING: 3, TORCH_NCCL_DUMP_ON_TIMEOUT: 1\nNCCL_ASYNC_ERROR_HANDLING: 1\n"
+)
 
 
 def read(tmp_path: Path, text: str) -> Report:
@@ -341,6 +341,10 @@ def test_a_failure_that_an_unknown_program_states_is_answered(
 @pytest.mark.parametrize("text", SILENT.values(), ids=SILENT)
 def test_words_of_errors_that_state_none_are_not_quoted(text: str, tmp_path: Path) -> None:
     assert [finding.rule for finding in read(tmp_path, text).findings] == ["read-unknown-formats"]
+
+
+def test_names_of_settings_in_known_lines_are_not_quoted(tmp_path: Path) -> None:
+    assert read(tmp_path, SETTINGS).findings == []
 
 
 def test_a_failure_of_an_unknown_program_is_left_out_behind_what_explains_it(tmp_path: Path) -> None:
