@@ -139,6 +139,9 @@ def test_the_advice_on_an_error_of_cuda_is_that_of_its_kind(error: str, advice: 
     ("error", "advice"),
     [
         ("OSError: [Errno 28] No space left on device: '/ckpt/model.pt'", "df -h"),
+        ("OSError: [Errno 24] Too many open files: '/dev/shm/torch_41'", "ulimit -n"),
+        ("RuntimeError: can't start new thread", "ulimit -u"),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "pids.max"),
         ("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. ", "OOM killer"),
         ("ValueError: no batch is left", "read the traceback"),
     ],

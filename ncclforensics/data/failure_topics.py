@@ -34,6 +34,12 @@ TOPICS = {
         "look at systemctl status nvidia-fabricmanager on that host: it must run, and its version must be the "
         "driver's; nvidia-smi -q shows State: Completed below Fabric when it is done",
     ),
+    "limits": Topic(
+        "environment",
+        "a process reached a limit of its host or container",
+        "raise the limit that cat /proc/PID/limits shows for such a process: ulimit -n for open files; ulimit -u, and "
+        "pids.max of the container, for processes and threads; LimitNOFILE of the service that started it",
+    ),
     "symbol": Topic(
         "environment",
         "two libraries do not fit together",
@@ -184,6 +190,6 @@ OTHER_TOPIC = Topic(
 OF_WARNINGS = ("space", "storage", "rdma", "memory", "refusal", "route", "closing", "waiting", "call")
 # Topics of the message of an exception: what the system refused, which the line of the program does not explain.
 OF_EXCEPTIONS = (
-    "resources", "build", "switches", "symbol", "library", "name", "rights", "space", "storage", "memory", "port",
-    "refusal", "route", "file", "worker",
+    "resources", "build", "switches", "limits", "symbol", "library", "name", "rights", "space", "storage", "memory",
+    "port", "refusal", "route", "file", "worker",
 )  # fmt: skip
