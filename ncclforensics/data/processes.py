@@ -59,6 +59,8 @@ KILL = 9
 BUS_ERROR = 7
 SEGMENTATION_FAULT = 11
 CRASHES = (4, 6, 7, 8, 11)  # signals of a fault in the process itself
+# Why std::terminate was called without an exception, of an end by ABORT (libstdc++: the destructor of std::thread).
+THREADS_LEFT = "a thread still ran"
 HANG_UP = 1
 INTERRUPT = 2
 TERMINATE = 15

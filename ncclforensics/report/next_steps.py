@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -14,7 +15,7 @@ from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Part
 from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, SHELL
+from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, SHELL, THREADS_LEFT
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AT_HOST, STACKS_OF_HOST
 from ncclforensics.frames.columns import printed_hosts, printed_pid, short_name
 from ncclforensics.frames.protocol import Frames
@@ -26,6 +27,7 @@ MOST_PLACES = 4
 LONGEST_TRACEBACK = 30  # lines of a file that are printed
 _OF_CULPRITS = ("culprit", "minority", "failure")  # labels of evidence
 MOST_PROCESSES = 16  # in one command
+LAST_LINES, MOST_FILES = 5, 3  # of the output of a process that ended
 _EXPLAINED = (EXCEPTION, GPU_MEMORY, HOST_MEMORY)  # ends of a process of which the kernel has no more to say
 
 
@@ -180,10 +182,17 @@ def _output_of_ended(run: Frames, answer: Answer) -> list[str]:
     exits = run["process_exit"].filter("is_first", pl.col("rank").is_null() | pl.col("rank").is_in(culprits))
     if not set(exits["how"]).isdisjoint(_EXPLAINED):
         return []
+    of_torchrun = run["torch_source"].filter(pl.col("rank").is_in(culprits), pl.col("attempt").is_not_null())
+    paths = dict(run["source"].select("source", "path").iter_rows())
+    folders = {PurePath(paths[source]).parent for source in of_torchrun["source"]}  # a file each for both its streams
+    files = sorted(path for path in paths.values() if PurePath(path).parent in folders)
+    tail = f": `tail -n {LAST_LINES} {shlex.join(files)}`" if 0 < len(files) <= MOST_FILES else ""
+    if THREADS_LEFT in exits["message"]:
+        return [f"read the end of its output, for mostly the program ended there, and aborted on its way out{tail}"]
     if ABORT in exits["signal"]:
         return ["read the end of its stderr, and take a core dump on the next run: a process that aborts says why"]
     if not exits.filter((pl.col("how") == EXIT) & (pl.col("exit_code") < SHELL)).is_empty():
-        return ["read the end of its output: the program itself chose this exit code"]
+        return [f"read the end of its output, for the program itself chose this exit code{tail}"]
     return []
 
 

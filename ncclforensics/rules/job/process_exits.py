@@ -29,6 +29,7 @@ from ncclforensics.data.processes import (
     LIMITS,
     REQUESTED_ENDS,
     SIGNALS,
+    THREADS_LEFT,
     signal_name,
 )
 from ncclforensics.frames.columns import text_of
@@ -216,9 +217,10 @@ def app_process_died(
         else:
             by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is not shown"
             is_unexplained = signal == ABORT and not any(rows["message"])
+            is_leaving = THREADS_LEFT in set(rows["message"])
             is_asked = signal in REQUESTED_ENDS
             limit = LIMITS.get(signal) if isinstance(signal, int) else None
-            is_no_crash = is_unexplained or is_asked or limit
+            is_no_crash = is_unexplained or is_leaving or is_asked or limit
             verb = "was killed by" if signal == KILL else "ended by" if is_no_crash else "crashed with"
             places = set(rows["where"]) - {""}
             where = f" in {places.pop()}" if len(places) == 1 else ""
@@ -227,6 +229,9 @@ def app_process_died(
             detail = f"{place}{ending}, reported by {reporters}{_restarted(rows, elastic_failure)}"
             if is_unexplained:
                 detail += "; its lines before show whether an assertion or a time-out of PyTorch's watchdog did it"
+            if is_leaving:
+                by += ", mostly as it exited"
+                detail += "; a thread of it still ran, as where a program exits without ending its process groups"
             finding = exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")
             if is_asked:
                 finding.detail += "; its launcher did not send it"

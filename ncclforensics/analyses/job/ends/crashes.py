@@ -29,6 +29,7 @@ from ncclforensics.data.processes import (
     REASONS,
     SEGMENTATION_FAULT,
     SIGNAL_NUMBERS,
+    THREADS_LEFT,
 )
 from ncclforensics.frames.columns import text_of
 
@@ -85,6 +86,8 @@ def crash_reports(
             case "gpu" | "gpu_access" | "gpu_queue":
                 message = f"memory access fault, {row['message']}" if row["form"] == "gpu_access" else row["message"]
                 yield ExitReport(GPU_ERROR, row, ROCM, message=message, **process_fields)
+            case "leaving":
+                yield ExitReport(SIGNAL, row, "the C++ library", signal=ABORT, message=THREADS_LEFT, **process_fields)
             case "heap" | "terminate":
                 message = row["terminating"] or row["message"] or "corrupted heap"
                 yield ExitReport(SIGNAL, row, "the C library", signal=ABORT, message=message, **process_fields)
