@@ -6,7 +6,7 @@ nodes print the clocks of these, which may differ by more than the ends that the
 
 from __future__ import annotations
 
-from ncclforensics.analyses.job.ends.exit_reports import EXIT, RAISED
+from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, RAISED
 from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.process_exits import ProcessExit, ended_text
 from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN, seen_first
@@ -40,7 +40,8 @@ def find_first_exit(job: Job) -> Explanation | None:
             return _one_ended_first(job, ends)
     strongest = [row for rank_id, row in ends.items() if rank_id in culprits]
     is_placed = any(row.is_placed for row in strongest)
-    if not is_placed and job.awaited_ranks and job.awaited_ranks.isdisjoint(culprits):
+    are_others_awaited = bool(job.awaited_ranks) and job.awaited_ranks.isdisjoint(culprits)
+    if not is_placed and are_others_awaited:
         return None
     diagnosis = job.explanation_of(Kind.RANK_DIED, ended_text(strongest[0]), culprits)
     if strongest[0].how == EXIT or len(culprits) > 1:
@@ -51,6 +52,9 @@ def find_first_exit(job: Job) -> Explanation | None:
             "the kernel's line is joined to this rank by the process id, which other processes have on other hosts or"
             " at other times: host and time do not show that it is this one",
         )
+    elif are_others_awaited and all(row.reporter == KERNEL for row in strongest):
+        awaited = f"but NCCL's lines show the others waiting for {job.names(job.awaited_ranks)}"
+        diagnosis.doubt(Doubt.SECOND_FAULT, awaited)
     diagnosis.add_evidence("culprit", [row.line_of_end for row in strongest[:4]])
     cite_first_missing_call(job, diagnosis)
     connection_losses = [
