@@ -70,7 +70,7 @@ class InputFormat:
 
     def strip(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Remove marks of pages and programs, put wrapped lines together, strip launcher prefixes and padding."""
-        if self.is_marked or self.has_learned_tag:
+        if self.is_marked or self.has_learned_tag or self.margin:  # samples are cleaned: a tab is a blank there
             rows = cleaned_in_order(rows)
         if self.is_marked:
             rows = without_marks(rows)
