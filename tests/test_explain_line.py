@@ -173,7 +173,7 @@ def test_a_line_is_followed_by_what_it_means_alone(capsys: pytest.CaptureFixture
             ["boot-init-refused"],
         ),
         ("        GPU memory   : 2566 MiB", ["it counts as a line of the application"], ["pyspy"]),
-        ("[INFO] Net device mlx5_0 is used", ["it counts as a line of the application"], ["RDMA"]),
+        ("[INFO] Net device mlx5_0 is used", ["unknown line; nearest pattern: diagnostics_fault"], ["RDMA"]),
         ("a - INFO :: Added key: x", ["it counts as a line of the application"], ["noise"]),
     ],
 )

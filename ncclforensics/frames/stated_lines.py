@@ -25,7 +25,7 @@ STATED_LINE = {
     "remedy": pl.String(),
     "subject": pl.String(),  # what the line names: a GPU, a node, what a tool said; null where its grammar keeps none
 }
-HOSTS = ("host", "node", "launcher_node")  # columns that name the host of a line, the nearest to it first
+HOSTS = ("host", "node", "ucx_host", "launcher_node")  # columns that name the host of a line, the nearest to it first
 PIDS = ("pid", "launcher_pid")
 WORKERS = ("ended_worker", "worker", "launcher_process")
 RANKS = ("global_rank", "launcher_rank")
