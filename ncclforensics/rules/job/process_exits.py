@@ -320,7 +320,8 @@ def app_told_to_end(
     Do: look for the first error in the output of all ranks and of the launcher, and in the scheduler's record.
     Sources: signal(7); absl/debugging/failure_signal_handler.cc; srun(1).
     """
-    is_requested = (pl.col("how") == SIGNAL) & pl.col("signal").is_in(REQUESTED_ENDS)
+    # A process that does not end at a request is killed.
+    is_requested = (pl.col("how") == SIGNAL) & (pl.col("signal").is_in(REQUESTED_ENDS) | ~pl.col("is_first"))
     stated = stated_line.join(process_exit, on=["source", "line"], how="anti")
     others = (process_exit.filter(~is_requested), failure_event, work_timeout, torch_error, stated)
     if verdict.filter(pl.col("verdict") != Kind.UNDECIDABLE).height or any(frame.height for frame in others):
