@@ -384,7 +384,7 @@ def test_a_crash_while_nccl_creates_a_communicator_leads(tmp_path: Path, before:
     first = shown(read(tmp_path, before + CRASHED, everything=False), everything=False)
 
     assert ("crashed with SIGSEGV while NCCL created a communicator" in first) == is_init
-    assert ("it had loaded IBext_v8." in first) == is_init
+    assert ("It had loaded IBext_v8." in first) == is_init
     assert "no communicator" not in first
 
 
