@@ -37,6 +37,21 @@ CLOSED = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n"
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
 BAR = "steps:   2%|▏         | 77/5000 [57:02<60:46:54, 44.45s/it, avr_loss=0.0462]"
 MPIRUN = "ORTE was unable to reliably start one or more daemons.\n"
+GAVE_UP = (
+    "[rank1]:[E723 01:59:00.278313932 ProcessGroupNCCL.cpp:744] [Rank 1] Some NCCL operations have failed or timed "
+    "out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations m\n"
+)
+MPI_ABORT = """\
+Abort(3712399) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:
+# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+#
+# Using devices
+node1: Test CUDA failure common.cu:963 'invalid device ordinal'
+ .. node1 pid 198671: Test failure common.cu:925
+"""
+INIT = (
+    "node-a:267:270 [{0}] NCCL INFO comm 0x7fdcec000e2{0} rank {0} nranks 4 cudaDev {0} busId {0}0000 - Init COMPLETE\n"
+)
 LATER = "[rank2] 14:03:49 the scheduler of the site evicts this node\n"
 
 # The text, and words that the first screen must not hold, for the text shows what they deny.
@@ -57,7 +72,16 @@ DENIED = {
         "the license server revoked the token of this worker\n" + ELASTIC,
         ["shows why", "no traceback"],
     ),
-    "ranks beyond those that are read": (ELASTIC + "rank 4 of 64: loading shard 12\n", ["all ranks", "every rank"]),
+    "a rank that gave up, whose time-out is cut": (TIMED_OUT.format(0) + GAVE_UP, ["no time-out of rank 1"]),
+    "an abort of MPI above a test": (MPI_ABORT, ["alone"]),
+    "a part of the ranks that completed init": (
+        INIT.format(0) + INIT.format(2),
+        ["Init completed,", "init completed,"],
+    ),
+    "ranks beyond those that are read": (
+        ELASTIC + "rank 4 of 64: loading shard 12\n",
+        ["all ranks ended", "every rank that"],
+    ),
 }
 
 
@@ -108,3 +132,14 @@ def test_ranks_that_came_to_a_barrier_are_told_from_the_one_that_did_not_answer(
 
     assert "rank 1 of a process group came to a barrier, and rank 0 did not answer there" in first
     assert "unless it was late itself" in first
+
+
+def test_a_client_that_did_not_reach_the_store_is_told_where_nothing_else_is(tmp_path: Path) -> None:
+    refused = (
+        "[W427 01:04:16.149509694 socket.cpp:752] [c10d] The client socket has failed to connect to [10.0.4.11]:3254 "
+        "(errno: 110 - Connection timed out).\n"
+    )
+    step = "iteration 3/100 | elapsed time per iteration (ms): 310.2 | loss: 1.2\n"
+
+    assert "a process could not connect to PyTorch's store yet" in first_screen(tmp_path, refused)
+    assert "could not connect" not in first_screen(tmp_path, refused + step + step)

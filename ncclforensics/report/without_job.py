@@ -84,7 +84,7 @@ def reason_without_job(run: Frames) -> str:
     if recognised:
         return NO_PROCESSES
     if _has_only(run, BENCHMARKS):
-        return f"these files hold the output of nccl-tests alone, which shows no calls: {_reached(run)}"
+        return f"the output of nccl-tests shows no calls: {_reached(run)}"
     if _has_only(run, TRACES):
         return ONLY_TRACES
     if kinds := _kinds(run):

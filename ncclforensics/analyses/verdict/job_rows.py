@@ -27,7 +27,7 @@ LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()
 # Frames of PyTorch's and torchrun's text.
 PYTORCH_FRAMES = (
     "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
-    "elastic_failure", "announced_position",
+    "elastic_failure", "announced_position", "watchdog",
 )  # fmt: skip
 # Frames that name no job: of several jobs, no line shows which of them they are about.
 OF_NO_JOB = (

@@ -144,6 +144,7 @@ def job_diagnosis(
     store_error: pl.DataFrame,
     fingerprint: pl.DataFrame,
     announced_position: pl.DataFrame,
+    watchdog: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     last_time: pl.DataFrame,
     group_note: pl.DataFrame,

@@ -89,13 +89,13 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     ):
         return None
     number, shown = len(visible_ranks), [row["rank_id"] for row in visible_ranks]
-    which = (
-        f"the logs of only {number} of {len(job.rank_ids)} ranks show calls" if number else "no rank's log shows calls"
-    )
+    which = f"the logs of only {number} of {len(job.rank_ids)} ranks show calls" if number else "no call was read"
     which += f" ({job.names(shown)})" * (0 < number <= MOST_NAMED)
     initialised = {row.rank_id for row in job.memberships if row.is_complete}
     others = job.rank_ids.keys() - initialised
     init = "no line that was read shows the end of an init, and" if not initialised else "init completed, but"
+    if initialised and job.absent:
+        init = f"init completed on {job.names(initialised)}, but"
     if initialised and others:
         unshown = ranks_text(job.rank_numbers(others)) or count_of(len(others), "other process")
         init = f"init completed on {job.names(initialised)}; no line that was read shows that it did on {unshown}, and"

@@ -27,6 +27,7 @@ RECORDER_DUMPS = (
     " (before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000): `ls ~/.cache/torch/comm_lib_trace_rank_*`"
 )
 ASCEND = "HCCL"  # takes the place of NCCL on Ascend's devices
+GAVE_UP = ("failed", "teardown")  # forms of a watchdog that ends its process for a call that failed or timed out
 MOST_GROUPS = 4  # process groups that a sentence names
 # All members pass the same number of elements; parts of different sizes make gathers of lists, with other names.
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "COALESCED")
@@ -188,7 +189,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     timed_out = {row.rank for row in job.timeouts if row.has_timed_out}
     # Of these, another rank tells that it was they that timed out first.
     unread = sorted({row.first_rank for row in rows if row.first_rank is not None} - timed_out - reporting_ranks)
-    silent = numbers - reporting_ranks - timed_out - {*unread}
+    gave_up = {row["global_rank"] for row in job.pytorch["watchdog"] if row["form"] in GAVE_UP}
+    silent = numbers - reporting_ranks - timed_out - {*unread} - gave_up
     silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
     sequence = min(sequences, default=0)
     alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
