@@ -12,6 +12,7 @@ from ncclforensics import analyze
 from ncclforensics.data.stack_classes import NATIVE, NO_RANK, PLACES
 from ncclforensics.report.build import Report
 from ncclforensics.report.chain import chain
+from ncclforensics.report.next_steps import commands
 from ncclforensics.report.redacted_run import redact
 from ncclforensics.report.redaction import assign_pseudonyms
 from tests.incidents import INCIDENTS
@@ -257,6 +258,28 @@ def test_ranks_that_moved_between_two_dumps_are_not_stuck(tmp_path: Path) -> Non
 
     (row,) = analyze([str(tmp_path)]).verdicts
     assert (row.verdict, "moved on" in row.reason) == ("undecidable", True)
+
+
+@pytest.mark.parametrize(
+    ("frames", "certainty"),
+    [
+        (("step (train.py:48)",), "possible"),  # `work.wait()`, as well as `time.sleep()`
+        (("clock_nanosleep (libc.so.6)", "time_sleep (libpython3.11.so.1.0)", "step (train.py:48)"), "likely"),
+    ],
+)
+def test_own_code_without_native_frames_may_wait_for_a_call_of_before(
+    frames: tuple[str, ...], certainty: str, tmp_path: Path
+) -> None:
+    (tmp_path / "stacks.txt").write_text(
+        "".join(pyspy(10 + rank, frames if rank == 1 else IN_COLLECTIVE) + "\n" for rank in range(4))
+    )
+
+    report = analyze([str(tmp_path)])
+
+    (row,) = report.verdicts
+    assert (row.verdict, row.certainty) == ("lagging-ranks", certainty)
+    native = [step.line for step in commands(report.run, row) if "--native" in step.line]
+    assert native == (["py-spy dump --native --pid 11"] if certainty == "possible" else [])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Part
 from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
@@ -333,7 +334,7 @@ def _of_running(processes: list[Row], where: str, answer: Answer, run: Frames) -
     if answer.verdict == "init-failed":
         return []  # these processes mostly ended with the error
     has_stacks = not run["unranked_stack"].is_empty()  # those of which nothing says the rank
-    dumped = set(run["rank_stack"]["rank_id"])
+    dumped = set() if Doubt.WAITS_FOR_WORK in answer.doubts else set(run["rank_stack"]["rank_id"])  # native frames lack
     unseen = [process for process in processes if not has_stacks and process["rank_id"] not in dumped]
     pids = [process["pid"] for process in unseen if printed_pid(process["pid"]) is not None][:MOST_PROCESSES]
     of_machine = Command(where, LOOK_AT_HOST)

@@ -82,6 +82,10 @@ class Doubt(Enum):
     GPU_WAITS = Cost.UNUSUAL, "its GPU waits for a call whose line its log lacks"
     NO_MISMATCH_IN_RAS = Cost.ORDINARY, "it made the call behind the end of its log, as the RAS report counts"
     CALL_WAITS_OR_COMPUTES = Cost.ORDINARY, "it computes, or waits for something else than the others"
+    WAITS_FOR_WORK = (
+        Cost.ORDINARY,
+        "it waits there for a call that it started before, as in work.wait(), which only native frames show",
+    )
     OTHER_GROUP = Cost.ORDINARY, "its call belongs to another process group"
     SILENT_MEMBER = Cost.ORDINARY, "a rank that reports no time-out did not make the call"
     UNNAMED_MEMBER = (

@@ -135,6 +135,8 @@ def find_odd_stacks(job: Job) -> Explanation | None:
         diagnosis.remark("these calls may wait for other ranks, or compute")
     if missing or (not is_still and (None in is_blocked or not is_collective)):
         diagnosis.doubt(Doubt.CALL_WAITS_OR_COMPUTES)
+    if any(row.kind == PYTHON and not row.call for row in outside):  # a call of C++ has no frame of Python
+        diagnosis.doubt(Doubt.WAITS_FOR_WORK)
     return diagnosis
 
 
