@@ -308,7 +308,7 @@ Max locked memory         unlimited            unlimited            bytes
     ),
     "evicted-pod": (
         '60m  Warning  Evicted  pod/train-3  Usage of EmptyDir volume "dshm" exceeds the limit "8Gi".\n',
-        [("stated-failure", "warning", 'evicted a pod, and with it its ranks: "dshm" exceeds the limit')],
+        [("stated-failure", "warning", 'evicted a pod, and with it its ranks: train-3: "dshm" exceeds the limit')],
     ),
 }
 
