@@ -127,7 +127,9 @@ DEVICE_ERRORS = (
 PORT_ERRORS = (
     *("link_down_events_phy", "rx_discards_phy", "rx_crc_errors_phy", "rx_symbol_err_phy"),
     *("rx_drops_no_frags", "rx_drops_no_pbuf", "rx_drops_no_erx_descr", "rx_missed_errors", "rx_no_buffer_count"),
-    *("rx_no_dma_resources", "rx_fw_discards"),
+    *("rx_no_dma_resources", "rx_fw_discards", "rx_discards"),
+    *(f"rx_prio{priority}_{lost}" for priority in range(8) for lost in ("discards", "cong_discard", "buf_discard")),
+    "qdisc_dropped",
 )
 
 # Files among the counters that are settings: how long Linux caches what it read.

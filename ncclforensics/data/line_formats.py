@@ -45,7 +45,8 @@ LINE_FORMATS = {
     # Output of NVIDIA's Data Center GPU Manager: links, and the results of its diagnostics.
     "dcgm": LineFormat(
         "dcgm collected",
-        "dcgm_link_head dcgm_head dcgm_section dcgm_result.on dcgm_health.overall dcgm_health.system",
+        "dcgm_link_head dcgm_head dcgm_section dcgm_result.on dcgm_health.overall dcgm_health.system dcgm_log.sysmon "
+        "dcgm_log.module dcgm_log.error dcgm_log.line",
         "topology",
         MACHINE_DUMP,
     ),
@@ -57,11 +58,11 @@ LINE_FORMATS = {
         "topology",
         MACHINE_DUMP,
     ),
-    # Counters and settings of Ethernet ports that carry RoCE: ethtool -S, mlnx_qos.
+    # Counters, queues and settings of Ethernet ports: ethtool -S, tc, mlnx_qos.
     "ethernet": LineFormat(
         "ethernet collected",
-        "nic_statistics nic_counter.picked qos",
-        {"qos": "ib-state", "nic_counter": "ib-counters"},
+        "nic_statistics nic_counter.picked qos qdisc.root qdisc.child",
+        {"qos": "ib-state", "nic_counter": "ib-counters", "qdisc": "ib-counters"},
         PORT,
     ),
     # The log of NVIDIA's Fabric Manager.
@@ -110,10 +111,10 @@ LINE_FORMATS = {
         "topology",
         MACHINE_DUMP,
     ),
-    # What GPUs do at one moment: nvidia-smi's default table, dmon, pmon and CSV.
+    # What GPUs do at one moment: nvidia-smi's default table, dmon, pmon and CSV; dcgmi dmon, rocm-smi, rdci dmon.
     "gpu_use": LineFormat(
         "gpuuse collected",
-        "use_gpu use_lost use_process use_columns use_names use_query use_readings use_inforom",
+        "use_gpu use_lost use_process use_columns use_names use_query use_readings use_inforom use_amd use_amd_head",
         "topology",
         MACHINE_DUMP,
     ),
@@ -121,7 +122,8 @@ LINE_FORMATS = {
     "health": LineFormat(
         "health collected",
         "monitor_error health_event check_result imex_state imex_fault firmware_fault firmware_state amd_errors.total "
-        "amd_errors.head amd_state amd_page.address amd_page.none ras_record bmc_event",
+        "amd_errors.head amd_state amd_page.address amd_page.none ras_record edac_count ras_count.head "
+        "bmc_event",
         "topology",
         MACHINE_DUMP,
     ),
@@ -198,9 +200,12 @@ LINE_FORMATS = {
     "pyspy": LineFormat(
         "stackdumps pyspy collected", "pyspy_thread", "stacks", STACK, CODE_COLUMNS=(("pyspy_frame", "file"),)
     ),
-    # RDMA devices of a host, as OFED's tools list them: ibv_devinfo, show_gids, ibdev2netdev.
+    # RDMA devices of a host, as OFED's tools list them: ibv_devinfo, show_gids, ibdev2netdev; lshca.
     "rdma_devices": LineFormat(
-        "rdmadevices collected", "verbs_device verbs_gid gid_row gid_table.none port_netdev", "ib-state", PORT
+        "rdmadevices collected",
+        "verbs_device verbs_gid gid_row gid_table.none port_netdev lshca_head",
+        "ib-state",
+        PORT,
     ),
     # Links and statistics of iproute2's rdma tool.
     "rdma_tool": LineFormat(

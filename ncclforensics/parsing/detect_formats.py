@@ -15,6 +15,7 @@ from ncclforensics.inputs.plain_pickle import PROTOCOLS
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.copied_text import cleaned_in_order, find_margins, has_marks, without_margin, without_marks
 from ncclforensics.parsing.cut_lines import detect_cut_widths, mark_cut
+from ncclforensics.parsing.headed_values import has_values_below_paths, join_values_to_paths
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
 from ncclforensics.parsing.learned_tags import LEARNED, have_tag, learn_tag, learn_tail, without_tail
 from ncclforensics.parsing.parser import parse
@@ -52,11 +53,13 @@ class InputFormat:
     is_marked: bool = False  # whether it holds marks of the page or program that it was copied out of
     tail: str | None = None  # what closes lines, as a regex
     is_padded: bool = False  # whether blanks fill its lines
+    has_values_below_paths: bool = False  # as find and tail print files
 
     @property
     def is_plain(self) -> bool:
         """Whether lines are parsed as they stand in the input."""
-        return self.keeps_lines and not self.prefixes and not self.margin and not self.is_padded
+        is_changed = self.prefixes or self.margin or self.is_padded or self.has_values_below_paths
+        return self.keeps_lines and not is_changed
 
     @property
     def keeps_lines(self) -> bool:
@@ -86,6 +89,8 @@ class InputFormat:
             rows = without_tail(rows, self.tail)
         if self.inner_width is not None:
             rows = join_wrapped(rows, self.dialect, self.inner_width)
+        if self.has_values_below_paths:
+            rows = join_values_to_paths(rows)
         return rows.with_columns(WITHOUT_PADDING) if self.is_padded else rows
 
     def learn(self, rows: pl.DataFrame, reader: InputReader) -> Dialect:
@@ -165,6 +170,10 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
     for number in _padded(texts):
         formats[number].is_padded = True
         texts = texts.with_columns(pl.when(source=number).then(WITHOUT_PADDING).otherwise("text").alias("text"))
+    for (number,), own in texts.group_by("source", maintain_order=True):
+        if has_values_below_paths(own["text"]):
+            formats[int(str(number))].has_values_below_paths = True
+            texts = pl.concat([texts.filter(pl.col("source") != number), join_values_to_paths(own)])
     for number, detected in dialect.by_source(texts).items():
         formats[number].dialect = detected
     return formats

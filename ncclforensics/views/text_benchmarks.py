@@ -275,7 +275,9 @@ def _plot(row: Row, measured: pl.DataFrame) -> str:
 
 
 def expected(row: Row) -> tuple[float, ...]:
-    """Return the expected busbw range of such a host; empty if unknown."""
+    """Return the expected busbw range of such a host; empty if unknown, as where lines of its GPUs are missing."""
+    if (row["communicators"] or 1) == 1 and row["nranks"] and row["listed_devices"] != row["nranks"]:
+        return ()
     hosts, gpus = row["hosts"] or [], row["gpus"] or []
     machine = machine_of(gpus[0], row["listed_devices"]) if len(hosts) == len(gpus) == 1 else None
     if machine is None or row["collective"] not in AS_ON_A_RING:

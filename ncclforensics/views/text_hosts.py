@@ -77,9 +77,9 @@ def _carrier(flags: str) -> str:
 
 
 def _gpus(report: Report) -> Iterator[tuple[int, Table]]:
-    """Yield what the GPUs of each default table of nvidia-smi do, and its processes."""
+    """Yield what the GPUs of each table or monitor do, at its last moment, and their processes."""
     measured = pl.any_horizontal(pl.col("utilization", "memory", "power").is_not_null())
-    used = report.run["gpu_use"].filter(pl.col("model").is_not_null() & measured)
+    used = report.run["gpu_use"].filter(pl.col("gpu").is_not_null() & measured)
     processes = report.run["use_process"].select("source", "line", gpu=pl.col("gpu").cast(pl.String), pid="pid")
     sources = [*used["source"].unique(maintain_order=True), *processes["source"].unique(maintain_order=True)]
     for source in dict.fromkeys(sources):
@@ -93,7 +93,7 @@ def _gpus(report: Report) -> Iterator[tuple[int, Table]]:
                 gpu,
                 printable(str(row.get("model") or "")),
                 _amount(row.get("utilization"), " %"),
-                _amount(row.get("memory"), " MiB"),
+                _amount(row.get("memory"), " MiB") or _amount(row.get("memory_share"), " %"),
                 _amount(row.get("power"), " W"),
                 str(row.get("mode") or ""),
                 some_of([f"pid {pid}" for pid in pids.get(gpu, [])], NAMED),

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ncclforensics.analyses.job.text.program_failures import stated_mildly
 from ncclforensics.data.busbw import LARGE_MESSAGE
-from ncclforensics.data.names import bytes_text, count_of, printable, some_of
+from ncclforensics.data.names import bytes_text, count_of, pci_address, printable, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.grammar.meanings import ANSWERED
@@ -47,6 +47,7 @@ OF_JOBS = {"nccl-log", "pytorch-log", "nccl-tests"}  # kinds of input
 MOST_SUBJECTS = 3
 MOST_RULES = 3  # named; of more, the number says that much was looked at
 SURROUNDING = ("collected",)  # grammars of what stands around the output of any tool
+OF_KERNEL = ("kernel_line", "kernel_report", "hardware_event", "nic_driver")
 KERNEL = "The kernel's log: none of its lines reports a fault that a rule knows."
 STATES_NONE = "Such lines state faults by themselves; none was read in these."
 STEPS = "Not judged: whether the steps are slow (ncclforensics slow)."
@@ -74,7 +75,7 @@ def without_findings(report: Report) -> list[RenderableType]:
         reason = _why_not(report)
         is_judged = reason in (KERNEL, STATES_NONE)
         head = Text("\nno findings", STYLE["no-hang"]) if is_judged else Text("\nnot judged", STYLE["warning"])
-        return [head, *(indented(Text(sentence)) for sentence in [*_subjects(report), *_links(report), reason])]
+        return [head, *(indented(Text(sentence)) for sentence in [*_subjects(report), *_shown(report), reason])]
     noted = " but what the notes below say" * any(note.rule not in UNSEEN for note in report.findings)
     named = f" ({', '.join(looking)})" * (len(looking) <= MOST_RULES)
     looked = f"{count_of(len(looking), 'rule')} looked at these lines and found no fault{noted}{named}."
@@ -85,11 +86,24 @@ def without_findings(report: Report) -> list[RenderableType]:
 
 def _shown(report: Report) -> list[str]:
     """Say what lines show that have no table of their own."""
-    return [*_zero(report), *_links(report), *_peer_access(report)]
+    return [*_zero(report), *_memory(report), *_links(report), *_peer_access(report)]
+
+
+def _memory(report: Report) -> list[str]:
+    """Say that the kernel counts no error of memory, where all its counts are zero."""
+    counts = report.run["edac_count"]
+    listed = report.run["ras_count"]
+    zeros = [frame.filter(text_of("form") == "zero") for frame in (counts, listed)]
+    if not (zeros[0].height or zeros[1].height) or counts["edac_errors"].count() or listed["ras_corrected"].count():
+        return []
+    owners = zeros[0].select(text_of("controller")).to_series().unique().sort().to_list()
+    modules = zeros[1].select(text_of("ras_module")).to_series().to_list()
+    number = count_of(zeros[0].height + 2 * zeros[1].height, "counter")
+    return [f"Errors of memory that EDAC counts: {number} of {some_of([*owners, *modules], MOST_SUBJECTS)}, all zero."]
 
 
 def _links(report: Report) -> list[str]:
-    """Name the links that the kernel's log last shows up, and how often they went down before."""
+    """Name the links that the kernel's log last shows up, how often they went down before, and NICs that started."""
     state = pl.col("state").cast(pl.String).str.to_lowercase()
     changes = report.run["kernel_event"].filter(pl.col("form").cast(pl.String).is_in(["link", "port"]))
     links = changes.group_by("source", "node", "netdev", maintain_order=True).agg(
@@ -99,7 +113,10 @@ def _links(report: Report) -> list[str]:
         f"{netdev}{f' (went down {downs}x before)' * bool(downs)}"
         for netdev, downs in links.filter("is_up").select("netdev", "downs").iter_rows()
     ]
-    return [f"Last read as up: {printable(some_of(names, MOST_SUBJECTS))}."] if names else []
+    up = [f"Last read as up: {printable(some_of(names, MOST_SUBJECTS))}."] if names else []
+    starts = report.run["kernel_report"].filter(text_of("form") == "pci_link").unique("busid", maintain_order=True)
+    nics = [f"{pci_address(row['busid'])} ({row['pci_gbps']} Gb/s: {row['pci_link']})" for row in starts.to_dicts()]
+    return [*up, *([f"PCIe of devices that started: {printable(some_of(nics, MOST_SUBJECTS))}."] if nics else [])]
 
 
 def _peer_access(report: Report) -> list[str]:
@@ -138,9 +155,10 @@ def _why_not(report: Report) -> str:
     if report.run.kinds or _subjects(report):
         is_silent = stated.is_empty() and mild.is_empty() and "pytorch-log" in report.run.kinds.values()
         return NEEDS_OTHERS + NO_FAILURE * is_silent
-    if report.run.has("kernel_line"):
+    is_quoted = any(note.rule == "stated-by-program" for note in report.findings)
+    if _looks(report, *OF_KERNEL) and not is_quoted:
         return KERNEL
-    if any(note.rule == "stated-by-program" for note in report.findings):
+    if is_quoted:
         return QUOTED
     if stated.is_empty() and not mild.is_empty():
         return MILDLY_STATED.format(lines=count_of(mild.height, "line"))

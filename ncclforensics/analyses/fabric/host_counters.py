@@ -22,7 +22,7 @@ from ncclforensics.analyses.host.damaged_dumps import PROBLEM
 from ncclforensics.analyses.host.numbers import LARGEST, parse_float, parse_integer
 from ncclforensics.data.counters import CANONICAL, MOST, WORD
 from ncclforensics.data.gpu_metrics import EXPORTED_XIDS, XID
-from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, OF_HFI1, PORT_ERRORS, unit
+from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, OF_HFI1, unit
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
@@ -61,6 +61,7 @@ Devices = dict[tuple[str | None, int | None, str], Port]
         "port_counter",
         "rdma_statistic",
         "nic_counter",
+        "qdisc",
         "mlxlink_field",
         "metric_value",
         "nvlink_port",
@@ -74,6 +75,7 @@ def host_counter(
     rdma_more: pl.DataFrame,
     nic_statistics: pl.DataFrame,
     nic_counter: pl.DataFrame,
+    qdisc: pl.DataFrame,
     mlxlink_section: pl.DataFrame,
     mlxlink_field: pl.DataFrame,
     metric_value: pl.DataFrame,
@@ -92,6 +94,7 @@ def host_counter(
         *_of_folders(counter_folder, port_counter, output_heading),
         *_of_statistics(rdma_statistic, rdma_more, output_heading),
         *_of_ethernet(nic_statistics, nic_counter, output_heading, commands, devices),
+        *_of_queues(rows_with_origin(qdisc, output_heading), devices),
         *_of_links(mlxlink_section, mlxlink_field, output_heading, commands),
         *_of_samples(metric_value, devices),
         *_of_nvlinks(rows_with_origin(nvlink_port, output_heading)),
@@ -216,7 +219,7 @@ def _of_ethernet(
         is_single = nameless[source] == 1 if source in headed else picked[source, str(row["picked"])] == 1
         is_known = netdev is not None or is_single
         name = str(row["picked"] or row["counter"])
-        if value is None or not is_known or (row["form"] == "queue" and name not in PORT_ERRORS):
+        if value is None or not is_known or (row["form"] == "queue" and unit(name) != "errors"):
             continue
         counted = {**origin_of(row), **_port_of(netdev, source, row["origin_host"], devices), **_counted(name, value)}
         if row["form"] == "queue":
@@ -225,6 +228,19 @@ def _of_ethernet(
         else:
             yield counted
     yield from lost.values()
+
+
+def _of_queues(lines: list[Row], devices: Devices) -> Iterator[Row]:
+    """What the kernel's queues in front of an interface sent and dropped: the root counts for those below it."""
+    is_root, netdev = False, None
+    for row in lines:
+        if row["form"] == "sent" and is_root:
+            port = _port_of(netdev, row["source"], row["origin_host"], devices)
+            for name, column in (("qdisc_dropped", "dropped"), ("qdisc_sent_packets", "sent_packets")):
+                if (value := parse_integer(row[column])) is not None:
+                    yield {**origin_of(row), **port, **_counted(name, value)}
+        elif row["form"] in ("root", "child"):
+            is_root, netdev = row["form"] == "root", row["queue_netdev"]
 
 
 def _interface(commands: CommandHistory, source: int, line: int) -> str | None:

@@ -17,20 +17,45 @@ from ncclforensics.analyses.host.command_sessions import (
     origin_of,
     rows_with_origin,
 )
-from ncclforensics.analyses.host.numbers import parse_hexadecimal, parse_integer
+from ncclforensics.analyses.host.numbers import parse_float, parse_hexadecimal, parse_integer
 from ncclforensics.data.counters import LANES
 from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, port_state_of
+from ncclforensics.frames.columns import frame_of_rows
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import parse_value
 
 VERBS_TEXTS = {"transport": "transport", "board_id": "model", "fw_ver": "firmware"}  # of ibv_devinfo
 NETDEV_STATES = {"Up": "active", "Down": "down"}  # of ibdev2netdev
+# Columns of lshca (lshca.py, LnkStat and others), and how it marks what is wrong.
+LSHCA_NAMES = {
+    "PCI_addr": "busid",
+    "RDMA": "rdma",
+    "Net": "netdev",
+    "LnkStat": "port_state",
+    "Link": "layer",
+    "Rate": "rate",
+    "LnkCapWidth": "pci_capability",
+}
+WRONG = ">!<"
+LISTED_STATES = {"actv": "active", "init": "initializing", "poll": "down", "down": "down"}
+LISTED_LAYERS = {"IB": "InfiniBand", "Eth": "Ethernet"}
+LSHCA_PORT = {
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "launcher_node": pl.String(),
+    "launcher_time": pl.String(),
+    **dict.fromkeys(LSHCA_NAMES.values(), pl.String()),
+    "wrong": pl.List(pl.String()),  # what lshca itself marks as an error: the column and its cell
+}
 LINK_LAYERS = {"IB": "InfiniBand", "NVLink": "NVLink", "ethernet": "Ethernet"}  # of the speeds that mlxlink prints
 
 
 @analysis(
     PORT_STATE,
-    of=("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "metric_value", "omni_path_port"),
+    of=(
+        *("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "metric_value", "omni_path_port"),
+        "lshca_port",
+    ),
 )
 def host_port(
     port_file: pl.DataFrame,
@@ -43,6 +68,7 @@ def host_port(
     mlxlink_field: pl.DataFrame,
     metric_value: pl.DataFrame,
     omni_path_port: pl.DataFrame,
+    lshca_port: pl.DataFrame,
     dump_command: pl.DataFrame,
     output_heading: pl.DataFrame,
     source: pl.DataFrame,
@@ -57,6 +83,7 @@ def host_port(
         *_linked(mlxlink_outputs(mlxlink_section, mlxlink_field, output_heading, CommandHistory(dump_command))),
         *_sampled(metric_value),
         *_of_omni_path(omni_path_port),
+        *_of_lshca(at(lshca_port)),
     ]
     rows += _netdevs(at(port_netdev), {_port_of(row) for row in rows if row.get("state")})
     return frame_from_rows(rows, PORT_STATE)
@@ -255,3 +282,38 @@ def _of_omni_path(omni_path_port: pl.DataFrame) -> Iterator[Row]:
         place = {name: row[name] for name in ("source", "line", "host", "moment", "device", "port", "lid")}
         physical = {"physical_state": row["physical_state"], "link_layer": "Omni-Path"}
         yield {**place, **physical, "state": port_state_of(row["state"]), **rated}
+
+
+def _of_lshca(lshca_port: list[Row]) -> Iterator[Row]:
+    """Ports of lshca; the rate of one that is down means nothing."""
+    for row in lshca_port:
+        place = {
+            "device": row["rdma"],
+            "port": None,
+            "netdev": row["netdev"],
+            "link_layer": LISTED_LAYERS.get(str(row["layer"])),
+        }
+        state = LISTED_STATES.get(str(row["port_state"]))
+        rate = parse_float(row["rate"]) if state != "down" else None
+        yield {**origin_of(row), **place, "state": state, "rate_Gbps": rate}
+
+
+@analysis(LSHCA_PORT, of=("lshca_head",))
+def lshca_port(lshca_head: pl.DataFrame, lshca_row: pl.DataFrame) -> pl.DataFrame:
+    """One row per port that lshca lists: the cells of its view, and those that it marks as wrong."""
+    names: list[str] = []
+    rows = []
+    for row in pl.concat([lshca_head, lshca_row], how="diagonal").sort("source", "line").to_dicts():
+        if row["lshca_columns"] is not None:
+            names = [name.strip() for name in str(row["lshca_columns"]).split("|")]
+            continue
+        cells = [str(row["lshca_first"]), *(cell.strip() for cell in str(row["lshca_cells"]).split("|"))]
+        values = dict(zip(names, cells, strict=False))
+        marked = [name for name, value in values.items() if value.endswith(WRONG)]
+        values.setdefault("LnkStat", "actv")  # the column is left out where all are
+        known = {column: (values.get(name) or "").rstrip(" *>!<") or None for name, column in LSHCA_NAMES.items()}
+        place = {name: row[name] for name in ("source", "line", "launcher_node", "launcher_time") if name in row}
+        rows.append(
+            place | known | {"wrong": [f"{name} {values[name].removesuffix(WRONG).strip()}" for name in marked]}
+        )
+    return frame_of_rows(rows, LSHCA_PORT)

@@ -17,6 +17,7 @@ from ncclforensics.analyses.host.command_sessions import (
 )
 from ncclforensics.analyses.host.numbers import parse_float, parse_integer
 from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.values import parse_value
 
 PORT_GID = {
     "source": pl.Int32(),
@@ -53,6 +54,15 @@ LINK_QUALITY = {
     "recommendation": pl.String(),
     "speed": pl.String(),
     "ber_line": pl.Int32(),
+    "module_faults": pl.List(pl.String()),  # what is outside of the limits that the module names
+    "module_lines": pl.List(pl.Int32()),
+}
+MODULE_READINGS = {  # fields of mlxlink -m: what they measure, and the unit
+    "Temperature [C]": ("temperature", "°C"),
+    "Voltage [mV]": ("voltage", "mV"),
+    "Bias Current [mA]": ("bias current", "mA"),
+    "Rx Power Current [dBm]": ("received power", "dBm"),
+    "Tx Power Current [dBm]": ("sent power", "dBm"),
 }
 INTERFACE = {
     "source": pl.Int32(),
@@ -170,9 +180,28 @@ def link_quality(
                 "speed": values.get("Speed"),
                 "line": next(iter(fields.values()))["line"],
                 "ber_line": fields[effective]["line"] if effective else None,
+                **_module_faults(fields),
             }
         )
     return frame_from_rows(rows, LINK_QUALITY)
+
+
+def _module_faults(fields: dict[str, Row]) -> Row:
+    """Return what is outside of its limits, and the lines; a module without limits prints them as zeros."""
+    faults, lines = [], []
+    for field, (quantity, quantity_unit) in MODULE_READINGS.items():
+        text = str(fields[field]["value"]).strip() if field in fields else None
+        reading = parse_value(text, "module_reading")
+        lowest, highest = (parse_float(str(reading[name])) for name in ("lowest", "highest")) if reading else (0.0, 0.0)
+        if reading is None or lowest is None or highest is None or lowest >= highest:
+            continue
+        lanes = [parse_float(lane) for lane in str(reading["readings"]).split(",")]
+        for number, value in enumerate(lanes, 1):
+            if value is not None and not lowest <= value <= highest:
+                of_lane = f" of lane {number}" * (len(lanes) > 1)
+                faults.append(f"{quantity}{of_lane} {value:g} {quantity_unit} (limits {lowest:g} to {highest:g})")
+                lines.append(fields[field]["line"])
+    return {"module_faults": faults, "module_lines": lines}
 
 
 @analysis(INTERFACE, of=("metric_value",))

@@ -1,4 +1,4 @@
-"""What GPUs do at the moment at which nvidia-smi was called: its table, -q, dmon, pmon and CSV in one frame."""
+"""What GPUs do at the moment of a tool's call: nvidia-smi's table, -q, dmon, pmon and CSV, dcgmi, rocm-smi, rdci."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ GPU_USE = {
     "power": pl.Float64(),  # watts
     "power_limit": pl.Float64(),
     "memory": pl.Float64(),  # MiB in use
+    "memory_share": pl.Float64(),  # percent of its memory in use, by rocm-smi
     "clock": pl.Float64(),  # MHz of its multiprocessors
     "uncorrectable": pl.Int64(),  # memory errors since the driver was loaded
     "is_pending": pl.Boolean(),  # rows are to be remapped, or pages retired, at the next reset
@@ -44,16 +45,39 @@ QUERY_NAMES = {
 }
 PENDING_NAMES = ("retired_pages.pending", "remapped_rows.pending")
 SLOWDOWN_NAMES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-MONITOR_NAMES = {"utilization": "sm", "power": "pwr", "memory": "fb", "clock": "pclk"}
+# Columns of dmon of nvidia-smi, of dcgmi (dcgm_fields.cpp) and of rdci (rdc_field.data): the name, and its unit.
+MONITOR_NAMES: dict[str, dict[str, tuple[str, float]]] = {
+    "names": {"utilization": ("sm", 1), "power": ("pwr", 1), "memory": ("fb", 1), "clock": ("pclk", 1)},
+    "entities": {
+        "utilization": ("GPUTL", 1),
+        "activity": ("GRACT", 100),
+        "power": ("POWER", 1),
+        "memory": ("FBUSD", 1),
+        "clock": ("SMCLK", 1),
+    },
+    "of_rdc": {
+        "utilization": ("GPU_UTIL", 1),
+        "power": ("POWER_USAGE", 1e-6),
+        "memory": ("GPU_MEMORY_USAGE", 1 / 2**20),
+        "clock": ("GPU_CLOCK", 1e-6),
+        "watts": ("POWER", 1e-6),
+    },
+}
+INSTEAD = {"activity": "utilization", "watts": "power"}  # columns that show the same where the usual one is not there
 
 
-@analysis(GPU_USE, of=("use_gpu", "use_columns", "use_names", "use_query", "smi_gpu", "metric_value", "amd_state"))
+@analysis(
+    GPU_USE, of=("use_gpu", "use_columns", "use_names", "use_query", "use_amd", "smi_gpu", "metric_value", "amd_state")
+)
 def gpu_use(
     use_gpu: pl.DataFrame,
     use_state: pl.DataFrame,
     use_process: pl.DataFrame,
     use_columns: pl.DataFrame,
     use_row: pl.DataFrame,
+    use_entity: pl.DataFrame,
+    use_rdc_row: pl.DataFrame,
+    use_amd: pl.DataFrame,
     use_process_row: pl.DataFrame,
     use_query: pl.DataFrame,
     use_names: pl.DataFrame,
@@ -68,7 +92,8 @@ def gpu_use(
     queried = smi_gpu.with_columns(gpu="device").to_dicts()
     rows = [
         *_table(use_gpu, use_state, use_process),
-        *_monitor(use_columns, use_row),
+        *_monitor(use_columns, use_row, use_entity, use_rdc_row),
+        *_concise(use_amd),
         *_processes(use_columns, use_process_row),
         *_csv(use_names, use_query, use_readings, use_values),
         *queried,
@@ -109,17 +134,32 @@ def _table(use_gpu: pl.DataFrame, use_state: pl.DataFrame, use_process: pl.DataF
             head = None
 
 
-def _monitor(use_columns: pl.DataFrame, use_row: pl.DataFrame) -> Iterator[Row]:
-    """The rows of dmon, whose columns the head names."""
+def _monitor(use_columns: pl.DataFrame, *rows: pl.DataFrame) -> Iterator[Row]:
+    """The rows of monitors, whose columns the head names; a unit in the head stands in brackets."""
     columns: list[str] = []
-    for part, row in _owned(use_columns.filter(text_of("form") == "names"), use_row):
+    known = MONITOR_NAMES["names"]
+    for part, row in _owned(use_columns.filter(~text_of("form").str.ends_with("units")), *rows):
         if part == 0:
-            columns = row["columns"].split()
+            names = str(row["columns"] or row["amd_columns"]).split()
+            columns, known = [name for name in names if name[0] != "("], MONITOR_NAMES[row["form"]]
             continue
-        cells = dict(zip(columns, row["cells"].split(), strict=False))
-        values = {name: _number(cells.get(column)) for name, column in MONITOR_NAMES.items()}
-        if values["utilization"] is not None:
-            yield {**values, "gpu": str(row["gpu"]), **{key: row[key] for key in ("source", "line", "launcher_node")}}
+        cells = dict(zip(columns, str(row["cells"] or row["entity_cells"] or row["rdc_cells"]).split(), strict=False))
+        read = {name: _number(cells.get(column)) for name, (column, _) in known.items()}
+        values = {name: None if value is None else value * known[name][1] for name, value in read.items()}
+        for name, usual in INSTEAD.items():
+            if name in values and values.get(usual) is None:
+                values[usual] = values[name]
+        if any(values.get(name) is not None for name in known):
+            place = {key: row[key] for key in ("source", "line", "launcher_node")}
+            yield {name: values.get(name) for name in MONITOR_NAMES["names"]} | place | {"gpu": str(row["gpu"])}
+
+
+def _concise(use_amd: pl.DataFrame) -> Iterator[Row]:
+    """The GPUs of rocm-smi's table."""
+    columns = {"utilization": "amd_busy", "power": "amd_power", "power_limit": "amd_cap", "memory_share": "amd_vram"}
+    for row in use_amd.sort("source", "line").to_dicts():
+        values = {name: _number(str(row[column] or "").rstrip("%W")) for name, column in columns.items()}
+        yield values | {key: row[key] for key in ("source", "line", "launcher_node")} | {"gpu": str(row["gpu"])}
 
 
 def _processes(use_columns: pl.DataFrame, use_process_row: pl.DataFrame) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from ncclforensics.data.counters import (
     REMOTE_LIMIT,
 )
 from ncclforensics.data.host_counters import DEVICE_ERRORS, PORT_ERRORS
-from ncclforensics.data.roce import LOSSES
+from ncclforensics.data.roce import LOSSES, PROOFS
 from ncclforensics.data.verbs import RETRY_EXCEEDED
 from ncclforensics.frames.columns import short_host
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -197,7 +197,7 @@ def ctr_need_delta(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     """
     single = counter_increase.filter(
         (pl.col("dumps") == 1)
-        & pl.col("name").is_in([*LINK_LIMITS, *DEVICE_ERRORS, *PORT_ERRORS])
+        & pl.col("name").is_in([*LINK_LIMITS, *DEVICE_ERRORS, *PORT_ERRORS, *PROOFS])
         & (pl.col("value") > 0)
     )
     if single.is_empty():

@@ -77,26 +77,35 @@ SERVICE = {
     "no_switch": ("it found no NVSwitch to manage; without NVSwitches it is not needed", Severity.INFO),
     "ended": ("it ended with an error", Severity.ERROR),
     "refused": ("it did not start", Severity.ERROR),
+    "stopped": ("it was stopped, and no line shows that it started again", Severity.WARNING),
 }
 
 
-NO_SWITCH_ADVICE = "where lspci lists NVSwitches, look at the driver (dmesg -T); else disable the service"
+ADVICE = {
+    "no_switch": "where lspci lists NVSwitches, look at the driver (dmesg -T); else disable the service",
+    "stopped": "systemctl status nvidia-fabricmanager; start it on a host with NVSwitches before jobs run there",
+}
 
 
 @rule(Category.NVLS, Severity.ERROR, of=("manager_service",))
 def fabric_manager_failed(manager_service: pl.DataFrame) -> Iterator[Finding]:
-    """Fabric Manager did not start, or ended, so that the NVSwitches of the host are not set up.
+    """Fabric Manager did not start, ended, or was stopped, so that the NVSwitches of the host are not set up.
 
     Means: CUDA then reports `system not yet initialized` (802), or GPUs reach one another without NVLink only.
+    GPUs that were in use when it stopped keep their NVLinks, but a program that starts then may not.
     Not when: the machine has no NVSwitch, where the service has nothing to do; it started again and configured them.
     Do: install the package nvidia-fabricmanager of exactly the driver's version; systemctl restart
     nvidia-fabricmanager.
     Sources: NVIDIA Fabric Manager user guide.
     """
     ordered = manager_service.sort("source", "line").with_columns(kind=text_of("form"))
-    configured = ordered.filter(kind="configured").group_by("source").agg(configured=pl.col("line").max())
-    rows = ordered.join(configured, on="source", how="left").filter(
-        pl.col("kind").is_in(list(SERVICE)) & (pl.col("line") > pl.col("configured").fill_null(-1))
+    last = ordered.group_by("source", maintain_order=True).agg(
+        configured=pl.col("line").filter(pl.col("kind") == "configured").max(),
+        started=pl.col("line").filter(pl.col("kind").is_in(["started", "script"])).max(),
+    )
+    is_later = pl.col("line") > pl.max_horizontal("configured", pl.when(kind="stopped").then("started")).fill_null(-1)
+    rows = ordered.join(last, on="source", how="left", maintain_order="left").filter(
+        pl.col("kind").is_in(list(SERVICE)) & is_later
     )
     for (_,), alike in rows.group_by("source", maintain_order=True):
         first = min(alike.to_dicts(), key=lambda row: list(SERVICE).index(row["kind"]))
@@ -108,7 +117,7 @@ def fabric_manager_failed(manager_service: pl.DataFrame) -> Iterator[Finding]:
             detail=f"reason: {first['reason'] or first['result']}" if first["reason"] or first["result"] else
             "no line after it that was read shows that the NVSwitches were configured",
             certainty="certain",
-            remedy=NO_SWITCH_ADVICE * (first["kind"] == "no_switch"),
+            remedy=ADVICE.get(first["kind"], ""),
             severity=severity,
             role=Role.CAUSE if severity is Severity.ERROR else Role.CONTEXT,
             hosts=hosts,

@@ -20,6 +20,7 @@ from ncclforensics.rules.shared.kernel_log import (
     kernel_log_findings,
     lines_beside,
     times_text,
+    traced_modules,
     with_addresses_of_amd,
 )
 
@@ -178,6 +179,18 @@ _DRIVER_REPORTS = {
         Severity.ERROR,
         "look at the first amdgpu lines in dmesg; reboot the host; if it comes back, drain it and ask the vendor",
     ),
+    "amd_ib_test": _Report(
+        "a ring of AMD GPU {device}{where} did not pass its test ({ring})",
+        "what uses that ring does not work; after a reset it means that the GPU did not come back as a whole",
+        Severity.WARNING,
+        "look at the first amdgpu lines in dmesg; reboot the host; if it comes back, update firmware and driver",
+    ),
+    "amd_reset_end": _Report(
+        "AMD GPU {device}{where} was reset, and the reset succeeded",
+        "programs that used it failed; these lines do not show why it was reset",
+        Severity.WARNING,
+        "look at the lines before it (dmesg -T | grep amdgpu), and rocm-smi --showras",
+    ),
     "amd_bus": _Report(
         "AMD GPU {device}{where} reported an uncorrected hardware error ({bus_error})",
         "its driver resets it, and with it mostly all GPUs of the host; all programs on them fail",
@@ -253,11 +266,13 @@ _DRIVER_REPORTS = {
 }
 
 
+TRACED = ("blocked", "waits", "soft_lockup", "hard_lockup", "rcu_stall", "oops")  # a call trace stands below these
 # Forms of `hardware_event`, `driver_state` and `kernel_message` that say more.
 EXPLAINED_BY = {
     "gpu_probe": ["lost", "unsupported", "region", "cables"],
     "gpu_status": ["lost", "xid"],
     "amd_ring": ["amd_reset", "amd_not_reset"],
+    "amd_reset_end": ["amd_reset", "amd_not_reset", "amd_timeout", "amd_recovered"],
 }
 
 
@@ -267,6 +282,7 @@ def kernel_driver_reports(
     kernel_kill: pl.DataFrame,
     hardware_event: pl.DataFrame,
     driver_state: pl.DataFrame,
+    kernel_frame: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -306,6 +322,7 @@ def kernel_driver_reports(
         details = [
             report.detail,
             *lines_beside(str(form), alike, kernel_message),
+            *(traced_modules(alike, kernel_frame) if form in TRACED else []),
             count_of(alike.height, "line") if alike.height > 1 else "",
             times_text(alike),
         ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import count_of
+from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -149,6 +149,30 @@ def pci_link_of_unnamed_device(pci_link: pl.DataFrame, pci_device: pl.DataFrame)
             "the lines do not name the device" + "; GPUs at rest lower the speed" * (not narrow),
             "certain" if narrow else "possible",
             severity=Severity.WARNING if narrow else Severity.INFO,
+            role=Role.CONTEXT,
+            evidence=evidence_lines(rows),
+        )
+
+
+@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("lshca_port",))
+def lshca_marks_port(lshca_port: pl.DataFrame) -> Iterator[Finding]:
+    """The list of lshca marks a cell of a port as an error.
+
+    Means: `LnkStaWidth`: the PCIe link of the card has fewer lanes, or an older generation, than the card can use
+    (`LnkCapWidth`): the slot is narrower, or the link trained down. `IpStat` down: the port is active and its interface
+    is not. All of its traffic is limited by the former.
+    Not when: nothing is marked with >!<; a slot that is meant to be narrower.
+    Do: lspci -vv -s ADDRESS for LnkCap and LnkSta; move or reseat the card, and reboot; ip link set INTERFACE up.
+    Sources: lshca, lshca.py (error_sign).
+    """
+    marked = lshca_port.filter(pl.col("wrong").list.len() > 0)
+    for (wrong,), rows in marked.with_columns(pl.col("wrong").list.join(", ")).group_by("wrong", maintain_order=True):
+        names = some_of([f"{row['rdma'] or row['netdev']} ({row['busid']})" for row in rows.to_dicts()], SHOWN)
+        could = rows["pci_capability"].drop_nulls().unique(maintain_order=True).to_list()
+        yield Finding(
+            title=f"lshca marks {names}: {wrong}",
+            detail=f"LnkCapWidth, what the card can use, is {could[0]}" if could else "its sign is >!<",
+            certainty="certain",
             role=Role.CONTEXT,
             evidence=evidence_lines(rows),
         )

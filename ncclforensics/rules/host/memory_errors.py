@@ -33,7 +33,7 @@ UNCORRECTED_BIT, CORRUPT_BIT = 61, 57  # of a bank's status (Intel SDM, IA32_MCi
 @rule(
     Category.APPLICATION_ERROR,
     Severity.WARNING,
-    of=("kernel_event", "kernel_message", "ras_record"),
+    of=("kernel_event", "kernel_message", "ras_record", "edac_count", "ras_count"),
     hang=True,
     fallback=True,
 )
@@ -41,6 +41,8 @@ def kernel_memory_errors(
     kernel_event: pl.DataFrame,
     kernel_message: pl.DataFrame,
     ras_record: pl.DataFrame,
+    edac_count: pl.DataFrame,
+    ras_count: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -76,6 +78,7 @@ def kernel_memory_errors(
     checks = checks.with_columns(is_lost=(pl.col("status") // (1 << CORRUPT_BIT)) % 2 == 1)
     checks = _placed(checks, kernel_message)
     yield from _recorded(ras_record, job)
+    yield from _counted(_counts(edac_count, ras_count), job)
     yield from _undecoded(kernel_event, kernel_message, ras_record, job)
     for (is_uncorrected,), rows in checks.sort(OF_LINES).group_by("is_uncorrected", maintain_order=True):
         word = "uncorrected" if is_uncorrected else "corrected"
@@ -124,6 +127,39 @@ def _recorded(ras_record: pl.DataFrame, job: JobBeside) -> Iterator[Finding]:
         remedy = OF_PCIE if alike["ras_device"].count() else REPLACE
         yield from kernel_log_findings(
             alike, title, [detail], severity, remedy if severity is not Severity.INFO else WATCH, job
+        )
+
+
+def _counts(edac_count: pl.DataFrame, ras_count: pl.DataFrame) -> pl.DataFrame:
+    """Return the counts of EDAC above zero: of its files and edac-util, and of the table of ras-mc-ctl."""
+    kind = pl.coalesce(text_of("edac_kind").replace({"ce": "Corrected", "ue": "Uncorrected"}), text_of("edac_word"))
+    errors = text_of("edac_errors").cast(pl.Int64, strict=False).fill_null(1)
+    place = ("source", "line", text_of("launcher_node").alias("node"))
+    names = (text_of("controller"), text_of("module"), text_of("label"))
+    filed = edac_count.drop_nulls("edac_errors").select(*place, *names, kind=kind, errors=errors)
+    listed = [
+        ras_count.select(*place, controller=text_of("ras_module"), kind=pl.lit(word), errors=pl.col(column))
+        for word, column in (("Corrected", "ras_corrected"), ("Uncorrected", "ras_uncorrected"))
+    ]
+    return pl.concat([filed, *listed], how="diagonal_relaxed").filter(pl.col("errors") > 0).sort("source", "line")
+
+
+def _counted(rows: pl.DataFrame, job: JobBeside) -> Iterator[Finding]:
+    """Yield the findings on the counts of EDAC: those of a controller hold those of its modules."""
+    owner = ("source", "node", "controller", "kind")
+    for (kind_of_all,), alike in rows.group_by("kind", maintain_order=True):
+        total = pl.col("errors").filter(pl.col("module").is_null()).max()
+        counted = alike.group_by(owner, maintain_order=True).agg(pl.coalesce(total, pl.col("errors").sum()))
+        number, word = int(counted["errors"].sum()), str(kind_of_all).lower()
+        place = pl.concat_str("controller", "module", "label", separator=" ", ignore_nulls=True)
+        places = alike.filter(pl.col("module").is_not_null() | ~pl.col("module").is_not_null().any().over(owner))
+        names = some_of(places.select(place).to_series().unique(maintain_order=True).to_list(), SHOWN)
+        is_bad = word == "uncorrected"
+        severity = Severity.ERROR if is_bad else Severity.WARNING if number >= MANY else Severity.INFO
+        title = f"memory of the host{{where}}: the kernel counts {count_of(number, f'{word} error')} ({names})"
+        detail = "since the driver EDAC was loaded; a second look shows whether they increase"
+        yield from kernel_log_findings(
+            alike, title, [detail], severity, REPLACE if severity is not Severity.INFO else WATCH, job
         )
 
 

@@ -19,6 +19,7 @@ WITH_JOB = "these lines do not show whether a rank noticed it"
 LOGGED = pl.coalesce("logged", "launcher_time")  # syslog prints it in front of the line
 OF_HOST = ["source", "node"]
 OF_LINES = ["source", "line"]
+TRACE_LINES = 60  # between a report and the end of its call trace
 MANY = 10  # corrected errors, from which on a link or a memory module is worth a look
 
 
@@ -97,6 +98,17 @@ def rate_text(rows: pl.DataFrame, number: int) -> str:
     ordered: list[datetime] = times.sort().to_list()
     span = (ordered[-1] - ordered[0]).total_seconds() if ordered else 0
     return f"{number * 60 / span:,.3g} a minute" if span else ""
+
+
+def traced_modules(reports: pl.DataFrame, kernel_frame: pl.DataFrame) -> list[str]:
+    """Return through which modules of the kernel the call traces below these lines go."""
+    above = reports.select("source", report="line").sort("report")
+    frames = kernel_frame.sort("line").join_asof(
+        above, left_on="line", right_on="report", by="source", check_sortedness=False
+    )
+    near = frames.filter(pl.col("line") - pl.col("report") <= TRACE_LINES)
+    modules = near.select(text_of("module")).to_series().unique(maintain_order=True).to_list()
+    return [f"the call trace goes through {some_of(modules, SHOWN)}"] * bool(modules)
 
 
 def lines_beside(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame) -> list[str]:

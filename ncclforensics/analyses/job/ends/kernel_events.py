@@ -134,8 +134,10 @@ def of_these_days(
 ) -> pl.DataFrame:
     """Return the events of the kernel that are of the days of the run, or have no date; with `is_in_run`.
 
-    `margin`: how long before or after the run an event may be printed.
+    `margin`: how long before or after the run an event may be printed. Column `node`: that of the collector, where the
+    kernel's line names none.
     """
+    rows = rows.with_columns(node=pl.coalesce(text_of("node"), text_of("launcher_node")).cast(pl.Categorical))
     if run_days.is_empty():
         return rows.with_columns(is_in_run=pl.lit(None, pl.Boolean))
     first, last = run_days.row(0)
