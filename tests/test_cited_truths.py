@@ -137,7 +137,7 @@ def test_a_process_that_aborted_is_not_searched_in_the_kernels_log(tmp_path: Pat
 def test_hosts_that_show_no_version_are_named_where_versions_seem_to_differ(tmp_path: Path) -> None:
     report = read(tmp_path, INIT.format(11420, 0, "1b000") + OTHER_LAYOUT, CUT_ABORTED, everything=False)
 
-    assert "2.27.7+cuda12.4; no line of node-b shows one" in shown(report, everything=False)
+    assert "2.27.7+cuda12.4; no line of node-b that was read shows one" in shown(report, everything=False)
 
 
 def test_files_that_no_format_fits_are_not_said_to_hold_nothing(tmp_path: Path) -> None:
