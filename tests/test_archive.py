@@ -75,7 +75,16 @@ def test_a_redacted_saved_run_gives_the_same_verdict(
 
     assert said([str(tmp_path / "kept.ncclf")]) == json_report.as_object(leaving)
     monkeypatch.setattr(manifest_file, "fingerprint", lambda: "another version")
-    assert diagnosis(said([str(tmp_path / "kept.ncclf")])) == diagnosis(answer.json)
+    assert with_numbers(diagnosis(said([str(tmp_path / "kept.ncclf")]))) == with_numbers(diagnosis(answer.json))
+
+
+def with_numbers(said_of: dict[str, Any]) -> str:
+    """A diagnosis with communicators by number: hashes of RAS are names that a redacted run replaces."""
+    ids = dict.fromkeys(finding["communicator"] for finding in said_of["findings"]) | {said_of["communicator"]: None}
+    text = repr(said_of)
+    for number, name in enumerate(filter(None, ids)):
+        text = text.replace(repr(name), f"communicator {number}")
+    return text
 
 
 def test_a_redacted_saved_run_contains_no_original_name(tmp_path: Path) -> None:

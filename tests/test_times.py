@@ -76,7 +76,9 @@ def test_december_is_before_january_in_one_run() -> None:
 def test_events_of_the_kernel_are_of_the_days_of_the_run(run: list[str], logged: str, is_of_run: bool) -> None:
     nothing = pl.DataFrame()
     source = pl.DataFrame({"source": range(len(run)), "last_time": run})
-    kernel = pl.DataFrame({"source": [9], "logged": [logged], "launcher_time": [None]})
+    kernel = pl.DataFrame(
+        {"source": [9], "logged": [logged], "launcher_time": [None], "node": [None], "launcher_node": [None]}
+    )
     job_end = pl.DataFrame({"time": []}, schema={"time": pl.String})
 
     days = run_days(kernel, kernel, kernel, source, *[nothing] * 6, job_end)
