@@ -225,7 +225,9 @@ def engine_start_incomplete(
     yield Finding(
         title=f"{named or count_of(pending.height, 'worker')} began the start of torch.distributed, and no end of it "
         "was read",
-        detail=f"{count_of(ended.height, 'worker')} ended it" if ended.height else "no end of any worker was read",
+        detail=f"{count_of(ended.height, 'worker')} ended it"
+        if ended.height
+        else "no line that was read shows the end of any worker's start",
         certainty="likely" if ended.height else "possible",
         evidence=evidence_lines(pending),
     )

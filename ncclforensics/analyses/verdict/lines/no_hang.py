@@ -116,7 +116,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.collect = COLLECT_UNCUT
     elif not job.memberships and job.has_layout:
         diagnosis.claim = (
-            "init came to the connections between ranks, and no line that was read shows that it completed"
+            "init came to the connections between ranks; the lines that were read show no call, nor that it completed"
         )
         diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
         diagnosis.collect.insert(0, STANDING_STACKS)
