@@ -111,9 +111,10 @@ def app_exception(
     Do: read the traceback above the cited line.
     Sources: PyTorch's excepthook ([rank3]:); torch.distributed.elastic, errors.
     """
+    own = process_exit
     for known in (torch_without_gpu, gradient_error):
-        process_exit = process_exit.join(known, on=["source", "line"], how="anti", maintain_order="left")
-    for (name,), rows in first_exits(process_exit, EXCEPTION).group_by("name", maintain_order=True):
+        own = own.join(known, on=["source", "line"], how="anti", maintain_order="left")
+    for (name,), rows in first_exits(own, EXCEPTION).group_by("name", maintain_order=True):
         detail = (
             "all ranks that were read raised it"
             if _is_on_all(rows, rank)
@@ -124,7 +125,7 @@ def app_exception(
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         message = f": {_shorten(rows['message'][0])}" if rows["message"][0] else ""
         yield _advised(exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty), rows)
-    unsettled = unsettled_exits(process_exit, verdict, EXCEPTION)
+    unsettled = unsettled_exits(own, verdict, EXCEPTION)
     for (name, message, is_near_end), rows in unsettled.group_by("name", "message", "is_near_end", maintain_order=True):
         where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
         if name == "TimeoutError" and QUEUE_OF_ENGINE in str(rows["place"][0]):
