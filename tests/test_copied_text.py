@@ -15,6 +15,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.inputs import lines
 from ncclforensics.parsing.copied_text import has_marks, without_marks
+from ncclforensics.parsing.headed_values import have_values_below_paths
 from ncclforensics.parsing.learned_tags import learn_tag
 from ncclforensics.views import json_report
 from tests.incidents import ALL, Incident, answer, each_in_turn
@@ -273,3 +274,12 @@ def test_what_stands_right_behind_a_progress_bar_is_a_line_of_its_own(text: str,
 
     assert behind == alone
     assert found(f"{BAR}\n") != alone
+
+
+def test_a_path_that_ends_an_input_has_no_value_in_the_next_one() -> None:
+    path = "/sys/devices/system/edac/mc/mc0/ce_count"
+    together = pl.DataFrame({"source": [1, 1, 1, 1], "text": [path, "0", f"==> {path} <==", "3"]})
+    apart = together.with_columns(source=pl.Series([1, 2, 2, 3]))
+
+    assert have_values_below_paths(together) == [1]
+    assert have_values_below_paths(apart) == []

@@ -118,7 +118,7 @@ def test_any_chunk_size_gives_the_same_lines_around_the_longest_line(
 @examples(20)
 def test_lines_of_several_sources_split_together_are_those_split_one_by_one(texts: list[bytes]) -> None:
     firsts = [1 if number % 2 else -text.count(b"\n") for number, text in enumerate(texts)]
-    stretches = [lines.Stretch(text, number, firsts[number]) for number, text in enumerate(texts)]
+    stretches = [lines.Stretch(text, number, firsts[number], text.count(b"\n")) for number, text in enumerate(texts)]
 
     together = lines.of_stretches(stretches)
 

@@ -41,6 +41,7 @@ class Grammar:
     def __init__(self, name: str) -> None:
         self.name = name
         self.path = folders.path_of(name)
+        self._part_regexes: dict[str, str] = {}
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -109,7 +110,9 @@ class Grammar:
 
             return compiler.part_regex(self.path, rule)
 
-        return str(_cached(self.path, f"{rule}-regex", compile_regex))
+        if rule not in self._part_regexes:
+            self._part_regexes[rule] = str(_cached(self.path, f"{rule}-regex", compile_regex))
+        return self._part_regexes[rule]
 
     def compile_parts(self) -> None:
         """Compile all parts as regexes and, where no column stands twice in one, as shapes."""

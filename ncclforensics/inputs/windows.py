@@ -329,7 +329,7 @@ class InputReader:
             stream.seek(start)
             return None
         self.lines_read += height
-        return lines.Stretch(data, self.number, first)
+        return lines.Stretch(data, self.number, first, height)
 
     def _tail_start(self, stream: io.BufferedIOBase, tail: int, floor: int) -> int:
         """The first beginning of a line in the last `tail` bytes, not before `floor`.

@@ -112,7 +112,6 @@ def _with_line_feeds(texts: pl.Series) -> pl.Series:
     return texts.scatter(quoted.arg_true(), plain.str.replace(f"(?:{_part('_tail')})$", ""))
 
 
-@cache
 def _part(rule: str) -> str:
     return grammar_file.load("copied").part_regex(rule)
 

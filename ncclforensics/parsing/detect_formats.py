@@ -15,7 +15,7 @@ from ncclforensics.inputs.plain_pickle import PROTOCOLS
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.copied_text import cleaned_in_order, find_margins, has_marks, without_margin, without_marks
 from ncclforensics.parsing.cut_lines import detect_cut_widths, mark_cut
-from ncclforensics.parsing.headed_values import has_values_below_paths, join_values_to_paths
+from ncclforensics.parsing.headed_values import have_values_below_paths, join_values_to_paths
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
 from ncclforensics.parsing.learned_tags import LEARNED, have_tag, learn_tag, learn_tail, without_tail
 from ncclforensics.parsing.parser import parse
@@ -170,10 +170,10 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
     for number in _padded(texts):
         formats[number].is_padded = True
         texts = texts.with_columns(pl.when(source=number).then(WITHOUT_PADDING).otherwise("text").alias("text"))
-    for (number,), own in texts.group_by("source", maintain_order=True):
-        if has_values_below_paths(own["text"]):
-            formats[int(str(number))].has_values_below_paths = True
-            texts = pl.concat([texts.filter(pl.col("source") != number), join_values_to_paths(own)])
+    for number in have_values_below_paths(texts):
+        formats[number].has_values_below_paths = True
+        joined = join_values_to_paths(texts.filter(source=number))
+        texts = pl.concat([texts.filter(pl.col("source") != number), joined])
     for number, detected in dialect.by_source(texts).items():
         formats[number].dialect = detected
     return formats

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
 
 import polars as pl
 
@@ -178,6 +177,5 @@ def _is_distinctive(form: list[list[str]]) -> bool:
     )
 
 
-@cache
 def _part(rule: str) -> str:
     return grammar_file.load("copied").part_regex(rule)
