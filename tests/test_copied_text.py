@@ -13,8 +13,9 @@ import polars as pl
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.grammar import grammar_file
 from ncclforensics.inputs import lines
-from ncclforensics.parsing.copied_text import has_marks, without_marks
+from ncclforensics.parsing.copied_text import REPLACED, has_marks, without_marks
 from ncclforensics.parsing.headed_values import have_values_below_paths
 from ncclforensics.parsing.learned_tags import learn_tag
 from ncclforensics.views import json_report
@@ -283,3 +284,9 @@ def test_a_path_that_ends_an_input_has_no_value_in_the_next_one() -> None:
 
     assert have_values_below_paths(together) == [1]
     assert have_values_below_paths(apart) == []
+
+
+def test_every_character_that_is_replaced_has_a_hint_by_which_it_is_looked_for() -> None:
+    hint = grammar_file.load("copied").part_regex("_hint")
+
+    assert [text for text in REPLACED if not re.search(hint, text)] == []

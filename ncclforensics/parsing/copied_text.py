@@ -18,21 +18,11 @@ REPLACED = CHARACTERS | ENTITIES | MARKDOWN_ESCAPES
 LINE_FEED = "\\n"
 LINK = "](http"  # in Markdown
 BOX_SIDES = ["│", "┃", "║"]
-HINTS = (
-    LINE_FEED,
-    "<",
-    "](",
-    "[K",
-    "`",
-    "**",
-    "__",
-    *BOX_SIDES,
-    *(f"{digit}m" for digit in range(10)),
-)  # each of the other marks has one
 
 
 def has_marks(texts: pl.Series) -> bool:
     """Whether a text on NCCL or on a failure holds what `without_marks` removes; links and boxes are marks in any."""
+    texts = texts.filter(texts.str.contains(_part("_hint")))
     is_kept = texts.str.contains(_part("_failure_word")) | texts.str.contains(LINK, literal=True)
     is_kept |= texts.str.contains_any(BOX_SIDES)
     return _is_marked(texts.filter(is_kept)).any()
@@ -62,7 +52,7 @@ def without_marks(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_marked(texts: pl.Series) -> pl.Series:
-    may_be = texts.str.contains_any([*REPLACED, *HINTS])
+    may_be = texts.str.contains(_part("_hint"))
     if not may_be.any():
         return may_be
     candidates = texts.filter(may_be)
