@@ -14,7 +14,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.altered_lines import altered_lines
 from ncclforensics.parsing.matching import Matched, match
 from ncclforensics.parsing.next_lines import PLACE, joined_texts, rest_lines, specific_shapes, with_next_lines
-from ncclforensics.parsing.wrapped_lines import is_start, lines_of_specific_shapes
+from ncclforensics.parsing.wrapped_lines import is_start
 
 MAX_LINES = 2_000  # lines that are tried together with the next ones
 MAX_TORN = 200  # lines that are tried with every place where they may be torn
@@ -66,8 +66,7 @@ def _all_completed(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl
 def _completed(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Lines together with the next lines that complete them (columns PLACE, `text`, `parts`, `is_torn`)."""
     followed = _followed_lines(rows, matched, rest, dialect)
-    wrapped = _specific(joined_texts(followed.head(MAX_LINES)), dialect)
-    wrapped = wrapped.unique(PLACE, keep="first", maintain_order=True)
+    wrapped = _first_ended(_specific(joined_texts(followed.head(MAX_LINES)), dialect))
     remaining = followed.join(wrapped, on=PLACE, how="anti", maintain_order="left")
     torn = _unambiguous(_specific(_torn_candidates(remaining.head(MAX_TORN), dialect), dialect))
     grown = _grown(rows, matched, wrapped, rest, dialect)
@@ -105,13 +104,11 @@ def _grown(
     followed = with_next_lines(lines, rows, rest).filter(pl.col("next1").is_not_null())
     if followed.is_empty():
         return wrapped.clear()
-    candidates = joined_texts(followed.head(MAX_LINES)).with_row_index("number", offset=1)
-    texts = candidates.select("source", "text", line=pl.col("number").cast(pl.Int32), damaged=False, cut=False)
-    completed = specific_shapes(match(texts, dialect), dialect).select("shape", number=pl.col("line").cast(pl.UInt32))
+    completed = _specific(joined_texts(followed.head(MAX_LINES)), dialect)
     uncompleted = specific_shapes(matched, dialect).unique(PLACE)
-    compared = candidates.join(completed, on="number").join(uncompleted, on=PLACE, suffix="_uncompleted")
-    other = compared.filter(pl.col("shape") != pl.col("shape_uncompleted")).sort("number")
-    return other.unique(PLACE, keep="first", maintain_order=True).select(wrapped.columns)
+    compared = completed.join(uncompleted, on=PLACE, suffix="_uncompleted", maintain_order="left")
+    other = compared.filter(pl.col("shape") != pl.col("shape_uncompleted"))
+    return _first_ended(other)
 
 
 def _torn_candidates(followed: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
@@ -143,14 +140,24 @@ def _unambiguous(candidates: pl.DataFrame) -> pl.DataFrame:
 
 
 def _specific(candidates: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
-    """The candidates that a specific shape matches."""
-    if candidates.is_empty():
-        return candidates
-    numbers = pl.int_range(1, candidates.height + 1, dtype=pl.Int32, eager=True)
-    texts = candidates.select("source", "text", line=numbers, damaged=False, cut=False)
-    found = match(texts, dialect)
-    is_specific = numbers.is_in(lines_of_specific_shapes(found.frames, dialect)["line"].implode())
-    return candidates.filter(is_specific)
+    """The candidates that a specific shape matches, with its form (`shape`) and whether more text may follow there.
+
+    If it may (`is_free`), the text may be the beginning of a sentence, or end within a value.
+    """
+    numbered = candidates.with_columns(number=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
+    found = match(numbered.select("source", "text", line="number", damaged=False, cut=False), dialect)
+    is_free = dialect.ranks_of_forms.group_by("shape").agg(pl.col("is_free").any())
+    shapes = specific_shapes(found, dialect).unique("line").join(is_free, on="shape").rename({"line": "number"})
+    return numbered.join(shapes.drop("source"), on="number", maintain_order="left").drop("number")
+
+
+def _first_ended(candidates: pl.DataFrame) -> pl.DataFrame:
+    """For each line the first candidate after which no text may follow (columns PLACE, `text`, `parts`), or the first.
+
+    `candidates`: columns as of `_specific`.
+    """
+    ordered = candidates.sort("is_free", maintain_order=True).unique(PLACE, keep="first", maintain_order=True)
+    return ordered.select(*PLACE, "text", "parts")
 
 
 def _replaced(rows: pl.DataFrame, matched: Matched, completed: pl.DataFrame, dialect: Dialect) -> Matched:
