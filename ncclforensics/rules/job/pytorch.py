@@ -68,7 +68,7 @@ def torch_watchdog_timeout(
                 + raised_in(placed)
                 + short_limit_text(work_timeout, ranks)
                 + overdue_text(work_timeout, ranks)
-            ).removeprefix("; "),
+            ).lstrip(",; "),
             certainty="certain",
             ranks=ranks,
             role=Role.CONSEQUENCE,
