@@ -19,15 +19,15 @@ ROW = ["benchmark", "row"]
 MEASUREMENT = {
     "benchmark": pl.Int32(),
     "row": pl.Int32(),
-    "half": pl.String(),  # out-of-place or in-place
+    "half": pl.Categorical(),  # out-of-place or in-place
     "size": pl.Int64(),  # bytes per rank: the larger of what it sends and what it receives
     "count": pl.Int64(),  # elements, as the table counts them; null in version 1.0
     "label": pl.Categorical(),  # in a column in front of the table that a script added
-    "label_head": pl.String(),  # the title of that column
+    "label_head": pl.Categorical(),  # the title of that column
     "type": pl.Categorical(),
     "redop": pl.Categorical(),  # null where there is none
     "root": pl.Int64(),  # -1: the collective has none
-    "occurrence": pl.Int32(),  # how often this size, type, operation and root was measured so far, from 1
+    "occurrence": pl.Int32(),  # of this size, type, operation and root: the nth row, from 1
     "time_us": pl.Float64(),  # time of one operation, in microseconds
     "algbw": pl.Float64(),  # GB/s
     "busbw": pl.Float64(),  # GB/s
@@ -83,14 +83,17 @@ def measurement(
         unit=text_of("unit").drop_nulls().first(),
         is_early=pl.col("sized_early").is_not_null().any(),
         checked=text_of("checked").drop_nulls().first(),
-        label_head=text_of("own_head").drop_nulls().first(),
+        label_head=pl.col("own_head").drop_nulls().first(),
     )
     begun = _of_runs("table_row", table_row, benchmark_line, ["size", "count", "label", "type", "redop", "root"])
-    begun = begun.drop("half").unique(ROW, keep="first", maintain_order=True)
+    begun = begun.drop("half").sort(*ROW, "line")
+    begun = begun.filter(pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in ROW))
+    _, measured = distinct_rows(begun, ["benchmark", "type", "redop", "root", "size"])
+    begun = begun.with_columns(occurrence=equal_before(measured) + 1)
     checked = text_of("wrong").cast(pl.Float64, strict=False)
     in_ms = (pl.col("unit") == "ms") | (pl.col("unit").is_null() & pl.col("is_early"))
     found = _halves(table_row, row_rest, benchmark_line).join(begun, on=ROW)
-    found = (
+    return (
         found.join(units, on="benchmark", how="left")
         .with_columns(
             count=pl.when(~pl.col("is_early").fill_null(value=False)).then("count"),
@@ -101,8 +104,6 @@ def measurement(
         .drop("time", "unit", "is_early", "checked")
         .sort(*ROW, pl.col("half") == IN_PLACE)
     )
-    _, measured = distinct_rows(found, ["benchmark", "half", "type", "redop", "root", "size"])
-    return found.with_columns(occurrence=equal_before(measured) + 1)
 
 
 def _of_runs(frame: str, rows: pl.DataFrame, benchmark_line: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
@@ -119,12 +120,16 @@ def _halves(table_row: pl.DataFrame, row_rest: pl.DataFrame, benchmark_line: pl.
         for frame, rows in (("table_row", table_row), ("row_rest", row_rest))
     )
     out_of_place = pieces.filter(pl.col("busbw").is_not_null() | pl.col("wrong").is_not_null()).select(
-        *ROW, *FIGURES, half=pl.coalesce("half", pl.lit(OUT_OF_PLACE))
+        *ROW, *FIGURES, half=pl.col("half").fill_null(_half(OUT_OF_PLACE))
     )
     in_place = pieces.filter(pl.col("in_busbw").is_not_null() | pl.col("in_wrong").is_not_null()).select(
-        *ROW, *map(pl.Expr.alias, map(pl.col, in_figures), FIGURES), half=pl.lit(IN_PLACE)
+        *ROW, *map(pl.Expr.alias, map(pl.col, in_figures), FIGURES), half=_half(IN_PLACE)
     )
     return pl.concat([out_of_place, in_place])
+
+
+def _half(name: str) -> pl.Expr:
+    return pl.lit(name, dtype=MEASUREMENT["half"])
 
 
 @analysis(BENCHMARK, of=("test_setting", "test_device", "table_head", "table_row", "test_end"))
@@ -180,9 +185,8 @@ def benchmark(
         concluded=text_of("collective").drop_nulls().first(),
     )
     best = measurement[:, ["benchmark", "busbw", "size"]].filter(pl.col("busbw").is_finite())
-    best = best.sort("busbw", descending=True, maintain_order=True)
-    peaks = best.group_by("benchmark", maintain_order=True).agg(
-        max_busbw=pl.col("busbw").first(), max_size=pl.col("size").first()
+    peaks = best.group_by("benchmark").agg(
+        max_busbw=pl.col("busbw").max(), max_size=pl.col("size").get(pl.col("busbw").arg_max())
     )
     tables = measurement.group_by("benchmark").agg(
         rows=pl.col("row").n_unique().cast(pl.Int64),
@@ -224,7 +228,12 @@ def _busbw_shares(measurement: pl.DataFrame) -> pl.DataFrame:
     is_rounded = (pl.col("busbw") >= 1) & pl.col("algbw").is_finite() & pl.col("busbw").is_finite()
     low = (pl.col("busbw") - _rounding("busbw")) / (pl.col("algbw") + _rounding("algbw"))
     high = (pl.col("busbw") + _rounding("busbw")) / (pl.col("algbw") - _rounding("algbw"))
-    bounds = measurement.filter(is_rounded).group_by("benchmark").agg(least=low.max(), most=high.min())
+    bounds = (
+        measurement[:, ["benchmark", "algbw", "busbw"]]
+        .filter(is_rounded)
+        .group_by("benchmark")
+        .agg(least=low.max(), most=high.min())
+    )
     return bounds.filter(pl.col("least") <= pl.col("most"))
 
 
@@ -234,7 +243,8 @@ def _sizes_per_count(measurement: pl.DataFrame) -> pl.DataFrame:
     That is 1, or the number of ranks: all_gather, reduce_scatter, alltoall, gather and scatter count the elements for
     one rank, and give the size for all of them (nccl-tests, src/*.cu: GetCollByteCount).
     """
-    counted = measurement.filter((pl.col("count") > 0) & (pl.col("size") > 0))
+    counts = measurement[:, ["benchmark", "type", "size", "count"]]
+    counted = counts.filter((pl.col("count") > 0) & (pl.col("size") > 0))
     width = text_of("type").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
     multiples = counted.select("benchmark", multiple=pl.col("size") / (pl.col("count") * width))
     multiple = pl.col("multiple")

@@ -24,8 +24,8 @@ from ncclforensics.parsing.templates import distinct_rows
 BENCHMARK_LINE = {
     "benchmark": pl.Int32(),
     "row": pl.Int32(),  # number of the table's row; several lines where the row was torn
-    "half": pl.String(),  # out-of-place or in-place, where the line holds one of them
-    "frame": pl.String(),  # the frame that holds the line
+    "half": pl.Categorical(),  # out-of-place or in-place, where the line holds one of them
+    "frame": pl.Categorical(),  # the frame that holds the line
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -211,7 +211,7 @@ def benchmark_line(
     kinds = pl.concat([kinds for kinds, _ in found], how="diagonal_relaxed").select(_Event._fields)
     lines = pl.concat([rows.with_columns(pl.col("kind") + nth) for (_, rows), nth in zip(found, before, strict=False)])
     lines = _assigned(_in_pieces(_with_streams(lines.sort("pos", maintain_order=True), kinds), kinds), kinds)
-    lines = lines.drop_nulls("table").sort("number", "stream")
+    lines = _sorted(lines.drop("piece", "place").drop_nulls("table"), "number", "stream")
     _, benchmark = distinct_rows(lines, ["stream", "table"])
     return lines.with_columns(benchmark=benchmark, frame=kinds["frame"][lines["kind"]])
 
@@ -219,7 +219,9 @@ def benchmark_line(
 def _kinds(rows: pl.DataFrame, frame: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Lines that nothing tells apart for `_Stream.assign`, one of each kind; and of all lines the kind."""
     names = [name for name in _Event._fields if name in rows.columns]
-    kinds, kind = distinct_rows(rows.select(names).with_columns(text_of("form"), frame=pl.lit(frame)), names)
+    kinds, kind = distinct_rows(
+        rows.select(names).with_columns(text_of("form"), frame=pl.lit(frame, dtype=BENCHMARK_LINE["frame"])), names
+    )
     return kinds, rows.select(*STREAM, "line", "pos", kind=kind)
 
 
@@ -245,12 +247,17 @@ def _with_streams(lines: pl.DataFrame, kinds: pl.DataFrame) -> pl.DataFrame:
     """Lines in the order of their streams (`stream`, `number`); a failure may be of any run of its file."""
     lines = lines.with_row_index("number")
     is_failure = (kinds["frame"] == "test_failure")[lines["kind"]]
-    failures, lines = lines.filter(is_failure), lines.filter(~is_failure)
+    failures, lines = lines.filter(is_failure), lines.filter(~is_failure) if is_failure.any() else lines
     _, stream = distinct_rows(lines, STREAM)
     lines = lines.with_columns(stream=stream)
     begun = lines.group_by("source", "stream").agg(begun=pl.col("number").first())
     failures = failures.join(begun, on="source").filter(pl.col("number") > pl.col("begun")).select(lines.columns)
-    return pl.concat([lines, failures]).drop(STREAM[1:], "pos").sort("stream", "number")
+    return _sorted(pl.concat([lines, failures]).drop(STREAM[1:], "pos"), "stream", "number")
+
+
+def _sorted(lines: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
+    """Lines sorted by these columns; most often they are, in one stream: then by the first one, and so by both."""
+    return lines if lines[first].is_sorted() and lines["number"].is_sorted() else lines.sort(first, second)
 
 
 def _in_pieces(lines: pl.DataFrame, kinds: pl.DataFrame) -> pl.DataFrame:
@@ -290,6 +297,6 @@ def _assigned(lines: pl.DataFrame, kinds: pl.DataFrame) -> pl.DataFrame:
         start += length
     columns = {"table": pl.Int32(), "row": BENCHMARK_LINE["row"], "half": BENCHMARK_LINE["half"]}
     found = pl.DataFrame(assigned, schema=columns, orient="row")
-    of_piece = pl.DataFrame({"first": starts, "count": counts}, schema=dict.fromkeys(("first", "count"), pl.Int64()))
+    of_piece = pl.DataFrame({"first": starts, "count": counts}, schema=dict.fromkeys(("first", "count"), pl.Int32()))
     of_line = of_piece[lines["piece"]]
     return lines.hstack(found[of_line["first"] + lines["place"]]).with_columns(pl.col("table") + of_line["count"])
