@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
@@ -174,8 +174,14 @@ def damage_log(log: Path, damage: str, percent: int) -> None:
     log.write_bytes(b"".join([*lines[:place], *damaged[damage], *lines[place + 1 :]]))
 
 
+# A line that an uninvolved rank lost, and a call that only one rank made.
+UNINVOLVED = Plan(nodes=2, gpus_per_node=4, tp=4, layers=1, steps=23, version="2.27.7", finish=Finish.KILLED,
+                  fault=Fault(FaultKind.OTHER_COUNT, (4,), "tp", 0))  # fmt: skip
+
+
 @examples(4)
 @given(run=damaged_runs())
+@example(run=(UNINVOLVED, 0, "lost", 30))
 def test_counting_gives_the_verdict_of_a_full_read_whatever_stands_between_the_windows(
     run: tuple[Plan, int, str, int],
 ) -> None:
@@ -217,8 +223,14 @@ def long_answer(folder: str, plan: Plan) -> dict[str, Any]:
     return as_object(build_report(run))
 
 
+# Calls that are not kept on either side of one that is.
+AROUND = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, layers=1, steps=60, version="2.27.7", finish=Finish.KILLED,
+              fault=Fault(FaultKind.LAGGING, (0,), "world"))  # fmt: skip
+
+
 @examples(3)
 @given(plan=long_runs())
+@example(plan=AROUND)
 def test_logs_too_long_to_keep_every_call_give_the_verdict_of_a_full_read(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
         generate(plan, Path(folder))

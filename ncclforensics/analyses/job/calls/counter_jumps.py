@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.job.calls.unread_calls import attributed
 from ncclforensics.frames.columns import with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import opcount_of
@@ -30,16 +31,22 @@ def counter_jump(
     uneven_lines: pl.DataFrame,
     logged_call: pl.DataFrame,
     call_occurrence: pl.DataFrame,
+    calls_between: pl.DataFrame,
+    member: pl.DataFrame,
 ) -> pl.DataFrame:
     """Jumps of the counter that most other members of the communicator lack, one row for each.
 
     Only communicators whose members differ, or show unequal numbers of calls, are looked at. Where a file was read at
-    its ends only, the counter jumps over what was not read; that is no such place.
+    its ends only, or calls were counted and not kept, the counter jumps over these; that is no such place.
     """
     keys = pl.concat([logged_divergence["key"], uneven_key["key"], uneven_lines["key"]]).unique().implode()
     calls = logged_call.filter(pl.col("key").is_in(keys))
     calls = calls.with_columns(opcount_of(calls, call_occurrence)).filter(pl.col("opcount").is_not_null())
-    window = ["member", "in_tail"]
+    window = ["member", "in_tail", "counted_pos"]
+    counted = attributed(calls_between, member).select("member", counted_pos="pos").sort("counted_pos")
+    calls = calls.sort("pos").join_asof(
+        counted, left_on="pos", right_on="counted_pos", by="member", coalesce=False, check_sortedness=False
+    )
     opcount = pl.col("opcount")
     is_uneven = opcount.max() - opcount.min() >= opcount.n_unique()
     jumping = calls.group_by(window).agg(pl.col("key").first(), is_uneven=is_uneven).filter("is_uneven")

@@ -56,7 +56,8 @@ def find_divergent_calls(job: Job) -> Explanation | None:
             earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
     if any(row.is_inferred for row in job.members[key]):  # without a majority, they may be several
         earliest.doubt(Doubt.MEMBERS_GUESSED if has_no_majority else Doubt.MEMBERS_INFERRED)
-    is_damaged = any(gap.rank_id not in earliest.culprits for gap in job.gaps if gap.nth)
+    # Lines that other logs lost make no call that stands nowhere else.
+    is_damaged = not proven and any(gap.rank_id not in earliest.culprits for gap in job.gaps if gap.nth)
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.doubt(Doubt.LINES_MISSING)
     if earliest.how is How.EXTRA and _repeats_previous(job, earliest):
