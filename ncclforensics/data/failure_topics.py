@@ -88,6 +88,13 @@ TOPICS = {
         "on the host that printed it, look at ibv_devinfo (is the device there, is its port active), at ulimit -l and "
         "at dmesg -T; too little memory there often is a limit of locked memory, or of queue pairs or work requests",
     ),
+    "host_memory": Topic(
+        "oom",
+        "memory of a host or container ran out",
+        "on the host that printed it, look at free -h, the memory limit of the container or job (cgroup: memory.max) "
+        "and dmesg -T (OOM killer), df -h /dev/shm, and ulimit -l for locked memory; with many processes on a host, "
+        "data loaders and pinned buffers add up",
+    ),
     "memory": Topic(
         "oom",
         "memory ran out",
@@ -187,9 +194,9 @@ OTHER_TOPIC = Topic(
     "read the cited lines and those around them as they stand, the first in time before all others",
 )
 # Topics of warnings that are quoted: others stand in logs of jobs that work, too, as of libraries that are optional.
-OF_WARNINGS = ("space", "storage", "rdma", "memory", "refusal", "route", "closing", "waiting", "call")
+OF_WARNINGS = ("space", "storage", "rdma", "host_memory", "memory", "refusal", "route", "closing", "waiting", "call")
 # Topics of the message of an exception: what the system refused, which the line of the program does not explain.
 OF_EXCEPTIONS = (
-    "resources", "build", "switches", "limits", "symbol", "library", "name", "rights", "space", "storage", "memory",
-    "port", "refusal", "route", "file", "worker",
+    "resources", "build", "switches", "limits", "symbol", "library", "name", "rights", "space", "storage",
+    "host_memory", "memory", "port", "refusal", "route", "file", "worker",
 )  # fmt: skip

@@ -103,8 +103,9 @@ RUNNERS = (
     *("bash", "sh", "env", "sudo", "nsys", "numactl", "uv", "conda", "docker", "podman", "singularity", "apptainer"),
 )
 COMMAND = "Command "  # how the message of subprocess.CalledProcessError begins
-# The same, but for one with a message: of a pipe it has none, of a file that is cut short or of a prompt it has.
-SECOND_HAND_WITHOUT_MESSAGE = frozenset(["EOF"])
+# The same, but for one with a message: of a pipe or of a wait it has none, of a file that is cut short or of a prompt
+# it has.
+SECOND_HAND_WITHOUT_MESSAGE = frozenset(["EOF", "Timeout"])
 SECOND_HAND_MESSAGES = (
     "NCCL error in",
     "NCCL error: ",
@@ -136,6 +137,14 @@ SECOND_HAND_PARTS = (
     "root error(s) found",  # TensorFlow, which lists them below
     *("root cause above", "for root cause", "for the root cause"),
     *("custom call 'xla.gpu.all_", "custom call 'xla.gpu.reduce_scatter", "custom call 'xla.gpu.collective_"),
+)
+# What is said of such an exception, and of one that states a difference between ranks.
+OF_OTHERS = "it follows from something else: another process that ended or did not answer, or an earlier error"
+OF_RANKS = "it states a difference between ranks: the one that raised it need not be the odd one"
+READ_ALL = "collect the output of all processes; the first traceback in time says what failed"
+COMPARE_RANKS = (
+    "compare what the line names on all ranks: arguments, data, code that depends on the rank, versions; the call that "
+    "raised it says what is compared"
 )
 STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 

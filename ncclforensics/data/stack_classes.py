@@ -257,7 +257,20 @@ LIBRARIES = frozenset(
         "psutil", "zmq", "uvloop", "pydantic", "fire", "hydra", "omegaconf", "click", "typer",
     }
 )  # fmt: skip
-LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/", "/lib/python")
+LIBRARY_FOLDERS = (
+    *("/site-packages/", "/dist-packages/", "/lib/python"),
+    # Of packages that are mostly run from a checkout.
+    *(
+        "/megatron/core/",
+        "/megatron/training/",
+        "/sglang/srt/",
+        "/vllm/v1/",
+        "/vllm/engine/",
+        "/vllm/executor/",
+        "/vllm/worker/",
+    ),
+    *("/vllm/v1/", "/vllm/engine/", "/vllm/executor/", "/vllm/worker/", "/nemo/core/", "/nemo/lightning/"),
+)
 _STANDARD = sys.stdlib_module_names - {"__main__", "test"}
 
 

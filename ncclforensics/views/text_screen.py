@@ -17,6 +17,7 @@ from rich.text import Text
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, ranks_text, sentence
+from ncclforensics.data.variables import NO_CALLS_IN_TEXT
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.report.next_steps import split_step
@@ -56,7 +57,7 @@ from ncclforensics.views.text_report import (
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, steps_text
-from ncclforensics.views.text_unread import unread_failures
+from ncclforensics.views.text_unread import last_lines, unread_failures
 
 Row = dict[str, Any]
 OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
@@ -202,6 +203,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         is_clean = holds_machines(report.run) and not report.elsewhere
         without_fault = "; nothing that stops a job was found in them" * is_clean
         unknown: list[RenderableType] = [Text(f"\n{verdict_text}  {reason}{without_fault}", style="bold")]
+        unknown += last_lines(report) if shown is None and reason == NO_CALLS_IN_TEXT else []
         if shown is not None:
             known = "No hang: " if ends_well(report.run) else "Not known: whether a job hangs. "
             unknown = [Text(""), indented(Text(known + sentence(reason)))]

@@ -14,7 +14,7 @@ from ncclforensics.data.failure_topics import TOPICS
 from ncclforensics.data.names import printable
 from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report
-from ncclforensics.rules.finding import Finding, Severity
+from ncclforensics.rules.finding import Finding, Line, Severity
 from ncclforensics.views.text_layout import indented, place_of
 from ncclforensics.views.text_reasons import remarks
 
@@ -41,6 +41,16 @@ def unread_failures(report: Report, shown: Iterable[Finding | None]) -> list[Ren
     ]
     more = f"; and {rows.height - MOST_QUOTED} more" if rows.height > MOST_QUOTED else ""
     return [indented(Text(f"Not judged, with words of a failure: {'; '.join(quoted)}{more}."))]
+
+
+def last_lines(report: Report) -> list[RenderableType]:
+    """Quote the last line of texts of which nothing else is said: it shows how far a program came."""
+    source = report.run["source"].filter(pl.col("recognised") > 0).head(MOST_QUOTED)
+    lines = [Line(*place) for place in source.select("source", "lines").iter_rows()]
+    report.cite(lines)
+    cited = [report.cited(line.source, line.line) for line in lines]
+    quoted = [f"{place_of(report, line)} “{_cut(line['text'])}”" for line in cited if line["text"].strip()]
+    return [indented(Text(f"The text ends with {', '.join(quoted)}: no rule knows a failure in it."))] if quoted else []
 
 
 def _main_texts(report: Report, shown: Iterable[Finding | None]) -> list[str]:

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import polars as pl
 
+from ncclforensics.analyses.verdict import vocabulary
 from ncclforensics.frames.columns import text_of
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import statements_before
 from ncclforensics.rules.shared.grouping import evidence_lines, first_value
@@ -18,6 +19,7 @@ SHOWN = 8  # hosts
 NEAR_HOST = 3  # lines from the sentence about a lost daemon to the name of its host
 NEAR_BOX = 4  # lines of known forms below the head of a box
 BOX_LINES = 30  # from the sentence of a box to its last field
+SHORTEST_BOX = 2  # lines from one edge to the next
 FIELDS = (
     "local_host", "remote_host", "local_device", "memlock", "executable", "connected_address", "box_error"
 )  # fmt: skip
@@ -214,6 +216,11 @@ def _boxed(mpi_box_field: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
     return fields.filter(pl.col("line") - pl.col("head") <= BOX_LINES)
 
 
+def _within(fields: pl.DataFrame, source: int, first: int, last: int) -> pl.DataFrame:
+    """Return the fields of one box."""
+    return fields.filter((pl.col("source") == source) & pl.col("line").is_between(first, last))
+
+
 def _values(fields: pl.DataFrame) -> dict[str, list[str]]:
     """Return the values of fields by their names, in the order of the lines."""
     return {name: fields[name].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list() for name in FIELDS}
@@ -251,6 +258,45 @@ def _texts(head: dict[str, object], fields: dict[str, list[str]]) -> dict[str, o
         "status": f" with status {head['daemon_status']}" if head["daemon_status"] is not None else "",
         "tcp": _tcp_text(fields),
     }
+
+
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("mpi_box_edge",), hang=True, fallback=True)
+def open_mpi_says_more(
+    mpi_box_edge: pl.DataFrame,
+    mpi_launch: pl.DataFrame,
+    mpi_transport: pl.DataFrame,
+    mpi_box_field: pl.DataFrame,
+    verdict: pl.DataFrame,
+) -> Iterator[Finding]:
+    """Open MPI, PRRTE or PMIx prints a message in a box, and no rule knows it.
+
+    Means: what the cited lines say, whether it ends the job or is advice.
+    Not when: a rule answers a line of the box; a verdict is decided.
+    Do: read the whole box: its first sentence says what was tried, the fields below it name hosts, files and options.
+    Sources: opal_show_help and pmix_show_help, which draw the edges; help-*.txt of Open MPI, PRRTE and OpenPMIx.
+    """
+    if (verdict["verdict"] != vocabulary.Kind.UNDECIDABLE).any():
+        return
+    edges = mpi_box_edge.select("source", "line").sort("source", "line")
+    boxes = edges.with_columns(height=pl.col("line").shift(-1).over("source") - pl.col("line"))
+    boxes = boxes.filter(pl.col("height").is_between(SHORTEST_BOX, BOX_LINES))
+    known = set(pl.concat([frame.select("source", "line") for frame in (mpi_launch, mpi_transport)]).rows())
+    last_edge = (None, 0)
+    for source, line, height in boxes.rows():
+        if (source, line) == last_edge:  # lies between two boxes
+            continue
+        last_edge = (source, line + height)
+        lines = [Line(source, line + number) for number in range(1, height)]
+        if known.intersection((inside.source, inside.line) for inside in lines):
+            continue
+        yield Finding(
+            "Open MPI, PRRTE or PMIx prints a message that no rule knows",
+            "it begins with the cited line",
+            "certain",
+            role=Role.CONTEXT,
+            evidence=[*lines[:1], *evidence_lines(_within(mpi_box_field, source, line, line + height))],
+            about=lines,
+        )
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("mpi_daemon", "job_end"), hang=True)

@@ -16,6 +16,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     NOT_STARTED,
     PYTHON_ERROR,
     SIGNAL,
+    compares_ranks,
 )
 from ncclforensics.analyses.job.text.program_failures import topic_of
 from ncclforensics.analyses.verdict.vocabulary import Kind
@@ -23,10 +24,14 @@ from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
 from ncclforensics.data.processes import (
     ABORT,
     BUS_ERROR,
+    COMPARE_RANKS,
     HANG_UP,
     INTERRUPT,
     KILL,
     LIMITS,
+    OF_OTHERS,
+    OF_RANKS,
+    READ_ALL,
     REQUESTED_ENDS,
     SIGNALS,
     THREADS_LEFT,
@@ -45,7 +50,6 @@ from ncclforensics.rules.shared.ended_processes import (
     unsettled_exits,
 )
 
-QUEUE_OF_ENGINE = "shm_broadcast.py"  # of vLLM, between its core and its workers
 NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in lower case
 NODE_ADVICE = (
     "start again without it (--exclude=NAME); see why the scheduler lost it: scontrol show node NAME, sinfo -R, then "
@@ -128,8 +132,6 @@ def app_exception(
     unsettled = unsettled_exits(own, verdict, EXCEPTION)
     for (name, message, is_near_end), rows in unsettled.group_by("name", "message", "is_near_end", maintain_order=True):
         where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
-        if name == "TimeoutError" and QUEUE_OF_ENGINE in str(rows["place"][0]):
-            where += "the core of the engine waited there for its workers in vain; "
         title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
         if is_near_end:
             detail = f"{where}the program may have caught it"
@@ -144,12 +146,13 @@ def app_exception(
     told_to_end = elastic_failure.filter(text_of("form").is_in(["terminated", "signal"]))
     others = (failure_event, torch_error, call_error, rendezvous_lost, told_to_end)
     if ends.is_empty() and not any(frame.height for frame in others) and (verdict["verdict"] != "no-hang").all():
-        for (name, message), rows in passed_on.group_by("name", "message", maintain_order=True):
+        passed_on = passed_on.with_columns(compares=compares_ranks("message"))
+        for (name, message, compares), rows in passed_on.group_by("name", "message", "compares", maintain_order=True):
             title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
-            detail = "it passes on what another process did"
-            finding = exit_finding(rows, rank, title, detail, "likely")
-            finding.severity, finding.role = Severity.WARNING, Role.CONSEQUENCE
-            finding.remedy = "collect the output of all processes; the first traceback in time says what failed"
+            where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
+            finding = exit_finding(rows, rank, title, where + (OF_RANKS if compares else OF_OTHERS), "likely")
+            finding.severity, finding.role = Severity.WARNING, Role.CONTEXT if compares else Role.CONSEQUENCE
+            finding.remedy = COMPARE_RANKS if compares else READ_ALL
             yield finding
 
 

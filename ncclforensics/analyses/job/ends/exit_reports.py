@@ -27,6 +27,7 @@ from ncclforensics.data.processes import (
 )
 from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
 from ncclforensics.frames.columns import text_of
+from ncclforensics.grammar.grammar_file import load
 
 Row = dict[str, Any]
 Owner = tuple[str, int]
@@ -73,6 +74,7 @@ class ExitReport:
     worker: str = ""  # as an engine or Ray names it
     memory_of: str = ""  # the host or its container, as the kernel says; other reporters do not know
     time: str = ""
+    last_line: int | None = None  # of the last exception that was raised from it, or while it was handled
     follows: bool = False
     final: bool = True
     is_unasked: bool = False  # the launcher did not send the signal that ended it, and got none itself
@@ -158,6 +160,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message=message)
 
 
+UNREAD = "unread"  # the grammar of statements
 CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # columns of classes that are no -Error
 EXITED = "SystemExit"
 TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which programs end when SIGTERM asks for it
@@ -171,7 +174,7 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     """
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
     errors = exception.filter(pl.col("form").is_in(["error", "what", "interrupt"]) | is_raised).sort("pos")
-    errors = errors.with_columns(raised=pl.coalesce(*map(text_of, CLASSES)))
+    errors = errors.with_columns(raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=_is_of_others("message"))
     errors = errors.unique(
         [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
     )
@@ -198,7 +201,11 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
         report = exception_report(row, row["rank"])
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
-        report.follows |= row["is_passed_on"] or (is_near and (row["is_caused"] or _names_process(row)))
+        report.follows |= (
+            row["is_passed_on"] or row["is_of_others"] or (is_near and (row["is_caused"] or _names_process(row)))
+        )
+        if earlier is not None and is_near and (row["is_caused"] or row["is_handling"]):
+            _join_chain(earlier, row)
         if not report.follows:
             above[printer] = report
         yield report
@@ -217,13 +224,35 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
         )  # fmt: skip
 
 
+def compares_ranks(column: str) -> pl.Expr:
+    """Whether the message of an exception tells of a difference between ranks, of which any may have raised it."""
+    return text_of(column).str.contains(load(UNREAD).part_regex("_compares_ranks")).fill_null(value=False)
+
+
+def _is_of_others(column: str) -> pl.Expr:
+    """Whether the message of an exception tells of a wait in vain, an earlier error, or a difference between ranks."""
+    parts = "|".join(load(UNREAD).part_regex(name) for name in ("_waits_in_vain", "_passes_on"))
+    return text_of(column).str.contains(parts).fill_null(value=False) | compares_ranks(column)
+
+
+def _join_chain(earlier: ExitReport, row: Row) -> None:
+    """Add to the report of an exception what that of one behind it in its chain shows: the user's call, and its line.
+
+    Python prints in the first traceback only the calls below the one that handled the exception.
+    """
+    earlier.last_line = row["line"]
+    if row["own_place"] and earlier.place and not earlier.row["own_place"]:
+        earlier.place = f"{earlier.place}, called from {row['own_place']}"
+
+
 def _printer(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in _DISTINCT)
 
 
 def _place(row: Row) -> dict[str, Any]:
     """Return the fields of a report that the traceback and the tag of an error show."""
-    worker = row["task"] or row["worker"] or row["launcher_process"] or ""
+    task = "" if row["launcher_rank"] is None else f"task {row['launcher_rank']} of the launcher"
+    worker = row["task"] or row["worker"] or row["launcher_process"] or task
     tagged = (row["launcher_pid"], row["launcher_node"])
     pid, host = (row["task_pid"], row["task_host"]) if row["task_pid"] else tagged
     return {"place": row["place"] or "", "worker": worker, "pid": pid, "node": host}

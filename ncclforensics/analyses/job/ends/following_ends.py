@@ -42,7 +42,7 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
         if report.reporter == KERNEL:
             report.final |= report.signal in signals and not has_final_kernel_report
         elif not report.final:
-            line, number = report.row["line"], report.row["source"]
+            line, number = report.last_line or report.row["line"], report.row["source"]
             is_last = lines_behind(line, lengths[number]) <= NEAR
             is_closed = _is_soon_before(closed[number,], report.row["pos"])
             report.final = is_over or bool(final_reports) or is_last or is_closed

@@ -26,11 +26,11 @@ def with_places(
     """Add to frames of errors what their tracebacks show, each null where they do not.
 
     `place`: the innermost call, and that of the user's own code: `_share_cuda_ (storage.py:1445), called from
-    send (actor.py:573), in DataLoader worker process 0`. `worker`: of SGLang's heading. `task`, `task_pid`,
-    `task_host`: of Ray's heading. `is_caused`: the exception was raised from the one above it;
-    `is_handling`: while that one was handled. `is_passed_on`: it
-    passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or read their part of
-    a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job. `rank`: that raised it.
+    send (actor.py:573), in DataLoader worker process 0`. `own_place`: the user's own call alone. `worker`: of SGLang's
+    heading. `task`, `task_pid`, `task_host`: of Ray's heading. `is_caused`: the exception was raised from the one above
+    it; `is_handling`: while that one was handled. `is_passed_on`: it passes on the one below it, of a worker or thread
+    of PyTorch, or of ranks that could not write or read their part of a checkpoint; so does one of those, if these
+    ranks are not shown to be numbered in the job. `rank`: that raised it.
     """
     calls = traced_frames(traceback_frame, traced_call)
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
@@ -58,6 +58,7 @@ def with_places(
         (exception_chain.select(*PRINTER, "pos", chain_pos="pos", is_cause=text_of("form") == "cause"), LONGEST),
     ]
     is_of_traceback = (pl.col("own_pos") > pl.col("heading_pos").fill_null(-1)).fill_null(False)
+    own_place = pl.when(is_of_traceback).then("own_call")
     own_call = pl.when(is_of_traceback & (pl.col("own_call") != pl.col("call"))).then("own_call")
     is_above_heading = (pl.col("chain_pos") < pl.col("heading_pos")).fill_null(False)
     is_of_worker = pl.col("passed_pos") < pl.col("heading_pos")
@@ -73,6 +74,7 @@ def with_places(
         placed.append(
             frame.with_columns(
                 place=pl.when(pl.col("call").is_not_null()).then(place),
+                own_place=own_place,
                 is_caused=(pl.col("is_cause") & is_above_heading).fill_null(False),
                 is_handling=(~pl.col("is_cause") & is_above_heading).fill_null(False),
                 passed_pos=pl.when(is_of_worker).then("passed_pos"),
