@@ -160,7 +160,7 @@ PYTORCH = {
     ),
     "one rank alone reports a time-out": Case(
         {"rank3.err": f"{TIMED_OUT}\n{AT_42}\n"},
-        *("undecidable", "likely", [], "rank 3 is a victim", "the rank with a lower last enqueued work"),
+        *("undecidable", "likely", [], "waited, and is a victim", "the rank with a lower last enqueued work"),
     ),
     "a rank crashed, by the name of its file": Case(
         {"rank3.err": CRASH, "rank2.err": "step 12\n"}, "rank-died", "possible", [3], "ended by SIGSEGV", "dmesg"

@@ -25,6 +25,7 @@ from ncclforensics.analyses.verdict.sources import (
     counts,
     ras_evidence,
     recorder,
+    stacks,
     torch_comparisons,
     torch_store,
     torch_text,
@@ -65,7 +66,9 @@ def _find_recorded_open(job: Job) -> Explanation | None:
 
 
 def _find_nothing(job: Job) -> Explanation:
-    return torch_text.describe_end(job) if job.is_text_only else no_hang.conclude_no_hang(job)
+    if not job.is_text_only:
+        return no_hang.conclude_no_hang(job)
+    return stacks.describe_one(job) or torch_text.describe_end(job)
 
 
 # In no particular order: the claim decides. The source does not contradict the explanation by itself.

@@ -33,7 +33,7 @@ from ncclforensics.data.stack_classes import (
     THREAD,
     short_name,
 )
-from ncclforensics.data.variables import stacks_of
+from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, stacks_of
 
 SHOWN = 3  # places in a text
 DRIVER_LOCK = "it waits for a lock of the CUDA driver, which another thread of its process holds"
@@ -197,6 +197,13 @@ def _describe(job: Job, reason: str, collect: str) -> Explanation:
     diagnosis.collect = [collect]
     diagnosis.add_evidence("context", [row.line_of_stack for row in job.stacks[:4]])
     return diagnosis
+
+
+def describe_one(job: Job) -> Explanation | None:
+    """Describe where one process stands, if nothing else was read of its job."""
+    if len(job.stacks) != 1 or any(job.pytorch.values()):
+        return None
+    return _describe(job, "one stack was read", collect=COLLECT_STUCK_HOSTS[0])
 
 
 def are_in_collectives(job: Job) -> bool:

@@ -349,7 +349,6 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
             for guid, own in list(groups.items())[:MOST_GROUPS]
         )
         reason = f"time-outs in different process groups, whose numbers cannot be compared: {works}"
-        reason += "; of no other member of these groups was read how far it came"
         collect = "collect stderr of every rank: within one process group, compare the last enqueued work"
     elif not any(row.is_timeout for row in job.timeouts):
         which = "an error of a call, which another rank may have caused"
@@ -357,7 +356,7 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         reason = f"{rank} reports {which if rows[0].has_error else unsure}"
         collect = "collect stderr of every rank: the first error or time-out in time says more"
     else:
-        reason = f"{rank} is a victim, and of no other rank of the at least {max(known, 2)} was read how far it came"
+        reason = f"{rank} of at least {max(known, 2)} waited, and is a victim"
         unplaced = [row for row in job.timeouts if not row.guid and row not in rows and row.sequence is not None]
         if unplaced:
             works = ", ".join(f"{ranks_text([row.rank])} in work {row.sequence}" for row in unplaced[:MOST_GROUPS])
