@@ -23,6 +23,7 @@ from tests.test_generated_runs import plans
 
 OF_SEVERAL_LOGS = [incident for incident in HANGS if len(incident.logs) > 1]
 (LAGGING,) = (incident for incident in HANGS if incident.name == "one-rank-stops-before-an-allreduce")
+READ = "read the traceback"  # by a command where its log is at hand
 SAMPLE = [incident for number, incident in enumerate(OF_SEVERAL_LOGS) if IS_FULL or number % 25 == 7]
 
 
@@ -46,6 +47,8 @@ def said(paths: Sequence[str]) -> dict[str, Any]:
 def without_texts(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: without_texts(item) for name, item in value.items() if name != "text"}
+    if isinstance(value, str) and value.startswith(READ):
+        return READ
     return [without_texts(item) for item in value] if isinstance(value, list) else value
 
 
