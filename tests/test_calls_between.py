@@ -226,11 +226,14 @@ def long_answer(folder: str, plan: Plan) -> dict[str, Any]:
 # Calls that are not kept on either side of one that is.
 AROUND = Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, layers=1, steps=60, version="2.27.7", finish=Finish.KILLED,
               fault=Fault(FaultKind.LAGGING, (0,), "world"))  # fmt: skip
+# A call that is left out, or whose line is lost, behind calls that are not kept.
+LEFT_OUT = replace(AROUND, pp=1, layout=Layout.MERGED, fault=Fault(FaultKind.SKIPPED_CALL, (0,), "tp"))
 
 
 @examples(3)
 @given(plan=long_runs())
 @example(plan=AROUND)
+@example(plan=LEFT_OUT)
 def test_logs_too_long_to_keep_every_call_give_the_verdict_of_a_full_read(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
         generate(plan, Path(folder))

@@ -335,6 +335,8 @@ class Records:
     ) -> None:
         remaining = sum(reader.remaining(full=is_whole[reader.number]) for reader in readers)
         self._parser.parse([(reader, self._formats[reader.number]) for reader in readers], read, remaining)
+        if self.counted_stretches.rows.height:
+            self._keep_ends()  # what was read last stands between a window and calls that were counted
         for name in self._events:
             self._bound(name)
         self._sampled.bound(self.frames)
