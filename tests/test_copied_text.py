@@ -185,6 +185,21 @@ def test_a_tag_that_ends_with_a_tab_is_removed_from_other_lines_too(tmp_path: Pa
     assert counts[0] == counts[1]
 
 
+def test_a_record_that_is_cut_inside_its_text_is_split_into_its_lines() -> None:
+    cut = '{"log":"[rank3]: Traceback (most recent call last):\\n[rank3]: ValueError: batch of size 0'
+    rows = pl.DataFrame({"text": [cut], "line": [7]})
+
+    assert without_marks(rows)["text"][-1] == "[rank3]: ValueError: batch of size 0"
+
+
+def test_the_tag_of_a_launcher_in_front_of_pytorchs_own_is_learned() -> None:
+    texts = ["[rank0]:[rank0]: Traceback (most recent call last):", '[rank0]:[rank0]:   File "a.py", line 1, in main']
+    tag = learn_tag(pl.Series([*texts, "[rank0]:[rank0]: ValueError: no batch"]))
+
+    assert tag is not None
+    assert re.sub(tag.regex, r"\g<rest>", texts[0]) == "[rank0]: Traceback (most recent call last):"
+
+
 def test_a_line_that_holds_several_keeps_its_number() -> None:
     rows = lines.block(b"NCCL error: a\\nb<br>c\nstep 7\n", 1)
 

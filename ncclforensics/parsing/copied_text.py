@@ -90,7 +90,8 @@ def cleaned_in_order(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _has_line_feeds(texts: pl.Series) -> pl.Series:
-    is_quoted = texts.str.contains(LINE_FEED, literal=True) & ~texts.str.starts_with("{")
+    is_record = texts.str.starts_with("{") & texts.str.ends_with("}")  # one that is cut is none any more
+    is_quoted = texts.str.contains(LINE_FEED, literal=True) & ~is_record
     return is_quoted & texts.str.contains(_part("_failure_word"))
 
 

@@ -110,7 +110,8 @@ def _fronts(texts: pl.Series) -> list[str]:
         tag = front + host.removesuffix(true)
         own = "_own_time" if re.fullmatch(_part("_start_of_nccl"), start) else "_own_tag"
         tag = re.sub(f"{_part(own)}$", "", tag)
-        is_own = len(tag) > LONGEST or re.fullmatch(_part("_own_tag"), tag)
+        # One in front of another one is that of a launcher: torchrun with `--role rank`.
+        is_own = len(tag) > LONGEST or (own == "_own_time" and re.fullmatch(_part("_own_tag"), tag))
         fronts.append("" if is_own else tag)
     return fronts
 

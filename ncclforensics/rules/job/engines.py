@@ -31,11 +31,15 @@ def engine_load_outlasts_timeout(engine_load: pl.DataFrame, work_timeout: pl.Dat
     Sources: vLLM, default_loader.py and weight_utils.py; SGLang, loader.py; sglang#3254.
     """
     limit = min(work_timeout["timeout"].drop_nulls(), default=None)
-    loads = engine_load.with_columns(
-        took=pl.coalesce(
-            pl.col("load_seconds"), text_of("load_time").map_elements(_seconds_of_clock, return_dtype=pl.Float64)
+    loads = (
+        engine_load.with_columns(
+            took=pl.coalesce(
+                pl.col("load_seconds"), text_of("load_time").map_elements(_seconds_of_clock, return_dtype=pl.Float64)
+            )
         )
-    ).sort("took", descending=True)
+        .drop_nulls("took")
+        .sort("took", descending=True)
+    )
     if limit is None or loads.is_empty() or loads["took"][0] * 1000 < limit:
         return
     longest = loads.head(1)

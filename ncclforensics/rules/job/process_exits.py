@@ -16,9 +16,8 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     NOT_STARTED,
     PYTHON_ERROR,
     SIGNAL,
-    compares_ranks,
 )
-from ncclforensics.analyses.job.text.program_failures import topic_of
+from ncclforensics.analyses.job.text.program_failures import compares_ranks, topic_of
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
 from ncclforensics.data.processes import (

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import polars as pl
 
-from ncclforensics.analyses.hang.watchdog_works import ranks_with_errors
+from ncclforensics.analyses.hang.watchdog_works import WORLD, ranks_with_errors
 from ncclforensics.analyses.job.ends.tracebacks import with_places
 from ncclforensics.analyses.job.text.torch_text import (
     NOT_RECEIVED,
@@ -54,11 +54,14 @@ def torch_watchdog_timeout(
     """
     ends = ends_of_tracebacks(work_timeout, watchdog, traceback_frame, exception, source)
     (placed,) = with_places((ends,), exception, exception_chain, traceback_frame, traced_call, ray_task)
+    named = pl.concat([frame.select(text_of("guid"), text_of("group")) for frame in (work_timeout, work_status)])
+    named = named.filter(~pl.col("guid").is_in(WORLD)).drop_nulls().unique("guid", keep="first", maintain_order=True)
+    names = {guid: f" ({name})" for guid, name in named.iter_rows()}
     reports = work.filter("has_timed_out").sort(~pl.col("is_timeout").fill_null(value=False), "rank", "guid")
     for (guid, is_timeout), rows in reports.group_by("guid", "is_timeout", maintain_order=True):
         ranks, works = (sorted(rows[name].drop_nulls().unique()) for name in ("rank", "sequence"))
         place = f" at work {', '.join(map(str, works))}" if works else ""
-        group = f" {'of' if works else 'in'} process group {guid}" if guid else ""
+        group = f" {'of' if works else 'in'} process group {guid}{names.get(str(guid), '')}" if guid else ""
         what = "timed out" if is_timeout else f"found an error{' or a time-out' * (not rows['has_error'].all())}"
         yield Finding(
             title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} {what}{place}{group}",

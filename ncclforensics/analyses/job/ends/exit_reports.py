@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.text.program_failures import is_of_others
 from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     BUS_ERROR,
@@ -27,7 +28,6 @@ from ncclforensics.data.processes import (
 )
 from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
 from ncclforensics.frames.columns import text_of
-from ncclforensics.grammar.grammar_file import load
 
 Row = dict[str, Any]
 Owner = tuple[str, int]
@@ -160,7 +160,6 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message=message)
 
 
-UNREAD = "unread"  # the grammar of statements
 CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # columns of classes that are no -Error
 EXITED = "SystemExit"
 TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which programs end when SIGTERM asks for it
@@ -174,7 +173,7 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     """
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
     errors = exception.filter(pl.col("form").is_in(["error", "what", "interrupt"]) | is_raised).sort("pos")
-    errors = errors.with_columns(raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=_is_of_others("message"))
+    errors = errors.with_columns(raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message"))
     errors = errors.unique(
         [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
     )
@@ -222,17 +221,6 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
             how, row, "Python", rank=row["rank"], local_rank=row["local_rank"], message=message,
             final=row["form"] == "uncaught" or _names_process(row), **_place(row),
         )  # fmt: skip
-
-
-def compares_ranks(column: str) -> pl.Expr:
-    """Whether the message of an exception tells of a difference between ranks, of which any may have raised it."""
-    return text_of(column).str.contains(load(UNREAD).part_regex("_compares_ranks")).fill_null(value=False)
-
-
-def _is_of_others(column: str) -> pl.Expr:
-    """Whether the message of an exception tells of a wait in vain, an earlier error, or a difference between ranks."""
-    parts = "|".join(load(UNREAD).part_regex(name) for name in ("_waits_in_vain", "_passes_on"))
-    return text_of(column).str.contains(parts).fill_null(value=False) | compares_ranks(column)
 
 
 def _join_chain(earlier: ExitReport, row: Row) -> None:

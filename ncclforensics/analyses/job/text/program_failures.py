@@ -90,3 +90,14 @@ def topic_of(words: pl.Expr, topics: Iterable[str]) -> pl.Expr:
     """The first of these topics (keys of TOPICS) that words are about; null if none is."""
     part = load(GRAMMAR).part_regex
     return pl.coalesce(pl.when(words.str.contains(part(f"_about_{name}"))).then(pl.lit(name)) for name in topics)
+
+
+def compares_ranks(column: str) -> pl.Expr:
+    """Whether the message of an exception tells of a difference between ranks, of which any may have raised it."""
+    return text_of(column).str.contains(load(GRAMMAR).part_regex("_compares_ranks")).fill_null(value=False)
+
+
+def is_of_others(column: str) -> pl.Expr:
+    """Whether the message of an exception tells of a wait in vain, an earlier error, or a difference between ranks."""
+    parts = "|".join(load(GRAMMAR).part_regex(name) for name in ("_waits_in_vain", "_passes_on"))
+    return text_of(column).str.contains(parts).fill_null(value=False) | compares_ranks(column)

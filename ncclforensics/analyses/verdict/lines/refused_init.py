@@ -82,7 +82,8 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
         if (number := job.rank_number(rank_id)) is not None:
             by_number.setdefault(number, []).append(rank_id)
     ranks_of_pair = [rank_id for number in (line.rank, line.other) for rank_id in by_number.get(number, [])]
-    pair = f"ranks {shown(line.rank)} and {shown(line.other)}"
+    has_pair = line.rank is not None or line.other is not None
+    pair = f"ranks {shown(line.rank)} and {shown(line.other)}" if has_pair else "ranks of the job"
     sizes = f"processes were started with different numbers of ranks, {shown(line.nranks)} and {shown(line.other)}"
     match line.form:
         case "gpu_twice":
