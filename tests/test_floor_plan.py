@@ -112,6 +112,7 @@ APPLYING = {
     "parsing/copied_text.py": "those of the grammars",
     "parsing/headed_values.py": "those of the grammars",
     "analyses/job/text/program_failures.py": "those of the grammar of lines that nothing else reads",
+    "analyses/host/driver_reports.py": "those of the grammar of what drivers say",
     "parsing/wrapped_lines.py": "those of the grammars, after marks of other tools",
     "parsing/next_lines.py": "a part of the grammar `copied`",
     "parsing/parser.py": "those of the grammars",

@@ -17,7 +17,7 @@ from ncclforensics.formats import dialect
 from ncclforensics.grammar import grammar_file
 
 # Grammars of parts of lines, such as prefixes, which are searched for by the names of their rules.
-PART_GRAMMARS = ("copied", "launcher", "prefix", "unread")
+PART_GRAMMARS = ("copied", "driverlog", "launcher", "prefix", "unread")
 
 
 def precompile(folder: Path) -> None:

@@ -69,6 +69,7 @@ GRAMMARS = (
     "kernel",
     "storage",
     "drivers",
+    "driverlog",
     "job",
     "podevents",
     "omitted",
@@ -95,6 +96,7 @@ SUBSYSTEMS = {
 HOST_COLUMNS = {
     "job": ("node", "address"),
     "drivers": ("node",),
+    "driverlog": ("node",),
     "kernel": ("node",),
     "plugin": ("peer_host",),
     "storage": ("node", "server"),

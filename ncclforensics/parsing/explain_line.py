@@ -12,6 +12,7 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from ncclforensics.data.driver_topics import DRIVER_TOPICS, OTHER_TOPIC
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OF_WARNINGS, TOPICS
 from ncclforensics.data.message_catalogue import Message, message_of
 from ncclforensics.data.typography import CONTROLS, ESCAPES
@@ -45,6 +46,7 @@ class LineExplanation(NamedTuple):
     message: Message | None = None  # the one of NCCL's that the line holds
     is_inside: bool = False  # the shape is that of a message inside the text, or of one without its prefix
     topic: str = ""  # what the words of a line of any text are about: a key of TOPICS
+    driver_topic: str = ""  # what a driver says of its device: a key of DRIVER_TOPICS
     instead: str = ""  # what to look for in place of a line that guides quote and that no release prints
     nearest: Shape | None = None
     at: int = 0  # characters of `text` that match the nearest shape
@@ -82,7 +84,7 @@ def _explained(text: str, labels: Mapping[str, Any], dialect: Dialect) -> LineEx
     found = found or _match(text, dialect.of_last_shapes)
     topic = _topic(text, found) if found else ""
     if found and (topic or _meaning(found).kind is not Kind.NOISE):
-        return LineExplanation(text, labels, *found, topic=topic)
+        return LineExplanation(text, labels, *found, topic=topic, driver_topic=_driver_topic(found))
     literal, at, shape, expected = _nearest(text, dialect.with_all_formats)
     nearest = shape if literal >= MIN_LITERAL else None
     return LineExplanation(text, labels, None, nearest=nearest, at=at, expected=expected)
@@ -99,6 +101,18 @@ def _topic(text: str, found: Match) -> str:
     if re.search(part("_note_first"), text) and not re.search(part("_with_word"), text):
         return ""
     return next((name for name in topics if re.search(part(f"_about_{name}"), text)), "")
+
+
+def _driver_topic(found: Match) -> str:
+    """What the statement of a driver is about; empty where it states no failure."""
+    if found.shape.frame != "driver_statement":
+        return ""
+    part, statement = grammar_file.load("driverlog").part_regex, str(found.fields["statement"])
+    if re.search(part("_of_nothing"), statement) or not re.search(part("_of_failure"), statement):
+        return ""
+    statement = re.sub(f"^(?:{part('_head')})", "", statement)
+    named = (name for name in DRIVER_TOPICS if name != OTHER_TOPIC and re.search(part(f"_says_{name}"), statement))
+    return next(named, OTHER_TOPIC)
 
 
 def _inside(text: str, line: Match | None, dialect: Dialect) -> Match | None:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from itertools import groupby
 from textwrap import wrap
 
+from ncclforensics.data.driver_topics import DRIVER_TOPICS
 from ncclforensics.data.failure_topics import TOPICS
 from ncclforensics.data.line_rules import rules_of_line
 from ncclforensics.data.names import printable, sentence
@@ -130,7 +131,8 @@ def of_line(line: LineExplanation, rules: Iterable[Rule]) -> str:
     judging = sorted((rule for rule in rules if rule.name in names), key=lambda rule: names.index(rule.name))
     specific = [rule for rule in judging if not rule.fallback] or judging
     topic = TOPICS.get(line.topic)
-    is_unread = shape.grammar == UNREAD
+    driver_topic = DRIVER_TOPICS.get(line.driver_topic)
+    is_unread = shape.grammar == UNREAD or driver_topic is not None
     rows = _fields(line)
     rows += ["read as a message without its prefix, or inside a text"] if line.is_inside else []
     if meaning.text:
@@ -139,6 +141,8 @@ def of_line(line: LineExplanation, rules: Iterable[Rule]) -> str:
         rows += [_OF_KIND[meaning.kind], f"among: {load(shape.grammar).subject}"]
     rows += [sentence(meaning.remedy)] if meaning.remedy else []
     rows += [f"by its words: {topic.text}", sentence(topic.remedy)] if topic else []
+    if driver_topic:
+        rows += [f"by its words, the driver {driver_topic.text}", sentence(driver_topic.meaning)]
     for code in codes:
         rows += ["", code.title, *code.sentences]
     if specific:
