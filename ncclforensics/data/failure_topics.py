@@ -101,6 +101,12 @@ TOPICS = {
         "find out which memory: nvidia-smi for that of the GPU; free -h, the limit of the cgroup and dmesg -T (OOM "
         "killer) for that of the host; df -h /dev/shm; ulimit -l for locked memory",
     ),
+    "damage": Topic(
+        "cuda-error",
+        "the memory or an NVLink of a GPU had errors that could not be corrected",
+        "on the host that printed it, look at nvidia-smi -q -d ECC,ROW_REMAPPER, nvidia-smi nvlink -e and dmesg -T for "
+        "Xid (48, 74, 94, 95); drain the host and reset the GPU; if it comes back, ask the vendor",
+    ),
     "kernel": Topic(
         "cuda-error",
         "a kernel of a GPU failed",

@@ -40,7 +40,7 @@ GPU_FAULTS = {
 WELL = {"fabric_state": 3.0}  # a value above zero that tells of no fault
 PASSING = (GpuFault.RESET, GpuFault.FABRIC)  # what the last sample decides
 # Of nvidia_gpu_exporter and dcgm-exporter, by its name and by the first one: the Xid is a label.
-EXPORTED_XIDS = ("xid_errors_total", "EXP_XID_ERRORS_COUNT", "DEV_XID_ERRORS_ACTIVE")
+EXPORTED_XIDS = ("xid_errors_total", "XID_ERRORS_COUNT", "DEV_XID_ERRORS_ACTIVE")
 
 # Why the hardware lowers the clocks: bits of DCGM's field (nvml.h, nvmlClocksEventReason), and names of exporters. That
 # a GPU is idle, and a limit that was set, are no fault.

@@ -61,8 +61,8 @@ LINE_FORMATS = {
     # Counters, queues and settings of Ethernet ports: ethtool -S, tc, mlnx_qos.
     "ethernet": LineFormat(
         "ethernet collected",
-        "nic_statistics nic_counter.picked qos qdisc.root qdisc.child",
-        {"qos": "ib-state", "nic_counter": "ib-counters", "qdisc": "ib-counters"},
+        "nic_statistics nic_counter.picked qos qdisc.root qdisc.child module_kind",
+        {"qos": "ib-state", "module_kind": "ib-state", "nic_counter": "ib-counters", "qdisc": "ib-counters"},
         PORT,
     ),
     # The log of NVIDIA's Fabric Manager.

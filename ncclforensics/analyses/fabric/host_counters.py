@@ -10,6 +10,7 @@ from itertools import product
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import COUNTER
+from ncclforensics.analyses.fabric.ethernet_names import interface_names, interface_of_command
 from ncclforensics.analyses.host.command_sessions import (
     CommandHistory,
     Row,
@@ -38,7 +39,6 @@ METRIC_VALUE = {
     "port": pl.Int32(),
     "value": pl.Float64(),
 }
-OF_HEADINGS = ("output", "statistics", "stats", "counters", "interface", "device")  # behind `# ethtool -S`, in prose
 NETDEV_DEVICE = {"host": pl.String(), "source": pl.Int32(), "netdev": pl.String(), "device": pl.String(),
                  "port": pl.Int32()}  # fmt: skip
 MLXLINK_COUNTERS = {
@@ -74,6 +74,7 @@ def host_counter(
     rdma_statistic: pl.DataFrame,
     rdma_more: pl.DataFrame,
     nic_statistics: pl.DataFrame,
+    dump_host: pl.DataFrame,
     nic_counter: pl.DataFrame,
     qdisc: pl.DataFrame,
     mlxlink_section: pl.DataFrame,
@@ -93,7 +94,7 @@ def host_counter(
         *_of_files(rows_with_origin(port_counter_file.filter(pl.col("counter").is_not_null()), output_heading)),
         *_of_folders(counter_folder, port_counter, output_heading),
         *_of_statistics(rdma_statistic, rdma_more, output_heading),
-        *_of_ethernet(nic_statistics, nic_counter, output_heading, commands, devices),
+        *_of_ethernet(nic_statistics, dump_host, nic_counter, output_heading, commands, devices),
         *_of_queues(rows_with_origin(qdisc, output_heading), devices),
         *_of_links(mlxlink_section, mlxlink_field, output_heading, commands),
         *_of_samples(metric_value, devices),
@@ -195,13 +196,14 @@ def _port_of(netdev: str | None, source: int, host: str | None, devices: Devices
 
 def _of_ethernet(
     heads: pl.DataFrame,
+    headings: pl.DataFrame,
     counters: pl.DataFrame,
     output_heading: pl.DataFrame,
     commands: CommandHistory,
     devices: Devices,
 ) -> Iterator[Row]:
     """Counters of ethtool; if several blocks of a source have no known interface, these blocks are left out."""
-    names = {place: _interface(commands, *place) for place in heads.select("source", "line").iter_rows()}
+    names = interface_names(heads, headings, commands)
     nameless = Counter(source for (source, _), name in names.items() if name is None)
     picked = Counter(counters.filter(pl.col("picked").is_not_null()).select("source", text_of("picked")).iter_rows())
     netdev: str | None = None
@@ -214,7 +216,7 @@ def _of_ethernet(
             netdev, block = names[source, row["line"]], row["line"]
             continue
         if source not in headed:  # picked out by grep: the command above them names the interface
-            netdev = _interface(commands, source, row["line"])
+            netdev = interface_of_command(commands, source, row["line"])
         value = parse_integer(row["count"])
         is_single = nameless[source] == 1 if source in headed else picked[source, str(row["picked"])] == 1
         is_known = netdev is not None or is_single
@@ -241,13 +243,6 @@ def _of_queues(lines: list[Row], devices: Devices) -> Iterator[Row]:
                     yield {**origin_of(row), **port, **_counted(name, value)}
         elif row["form"] in ("root", "child"):
             is_root, netdev = row["form"] == "root", row["queue_netdev"]
-
-
-def _interface(commands: CommandHistory, source: int, line: int) -> str | None:
-    """Return the interface in the command line of ethtool."""
-    words = commands.arguments(source, line, ("ethtool",))
-    name = next((word for word in words if not word.startswith("-")), None)
-    return None if name and name.lower() in OF_HEADINGS else name
 
 
 def _of_links(
@@ -378,7 +373,9 @@ def _labels(texts: pl.Series) -> dict[str, dict[str, str]]:
 
 
 @analysis(PROBLEM, of=("unread_file", "nic_statistics"))
-def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_command: pl.DataFrame) -> pl.DataFrame:
+def host_problem(
+    unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_host: pl.DataFrame, dump_command: pl.DataFrame
+) -> pl.DataFrame:
     """Problems of host dumps as text: unreadable files, statistics without an interface."""
     of_files = unread_file.group_by("source", "error", maintain_order=True).agg(pl.col("line").min(), files=pl.len())
     commands = CommandHistory(dump_command)
@@ -387,9 +384,8 @@ def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_c
         for source, error, line, files in of_files.iter_rows()
     ]
     for (source,), heads in nic_statistics.group_by("source", maintain_order=True):
-        lines = [
-            line for line in heads["line"].to_list() if not commands.arguments(int(str(source)), line, ("ethtool",))
-        ]
+        names = interface_names(heads, dump_host, commands)
+        lines = [line for (_, line), name in names.items() if name is None]
         if len(lines) > 1:
             problem = f"line {lines[0]}: {len(lines)} statistics of ethtool without an interface, left out"
             rows.append({"source": source, "line": lines[0], "problem": problem})

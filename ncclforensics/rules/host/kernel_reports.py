@@ -240,7 +240,7 @@ _DRIVER_REPORTS = {
         "look at the call trace below for the driver; in a virtual machine look at the load of its host",
     ),
     "iommu": _Report(
-        "the IOMMU{where} refused an access of PCIe device {device}",
+        "the IOMMU{where} did not let through an access of PCIe device {device}",
         "direct transfers between GPUs, or of NICs to GPUs, then fail, or bring wrong data",
         Severity.WARNING,
         "boot with iommu=pt, turn ACS off, or give up direct access for a test (NCCL_P2P_DISABLE=1)",
