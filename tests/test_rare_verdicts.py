@@ -70,7 +70,7 @@ REFUSED = {
         "init-failed",
         "likely",
         [],
-        "ranks that no line names use the same GPU",
+        "unnamed ranks use the same GPU",
         "CUDA_VISIBLE_DEVICES",
     ),
     "one was started with another number of ranks": Case(
@@ -170,7 +170,7 @@ PYTORCH = {
         "undecidable",
         "certain",
         [],
-        "no other line shows how far a rank came",
+        "no NCCL lines found in these files",
         "",  # what to do stands in the finding
     ),
     "a barrier names a rank of its process group, which is another one of the job": Case(
@@ -245,16 +245,16 @@ def one_aborts(*said: str) -> Files:
 
 ENDED = {
     "a rank aborts and no line says why": Case(
-        one_aborts(), *("rank-died", "possible", [1], "no line says why it aborted", "end of its stderr")
+        one_aborts(), *("rank-died", "possible", [1], "no line that was read says why it aborted", "end of its stderr")
     ),
     "a rank aborts over its own memory": Case(
         one_aborts("[rank1]: free(): invalid pointer"), *("rank-died", "certain", [1], "", "end of its stderr")
     ),
     "all ranks time out, as far as the highest number shows": Case(
-        all_time_out(), *("stuck-together", "possible", [], "all that this text names", "WORLD_SIZE")
+        all_time_out(), *("stuck-together", "possible", [], "all of which lines were read", "WORLD_SIZE")
     ),
     "all ranks of a host time out, by torchrun's table": Case(
-        all_time_out(SUMMARY), *("stuck-together", "possible", [], "all that this text names", "WORLD_SIZE")
+        all_time_out(SUMMARY), *("stuck-together", "possible", [], "all of which lines were read", "WORLD_SIZE")
     ),
     "a file of one rank was cut short": Case(
         one_reaches_an_end_of_file("EOFError: Ran out of input"),
@@ -262,7 +262,7 @@ ENDED = {
     ),
     "the pipe to another process was closed": Case(
         one_reaches_an_end_of_file("EOFError"),
-        *("undecidable", "likely", [], "no line shows which rank failed", "exit code"),
+        *("undecidable", "likely", [], "no error of rank 1 was read", "exit code"),
     ),
     "a handler made a call where a rank stood in its own code": Case(
         told_to_end(LATE),
@@ -396,7 +396,7 @@ STACKS = {
     ),
     "one stands outside of the call in which the watchdogs of the others time out": Case(
         stacks(r0=REDUCE, r1=REDUCE, r2=LOCK, r3=REDUCE) | timed_out(0, 1, 3),
-        *("lagging-ranks", "likely", [2], "rank 2 printed no time-out", "py-spy"),
+        *("lagging-ranks", "likely", [2], "no time-out of rank 2 was read", "py-spy"),
     ),
     "one is in another collective": Case(
         stacks(r0=REDUCE, r1=REDUCE, r2=GATHER),
