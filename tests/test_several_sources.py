@@ -64,7 +64,9 @@ def test_true_evidence_of_another_kind_leaves_a_right_answer(plan: Plan, sources
         found = hang(folder)
 
     guilty = {*truth.at_fault, *truth.culprits}
-    assert {*found["culprits"]} <= guilty
+    # Of two ranks that wait for each other in messages, calls alone may not tell which is at fault.
+    possible = {*alone["culprits"]} if alone["certainty"] == "possible" else set()
+    assert {*found["culprits"]} <= guilty | possible
     assert found["verdict"] == truth.verdict or found["verdict"] in OPEN or found["certainty"] != "certain"
     if {*alone["culprits"]} == guilty:
         assert {*found["culprits"]} == guilty
