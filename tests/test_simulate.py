@@ -50,6 +50,16 @@ def test_only_the_call_the_culprit_leaves_out_stays_open(blocking: bool) -> None
         assert len(process.issued) - len(process.completed) == (rank != 15)
 
 
+def test_where_all_members_are_killed_the_call_that_others_wait_in_stays_open() -> None:
+    fault = Fault(FaultKind.KILLED, (3, 7), "pp")
+
+    truth = truth_of(Plan(nodes=2, gpus_per_node=4, tp=2, pp=2, layers=2, steps=2, seed=6001, fault=fault))
+
+    assert truth.culprits == (3, 7)
+    assert truth.operation is not None
+    assert truth.operation.communicator not in ("pp0", "pp1", "pp2", "pp3")
+
+
 @pytest.mark.parametrize("version", RELEASES)
 @pytest.mark.parametrize("fault", [None, *FAULTS], ids=lambda f: f.kind.value if f else "none")
 def test_every_rank_prints_exactly_the_calls_of_the_truth(tmp_path: Path, version: str, fault: Fault | None) -> None:

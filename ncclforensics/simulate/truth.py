@@ -188,13 +188,11 @@ def _disputed(ledger: Ledger, fault: Fault, communicator: Communicator, waits: l
     if fault.kind is FaultKind.SWAPPED_ORDER:
         return None
     ordinal = ledger.divergence(communicator)
+    asker = None
     if ordinal is not None and fault.kind not in (FaultKind.LAGGING, FaultKind.RECV_NEVER_POSTED):
-        asker = next(
-            rank
-            for rank in communicator.members
-            if rank not in fault.ranks and ledger.position(rank, communicator.name, ordinal) is not None
-        )
-    else:
+        others = (rank for rank in communicator.members if rank not in fault.ranks)
+        asker = next((rank for rank in others if ledger.position(rank, communicator.name, ordinal) is not None), None)
+    if asker is None or ordinal is None:  # where all members are at fault, others wait on another communicator
         blamed = [wait for wait in waits if set(wait.for_ranks) & set(fault.ranks)]
         blamed.sort(key=lambda wait: wait.communicator != communicator.name)
         if not blamed:
