@@ -39,6 +39,24 @@ STACK = (
 )
 # Text -> rule, severity and a part of the title of the first finding.
 ANSWERED = {
+    "warning that no rule on hangs explains": (
+        (
+            "gpu-a012:41887:42107 [3] ib_plugin.c:271 NCCL WARN NET/IB: open failed in ncclIbRoceGetVersionNum: "
+            "Permission denied\ngpu-a012:41887:42107 [3] NCCL INFO ib_plugin.c:345 -> 2\n"
+        ),
+        "roce-gid-read-fails-in-container",
+        "warning",
+        "gpu-a012 cannot read the types",
+    ),
+    "difference between ranks": (
+        (
+            '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/mnt/job/ckpt.py", line 7, in save\n'
+            "[rank0]: AssertionError: Rank 3 has different values for lr: 0.1. Other ranks: 0.01\n"
+        ),
+        "app-exception",
+        "warning",
+        "rank 0 raised AssertionError: Rank 3 has different values",
+    ),
     "nccl-error-inside-an-assertion": (
         "[E] rank 0: Assertion failed: Failed, NCCL error ../comm.cpp:90 'invalid usage (run with NCCL_DEBUG=WARN)'\n",
         "error-returned-to-application",
@@ -82,7 +100,12 @@ ANSWERED = {
         "warning",
         "process 41887 on 10.0.4.13",
     ),
-    "exception-before-the-abort": (ABORTED, "cuda-sticky-error", "error", "in process 41887 on gpu-a012: an illegal"),
+    "exception-before-the-abort": (
+        ABORTED,
+        "cuda-sticky-error",
+        "error",
+        "in process 41887 (task 25 of the launcher) on gpu-a012: an illegal",
+    ),
     "mpi-peer": (PEER, "open-mpi-lost-a-peer", "warning", "a process of MPI on gpu-a012 ended"),
     "engine-that-shuts-down": (
         (

@@ -32,8 +32,12 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
     fallbacks = [finding for rule in usual if rule.fallback for finding in findings_of(rule)]
     if fallbacks := _uncited(fallbacks, findings):
         unasked = [rule for rule in all_rules() if rule not in chosen and rule.of and not rule.fallback]
-        others = findings + [finding for rule in unasked for finding in findings_of(rule)]
-        findings += _unexplained(_uncited(fallbacks, others), others)
+        of_unasked = [finding for rule in unasked for finding in findings_of(rule)]
+        others = findings + of_unasked
+        left = _uncited(fallbacks, others)
+        if all(finding.severity is Severity.INFO for finding in findings):
+            findings += _answering([finding for finding in fallbacks if finding not in left], of_unasked)
+        findings += _unexplained(left, others)
     strong = [finding for finding in findings if finding.severity is not Severity.INFO]
     unexplained = {rule.name for rule in chosen if rule.fallback}
     if all(finding.role is Role.CONSEQUENCE or finding.rule in unexplained for finding in strong):
@@ -142,6 +146,17 @@ def _uncited(fallbacks: list[Finding], others: list[Finding]) -> list[Finding]:
         finding
         for finding in fallbacks
         if not explained & {(line.source, line.line) for line in finding.about} or not finding.about
+    ]
+
+
+def _answering(fallbacks: list[Finding], of_unasked: list[Finding]) -> list[Finding]:
+    """Return the findings of rules that were not asked, on lines of which no other finding tells."""
+    asked_about = {(line.source, line.line) for finding in fallbacks for line in finding.about}
+    return [
+        finding
+        for finding in of_unasked
+        if finding.severity is not Severity.INFO
+        and any((line.source, line.line) in asked_about for line in finding.evidence)
     ]
 
 

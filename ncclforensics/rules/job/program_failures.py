@@ -18,6 +18,7 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, error_finding
 from ncclforensics.rules.shared.survival import not_survived
 
+STATED = "a program states"  # by words alone, which are about nothing that is known
 MAX_STATEMENT = 240  # characters of a statement in a title
 MAX_OTHER = 100  # of another one in a detail
 MOST_FUNCTIONS = 2  # of a stack
@@ -67,10 +68,13 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     others = rows.filter(pl.col("alike") != first["alike"]).sort("is_of_end", "pos")
     topic = TOPICS.get(first["topic"] or "", OTHER_TOPIC)
     statement = _cut(first["statement"], MAX_STATEMENT)
+    has_meaning = first["topic"] or first["has_level"]
     went_on = first["lines_behind"] > NEAR_END or first["is_repeated_attempt"]
     is_stated = (first["has_level"] or first["topic"]) and not first["is_warning"]
     is_failure = is_stated and not went_on and not first["is_of_end"]
-    finding = error_finding(alike, rank, f"{{processes}}: {topic.text}: {statement}", "", "certain")
+    finding = error_finding(
+        alike, rank, f"{{processes}}: {topic.text if has_meaning else STATED}: {statement}", "", "certain"
+    )
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
     finding.detail = "; ".join(_details(alike, others, went_on=went_on))
     finding.category, finding.remedy = Category(topic.category), advice_within(first["statement"]) or topic.remedy
