@@ -97,6 +97,13 @@ DEVICE_KINDS = {
     "disk": DeviceKind(
         "disk", "a disk", "environment", "look at dmesg -T before it, and at smartctl -a or nvme smart-log of the disk"
     ),
+    "lustre": DeviceKind(
+        "Lustre",
+        "Lustre",
+        "environment",
+        "look at lfs check servers and lfs df on that host, at the network to the servers (lnetctl ping NID), and at "
+        "the log of the servers at that time",
+    ),
     "volume": DeviceKind(
         "volume",
         "a volume",

@@ -108,7 +108,8 @@ def _driver_topic(found: Match) -> str:
     if found.shape.frame != "driver_statement":
         return ""
     part, statement = grammar_file.load("driverlog").part_regex, str(found.fields["statement"])
-    if re.search(part("_of_nothing"), statement) or not re.search(part("_of_failure"), statement):
+    is_nothing = re.search(part("_of_nothing"), statement) and not re.search(part("_of_abort"), statement)
+    if is_nothing or not re.search(part("_of_failure"), statement):
         return ""
     statement = re.sub(f"^(?:{part('_head')})", "", statement)
     named = (name for name in DRIVER_TOPICS if name != OTHER_TOPIC and re.search(part(f"_says_{name}"), statement))

@@ -37,6 +37,7 @@ def driver_report(driver_statement: pl.DataFrame, run_days: pl.DataFrame, run_st
     named = [pl.when(words.str.contains(part(f"_says_{name}"))).then(pl.lit(name)) for name in topics]
     name = pl.coalesce(*(text_of(column) for column in NAMES))
     in_words = text_of("statement").str.extract(f"({part('_gpu')})").str.strip_chars_end(" ,;")
+    is_nothing = words.str.contains(part("_of_nothing"))
     number = words.str.extract(f"({part('_error_number')})").str.split("-").list.last()
     return (
         of_these_days(driver_statement, run_days, run_start)
@@ -45,7 +46,7 @@ def driver_report(driver_statement: pl.DataFrame, run_days: pl.DataFrame, run_st
             device=pl.when(~name.str.starts_with("(")).then(name).otherwise(in_words),
             statement=text_of("statement").str.replace(f"^(?:{part('_head')})", ""),
         )
-        .filter(words.str.contains(part("_of_failure")) & ~words.str.contains(part("_of_nothing")))
+        .filter(words.str.contains(part("_of_failure")) & (~is_nothing | words.str.contains(part("_of_abort"))))
         .with_columns(
             alike=words.str.replace_all(r"(0x)?[0-9a-f]*[0-9][0-9a-f]*", ""),
             topic=pl.coalesce(*named, pl.lit(OTHER_TOPIC)),

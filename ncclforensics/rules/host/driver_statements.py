@@ -28,6 +28,7 @@ def kernel_driver_statements(
     driver_report: pl.DataFrame,
     kernel_message: pl.DataFrame,
     kernel_event: pl.DataFrame,
+    storage_report: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -37,7 +38,8 @@ def kernel_driver_statements(
     for a job is known of the kind of words alone. Statements on settings, and those of which the words say no more than
     that there was an error, are notes.
     Not when: the words are of what healthy hosts print, too: features that are missing, diagnostics, clocks, what is
-    tried again; another finding explains the lines, or tells of a graver fault of the same device.
+    tried again; another finding explains the lines, or tells of a graver fault of the same device, or of the servers
+    of Lustre.
     Do: look at the lines before it, and whether the device works: its ports, its GPU, its file system.
     Sources: Linux: drivers/net/ethernet, drivers/infiniband, drivers/gpu/drm/amd, drivers/nvme, drivers/pci, fs/ext4,
     fs/xfs, drivers/md; NVIDIA open-gpu-kernel-modules; amzn-drivers; opa-hfi1; compute-virtual-ethernet-linux.
@@ -46,7 +48,9 @@ def kernel_driver_statements(
     order = {name: place for place, name in enumerate(DRIVER_TOPICS)}
     answered = pl.concat([kernel_message.select(*OF_ANSWER), kernel_event.select(*OF_ANSWER)])
     answered = answered.filter(text_of("form").is_in(GRAVE)).select("source", "busid")
-    rows = driver_report.join(answered, on=["source", "busid"], how="anti", maintain_order="left")
+    servers = storage_report.filter(text_of("form").str.starts_with("lustre_"))["source"]
+    is_answered = (pl.col("device_kind") == "lustre") & pl.col("source").is_in(servers.implode())
+    rows = driver_report.filter(~is_answered).join(answered, on=["source", "busid"], how="anti", maintain_order="left")
     rows = rows.with_columns(place=pl.col("topic").replace_strict(order, return_dtype=pl.Int8))
     firsts = rows.sort("place", *OF_LINES).unique(OF_DEVICE, keep="first", maintain_order=True)
     heads = firsts.select(*OF_DEVICE, head="alike", head_topic="topic")
