@@ -48,6 +48,15 @@ ANSWERED = {
         "warning",
         "gpu-a012 cannot read the types",
     ),
+    "message of PyTorch with its rank": (
+        (
+            "[rank1]:[E302 11:04:57.034512345 NCCLBootstrap.cpp:310] [TC][rank=1][name=0] Failed to initialize NCCL "
+            "communicator: remote process exited or there was a network error\n"
+        ),
+        "stated-by-program",
+        "warning",
+        "rank 1: a call of NCCL failed or did not end: Failed to initialize NCCL communicator",
+    ),
     "difference between ranks": (
         (
             '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/mnt/job/ckpt.py", line 7, in save\n'

@@ -200,7 +200,19 @@ OTHER_TOPIC = Topic(
     "read the cited lines and those around them as they stand, the first in time before all others",
 )
 # Topics of warnings that are quoted: others stand in logs of jobs that work, too, as of libraries that are optional.
-OF_WARNINGS = ("space", "storage", "rdma", "host_memory", "memory", "refusal", "route", "closing", "waiting", "call")
+OF_WARNINGS = (
+    "space",
+    "storage",
+    "rdma",
+    "host_memory",
+    "memory",
+    "refusal",
+    "route",
+    "closing",
+    "standing",
+    "waiting",
+    "call",
+)
 # Topics of the message of an exception: what the system refused, which the line of the program does not explain.
 OF_EXCEPTIONS = (
     "resources", "build", "switches", "limits", "symbol", "library", "name", "rights", "space", "storage",

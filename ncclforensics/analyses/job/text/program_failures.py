@@ -27,6 +27,7 @@ PROGRAM_FAILURE = {
     "lines_behind": pl.Int64(),  # in its file
 }
 DIGITS = list("0123456789")
+RANKS = ("rank_of_level", "rank_of_note", "rank_of_words")  # columns of PyTorch's tag in front of a line
 GRAMMAR = "unread"
 
 
@@ -66,7 +67,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
             *ORIGIN,
             host=pl.col("launcher_node").cast(pl.Categorical()),
             pid=pl.col("launcher_pid").cast(pl.Int32()),
-            rank=pl.col("launcher_rank").cast(pl.Int32()),
+            rank=pl.coalesce(*RANKS, "launcher_rank").cast(pl.Int32()),
             statement=words,
             alike=without_ids.str.replace_many(dict.fromkeys(DIGITS, "")),
             topic="topic",
