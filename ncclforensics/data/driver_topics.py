@@ -51,7 +51,7 @@ DRIVER_TOPICS = {
     ),
     "unstarted": DriverTopic("could not set it up, or a part of it", "what needs that part does not work until it is"),
     "refused": DriverTopic(
-        "reports that a command, or the end of an object, failed", "the process that asked for it may have failed"
+        "reports that a command, or one of its objects, failed", "the process that asked for it may have failed"
     ),
     "unset": DriverTopic(
         "could not apply a setting",

@@ -18,8 +18,12 @@ SHOWN = 3  # devices in a title
 MOST_QUOTED = 2  # other statements
 MAX_STATEMENT = 160  # characters
 OF_ANSWER = ("source", "busid", "form")
-# Forms of `kernel_report` and `hardware_event` whose findings say more of a device than its other lines.
-GRAVE = ("probe", "gpu_init", "amd_init", "command_timeout", "bus_lost", "lost", "fatal", "contained")
+OF_AMD = ("amd_init", "amd_reset", "amd_not_reset", "amd_timeout", "amd_ring", "amd_power", "amd_reset_end", "amd_bus")
+OF_NVIDIA = ("gpu_init", "gpu_probe", "gpu_status", "lost", "xid")
+# Forms of `kernel_report` and `hardware_event` whose findings say more of a device than its other lines; and those that
+# answer lines without an address, by the kind of device.
+GRAVE = (*OF_AMD, *OF_NVIDIA, "probe", "command_timeout", "bus_lost", "fatal", "contained")
+GRAVE_BESIDE = {"amd": OF_AMD, "nvidia": OF_NVIDIA}
 OF_DEVICE = ["node", "device_kind", "busid", "device"]
 
 
@@ -47,10 +51,15 @@ def kernel_driver_statements(
     job = JobBeside.of(rank, verdict)
     order = {name: place for place, name in enumerate(DRIVER_TOPICS)}
     answered = pl.concat([kernel_message.select(*OF_ANSWER), kernel_event.select(*OF_ANSWER)])
-    answered = answered.filter(text_of("form").is_in(GRAVE)).select("source", "busid")
-    servers = storage_report.filter(text_of("form").str.starts_with("lustre_"))["source"]
-    is_answered = (pl.col("device_kind") == "lustre") & pl.col("source").is_in(servers.implode())
-    rows = driver_report.filter(~is_answered).join(answered, on=["source", "busid"], how="anti", maintain_order="left")
+    answered = answered.with_columns(text_of("form"))
+    lustre = storage_report.filter(text_of("form").str.starts_with("lustre_"))["source"]
+    beside = {kind: answered.filter(pl.col("form").is_in(forms))["source"] for kind, forms in GRAVE_BESIDE.items()}
+    is_answered = pl.any_horizontal(
+        (pl.col("device_kind") == kind) & pl.col("source").is_in(sources.implode())
+        for kind, sources in {**beside, "lustre": lustre}.items()
+    )
+    grave = answered.filter(pl.col("form").is_in(GRAVE))
+    rows = driver_report.filter(~is_answered).join(grave, on=["source", "busid"], how="anti", maintain_order="left")
     rows = rows.with_columns(place=pl.col("topic").replace_strict(order, return_dtype=pl.Int8))
     firsts = rows.sort("place", *OF_LINES).unique(OF_DEVICE, keep="first", maintain_order=True)
     heads = firsts.select(*OF_DEVICE, head="alike", head_topic="topic")
