@@ -10,7 +10,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines import first_exit, mismatch
-from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, stacks, torch_text
+from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, stacks, torch_ends
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, Kind, Source
 from ncclforensics.data.names import ranks_text
@@ -108,7 +108,7 @@ def _by_exits(job: Job) -> Testimony:
 
 def find_ended(job: Job) -> Explanation | None:
     """Find the process that ended first; where only text speaks, processes are known by their rank alone."""
-    return torch_text.find_failed_ranks(job) if job.is_text_only else first_exit.find_first_exit(job)
+    return torch_ends.find_failed_ranks(job) if job.is_text_only else first_exit.find_first_exit(job)
 
 
 def _by_counts(source: Source, job: Job) -> Testimony:

@@ -10,17 +10,13 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
-from ncclforensics.analyses.job.ends.exit_reports import EXIT
-from ncclforensics.analyses.job.ends.process_exits import ended_text, strongest_reports
-from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE, TORCHRUN
+from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import (
     BARRIER,
     CLOSED,
     IN_HANDLER,
-    NO_STORE,
     SIZE,
-    STORE,
     TIMED_OUT,
     minority_of,
 )
@@ -32,13 +28,14 @@ from ncclforensics.analyses.verdict.sources import recorder_diagnosis
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import ranks_text, some_of
-from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
+from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.data.torch_calls import CALLS_WITHIN
 from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
 from ncclforensics.grammar.values import numbers_of_ranges
 
 MONITORED_BARRIER = "monitored_barrier"
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", MONITORED_BARRIER)
+MOST_PEERS = 3  # named
 COLLECT_STACKS = [
     f"while it stands still, now or on the next run, take all stacks on each host: `{STACKS_OF_HOST}`",
     pytorch.RECORDER_DUMPS,
@@ -63,90 +60,6 @@ def ranks_with_output(job: Job) -> set[int]:
     """Return the ranks that lines name, and those that a file is named after, which may hold no known line."""
     named = {row["hint"] for row in job.sources.values()}
     return {number for number in (*named, *job.rank_id_of) if number is not None}
-
-
-# Processes that ended
-
-MOST_PEERS = 3  # named
-GIVEN_UP = ("summary", "root_cause", *IN_TABLE)  # lines of the table that torchrun prints at its end
-
-
-def _attempt(job: Job, source: int, pos: int, *, is_by_torchrun: bool = False) -> int:
-    """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures."""
-    attempts = {place["source"]: place["attempt"] for place in job.pytorch["torch_source"]}
-    if attempts.get(source) is not None:
-        return int(attempts[source])
-    earlier = [row["form"] for row in job.pytorch["elastic_failure"] if row["source"] == source and row["pos"] < pos]
-    is_of_failed = is_by_torchrun or not set(GIVEN_UP).isdisjoint(earlier)  # which torchrun repeats in its table
-    return max(earlier.count("failed") - is_of_failed, 0)
-
-
-def _has_recovered(job: Job, attempt: int) -> bool:
-    """Whether torchrun started the ranks again after this attempt, and neither they nor torchrun report an error."""
-    rows = job.pytorch["elastic_failure"]
-    failures = [row for row in rows if row["form"] == "failed"]
-    later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row["source"], row["pos"]) > attempt]
-    if later_errors or any(row["form"] in GIVEN_UP for row in rows):
-        return False
-    if any((place["attempt"] or 0) > attempt for place in job.pytorch["torch_source"]):
-        return True
-    if len(failures) != attempt + 1:
-        return False
-    last = max(failures, key=lambda row: row["pos"])
-    tracebacks = {place["source"]: place["last_traceback"] for place in job.pytorch["torch_source"]}
-    if (tracebacks.get(last["source"]) or -1) > last["pos"]:
-        return False  # torchrun ends with one
-    return bool((job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]) > 1)
-
-
-def find_failed_ranks(job: Job) -> Explanation | None:
-    """Find the ranks that failed by themselves, in the last attempt in which any did."""
-    attempts = {
-        row: _attempt(job, row.source, row.pos, is_by_torchrun=row.reporter == TORCHRUN)
-        for row in job.all_exits
-        if row.is_first and row.is_final and row.rank is not None
-    }
-    if not attempts:
-        return None
-    last = max(attempts.values())
-    exits = strongest_reports(row for row, attempt in attempts.items() if attempt == last)
-    strongest = [row for row in exits if row.how != EXIT] or exits
-    if strongest[0].how == EXIT and any(
-        row["kind"] in (TIMED_OUT, BARRIER, STORE, NO_STORE) for row in job.pytorch["torch_error"]
-    ):
-        return None  # the others timed out, and an exit code alone does not tell a time-out from a cause
-    numbers = sorted({row.rank for row in strongest if row.rank is not None})
-    is_exit = all(row.how == EXIT and row.exit_code == 1 for row in strongest)
-    is_abort = all(row.signal == ABORT and not row.message for row in strongest)
-    losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
-    is_lone_abort, are_named = is_abort and not losses, job.rank_id_of.keys() <= set(numbers)
-    if _has_recovered(job, last):
-        reason = (
-            f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
-        )
-        diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
-    elif is_exit or is_lone_abort or (are_named and len(numbers) > 1):
-        end = "exit code 1" if is_exit else "SIGABRT, as after a time-out of the watchdog"
-        reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
-        if are_named and len(numbers) > 1 and not is_lone_abort:
-            reason = "each rank of which this text was read failed by itself, so that none of these waits for another"
-        reason += first_seen_by_torchrun(job, len(numbers) - 1)
-        output = COLLECT_OUTPUT * (is_exit or is_lone_abort)
-        diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=output)
-    else:
-        is_sure = len(numbers) == 1 and strongest[0].how != EXIT
-        diagnosis = job.explanation_by(
-            Kind.RANK_DIED, ended_text(strongest[0]), numbers, *([] if is_sure else [Doubt.SEVERAL_ENDED])
-        )
-        if are_named:
-            diagnosis.doubt(Doubt.ALL_ENDED)
-        if is_abort:
-            diagnosis.doubt(Doubt.ABORTED_FOR_ANOTHER, "no line that was read says why it aborted")
-        if before := [attempt for row, attempt in attempts.items() if attempt < last and row.rank in numbers]:
-            diagnosis.remark(f"attempt {max(before)} had ended so, too, and the ranks were started again")
-    job.cite(diagnosis, "culprit", [row._asdict() for row in strongest])
-    job.cite(diagnosis, "failure", losses[:3])
-    return diagnosis
 
 
 def find_absent_at_barrier(job: Job) -> Explanation | None:
