@@ -183,7 +183,7 @@ NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_L
             "[ 12.9] NVRM: nvCheckOkFailedNoLog: Check failed: Requested object not found [NV_ERR_OBJECT_NOT_FOUND] "
             "(0x00000057) returned from x(pGpu) @ y.c:12\n"
         ),
-        [("stated-by-program", "info", "Requested object not found")],
+        [("kernel-driver-statements", "info", "Requested object not found")],
     ),
     "nvlink-error-of-a-named-process": (
         (

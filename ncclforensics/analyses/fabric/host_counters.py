@@ -47,7 +47,7 @@ MLXLINK_COUNTERS = {
     "Link Down Counter": "link_downed",
     "Link Error Recovery Counter": "link_error_recovery",
 }
-GPU_FAMILIES = ("DCGM_FI_", "nvidia_smi_", "rocm_ras_", "gpu_ecc_")  # of metrics, one sample for each GPU
+GPU_FAMILIES = ("DCGM_FI_", "DCGM_EXP_", "nvidia_smi_", "rocm_ras_", "gpu_ecc_")  # of metrics, one sample for each GPU
 GPU_LABELS = ("gpu", "card", "gpu_id")  # that hold its number on the host
 OMNI_PATH = "hfi1"  # how its devices are named
 Port = tuple[str | None, int | None]
