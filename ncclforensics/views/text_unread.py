@@ -50,7 +50,7 @@ def last_lines(report: Report) -> list[RenderableType]:
     report.cite(lines)
     cited = [report.cited(line.source, line.line) for line in lines]
     quoted = [f"{place_of(report, line)} “{_cut(line['text'])}”" for line in cited if line["text"].strip()]
-    return [indented(Text(f"The text ends with {', '.join(quoted)}: no rule knows a failure in it."))] if quoted else []
+    return [indented(Text(f"The text ends with {', '.join(quoted)}."))] if quoted else []
 
 
 def _main_texts(report: Report, shown: Iterable[Finding | None]) -> list[str]:
