@@ -139,9 +139,9 @@ def narrow_links(machine_device: pl.DataFrame) -> Iterator[tuple[str | None, Dum
 
 
 def _device_names(noun: str, rows: pl.DataFrame) -> str:
-    """`GPU 1b:00.0` for PCI addresses; names such as `GPU1` and `mlx5_0` need no noun."""
-    names = ", ".join(rows["device"].to_list()[:SHOWN])
-    return f"{noun} {names}" if ":" in names else names
+    """`GPU 1b:00.0` for PCI addresses; names such as `GPU1` and `mlx5_0` need no noun, and without a name it is all."""
+    names = ", ".join(rows["device"].drop_nulls().to_list()[:SHOWN])
+    return f"{noun} {names}".rstrip() if ":" in names or not names else names
 
 
 def _link_text(row: dict[str, Any]) -> str:
