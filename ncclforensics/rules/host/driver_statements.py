@@ -54,12 +54,14 @@ def kernel_driver_statements(
     answered = answered.with_columns(text_of("form"))
     lustre = storage_report.filter(text_of("form").str.starts_with("lustre_"))["source"]
     beside = {kind: answered.filter(pl.col("form").is_in(forms))["source"] for kind, forms in GRAVE_BESIDE.items()}
+    disks = storage_report.select("source", device=text_of("disk")).drop_nulls()
     is_answered = pl.any_horizontal(
         (pl.col("device_kind") == kind) & pl.col("source").is_in(sources.implode())
         for kind, sources in {**beside, "lustre": lustre}.items()
     )
     grave = answered.filter(pl.col("form").is_in(GRAVE))
     rows = driver_report.filter(~is_answered).join(grave, on=["source", "busid"], how="anti", maintain_order="left")
+    rows = rows.join(disks, on=["source", "device"], how="anti", maintain_order="left")
     rows = rows.with_columns(place=pl.col("topic").replace_strict(order, return_dtype=pl.Int8))
     firsts = rows.sort("place", *OF_LINES).unique(OF_DEVICE, keep="first", maintain_order=True)
     heads = firsts.select(*OF_DEVICE, head="alike", head_topic="topic")
