@@ -219,7 +219,7 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
             )
         yield ExitReport(
             how, row, "Python", rank=row["rank"], local_rank=row["local_rank"], message=message,
-            final=row["form"] == "uncaught" or _names_process(row), **_place(row),
+            final=not row["is_of_thread"] and (row["form"] == "uncaught" or _names_process(row)), **_place(row),
         )  # fmt: skip
 
 
@@ -264,9 +264,10 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
         or STORE in message
         or any(part in message for part in SECOND_HAND_PARTS)
     ) and not _runs_no_rank(message)
+    is_final = rank is not None or row["form"] == "what" or _names_process(row)
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
-        follows=is_second_hand, final=rank is not None or row["form"] == "what" or _names_process(row), **_place(row),
+        follows=is_second_hand, final=is_final and not row["is_of_thread"], **_place(row),
     )  # fmt: skip
 
 

@@ -27,10 +27,11 @@ def with_places(
 
     `place`: the innermost call, and that of the user's own code: `_share_cuda_ (storage.py:1445), called from
     send (actor.py:573), in DataLoader worker process 0`. `own_place`: the user's own call alone. `worker`: of SGLang's
-    heading. `task`, `task_pid`, `task_host`: of Ray's heading. `is_caused`: the exception was raised from the one above
-    it; `is_handling`: while that one was handled. `is_passed_on`: it passes on the one below it, of a worker or thread
-    of PyTorch, or of ranks that could not write or read their part of a checkpoint; so does one of those, if these
-    ranks are not shown to be numbered in the job. `rank`: that raised it.
+    heading. `task`, `task_pid`, `task_host`: of Ray's heading. `is_of_thread`: it ended a thread, not its process.
+    `is_caused`: the exception was raised from the one above it; `is_handling`: while that one was handled.
+    `is_passed_on`: it passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or
+    read their part of a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job.
+    `rank`: that raised it.
     """
     calls = traced_frames(traceback_frame, traced_call)
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
@@ -50,8 +51,11 @@ def with_places(
         ),
         (ray_task.select(*PRINTER, "pos", task=text_of("task"), task_pid="pid", task_host=text_of("address")), LONGEST),
         (
-            exception.filter(pl.any_horizontal(pl.col("raised_in", "raised_by").is_not_null())).select(
-                *PRINTER, "pos", raised_in_above=text_of("raised_in"), passed_pos="pos"
+            exception.filter(pl.any_horizontal(pl.col("raised_in", "raised_by", "failed_thread").is_not_null())).select(
+                *(*PRINTER, "pos"),
+                raised_in_above=pl.coalesce(text_of("raised_in"), pl.format("thread {}", "failed_thread")),
+                has_thread=pl.col("failed_thread").is_not_null(),
+                passed_pos="pos",
             ),
             LONGEST,
         ),
@@ -77,11 +81,13 @@ def with_places(
                 own_place=own_place,
                 is_caused=(pl.col("is_cause") & is_above_heading).fill_null(False),
                 is_handling=(~pl.col("is_cause") & is_above_heading).fill_null(False),
+                is_of_thread=(is_of_worker & pl.col("has_thread")).fill_null(False),
                 passed_pos=pl.when(is_of_worker).then("passed_pos"),
                 rank=pl.when(is_of_other & are_of_job).then("heading_rank").otherwise("rank"),
                 is_passed_on=is_of_other & (not are_of_job),
             ).drop(
-                "call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above", "heading_rank"
+                *("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above"),
+                *("has_thread", "heading_rank"),
             )
         )
     passed_on = pl.concat([frame["passed_pos"] for frame in placed]).drop_nulls().implode()

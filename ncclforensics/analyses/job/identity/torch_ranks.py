@@ -19,7 +19,7 @@ def with_ranks(
 
     A launcher's task number is a rank where its label in front of lines equals the rank that PyTorch prints there. The
     only exception in the output of a torchrun, if it stands there as often as torchrun found processes to have ended
-    with an error, is of each of them.
+    with an error, is of each of them; not where tracebacks there name these ranks: it is of a thread or was caught.
     """
     rank_of_source = dict(torch_source.select("source", "rank").drop_nulls().iter_rows())
     labels = exception.drop_nulls(["rank", "launcher_rank"])
@@ -43,7 +43,10 @@ def with_ranks(
     unnamed = exception.filter(pl.col("rank").is_null()).group_by("source", "message").len()
     printed = {(source, message): count for source, message, count in unnamed.iter_rows()}
     others: list[ExitReport] = []
+    named = exception.filter(form="traceback").select("source", "rank").drop_nulls()
     for source, ranks in _ranks_of_errors(reports).items():
+        if not ranks.isdisjoint(named.filter(source=source)["rank"]):
+            continue
         found = [report for report in reports if report.row["source"] == source and _is_unnamed_exception(report)]
         # Of several processes that print the same one report is left.
         if len(found) == 1 and printed.get((source, found[0].message), 1) == len(ranks):
