@@ -85,7 +85,8 @@ KNOWN_FROM = (
     "loading /home/quagga/okapi/config.yaml\nSLURM_JOB_ID=73499127\nslurm-73499127.out\n"
 )
 FORMATS = {name: module for name, module in all_formats().items() if module.GRAMMARS}
-NOT_TRIED = ("cpus", "markup", "sysfs")  # lines without columns of text; paths that a colon ends
+# Lines without columns of text; paths that a colon ends.
+NOT_TRIED = ("cpus", "gpu_burn", "markup", "sysfs", "tuner")
 SAMPLE = sorted(FORMATS.keys() - NOT_TRIED) if IS_FULL else ["pyspy"]
 
 
@@ -99,7 +100,8 @@ def planted_lines(shape: Shape) -> list[str]:
         for text, _ in PLANTED.values():
             for first, last in fields:
                 assert match is not None
-                before, after = match.string[:first], match.string[last:]
+                blanks = len(match.string[first:last].rstrip(" "))  # behind it, which fill the cell of a table
+                before, after = match.string[:first], match.string[first + blanks :]
                 is_word = not re.search(r"\w", before[-1:] + after[:1])
                 if is_word and regex.search(line := before + text + after):
                     lines.append(line)
@@ -111,7 +113,8 @@ def folder_of(grammars: tuple[str, ...], folder: Path) -> None:
     for grammar in grammars:
         for number, shape in enumerate(grammar_file.load(grammar).shapes):
             if shape.grammar != GRAMMAR_OF_VALUES and (lines := planted_lines(shape)):
-                text = "\n".join([*shape.examples, *lines, *shape.examples])
+                apart = [line for planted in lines for line in (shape.examples[0], planted)]  # cells are joined
+                text = "\n".join([*shape.examples, *apart, *shape.examples])
                 (folder / f"{grammar}-{number}.log").write_text(KNOWN_FROM + text + "\n", encoding="utf-8")
 
 
