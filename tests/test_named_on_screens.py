@@ -166,7 +166,7 @@ def test_the_only_process_with_stacks_is_not_called_the_only_stack(tmp_path: Pat
     first = shown(read(tmp_path, stack.format(4711) * 2, everything=False), everything=False)
 
     assert "2 stacks · 1 process" in first
-    assert "by the stacks of one process alone" in first
+    assert "The stacks of one process were read" in first
 
 
 def test_the_cause_names_the_place_in_the_program(tmp_path: Path) -> None:

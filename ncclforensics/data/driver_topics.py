@@ -24,8 +24,8 @@ class DeviceKind(NamedTuple):
 
 
 OTHER_TOPIC = "other"
-# By the name of the part of grammars/driverlog.lark that holds its words, behind `_says_`: the first that holds counts,
-# and of several statements on a device the one whose topic stands first here.
+# By the name of the part of grammars/driverlog.lark that holds its words, behind `_topic_`: the first that holds
+# counts, and of several statements on a device the one whose topic stands first here.
 DRIVER_TOPICS = {
     "gone": DriverTopic("cannot reach it any more", "whatever uses it fails or stands still"),
     "module": DriverTopic(

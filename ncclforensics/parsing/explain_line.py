@@ -112,7 +112,7 @@ def _driver_topic(found: Match) -> str:
     if is_nothing or not re.search(part("_of_failure"), statement):
         return ""
     statement = re.sub(f"^(?:{part('_head')})", "", statement)
-    named = (name for name in DRIVER_TOPICS if name != OTHER_TOPIC and re.search(part(f"_says_{name}"), statement))
+    named = (name for name in DRIVER_TOPICS if name != OTHER_TOPIC and re.search(part(f"_topic_{name}"), statement))
     return next(named, OTHER_TOPIC)
 
 

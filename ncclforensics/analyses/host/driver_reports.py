@@ -34,7 +34,7 @@ def driver_report(driver_statement: pl.DataFrame, run_days: pl.DataFrame, run_st
     part = load(GRAMMAR).part_regex
     words = pl.col("statement")
     topics = [name for name in DRIVER_TOPICS if name != OTHER_TOPIC]
-    named = [pl.when(words.str.contains(part(f"_says_{name}"))).then(pl.lit(name)) for name in topics]
+    named = [pl.when(words.str.contains(part(f"_topic_{name}"))).then(pl.lit(name)) for name in topics]
     name = pl.coalesce(*(text_of(column) for column in NAMES))
     in_words = text_of("statement").str.extract(f"({part('_gpu')})").str.strip_chars_end(" ,;")
     is_nothing = words.str.contains(part("_of_nothing"))

@@ -34,10 +34,10 @@ def transceiver_alarms(transceiver_flag: pl.DataFrame) -> Iterator[Finding]:
     raised = transceiver_flag.filter("is_on")
     for (_, host, netdev), rows in raised.group_by("source", "host", "netdev", maintain_order=True):
         alarms = rows.filter(pl.col("level") == "alarm")
-        told = rows if alarms.is_empty() else alarms
+        shown = rows if alarms.is_empty() else alarms
         flags = [
             f"{row['quantity']} {row['bound']}" + f" (lane {row['lane']})" * (row["lane"] is not None)
-            for row in told.unique(["quantity", "bound", "lane"], maintain_order=True).to_dicts()
+            for row in shown.unique(["quantity", "bound", "lane"], maintain_order=True).to_dicts()
         ]
         name = printable(" ".join(filter(None, (str(host or ""), str(netdev or "")))))
         yield Finding(
@@ -48,7 +48,7 @@ def transceiver_alarms(transceiver_flag: pl.DataFrame) -> Iterator[Finding]:
             severity=Severity.INFO if alarms.is_empty() else Severity.WARNING,
             role=Role.CONTEXT if alarms.is_empty() else Role.CAUSE,
             hosts=[str(host)] if host else [],
-            evidence=evidence_lines(told),
+            evidence=evidence_lines(shown),
         )
 
 

@@ -203,7 +203,7 @@ def describe_one(job: Job) -> Explanation | None:
     """Describe where one process stands, if nothing else was read of its job."""
     if len(job.stacks) != 1 or any(job.pytorch.values()):
         return None
-    return _describe(job, "one stack was read", collect=COLLECT_STUCK_HOSTS[0])
+    return _describe(job, "the stacks of one process were read", collect=COLLECT_STUCK_HOSTS[0])
 
 
 def are_in_collectives(job: Job) -> bool:
