@@ -175,4 +175,4 @@ def test_errors_of_a_subnet_manager_are_named_by_their_codes(tmp_path: Path) -> 
     line = "Mar 10 21:28:55 67224{0} [C31CA700] 0x01 -> osm_vendor_send: ERR 5430: Send p_madw = 0x7f{0} failed -5\n"
     first = shown(read(tmp_path, line.format(1) + line.format(2)))
 
-    assert "reports an error: 5430 2 lines" in first
+    assert "reports an error: 5430: Send p_madw 2 lines" in first

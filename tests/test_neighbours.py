@@ -146,7 +146,9 @@ def test_an_echo_of_ucx_stands_behind_its_cause(tmp_path: Path) -> None:
 
 def test_lines_of_a_healthy_start_say_nothing(tmp_path: Path) -> None:
     lines = [
-        UCX.format(level="WARN"),
+        UCX.format(level="WARN").replace(
+            "creating a queue failed on mlx5_1", "transports 'gdr_copy' are not available"
+        ),
         "I0818 03:34:37.833389  7238 rdma_context.cpp:491] Find best gid index: 3 on mlx5_4/",
         "DeepEP initialized with NCCL version: 2.30.4 (loaded library)",
         "Component: munge",

@@ -199,7 +199,7 @@ class Dialect:
         if texts.is_empty() or not self._undetected:
             return {}, pl.repeat(value=False, n=len(texts), eager=True)
         anchors, unanchored = self._signature_hints
-        stands = texts.str.extract_many(anchors, overlapping=True)
+        stands = texts.str.extract_many(pl.Series(anchors, dtype=pl.String).implode(), overlapping=True)
         is_open = texts.str.contains(unanchored)
         literals = {*stands.explode().drop_nulls().unique(), *([""] if is_open.any() else [])}
         regexes = {embedded.name: embedded.signature_regex(literals) for embedded in self._undetected}
