@@ -257,19 +257,11 @@ LIBRARIES = frozenset(
         "psutil", "zmq", "uvloop", "pydantic", "fire", "hydra", "omegaconf", "click", "typer",
     }
 )  # fmt: skip
-LIBRARY_FOLDERS = (
-    *("/site-packages/", "/dist-packages/", "/lib/python"),
-    # Of packages that are mostly run from a checkout.
-    *(
-        "/megatron/core/",
-        "/megatron/training/",
-        "/sglang/srt/",
-        "/vllm/v1/",
-        "/vllm/engine/",
-        "/vllm/executor/",
-        "/vllm/worker/",
-    ),
-    *("/vllm/v1/", "/vllm/engine/", "/vllm/executor/", "/vllm/worker/", "/nemo/core/", "/nemo/lightning/"),
+LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/", "/lib/python")
+# Of packages that are mostly run from a checkout.
+CHECKOUTS = (
+    *("/megatron/core/", "/megatron/training/", "/sglang/srt/", "/nemo/core/", "/nemo/lightning/"),
+    *("/vllm/v1/", "/vllm/engine/", "/vllm/executor/", "/vllm/worker/"),
 )
 _STANDARD = sys.stdlib_module_names - {"__main__", "test"}
 
@@ -280,6 +272,11 @@ def is_library(file: str) -> bool:
     >>> is_library("torch/distributed/distributed_c10d.py"), is_library("selectors.py"), is_library("/mnt/job/train.py")
     (True, True, False)
     """
+    return is_installed(file) or any(folder in file for folder in CHECKOUTS)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to Python or to a package that is installed; a checkout of one may be changed."""
     if file.startswith("<"):
         return True
     if any(folder in file for folder in LIBRARY_FOLDERS):

@@ -28,6 +28,7 @@ from ncclforensics.data.stack_classes import (
     WAITING,
     Place,
     is_c_library,
+    is_installed,
     is_library,
     is_of_driver_lock,
     native_kind,
@@ -186,7 +187,8 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
         fallback = [frame for frame, frame_kind, _ in known if frame_kind == kind] or in_python or frames
         if kind == GPU and not in_python:  # a kernel that a call of NCCL launches
             fallback = [frame for frame, _, _ in known if (frame["function"] or "").startswith("nccl")] or fallback
-    own = next((frame for frame in in_python if not is_library(frame["file"])), None)
+    outside = [frame for frame in in_python if not is_installed(frame["file"])]
+    own = next((frame for frame in outside if not is_library(frame["file"])), next(iter(outside), None))
     called = in_python[: in_python.index(own)] if own else []
     is_native_wait = kind in (COLLECTIVE, GPU) and not in_python
     own = own or fallback[-1 if is_native_wait else 0]  # the call of NCCL, not a step of it
