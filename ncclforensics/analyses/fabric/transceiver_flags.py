@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.fabric.ethernet_names import interface_of_command
 from ncclforensics.analyses.host.command_sessions import (
     CommandHistory,
     Row,
@@ -35,11 +36,10 @@ def transceiver_flag(
     commands = CommandHistory(dump_command)
     rows: list[Row] = []
     for row in rows_with_origin(module_flag, output_heading):
-        arguments = commands.arguments(row["source"], row["line"], ("ethtool",))
         rows.append(
             {
                 **origin_of(row),
-                "netdev": next((word for word in arguments if not word.startswith("-")), None),
+                "netdev": interface_of_command(commands, row["source"], row["line"]),
                 "quantity": str(row["quantity"]).lower(),
                 "bound": str(row["bound"]),
                 "level": str(row["level"]),
