@@ -714,10 +714,13 @@ def test_first_and_last_are_reached_from_every_screen_with_lines() -> None:
     walk(LoadedApp(of(LAGGING)), steps)
 
 
-def test_a_hit_beyond_the_right_edge_is_scrolled_into_view_and_back() -> None:
+@pytest.mark.parametrize("is_at_once", [False, True])  # found before its row has been drawn
+def test_a_hit_beyond_the_right_edge_is_scrolled_into_view_and_back(is_at_once: bool) -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("7")
         await until(pilot, is_ready(app))
+        if is_at_once:
+            app.run_in_background = lambda work, done: done(work())  # type: ignore[method-assign]
         for text in ("[nranks=16] stream", "NCCL INFO Bootstrap"):
             await pilot.press("slash")
             await typed(app, pilot, text)

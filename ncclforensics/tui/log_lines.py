@@ -114,6 +114,12 @@ class LogLines(TextRows):
         """Show lines that have been added."""
         self.rows_changed(self._widest)
 
+    def scroll_to_text(self, text: str) -> None:
+        """Scroll sideways; the row under the cursor may be the widest and not drawn yet."""
+        self._widest = max(self._widest, len(self.text(self.cursor_row)))
+        self.lines_added()
+        super().scroll_to_text(text)
+
     def line_text(self, row: int) -> str:
         """Return the line of a row, with pseudonyms if the run is redacted."""
         line = self.file.text(self._number(row)) if self.file and self.rows else ""
