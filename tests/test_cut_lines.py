@@ -44,3 +44,19 @@ def test_whole_lines_of_equal_length_are_not_cut(name: str, tmp_path: Path) -> N
     answer = cut(name, 100_000, tmp_path)
 
     assert sum(given["damaged"] for given in answer["inputs"]) == 0
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_a_torn_line_behind_the_last_call_of_another_rank_makes_it_no_culprit(is_torn: bool, tmp_path: Path) -> None:
+    """A whole log shows that its rank did not make the call; the torn line may be that call."""
+    for path in (INCIDENTS / "links-of-other-hosts-go-down").glob("nccl_rank*.log"):
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if path.name == "nccl_rank1.log":
+            line = lines.pop()
+            place = line.index("NCCL INFO") + len("NCCL INFO AllR")
+            lines += [line[:place] + "epoch 3: loss 1.93\n", line[place:]] if is_torn else []
+        (tmp_path / path.name).write_text("".join(lines), encoding="utf-8")
+    hang = json_report.as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert hang["verdict"] == "lagging-ranks"
+    assert hang["culprits"] == ([3] if is_torn else [1, 3])

@@ -50,6 +50,7 @@ SOURCE_COLUMNS = {
     "is_cut": pl.Boolean(),  # the last line has no end
     "hint": pl.Int32(),  # the rank that its name suggests
     "damaged": pl.Int64(),  # lines
+    "unrecognised": pl.Int64(),  # lines of NCCL
     "dropped": pl.Int64(),  # lines that a collector counted and did not pass on
     "lines": pl.Int64(),  # read
     "recognised": pl.Int64(),  # of these
@@ -285,6 +286,7 @@ class Run:
                 reader.is_cut,
                 reader.source.rank_hint,
                 counted.get(reader.number, none)["damaged"],
+                counted.get(reader.number, none)["unrecognised"],
                 dropped.get(reader.number, 0),
                 reader.lines_read,
                 counted.get(reader.number, none)["recognised"],

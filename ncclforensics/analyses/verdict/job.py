@@ -92,8 +92,7 @@ class Job:
         self.last_omission, self.last_split = rows.last_omission, rows.last_split
         # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
         self.counter_jumps = rows.last_of_ranks("counter_jump", self.rank_ids)
-        faults = rows.line_faults
-        self.line_faults = {owner: faults[owner] for owner in owners if owner in faults}
+        self.line_faults = {owner: rows.line_faults[owner] for owner in owners if owner in rows.line_faults}
         self.last_times = {row["rank_id"]: row for row in rows.where("last_time", job=number)}
         self.sources = rows.sources
         self.is_cancelled, self.captured_ends = rows.is_cancelled, rows.captured_ends
@@ -366,10 +365,6 @@ class Job:
         ranks = {row.rank for row in rows}
         return max(0, rows[0].nranks - (len(rows) if None in ranks else len(ranks)))
 
-    def count_dropped_lines(self, rank_id: int) -> int:
-        """Count the lines that a collector dropped from the files of this rank."""
-        return sum(self.sources[source]["dropped"] for source in self.process(rank_id)["sources"])
-
     @cached_property
     def inside_completed_init(self) -> set[int]:
         """The ranks whose last init was completed by another member, and not by them."""
@@ -382,12 +377,13 @@ class Job:
 
         All members end an init together: a log that ends inside of one lacks lines. Those without a process are of any.
         """
-        process, row = self.process(rank_id), self.rank_ids[rank_id]
-        is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
-        is_partial = rank_id in self.cut_logs or is_damaged or self.has_omission(rank_id)
-        is_unknown = row.rank is None and row.owner[0].startswith(MADE_UP)
-        is_partial |= rank_id in self.inside_completed_init or is_unknown
-        return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)
+        is_partial = rank_id in self.cut_logs | self.inside_completed_init or bool(self.line_faults)
+        is_partial |= self.rank_ids[rank_id].rank is None and self.rank_ids[rank_id].owner[0].startswith(MADE_UP)
+        return is_partial or self.has_omission(rank_id) or self.count_lines(rank_id, "damaged", "dropped") > 0
+
+    def count_lines(self, rank_id: int, *kinds: str) -> int:
+        """Count the lines of some kinds in the rank's files."""
+        return sum(self.sources[source][kind] for source in self.process(rank_id)["sources"] for kind in kinds)
 
     def has_omission(self, rank_id: int) -> bool:
         """Whether a line in the rank's files says that lines were left out there."""

@@ -176,6 +176,21 @@ def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> list[int]:
     return others if len(others) == 1 < len(culprits) and job.lag(others) == 1 else []
 
 
+def _torn_behind_their_calls(job: Job, culprits: list[int]) -> list[int]:
+    """Return the ranks one call behind with lines that cannot be read, and NCCL's last line is not that of a call.
+
+    The line of that call may be among these; where the file of another rank ends with a call, none was lost behind it.
+    """
+    torn = [rank_id for rank_id in culprits if job.count_lines(rank_id, "damaged", "unrecognised")]
+    torn = [rank_id for rank_id in torn if not _ends_with_a_call(job, rank_id)]
+    return torn if 0 < len(torn) < len(culprits) and job.lag(torn) == 1 else []
+
+
+def _ends_with_a_call(job: Job, rank_id: int) -> bool:
+    last, call = job.last_line(rank_id), job.last_call(rank_id)
+    return call is not None and (call["source"], call["line"]) == (last["source"], last["line"])
+
+
 def find_waited_for_ranks(job: Job) -> Explanation | None:
     """Find ranks that others wait for and that wait for no rank themselves, or a cycle of waiting ranks."""
     if not job.waits:
@@ -200,6 +215,7 @@ def find_waited_for_ranks(job: Job) -> Explanation | None:
         return _one_of_these_left_out(job, lack_one)
     # Where another rank is at fault anyway, the log of one that lacks a single message lost its line.
     strays = (lack_one if lack_more else []) or _single_rank_beside_hosts(job, culprits)
+    strays = strays or _torn_behind_their_calls(job, culprits)
     culprits = sorted({*culprits} - {*strays}) or sorted({*lack_more})
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
     if strays:
@@ -254,7 +270,7 @@ def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | Non
             COLLECT_UNBUFFERED,
         ),
         "equal lines were printed once for all ranks": (
-            [rank_id for rank_id in culprits if job.count_dropped_lines(rank_id)],
+            [rank_id for rank_id in culprits if job.count_lines(rank_id, "dropped")],
             COLLECT_EVERY_LINE,
         ),
     }
