@@ -17,7 +17,6 @@ from ncclforensics.analyses.host.command_sessions import (
 )
 from ncclforensics.analyses.host.numbers import parse_float, parse_integer
 from ncclforensics.frames.registry import analysis
-from ncclforensics.grammar.values import parse_value
 
 PORT_GID = {
     "source": pl.Int32(),
@@ -54,30 +53,6 @@ LINK_QUALITY = {
     "recommendation": pl.String(),
     "speed": pl.String(),
     "ber_line": pl.Int32(),
-    "module_faults": pl.List(pl.String()),  # what is outside of the limits that the module names
-    "module_flags": pl.List(pl.String()),  # faults that it reports itself
-    "module_lines": pl.List(pl.Int32()),
-}
-# Flags of mlxlink -m, 1 for each lane that raises one. Light and clock are missed also where the other end is off.
-OF_MODULE = {
-    "Module FW Fault": "fault of its firmware",
-    "DataPath FW Fault": "fault of its data path",
-    "Tx Fault [per lane]": "fault of its sender",
-    "Tx Adaptive EQ Fault [per lane]": "fault of its equaliser",
-}
-MODULE_FLAGS = {
-    **OF_MODULE,
-    "Rx LOS [per lane]": "no light or signal received",
-    "Rx CDR LOL [per lane]": "no clock in what it receives",
-    "Tx LOS [per lane]": "no signal from the NIC",
-    "Tx CDR LOL [per lane]": "no clock in what the NIC sends",
-}
-MODULE_READINGS = {  # fields of mlxlink -m: what they measure, and the unit
-    "Temperature [C]": ("temperature", "°C"),
-    "Voltage [mV]": ("voltage", "mV"),
-    "Bias Current [mA]": ("bias current", "mA"),
-    "Rx Power Current [dBm]": ("received power", "dBm"),
-    "Tx Power Current [dBm]": ("sent power", "dBm"),
 }
 INTERFACE = {
     "source": pl.Int32(),
@@ -195,40 +170,9 @@ def link_quality(
                 "speed": values.get("Speed"),
                 "line": next(iter(fields.values()))["line"],
                 "ber_line": fields[effective]["line"] if effective else None,
-                **_module_faults(fields),
             }
         )
     return frame_from_rows(rows, LINK_QUALITY)
-
-
-def _module_faults(fields: dict[str, Row]) -> Row:
-    """Return what is outside of its limits, the flags that are raised, and the lines of both.
-
-    A module without limits prints them as zeros.
-    """
-    faults, flags, lines = [], [], []
-    for field, (quantity, quantity_unit) in MODULE_READINGS.items():
-        text = str(fields[field]["value"]).strip() if field in fields else None
-        reading = parse_value(text, "module_reading")
-        lowest, highest = (parse_float(str(reading[name])) for name in ("lowest", "highest")) if reading else (0.0, 0.0)
-        if reading is None or lowest is None or highest is None or lowest >= highest:
-            continue
-        lanes = [parse_float(lane) for lane in str(reading["readings"]).split(",")]
-        for number, value in enumerate(lanes, 1):
-            if value is not None and not lowest <= value <= highest:
-                of_lane = f" of lane {number}" * (len(lanes) > 1)
-                faults.append(f"{quantity}{of_lane} {value:g} {quantity_unit} (limits {lowest:g} to {highest:g})")
-                lines.append(fields[field]["line"])
-    is_up = str(fields["State"]["value"]).strip() == "Active" if "State" in fields else False
-    for field, fault in MODULE_FLAGS.items():
-        if field not in fields or not (is_up or field in OF_MODULE):
-            continue
-        states = [state.strip() for state in str(fields[field]["value"]).split(",")]
-        raised = [str(number) for number, state in enumerate(states, 1) if state == "1"]
-        if raised:
-            flags.append(fault + f" (lane {', '.join(raised)})" * (len(states) > 1))
-            lines.append(fields[field]["line"])
-    return {"module_faults": faults, "module_flags": flags, "module_lines": lines}
 
 
 @analysis(INTERFACE, of=("metric_value",))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import printable, some_of
+from ncclforensics.data.names import printable
 from ncclforensics.data.roce import LEAST_MINUTES, NVLINK_ERRORS, NVLINK_EVER, NVLINK_FATAL, WORST_RATE
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -113,27 +113,4 @@ def link_bit_errors(link_quality: pl.DataFrame) -> Iterator[Finding]:
             "likely",
             hosts=[row["host"]] if row["host"] else [],
             evidence=[Line(row["source"], row["ber_line"])],
-        )
-
-
-@rule(Category.LINK_ERROR, Severity.WARNING, of=("link_quality",))
-def link_module_outside_limits(link_quality: pl.DataFrame) -> Iterator[Finding]:
-    """The transceiver of a link is too hot, or gets or sends too little or too much light, by its own limits and flags.
-
-    Means: received power below the limit: dirt, a bent fibre or the module at the other end; sent power, voltage or
-    current: this module; temperature: the air flow of the machine. The link loses packets, trains again, or goes down.
-    Not when: the values are within the limits; a copper cable, which measures nothing; a port without light because the
-    other end is off: then its link is down.
-    Do: clean or replace fibre and module; mlxlink -d DEVICE -m -c on both ends; for heat look at fans and air flow.
-    Sources: mstflint, mlxlink_commander.cpp (showModuleInfo); SFF-8636 and CMIS, alarm and warning thresholds.
-    """
-    for row in link_quality.filter(pl.col("module_lines").list.len() > 0).to_dicts():
-        name = printable(" ".join(filter(None, (row["host"], row["device"] or "a link"))))
-        yield Finding(
-            f"the module of {name} {'is outside of its limits' if row['module_faults'] else 'reports'}: "
-            + some_of([*row["module_faults"], *row["module_flags"]], SHOWN),
-            "the limits and flags are those of the module itself",
-            "certain",
-            hosts=[row["host"]] if row["host"] else [],
-            evidence=[Line(row["source"], line) for line in dict.fromkeys(row["module_lines"][:SHOWN])],
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import count_of, printable, some_of
+from ncclforensics.data.names import printable, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -21,32 +21,36 @@ COMPARE_LINKS = (
 FAR_BELOW = 5  # times: a slot that is meant to be narrow has half the lanes, or is a generation or two older
 
 
-@rule(Category.LINK_ERROR, Severity.WARNING, of=("transceiver_flag",))
-def transceiver_alarms(transceiver_flag: pl.DataFrame) -> Iterator[Finding]:
-    """The transceiver of a NIC raises an alarm or a warning: light, current, voltage or temperature, by ethtool -m.
+# What a transceiver does, by the kinds of its faults, the gravest first.
+REPORTS = {"limit": "is outside of its limits", "flag": "reports a fault", "warning": "is near its limits"}
 
-    Means: rx power low: dirt, a bent fibre, or the module at the other end; tx power, bias current or voltage: this
-    module; temperature: the air flow of the host. The link loses packets, trains again, or goes down.
-    Not when: all flags are off; a warning alone, whose limit is narrower than that of the alarm, is a note.
-    Do: clean or replace fibre and module; compare with ethtool -m on the other end; for heat look at fans and air flow.
-    Sources: ethtool, qsfp.c, sfpdiag.c and cmis.c; SFF-8636 and CMIS, alarm and warning flags.
+
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("transceiver_fault",))
+def transceiver_alarms(transceiver_fault: pl.DataFrame) -> Iterator[Finding]:
+    """The transceiver of a link reports a fault, or light, current, voltage or temperature are outside of its limits.
+
+    Means: received power low: dirt, a bent fibre, or the module at the other end; sent power, bias current or voltage:
+    this module; temperature: the air flow of the host. The link loses packets, trains again, or goes down.
+    Not when: all values are within the limits, and all flags off; a warning alone, whose limit is narrower than that of
+    the alarm, is a note; a copper cable, which measures nothing; a port without light because the other end is off.
+    Do: clean or replace fibre and module; compare with ethtool -m, or mlxlink -m -c, on the other end; for heat look at
+    fans and air flow.
+    Sources: ethtool, qsfp.c, sfpdiag.c and cmis.c; mstflint, mlxlink_commander.cpp (showModuleInfo); SFF-8636 and CMIS,
+    alarm and warning flags.
     """
-    raised = transceiver_flag.filter("is_on")
-    for (_, host, netdev), rows in raised.group_by("source", "host", "netdev", maintain_order=True):
-        alarms = rows.filter(pl.col("level") == "alarm")
-        shown = rows if alarms.is_empty() else alarms
-        flags = [
-            f"{row['quantity']} {row['bound']}" + f" (lane {row['lane']})" * (row["lane"] is not None)
-            for row in shown.unique(["quantity", "bound", "lane"], maintain_order=True).to_dicts()
-        ]
-        name = printable(" ".join(filter(None, (str(host or ""), str(netdev or "")))))
+    gravest = pl.col("kind").replace_strict(dict(zip(REPORTS, range(len(REPORTS)), strict=True)), return_dtype=pl.Int8)
+    for (_, host, port), rows in transceiver_fault.group_by("source", "host", "port", maintain_order=True):
+        shown = rows.sort(gravest, maintain_order=True).unique("fault", keep="first", maintain_order=True)
+        kind = shown["kind"][0]
+        if kind != "warning":
+            shown = shown.filter(pl.col("kind") != "warning")
+        name = printable(" ".join(filter(None, (str(host or ""), str(port or "")))))
         yield Finding(
-            f"the transceiver of {name or 'a NIC'} raises {'a warning' if alarms.is_empty() else 'an alarm'}: "
-            f"{some_of(flags, SHOWN)}",
-            f"{rows.height} of {count_of(transceiver_flag.height, 'flag')} raised; the limits are those of the module",
+            f"the transceiver of {name or 'a NIC'} {REPORTS[kind]}: {some_of(shown['fault'].to_list(), SHOWN)}",
+            "the limits and flags are those of the module itself",
             "certain",
-            severity=Severity.INFO if alarms.is_empty() else Severity.WARNING,
-            role=Role.CONTEXT if alarms.is_empty() else Role.CAUSE,
+            severity=Severity.INFO if kind == "warning" else Severity.WARNING,
+            role=Role.CONTEXT if kind == "warning" else Role.CAUSE,
             hosts=[str(host)] if host else [],
             evidence=evidence_lines(shown),
         )
