@@ -440,7 +440,7 @@ def test_a_file_of_no_known_format_is_named_as_such_with_its_first_line(tmp_path
     report = read(tmp_path, "the volume of the tank\nis 42 litres\n")
 
     (finding,) = report.findings
-    assert finding.title == "format not known: 1 file without a known line"
+    assert finding.title == "format not known: 1 file without a known line, and without a word of a failure"
     assert [report.cited(line.source, line.line)["text"] for line in finding.evidence] == ["the volume of the tank"]
 
 

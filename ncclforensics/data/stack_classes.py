@@ -279,7 +279,7 @@ def is_installed(file: str) -> bool:
     """Whether a file belongs to Python or to a package that is installed; a checkout of one may be changed."""
     if file.startswith("<"):
         return True
-    if any(folder in file for folder in LIBRARY_FOLDERS):
+    if any(folder in file for folder in LIBRARY_FOLDERS) or ("/bin/" in file and not file.endswith(".py")):
         return True
     first = file.partition("/")[0].removesuffix(".py")
     return first in LIBRARIES or first in _STANDARD

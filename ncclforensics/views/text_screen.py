@@ -57,7 +57,7 @@ from ncclforensics.views.text_report import (
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, steps_text
-from ncclforensics.views.text_unread import last_lines, unread_failures
+from ncclforensics.views.text_unread import UNKNOWN_FORMATS, last_lines, unread_failures
 
 Row = dict[str, Any]
 OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
@@ -207,6 +207,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         if shown is not None:
             known = "No hang: " if ends_well(report.run) else "Not known: whether a job hangs. "
             unknown = [Text(""), indented(Text(known + sentence(reason)))]
+            unknown += last_lines(report) if shown.rule == UNKNOWN_FORMATS else []
         trained = [indented(Text(text))] if (text := steps_text(report)) else []
         sections += [_Section(0, [[*unknown, *trained]])]
     elif is_unjudged or (shown is None and slow is None):

@@ -20,6 +20,8 @@ from ncclforensics.views.text_reasons import remarks
 
 DENYING = ("that was read", "that were read", "was read", "were read", "was not read", "were not read")
 MOST_QUOTED = 2
+MOST_BLANK = 4  # lines at the end of a text
+UNKNOWN_FORMATS = "read-unknown-formats"  # the rule
 LONGEST = 120  # characters of a quoted line
 
 
@@ -45,11 +47,13 @@ def unread_failures(report: Report, shown: Iterable[Finding | None]) -> list[Ren
 
 def last_lines(report: Report) -> list[RenderableType]:
     """Quote the last line of texts of which nothing else is said: it shows how far a program came."""
-    source = report.run["source"].filter(pl.col("recognised") > 0).head(MOST_QUOTED)
-    lines = [Line(*place) for place in source.select("source", "lines").iter_rows()]
-    report.cite(lines)
-    cited = [report.cited(line.source, line.line) for line in lines]
-    quoted = [f"{place_of(report, line)} “{_cut(line['text'])}”" for line in cited if line["text"].strip()]
+    quoted = []
+    for source, lines in report.run["source"].head(MOST_QUOTED).select("source", "lines").iter_rows():
+        ends = [Line(source, line) for line in range(lines, max(lines - MOST_BLANK, 0), -1)]
+        report.cite(ends)
+        cited = [report.cited(line.source, line.line) for line in ends]
+        last = next((line for line in cited if line["text"].strip()), None)
+        quoted += [f"{place_of(report, last)} “{_cut(last['text'])}”"] if last else []
     return [indented(Text(f"The text ends with {', '.join(quoted)}."))] if quoted else []
 
 

@@ -10,6 +10,7 @@ from ncclforensics.analyses.job.ends.crashes import LIBNCCL
 from ncclforensics.analyses.job.ends.failure_events import REMOTE_ERROR
 from ncclforensics.analyses.verdict.vocabulary import Detail
 from ncclforensics.data.names import ranks_text, some_of
+from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.data.processes import signal_name
 from ncclforensics.frames.columns import OWNER, printed_hosts, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -28,6 +29,7 @@ WITHOUT_TRANSPORT = (
 )
 REFUSED_AT = {Detail.UNCONNECTED_LATE: "init completed, and the first call of NCCL failed: "}
 ECHO = "after"  # the class of a line that follows from another failure, in warning.lark
+CALLS = ("init.cc", "group.cc")  # of NCCL's own API, above the place of an error
 MOST_WARNINGS = 4  # that one finding cites
 UNEXPLAINED = {True: "a failure before it may be the reason", False: "no warning of these ranks before it was read"}
 
@@ -70,6 +72,8 @@ def boot_init_refused(
                 failure_event.filter(pl.col("form") != "unwinding").join(failed, on="rank_id", how="semi").height
             )
             finding.detail = "the cited warning gives the reason" if has_reason else UNEXPLAINED[has_failures > 0]
+            if not has_reason:
+                finding.detail += _origin(failure_event, failed)
             if warned and not quoted and _are_echoes(warned, failure_event):
                 finding.detail = "the cited warning follows from a failure that was not read"
             if quoted:
@@ -86,6 +90,18 @@ def boot_init_refused(
         if answer.detail is Detail.SAME_GPU:
             finding.category = Category.DUPLICATE_GPU
         yield finding
+
+
+def _origin(failure_event: pl.DataFrame, failed: pl.DataFrame) -> str:
+    """Name the places in NCCL that first handed the error on, one of each file, and the system's word for it."""
+    handed = failure_event.filter(pl.col("form") == "unwinding").join(failed, on="rank_id", how="semi").sort("pos")
+    places = [place for place in handed["unwound"].cast(pl.String).drop_nulls() if not is_top_file(place, CALLS)]
+    of_files = list({place.rpartition(":")[0]: place for place in reversed(places)}.values())[::-1]
+    if not of_files:
+        return ""
+    word = next(iter(handed["calling_thread"].cast(pl.String).head(1).drop_nulls()), "")
+    system = f" {word}" if word.startswith("(") else ""
+    return f"; it comes from {of_files[0]}{system}{''.join(f', called in {place}' for place in of_files[1:2])}"
 
 
 def _with_own_error(failed: pl.DataFrame, failure_event: pl.DataFrame) -> tuple[pl.DataFrame, str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
 from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -14,6 +15,7 @@ from ncclforensics.rules.registry import rule
 FROM_END = 12  # lines of a file, thanks and blank ones among them, behind the last call of a traceback that was cut
 MOST_WORKERS = 4  # in a title
 ENDED = ("died", "worker_died", "deepspeed_killed")  # forms of lines by which another process is known to have ended
+OF_TORCH = "torch/distributed/distributed_c10d.py"  # the file of calls of which only torch.distributed is known
 CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it returned
 
 
@@ -68,15 +70,19 @@ def app_traceback_cut(
     lines_left = pl.when(pl.col("line") < 0).then(-pl.col("line") - 1).otherwise(pl.col("lines") - pl.col("line"))
     # A check only raises what the call above it returned.
     checked = pl.when(pl.col("call") == CHECK).then(pl.col("call").shift()).otherwise("call")
-    place = pl.when(pl.col("call") == CHECK).then(pl.col("numbered").shift()).otherwise("numbered")
+    number = pl.when(pl.col("call") == CHECK).then(pl.col("numbered").shift()).otherwise("numbered")
     calls = (
         calls.with_columns(lines_left=lines_left)
         .sort("pos")
-        .with_columns(call=checked.over("source"), numbered=place.over("source"))
+        .with_columns(call=checked.over("source"), numbered=number.over("source"))
     )
     last = calls.group_by("source", maintain_order=True).last()
     for row in last.filter(pl.col("lines_left") <= FROM_END).sort("source").iter_rows(named=True):
         headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
+        begun = headings.filter(pl.col("pos") < row["pos"])["pos"].max()
+        is_of_it = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("source", "launcher_pid", "rank"))
+        stack = calls.filter(is_of_it & (pl.col("pos") > (begun or 0))).reverse()
+        place = place_of_calls(stack.select("call", pl.col("file").fill_null(OF_TORCH), "numbered").iter_rows())
         workers = sorted(set(headings["raising_worker"].cast(pl.String).drop_nulls()))
         rank, pid, host = row["rank"], row["launcher_pid"], row["launcher_node"]
         name = f" ({row['launcher_process']})" if row["launcher_process"] else ""
@@ -93,12 +99,10 @@ def app_traceback_cut(
             if pid is not None
             else "a process"
         )
-        number = f":{row['numbered']}" if row["numbered"] is not None else ""
-        file = f" ({str(row['file']).rsplit('/', 1)[-1]}{number})" if row["file"] else ""
         yield Finding(
             title=f"{process} raised {cause[0]}, of which no more is shown" if cause
             else f"{process} raised an exception, and no line that was read names it",
-            detail=f"the last call that is shown: {row['call']}{file}",
+            detail=f"the last call that is shown: {place}",
             certainty="certain",
             severity=Severity.INFO if is_named else Severity.WARNING,
             ranks=[] if rank is None else [rank],

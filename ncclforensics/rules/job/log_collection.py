@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import count_of
+from ncclforensics.analyses.job.text.program_failures import stated_mildly
+from ncclforensics.data.names import count_of, some_of
 from ncclforensics.data.variables import COLLECT_CALLS, NO_LINES, NO_NCCL_LINES
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import evidence_lines
+from ncclforensics.rules.shared.grouping import error_finding, evidence_lines
 
 # Results of NCCL that alone show nothing.
 UNCLEAR_RESULTS = ["unhandled system error", "internal error"]
@@ -20,6 +21,7 @@ MOST_CITED = 2
 FIRST_WARNING = (
     "read the first warning that NCCL printed on each rank; where there is none, run again with NCCL_DEBUG=WARN"
 )
+STATED = ["level", "words", "stack"]  # forms of lines with the level or a word of a failure
 MOST_UNKNOWN = 4  # files of which the first line is cited
 IS_UNKNOWN = pl.col("is_whole") & (pl.col("recognised") == 0) & (pl.col("lines") > 0) & (pl.col("problem") == "")
 
@@ -78,6 +80,7 @@ def read_nothing_of_nccl(
     failure: pl.DataFrame,
     work: pl.DataFrame,
     verdict: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The files contain no NCCL lines, and at most an error of PyTorch or the application.
 
@@ -96,8 +99,14 @@ def read_nothing_of_nccl(
         detail = "the first warning that NCCL prints on each rank shows what failed"
         unclear = returned_error.filter(pl.col("result").str.contains_any(UNCLEAR_RESULTS) & pl.col("call").is_null())
         if not unclear.is_empty():
-            title, cited = f"{title}: {unclear['result'][0]}", unclear
-            severity, role, remedy = Severity.WARNING, Role.CONSEQUENCE, FIRST_WARNING
+            finding = error_finding(
+                unclear, rank,
+                f"{{processes}}: NCCL returned an error, and these logs have no NCCL lines: {unclear['result'][0]}",
+                f"{detail}{_raised_in(unclear)}", "certain",
+            )  # fmt: skip
+            finding.severity, finding.role, finding.remedy = Severity.WARNING, Role.CONSEQUENCE, FIRST_WARNING
+            yield finding
+            return
     elif has_no_nccl_lines and not timed_out.is_empty() and not (verdict["culprits"].list.len() > 0).any():
         title = "PyTorch's watchdogs timed out, and these logs have no NCCL lines"
         detail, cited = "only NCCL's lines show networks, connections and warnings", timed_out
@@ -113,11 +122,14 @@ def read_nothing_of_nccl(
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("source",), hang=True)
-def read_unknown_formats(source: pl.DataFrame, kernel_line: pl.DataFrame) -> Iterator[Finding]:
+def read_unknown_formats(
+    source: pl.DataFrame, kernel_line: pl.DataFrame, unread_error: pl.DataFrame
+) -> Iterator[Finding]:
     """Files hold no line of a known format.
 
     Means: nothing in these files took part in the answer. The cited lines are their first ones: they show which files
-    these are, such as the output of the training program, or of a tool that no grammar knows.
+    these are, such as the output of the training program, or of a tool that no grammar knows. Where no line has a word
+    of a failure either, the title says so: the program printed none that is known.
     Not when: every file holds a line of a known format, or is the kernel's log; a file was read in part.
     Do: see that these are the files you meant; for the output of a tool add a line shape, or report it as missing.
     Sources: docs/adding-a-shape.md, docs/own-rules.md.
@@ -125,10 +137,19 @@ def read_unknown_formats(source: pl.DataFrame, kernel_line: pl.DataFrame) -> Ite
     unknown = source.filter(IS_UNKNOWN).join(kernel_line.select("source"), on="source", how="anti")
     if unknown.height:
         of_all = f" of {source.height}" if source.height > unknown.height else ""
+        stated = unread_error.filter(text_of("form").is_in(STATED)).select("source")
+        worded = pl.concat([stated, stated_mildly(unread_error).select("source")])
+        without_words = ", and without a word of a failure" * unknown.join(worded, on="source", how="semi").is_empty()
         yield Finding(
-            f"format not known: {count_of(unknown.height, 'file')}{of_all} without a known line",
+            f"format not known: {count_of(unknown.height, 'file')}{of_all} without a known line{without_words}",
             "each begins with the line that is cited",
             "certain",
             role=Role.CONTEXT,
             evidence=evidence_lines(unknown.select("source", line=1))[:MOST_UNKNOWN],
         )
+
+
+def _raised_in(errors: pl.DataFrame) -> str:
+    """Say which calls of the program raised these errors, by their tracebacks."""
+    places = errors["place"].drop_nulls().unique(maintain_order=True).to_list()
+    return f"; raised in {some_of(places, MOST_CITED)}" if places else ""

@@ -9,7 +9,9 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import count_of, ranks_text, some_of
+from ncclforensics.data.networks import is_of_docker
 from ncclforensics.frames.columns import text_of
+from ncclforensics.grammar.values import find_values
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines
@@ -37,6 +39,11 @@ OF_TRANSFERS = ("send", "completion")  # forms of lines on a transfer that a net
 # What UCX says of a connection that the other end closed, or that an earlier error made it give up.
 UCX_ECHOES = ["reset by remote peer", "Request canceled", "Unhandled error", "was not handled", "will not be handled"]
 UNSUPPORTED = "not supported"  # in what UCC says of an algorithm that it passes over
+OWN_BRIDGE = "that address is of Docker's own bridge, which other hosts do not reach"
+WITHOUT_BRIDGE = (
+    "name the interface that reaches the other hosts on all of them: UCX_NET_DEVICES for UCX; of Open MPI also "
+    "btl_tcp_if_include and oob_tcp_if_include"
+)
 LIMITED = "max locked memory"  # which has a rule of its own
 
 
@@ -184,10 +191,15 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> 
     same = rows.filter((text_of("text") == str(first["text"])) | is_same_place.fill_null(False))
     more = rows.height - same.height
     detail = f"{count_of(same.height, 'line')}" + f"; {count_of(more, 'other line')} of errors" * bool(more)
+    dialled = find_values(same["text"], "dialled_address")["dialled"].cast(pl.String)
+    is_of_bridge = any(is_of_docker(address) for address in dialled.drop_nulls())
+    detail += f"; {OWN_BRIDGE}" * is_of_bridge
     library = "UCC" if first["form"] == "ucc" else "UCX"
     finding = error_finding(same, rank, f"{{processes}}: {library} failed: {first['text']}", detail, "certain")
     if first["form"] in OF_TRANSFERS:
         finding.category = Category.IB_ERROR
+    if is_of_bridge:
+        finding.remedy = WITHOUT_BRIDGE
     if UNSUPPORTED in first["text"]:
         finding.severity, finding.role = Severity.INFO, Role.CONTEXT
     yield finding

@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.analyses.job.text.torch_text import CLOSED, CONNECT, TIMED_OUT
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.failure_topics import TOPICS
-from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.data.processes import SECOND_HAND_MESSAGES, SECOND_HAND_PARTS, STORE
 from ncclforensics.data.torch_failures import WITHOUT_GPU
 from ncclforensics.frames.columns import text_of
@@ -19,6 +19,8 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
+LOOPBACK = ("127.", "::1")  # how an address begins that is of the same host
+MOST_PEERS = 2  # addresses in a title
 MAX_MESSAGE = 120  # characters of a message in a title
 
 
@@ -90,12 +92,12 @@ def torch_connection_closed(
     another exception or nothing.
     Sources: gloo/transport/tcp/pair.cc; torch 1.8 to 2.15.
     """
-    what, detail = (
-        "lost a connection to another rank",
-        "they are victims: the other end closed it, mostly because its process ended",
-    )
+    lost = torch_error.filter(pl.col("kind") == CLOSED)
+    peers = sorted(peer for peer in lost["peer"].drop_nulls().unique() if not peer.startswith(LOOPBACK))
+    what = f"lost a connection to another rank{f' at {some_of(peers, MOST_PEERS)}' if peers else ''}"
+    detail = "they are victims: the other end closed it, mostly because its process ended"
     closed = failure.filter(form="local_closed").unique(["host", "localrank"], keep="first", maintain_order=True)
-    for finding in _victims(torch_error.filter(pl.col("kind") == CLOSED), verdict, what, detail):
+    for finding in _victims(lost, verdict, what, detail):
         if closed.height == 1:  # at an orderly end each of them does
             host, number = closed.select("host", "localrank").row(0)
             finding.detail += f"; NCCL saw local rank {number} of {host} close its connection"

@@ -121,13 +121,21 @@ def printed_by(columns: Iterable[str]) -> pl.Expr:
 def place_of_calls(calls: Iterable[tuple[str, str, int | None]]) -> str:
     """Return the innermost of calls, innermost first, and that of the user's own code, in the form of `place`.
 
+    Of a call without a name, such as `<lambda>`, also the innermost one with a name.
+
     >>> place_of_calls([("all_reduce", "torch/distributed/distributed_c10d.py", 2806), ("step", "/mnt/a.py", 7)])
     'all_reduce (distributed_c10d.py:2806), called from step (a.py:7)'
+    >>> place_of_calls([("<lambda>", "triton/runtime/jit.py", 345), ("prefill", "vllm/worker.py", 7)])
+    '<lambda> (jit.py:345), called from prefill (worker.py:7)'
     """
     known = list(calls)
+    named = next((call for call in known if not call[0].startswith("<")), None)
     own = next((call for call in known if not is_library(call[1])), None)
-    shown = dict.fromkeys([*known[:1], *([own] if own else [])])
-    return ", called from ".join(f"{function} ({file.rpartition('/')[2]}:{number})" for function, file, number in shown)
+    shown = dict.fromkeys([*known[:1], *(call for call in (named, own) if call)])
+    sites = (
+        (function, file.rpartition("/")[2], "" if number is None else f":{number}") for function, file, number in shown
+    )
+    return ", called from ".join(f"{function} ({file}{number})" for function, file, number in sites)
 
 
 def with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:
