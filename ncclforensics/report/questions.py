@@ -174,6 +174,12 @@ QUESTIONS = (
             "host_service",
             "process_listed",
             "process_waiting",
+            "engine_shard",
+            "skipped_step",
+            "mpi_launch",
+            "mpi_transport",
+            "mpi_box_field",
+            "pci_link",
         ),
     ),
     Question(
@@ -195,6 +201,9 @@ QUESTIONS = (
             "omni_path_port",
             "opa_degraded",
             "metric_value",
+            "ip_interface",
+            "module_flag",
+            "lshca_row",
         ),
     ),
     Question(
@@ -211,6 +220,8 @@ QUESTIONS = (
             "pair_test",
             "pair_waived",
             "script_bandwidth",
+            "pair_access",
+            "tcp_test",
         ),
     ),
     Question(
@@ -237,7 +248,7 @@ QUESTIONS = (
         ),
         ("dcgm", "fabricmanager", "health"),
         "gpus",
-        ("gpu_test",),
+        ("gpu_test", "gpu_burn"),
     ),
     Question(
         "how long each step of training took",
