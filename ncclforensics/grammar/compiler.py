@@ -36,13 +36,13 @@ class _Definition:
     piece: _Piece | None = None  # of a terminal that was compiled
 
 
-def parser(path: Path, rules: Iterable[str]) -> Lark:
-    """Lark's own parser for a grammar, which may start at any of these rules."""
+def parser(path: Path, rules: Iterable[str], *, is_complete: bool = False) -> Lark:
+    """Lark's own parser for a grammar; `is_complete`: terminals may match less than they could, which is far slower."""
     return Lark(
         path.read_text(encoding="utf-8"),
         start=list(rules),
         parser="earley",
-        lexer="dynamic",
+        lexer="dynamic_complete" if is_complete else "dynamic",
         source_path=str(path),
         import_paths=[str(folder) for folder in folders.import_folders(path)],
     )
@@ -55,7 +55,7 @@ def reference_fields(lark_parser: Lark, rule: str, text: str) -> tuple[str, dict
     except LarkError:
         return None
     form = "" if tree.data == rule else str(tree.data)
-    tokens = tree.scan_values(lambda leaf: isinstance(leaf, Token))
+    tokens = tree.scan_values(lambda leaf: isinstance(leaf, Token) and not leaf.type.startswith("__ANON_"))
     return form, {token.type.rpartition("__")[2].lower(): str(token) for token in tokens}
 
 

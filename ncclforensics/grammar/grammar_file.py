@@ -198,11 +198,22 @@ class Grammar:
 
         return compiler.parser(self.path, [shape.frame for shape in self.shapes])
 
-    def reference_fields(self, frame: str, text: str) -> tuple[str, dict[str, str]] | None:
-        """The alternative that a text is and its columns, by Lark itself; None if the text is no line of the rule."""
+    @cached_property
+    def _complete_parser(self) -> Lark:
         from ncclforensics.grammar import compiler
 
-        return compiler.reference_fields(self.parser, frame, text)
+        return compiler.parser(self.path, [shape.frame for shape in self.shapes], is_complete=True)
+
+    def is_read_as(self, frame: str, text: str, fields: tuple[str, dict[str, str]] | None) -> bool:
+        """Whether Lark, too, reads a text as this alternative with these columns, or as no line of the rule if None.
+
+        It reads with the longest match of every terminal; where that gives something else, also with shorter ones.
+        """
+        from ncclforensics.grammar import compiler
+
+        return fields == compiler.reference_fields(self.parser, frame, text) or fields == compiler.reference_fields(
+            self._complete_parser, frame, text
+        )
 
 
 def _cached(path: Path, name: str, compute: Callable[[], Any]) -> Any:
