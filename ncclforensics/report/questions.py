@@ -106,6 +106,7 @@ QUESTIONS = (
             "mnnvl",
             "unreadable_node",
             "numa_node",
+            "pci_link",
         ),
     ),
     Question(
@@ -179,7 +180,6 @@ QUESTIONS = (
             "mpi_launch",
             "mpi_transport",
             "mpi_box_field",
-            "pci_link",
         ),
     ),
     Question(

@@ -15,11 +15,10 @@ from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import MARKERS, OWN_COUNT, condensed, cut, cut_middle
 from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.rules.registry import RETURNED
-from ncclforensics.views.text_layout import indented, place_of, quoted
+from ncclforensics.views.text_layout import indented, place_of, quoted, shortened
 
 MOST_LINES = 3
 MOST_ROWS = 3  # that a line takes which says more than its headline
-WIDEST = 28  # characters of a place in a file
 SHORTEST = 34  # characters of a line that are always shown, on a narrow terminal in a second row
 LABELS = 12  # characters in which labels of launchers stand
 CUT_OFF = SHOWN - 20  # characters: as long a quote lacks its end, even without its tag
@@ -76,7 +75,7 @@ def evidence(
             quoted_by = prefix, text[label:].partition(":")[2].strip() if 0 <= label < LABELS else text
             (shown if is_new else repeated)[name] = quoted_by
             fewest = len(shown) if place in decisive else fewest
-    rows = [(_shortened(name), quote) for name, quote in (shown | repeated).items()][:most]
+    rows = [(shortened(name), quote) for name, quote in (shown | repeated).items()][:most]
     widest = max((len(name) for name, _ in rows), default=0)
     headlines = " ".join(f"{found.title} {found.detail}" for found in findings)
     parts: list[RenderableType] = []
@@ -107,11 +106,6 @@ def _words(text: str) -> list[str]:
     """Split a text into its words, without signs around them, and without numbers."""
     words = (word.strip(".,:;()[]{}<>'\"`*…").casefold() for word in text.split())
     return [word for word in words if any(letter.isalpha() for letter in word)]
-
-
-def _shortened(place: str) -> str:
-    """Leave out the middle of the name of a file, which would leave no room for the line itself."""
-    return place if len(place) <= WIDEST else f"{place[: WIDEST // 2 - 1]}…{place[-WIDEST // 2 :]}"
 
 
 def legend(report: Report, finding: Finding | None) -> list[RenderableType]:

@@ -16,9 +16,9 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report
 from ncclforensics.rules.shared.benchmark_text import called
 from ncclforensics.views.plots import MIN_SIZES, plot
-from ncclforensics.views.text_layout import file_name, heading, indented, table_with_header
+from ncclforensics.views.text_layout import file_name, heading, indented, shortened, table_with_header
 
-MOST = 12  # runs listed without -v
+MOST, FEWEST = 12, 3  # runs listed without -v, and where a screen has no room
 DRAWN = 2  # up to so many runs are shown in detail
 LARGEST = 4  # sizes
 LEAST_BANDWIDTH = 0.05  # GB/s; below it a figure is shown as 0.0
@@ -31,6 +31,7 @@ class Detail(IntEnum):
     PLOT = 0
     SIZES = 1
     LIST = 2
+    FEW = 3
 
 
 def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> list[RenderableType]:
@@ -40,7 +41,8 @@ def benchmarks(report: Report, verbose: bool, detail: Detail = Detail.PLOT) -> l
         return []
     by_size = runs.with_row_index("place").sort(pl.col("last_size").fill_null(0), descending=True, maintain_order=True)
     # Those of the largest sizes, in the order of the files.
-    shown = (by_size if verbose else by_size.head(MOST)).sort("place").to_dicts()
+    most = FEWEST if detail is Detail.FEW else None if verbose else MOST
+    shown = by_size.head(most or runs.height).sort("place").to_dicts()
     parts: list[RenderableType] = [heading("BENCHMARKS"), indented(_list(report, shown))]
     if len(shown) < runs.height:
         parts.append(indented(Text(f"and {runs.height - len(shown)} more", style="dim")))
@@ -112,20 +114,32 @@ def _only_file(report: Report, sources: list[int]) -> str:
 
 
 def _list(report: Report, rows: list[Row]) -> Table:
-    table = table_with_header("", "ranks", "hosts", "sizes", "best busbw", "at", "expected", "wrong", "", figures=True)
-    files = [file_of(report, row) for row in rows]
-    if any(files):
-        table.add_column("file", overflow="fold")
-    for row, file in zip(rows, files, strict=True):
-        table.add_row(
-            printable(row["collective"] or "?"), known(row["nranks"]), known(_hosts(row)),
-            str(row["rows"]), *([_average(row), *[""] * 3] if not row["rows"] else [
-                _figure(row["max_busbw"]), _size(row["max_size"]), _expected_cell(row), _wrong(row),
-            ]),
-            Text("" if row["is_complete"] else "cut off" if _has_head(row) else "a part", style="bold yellow"),
-            *([file] if file else []),
-        )  # fmt: skip
+    """Lay out the runs; columns that say nothing of any of them are left out."""
+    cells: dict[str, list[str | Text]] = {
+        "": [printable(row["collective"] or "?") for row in rows],
+        "ranks": [known(row["nranks"]) for row in rows],
+        "hosts": [known(_hosts(row)) for row in rows],
+        "sizes": [str(row["rows"]) for row in rows],
+        "best busbw": [_figure(row["max_busbw"]) if row["rows"] else _average(row) for row in rows],
+        "at": [_size(row["max_size"]) if row["rows"] else "" for row in rows],
+        "expected": [_expected_cell(row) if row["rows"] else "" for row in rows],
+        "wrong": [_wrong(row) if row["rows"] else "" for row in rows],
+        "part": [Text(_part(row), style="bold yellow") for row in rows],
+        "file": [shortened(file_of(report, row)) for row in rows],
+    }
+    filled = {name: column for name, column in cells.items() if any(str(cell) not in ("", "?") for cell in column)}
+    table = table_with_header(*filled, figures=True)
+    table.columns[0].no_wrap = True
+    if "file" in filled:
+        table.columns[-1].justify = "left"
+    for row in zip(*filled.values(), strict=True):
+        table.add_row(*row)
     return table
+
+
+def _part(row: Row) -> str:
+    """Say what is here of a run that is not complete."""
+    return "" if row["is_complete"] else "cut off" if _has_head(row) else "a part"
 
 
 def _average(row: Row) -> str:

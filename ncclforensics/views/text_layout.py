@@ -25,6 +25,7 @@ _CONTROLS = dict.fromkeys((*range(0x0A), *range(0x0B, 0x20), *range(0x7F, 0xA0),
 # As the first bytes of a pickled Flight Recorder dump are shown: a dictionary, or from torch 2.2 a list.
 PICKLE_STARTS = ("\ufffd}", "\ufffd]")
 ITEM_GAP, NO_BREAK = " · ", "\u00a0"
+WIDEST = 28  # characters of a place in a file
 _UNBROKEN = ("rank", "host", "GPU", "pid")  # columns whose words are not broken
 
 
@@ -125,3 +126,8 @@ def file_name(report: Report, path: str) -> str:
 def place_of(report: Report, line: Row) -> str:
     """Return file and line; with folders if two files have the same name."""
     return f"{file_name(report, line['path'])}:{known(line['line'])}"
+
+
+def shortened(place: str) -> str:
+    """Leave out the middle of the name of a file, which would leave no room for what stands beside it."""
+    return place if len(place) <= WIDEST else f"{place[: WIDEST // 2 - 1]}…{place[-WIDEST // 2 :]}"
