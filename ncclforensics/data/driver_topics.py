@@ -44,6 +44,12 @@ DRIVER_TOPICS = {
         "what used it at that time failed or was interrupted; lines before it may give the reason",
     ),
     "silent": DriverTopic("got no answer from it in time", "what waits for it stands still, and may fail"),
+    "virtual": DriverTopic(
+        "could not create its virtual functions (SR-IOV)",
+        "pods and machines that ask for one get none",
+        "enable SR-IOV and addresses above 4 GB in the BIOS, or boot with pci=realloc; compare the number asked for "
+        "with the one that the firmware allows (sriov_totalvfs; mlxconfig: NUM_OF_VFS)",
+    ),
     "exhausted": DriverTopic(
         "found no memory, or no free object",
         "the process that asked for them fails; what runs already mostly goes on",
@@ -57,6 +63,12 @@ DRIVER_TOPICS = {
         "could not apply a setting",
         "it runs otherwise than was asked for",
         "compare its settings with those of a host that works",
+        is_failure=False,
+    ),
+    "narrow": DriverTopic(
+        "says that its PCIe link limits it",
+        "a slot that is meant to be narrower limits it for good",
+        "compare with healthy hosts of this kind (lspci -vv, LnkCap and LnkSta)",
         is_failure=False,
     ),
     OTHER_TOPIC: DriverTopic("reports an error", "what it means for a job is not known here", is_failure=False),

@@ -41,7 +41,8 @@ def stated_by_program(
 
     Means: the title quotes the first such statement, without its time and level, behind what its words are about; the
     others of the file may follow from it. That it was printed is certain, and no more. Of the stack of a C++
-    exception, the functions alone are known.
+    exception, the functions alone are known; of the kernel's log, whose drivers print such words on every boot, the
+    last statement is a note.
     Not when: the words stand in a sentence about something else; the program went on or tried again (info); the job
     ended well; another finding explains the failure, which leaves this out.
     Do: read the cited lines and those around them as they stand, the first in time before all others.
@@ -50,8 +51,12 @@ def stated_by_program(
     if (verdict["verdict"] == "no-hang").any():
         return
     lasting = not_survived(program_failure, communicator_progress, milestone, training_step, program_end)
+    of_program = lasting.filter(~pl.col("is_of_kernel"))
+    if not of_program.is_empty():
+        yield _statement(of_program, rank)
+        return
     if not lasting.is_empty():
-        yield _statement(lasting, rank)
+        yield _of_kernel(lasting)
         return
     stack = unread_error.filter(text_of("form") == "stack").sort("pos")
     if program_failure.is_empty() and not stack.is_empty():
@@ -84,6 +89,19 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     beside = pl.concat([alike.head(2), others]).select("source", "line").rows()
     finding.evidence = list(dict.fromkeys([own, *(Line(*place) for place in beside)]))[:SHOWN]
     return finding
+
+
+def _of_kernel(rows: pl.DataFrame) -> Finding:
+    """Return the note on the last statement of the kernel's log, of which nothing is known but its words."""
+    last = rows.row(-1, named=True)
+    return Finding(
+        f"the kernel's log holds words of a failure, mostly harmless ones: {_cut(last['statement'], MAX_STATEMENT)}",
+        f"{count_of(rows.height, 'such line')}, of which no rule knows what it means",
+        "certain",
+        severity=Severity.INFO,
+        role=Role.CONTEXT,
+        evidence=[Line(last["source"], last["line"])],
+    )
 
 
 def _details(alike: pl.DataFrame, others: pl.DataFrame, *, went_on: bool) -> Iterator[str]:

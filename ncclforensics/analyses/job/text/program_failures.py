@@ -22,6 +22,7 @@ PROGRAM_FAILURE = {
     "moment": pl.String(),  # as printed in front; null without one
     "has_level": pl.Boolean(),  # a logger prints the level of an error; else the words say it
     "is_warning": pl.Boolean(),  # a logger prints a lower level
+    "is_of_kernel": pl.Boolean(),  # a line of the kernel's log
     "is_of_end": pl.Boolean(),  # tells only that something ends because of what was stated before
     "is_repeated_attempt": pl.Boolean(),  # the program tries again
     "lines_behind": pl.Int64(),  # in its file
@@ -74,6 +75,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
             moment=pl.col("head").str.extract(f"({part('_when')})"),
             has_level=form == "level",
             is_warning="is_warning",
+            is_of_kernel=pl.col("printed").str.contains(part("_of_kernel")),
             is_of_end=words.str.contains(part("_of_the_end")),
             is_repeated_attempt=words.str.contains(part("_repeated_attempt")),
             lines_behind=lines_behind,
