@@ -17,8 +17,11 @@ import typer
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import cli
+from ncclforensics.data import settings
+from ncclforensics.data.settings import ExpectedMachine, Thresholds
 from ncclforensics.formats import dialect
 from ncclforensics.frames import registry, run, stated_lines
+from ncclforensics.frames.columns import columns_of
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.stated_lines import STATED_LINE
 from ncclforensics.grammar import grammar_file
@@ -163,7 +166,7 @@ def _run_page() -> FramePage:
     empty = open_run([])
     tables = {"source": _table("source", "Every file that was read.", _rows(run.SOURCE_COLUMNS, run.__name__))}
     for name, (description, columns) in SETTINGS_FRAMES.items():
-        tables[name] = _table(name, description, _rows(columns, run.__name__))
+        tables[name] = _table(name, description, _rows(columns, settings.__name__))
     stated = "Every line that its grammar marks as a failure, a condition or a consequence."
     tables["stated_line"] = _table("stated_line", stated, _rows(STATED_LINE, stated_lines.__name__))
     for name, description in TEMPLATE_FRAMES.items():
@@ -200,9 +203,9 @@ def _meanings(shape: Shape) -> Iterator[str]:
 SETTINGS_FRAMES = {
     "expected_machine": (
         "What the site's configuration expects of each host; no row without it.",
-        run.EXPECTED_MACHINE_COLUMNS,
+        columns_of(ExpectedMachine),
     ),
-    "threshold": ("One row: the thresholds that the site's configuration may move.", run.THRESHOLD_COLUMNS),
+    "threshold": ("One row: the thresholds that the site's configuration may move.", columns_of(Thresholds)),
 }
 
 # How the rows of `operation` are stored.
@@ -242,16 +245,30 @@ def _comments(module: ModuleType, columns: Mapping[str, pl.DataType]) -> dict[st
 
 
 def _own_comments(module: ModuleType, columns: Mapping[str, pl.DataType]) -> dict[str, str]:
+    """The comments behind columns in a dictionary of these, or behind fields of a class that has these columns."""
     lines = inspect.getsource(module).splitlines()
     found: dict[str, str] = {}
     for node in ast.parse("\n".join(lines)).body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            is_theirs = getattr(module, ast.unparse(node.targets[0])).items() <= columns.items()
+        elif isinstance(node, ast.ClassDef) and any(isinstance(part, ast.AnnAssign) for part in node.body):
+            of_class = _columns_of(getattr(module, node.name))
+            is_part = of_class.items() <= columns.items() or columns.items() <= of_class.items()
+            is_theirs = is_part and bool(of_class)
+        else:
             continue
-        declared = getattr(module, ast.unparse(node.targets[0]))
-        if declared.items() <= columns.items():
+        if is_theirs:
             block = "\n".join(lines[node.lineno : node.end_lineno])
-            found.update(re.findall(r'^    "(\w+)": .*,  # (.+)$', block, re.MULTILINE))
+            found.update(re.findall(r'^    "?(\w+)"?: .*?,?  # (.+)$', block, re.MULTILINE))
     return found
+
+
+def _columns_of(of: type) -> dict[str, pl.DataType]:
+    """Of a class that holds other values than those of columns, none."""
+    try:
+        return columns_of(of)
+    except (KeyError, NameError, RecursionError, TypeError):
+        return {}
 
 
 def _dtype(dtype: pl.DataType) -> str:

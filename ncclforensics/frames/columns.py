@@ -6,8 +6,10 @@ Compare Categorical columns as they are; cast them to text only to search or cut
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import polars as pl
 
@@ -16,6 +18,7 @@ SOURCE_BITS = 40
 TAIL_OFFSET = 1 << (SOURCE_BITS - 1)  # added for lines of the tail, numbered from the end of a file
 ORIGIN = {"source": pl.Int32(), "line": pl.Int32(), "pos": pl.Int64()}
 OWNER = ["host", "pid"]  # the process that printed a line
+Owner = tuple[str, int | None]  # the same as values
 PLACE = [*OWNER, "source", "line"]
 
 
@@ -25,6 +28,38 @@ Typed = TypeVar("Typed", bound=NamedTuple)
 def typed_rows(rows: pl.DataFrame, of: type[Typed]) -> list[Typed]:
     """The rows of a frame as values of a class whose fields are columns of it."""
     return [of._make(values) for values in rows[:, of._fields].iter_rows()]
+
+
+# Types of fields whose columns are not of the usual type of such values.
+Category = Annotated[str, pl.Categorical()]
+Large = Annotated[int, pl.Int64()]
+_DTYPES = {bool: pl.Boolean(), int: pl.Int32(), float: pl.Float64(), datetime: pl.Datetime("us")}
+
+
+@cache
+def columns_of(of: type) -> dict[str, pl.DataType]:
+    """The columns of a frame whose rows are values of a class, by the types of its fields.
+
+    A value of another such class stands in columns of its own, and several in a list.
+    """
+    columns: dict[str, pl.DataType] = {}
+    for name, hint in get_type_hints(of, include_extras=True).items():
+        dtype = _dtype_of(hint)
+        columns |= columns_of(hint) if isinstance(dtype, pl.Struct) else {name: dtype}
+    return columns
+
+
+def _dtype_of(hint: Any) -> pl.DataType:
+    """The data type of a field: of `int | None` that of `int`."""
+    if get_origin(hint) is Annotated:
+        given: pl.DataType = hint.__metadata__[0]
+        return given
+    if args := get_args(hint):
+        inner = _dtype_of(args[0])
+        return pl.List(inner) if get_origin(hint) in (list, tuple) else inner
+    if issubclass(hint, str | Enum):
+        return pl.String()
+    return _DTYPES[hint] if hint in _DTYPES else pl.Struct(columns_of(hint))
 
 
 def no_rows(columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

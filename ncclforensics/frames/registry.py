@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import polars as pl
 
-from ncclforensics.frames.columns import no_rows
+from ncclforensics.frames.columns import columns_of, no_rows
 from ncclforensics.frames.declarations import declarations
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import dtype_of
@@ -35,16 +35,16 @@ RUN_FRAMES = frozenset(
 class RegisteredAnalysis:
     """An analysis: where its function is, and the columns it promises.
 
-    `declared`: column -> its data type, or what `_described` gave of it. `of`: if these frames are all empty, so is the
-    result. `is_step`: only a step towards other frames, which a saved run does not hold. `imported`: the function, if
-    its module was imported when this was registered.
+    `declared`: the class of its rows, or column -> its data type, or what `_described` gave of it. `of`: if these
+    frames are all empty, so is the result. `is_step`: only a step towards other frames, which a saved run does not
+    hold. `imported`: the function, if its module was imported when this was registered.
     """
 
     def __init__(
         self,
         name: str,
         module: str,
-        declared: Mapping[str, Any],
+        declared: type | Mapping[str, Any],
         of: tuple[str, ...],
         is_step: bool,
         imported: Analysis | None = None,
@@ -55,6 +55,8 @@ class RegisteredAnalysis:
     @cached_property
     def columns(self) -> dict[str, pl.DataType]:
         """The columns it promises; of most analyses no start asks for them."""
+        if isinstance(self.declared, type):
+            return columns_of(self.declared)
         return {name: _dtype(declared) for name, declared in self.declared.items()}
 
     @cached_property
@@ -72,12 +74,12 @@ _ANALYSES: dict[str, RegisteredAnalysis] = {}
 
 
 def analysis(
-    columns: Mapping[str, pl.DataType], *, of: tuple[str, ...] = (), is_step: bool = False
+    columns: type | Mapping[str, pl.DataType], *, of: tuple[str, ...] = (), is_step: bool = False
 ) -> Callable[[Analysis], Analysis]:
     """Register a function as the analysis that computes the frame of its own name.
 
-    `of`: if these frames are all empty, the function is not called and the frame is empty. `is_step`: a saved run
-    leaves the frame out, and computes it again if another analysis needs it.
+    `columns`: of that frame, or the class of its rows. `of`: if these frames are all empty, the function is not called
+    and the frame is empty. `is_step`: a saved run leaves the frame out, and computes it again if another one needs it.
     Raises ValueError if a grammar rule, another analysis or the run itself already provides a frame of that name.
     """
 
@@ -87,7 +89,8 @@ def analysis(
         is_declared = declared is not None and declared.imported is None and declared.module == module
         if not is_declared and (taken := provider(name)):
             raise ValueError(f"two frames are called {name}: {taken} and {module}.{name}")
-        _ANALYSES[name] = RegisteredAnalysis(name, module, columns, of, is_step, function)
+        known = declared.declared if is_declared and declared else columns
+        _ANALYSES[name] = RegisteredAnalysis(name, module, known, of, is_step, function)
         return function
 
     return register

@@ -15,11 +15,19 @@ import polars as pl
 from ncclforensics.archive import parquet
 from ncclforensics.archive.restore import SavedInputs
 from ncclforensics.data.names import NO_KIND
-from ncclforensics.data.settings import Settings
+from ncclforensics.data.settings import ExpectedMachine, Settings, Thresholds
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats, filled_by
 from ncclforensics.frames.assemble import assemble, concat_small, labels_of, no_lines, parsed_schema, with_positions
-from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, TAIL_OFFSET, names_with_values, with_all_columns
+from ncclforensics.frames.columns import (
+    ORIGIN,
+    OWNER,
+    SOURCE_BITS,
+    TAIL_OFFSET,
+    columns_of,
+    names_with_values,
+    with_all_columns,
+)
 from ncclforensics.frames.process_names import ProcessNames, process_names
 from ncclforensics.frames.protocol import Frames, call
 from ncclforensics.frames.registry import RUN_FRAMES, analyses
@@ -56,21 +64,6 @@ SOURCE_COLUMNS = {
     "recognised": pl.Int64(),  # of these
     "problem": pl.String(),
     "last_time": pl.String(),  # of its last line, as a launcher or collector printed it
-}
-
-# What the site's configuration expects; no row where it expects nothing.
-EXPECTED_MACHINE_COLUMNS = {
-    "gpus": pl.Int32(),  # per host
-    "nics": pl.Int32(),  # ports per host that NCCL uses
-    "channels": pl.Int32(),  # of a communicator with all GPUs of one host
-    "channels_between_hosts": pl.Int32(),  # of a communicator with all GPUs of several hosts
-    "busbw": pl.Float64(),  # GB/s over rings, on one host with all its GPUs
-}
-
-# One row: thresholds that the site's configuration may move.
-THRESHOLD_COLUMNS = {
-    "late_seconds": pl.Float64(),  # a rank that calls later than the others by more is a straggler
-    "long_init_seconds": pl.Float64(),  # init of a communicator that takes longer is a warning
 }
 
 
@@ -203,9 +196,9 @@ class Run:
             return {name: self._sources()}
         if name == "expected_machine":
             machine = asdict(self.settings.machine)
-            return {name: pl.DataFrame([machine] if any(machine.values()) else [], schema=EXPECTED_MACHINE_COLUMNS)}
+            return {name: pl.DataFrame([machine] if any(machine.values()) else [], schema=columns_of(ExpectedMachine))}
         if name == "threshold":
-            return {name: pl.DataFrame([asdict(self.settings.thresholds)], schema=THRESHOLD_COLUMNS)}
+            return {name: pl.DataFrame([asdict(self.settings.thresholds)], schema=columns_of(Thresholds))}
         if name == "speaker":
             return {name: self._speakers()}
         if name == "calls_between":

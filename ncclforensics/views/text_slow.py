@@ -8,7 +8,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
+from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind, SlowRival
 from ncclforensics.data.names import certainty_text, printable, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.report.slow import slow_answer
@@ -130,9 +130,8 @@ def _seconds(microseconds: object) -> str:
     return f"{microseconds / 1e6:.4f}" if isinstance(microseconds, int | float) else "?"
 
 
-def _rival(rival: tuple[str, str, str, tuple[str, ...]]) -> str:
-    verdict, claim, certainty, _ = rival
-    return f"{claim}: that alone would be {verdict} ({certainty})"
+def _rival(rival: SlowRival) -> str:
+    return f"{rival.claim}: that alone would be {rival.verdict} ({rival.certainty})"
 
 
 def found_there(report: Report, answer: SlowAnswer) -> list[Finding]:

@@ -8,53 +8,34 @@ import polars as pl
 
 from ncclforensics.analyses.job.text.stack_processes import RankIndex
 from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, THREAD, WAITING, short_name
+from ncclforensics.frames.columns import columns_of, typed_rows
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
 
-RANK_STACK = {
-    "job": pl.Int32(),
-    "rank_id": pl.Int32(),
-    "pid": pl.Int32(),
-    "kind": pl.String(),  # class of its main thread (data/stack_classes.py)
-    "is_locked": pl.Boolean(),  # it waits for a lock of the CUDA driver
-    "call": pl.String(),  # the function of a library that its own code called
-    "function": pl.String(),
-    "file": pl.String(),
-    "number": pl.Int32(),
-    "is_waiting": pl.Boolean(),  # in a collective, the backward pass, a wait for a GPU, or a meeting of all ranks
-    "is_blocked": pl.Boolean(),  # py-spy saw it idle, or the stack shows a call that waits; null where neither is known
-    "dumps": pl.Int32(),  # in which it was found
-    "has_moved": pl.Boolean(),  # it stood elsewhere in the dump before the last one
-    "is_still": pl.Boolean(),  # it stood at the same place in the dump before the last one
-    "by_watchdog": pl.Boolean(),
-    "gil_owner": pl.String(),
-    "frames": pl.String(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-}
-
-UNRANKED_STACK = {name: dtype for name, dtype in RANK_STACK.items() if name not in ("job", "rank_id")}
-
 
 class RankStack(NamedTuple):
-    """Where a rank stands: a row of `rank_stack`, or of `unranked_stack` for a process of which no rank is known."""
+    """Where a rank stands: a row of `rank_stack`, or of `unranked_stack`, with -1 as `job` and `rank_id`."""
 
-    kind: str
-    is_locked: bool
-    call: str | None
+    job: int
+    rank_id: int
+    pid: int | None
+    kind: str  # class of its main thread (data/stack_classes.py)
+    is_locked: bool  # it waits for a lock of the CUDA driver
+    call: str | None  # the function of a library that its own code called
     function: str
     file: str | None
     number: int | None
-    is_waiting: bool
-    is_blocked: bool | None
-    has_moved: bool
-    is_still: bool
+    is_waiting: bool  # in a collective, the backward pass, a wait for a GPU, or a meeting of all ranks
+    is_blocked: bool | None  # py-spy saw it idle, or the stack shows a call that waits; null where neither is known
+    dumps: int  # in which it was found
+    has_moved: bool  # it stood elsewhere in the dump before the last one
+    is_still: bool  # it stood at the same place in the dump before the last one
     by_watchdog: bool
+    gil_owner: str | None
+    frames: str
     source: int
     line: int
-    pid: int | None = None
-    rank_id: int = -1  # of a process of which no rank is known
 
     @property
     def line_of_stack(self) -> Row:
@@ -65,14 +46,14 @@ class RankStack(NamedTuple):
 
 def stacks_in(rows: pl.DataFrame) -> list[RankStack]:
     """Return the rows of `rank_stack` or `unranked_stack`."""
-    known = [name for name in RankStack._fields if name in rows.columns]
-    return [RankStack(*values) for values in rows.select(known).iter_rows()]
+    unknown = [pl.lit(-1).alias(name) for name in ("job", "rank_id") if name not in rows.columns]
+    return typed_rows(rows.with_columns(unknown), RankStack)
 
 
 _TOOLS = ("py-spy", "faulthandler", "traceback", "gdb", "eu-stack", "lldb")  # those that show Python's functions first
 
 
-@analysis(RANK_STACK, of=("stack_process",))
+@analysis(RankStack, of=("stack_process",))
 def rank_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """One row per rank of which there is a stack with frames."""
     ranks = rank.with_columns(pl.col("host").cast(pl.String)).to_dicts()
@@ -83,7 +64,10 @@ def rank_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
         if found := index.find(process):
             dumps_of.setdefault(found["rank_id"], []).append(process)
     rows = [{**_where(dumps), "job": jobs[rank_id], "rank_id": rank_id} for rank_id, dumps in sorted(dumps_of.items())]
-    return pl.DataFrame(rows, schema=RANK_STACK)
+    return pl.DataFrame(rows, schema=columns_of(RankStack))
+
+
+UNRANKED_STACK = {name: dtype for name, dtype in columns_of(RankStack).items() if name not in ("job", "rank_id")}
 
 
 @analysis(UNRANKED_STACK, of=("stack_process",))

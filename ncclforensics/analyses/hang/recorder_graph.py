@@ -13,55 +13,17 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
-from ncclforensics.analyses.job.text.recorder_groups import WORLD
+from ncclforensics.analyses.job.text.recorder_groups import WORLD, Place, RecordedCall
 from ncclforensics.data.torch_calls import SYMMETRIC, WATCHED_LIBRARIES
 from ncclforensics.frames.columns import typed_rows
 
 Row = dict[str, Any]
-Place = tuple[str, int]  # process group and number of a collective in it
-
-
-class RecordedCall(NamedTuple):
-    """A call in the dump of a rank: a row of `recorded_call`."""
-
-    rank: int
-    group: str
-    family: str
-    sequence: int | None  # null: of a message in a damaged dump
-    name: str
-    library: str
-    peer: int | None
-    is_p2p: bool
-    elements: int | None
-    datatype: int | None
-    dtypes: str | None
-    is_open: bool
-    is_started: bool
-    is_partial: bool
-    called_from: str | None
-    source: int
-    line: int
-
-    @property
-    def place(self) -> Row:
-        """Its line, as a row with the number of the rank."""
-        return {"rank": self.rank, "source": self.source, "line": self.line}
-
-    @property
-    def number(self) -> int:
-        """The number of a collective in its process group."""
-        return -1 if self.sequence is None else self.sequence
-
-    @property
-    def collective(self) -> Place:
-        """The process group, and the number in it."""
-        return self.group, self.number
 
 
 @dataclass(slots=True)

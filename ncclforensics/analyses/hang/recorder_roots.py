@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings, Standing
+from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
+from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
 
 
 @dataclass(slots=True)

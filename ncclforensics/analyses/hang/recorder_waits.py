@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings, Row
+from ncclforensics.analyses.hang.recorder_graph import Recordings, Row
 from ncclforensics.analyses.hang.recorder_roots import wait_edges
-from ncclforensics.analyses.hang.wait_graph import RECORDED, WAIT
+from ncclforensics.analyses.hang.wait_graph import RECORDED, Edge
+from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
 from ncclforensics.data.torch_calls import NCCL_NAMES
+from ncclforensics.frames.columns import columns_of
 from ncclforensics.frames.registry import analysis
 
 RECORDED_WAIT = {
-    **WAIT,
+    **columns_of(Edge),
     "name": pl.String(),  # of the call, as NCCL names it
     "count": pl.Int64(),
     "datatype": pl.Int32(),  # NCCL's number

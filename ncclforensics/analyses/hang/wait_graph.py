@@ -10,20 +10,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER, text_of, with_line
+from ncclforensics.frames.columns import OWNER, Category, Large, columns_of, text_of, with_line
 from ncclforensics.frames.registry import analysis
-
-WAIT = {
-    "job": pl.Int32(),
-    "kind": pl.String(),  # collective, send, recv, init; recorded: by a Flight Recorder dump
-    "key": pl.Categorical(),
-    "nth": pl.Int32(),  # of the collective, or of the message of this pair; null for init
-    "waiter": pl.Int32(),
-    "waits_for": pl.List(pl.Int32()),  # rank ids in ascending order
-    "source": pl.Int32(),  # of the line of the waiter's call
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
-}
 
 RECORDED = "recorded"  # kind of an edge that a Flight Recorder dump shows
 
@@ -60,7 +48,31 @@ def visibility(rank: pl.DataFrame, last_call: pl.DataFrame, journal_init: pl.Dat
     return by_rank.select("rank_id", "calls", is_visible=is_visible, may_hide=~shows_calls & ~is_noted)
 
 
-@analysis(WAIT, of=("member",))
+class Edge(NamedTuple):
+    """A rank that waits in a call for the ranks that did not make it: a row of `wait`, with -1 where `nth` is null."""
+
+    job: int
+    kind: str  # collective, send, recv, init; recorded: by a Flight Recorder dump
+    key: Category
+    nth: int  # of the collective, or of the message of this pair; null for init
+    waiter: int
+    waits_for: tuple[int, ...]  # rank ids in ascending order
+    source: int  # of the line of the waiter's call
+    line: int
+    pos: Large
+
+    @property
+    def call(self) -> tuple[str, str, int]:
+        """The call in which it waits; a message of the same place may be of another pair."""
+        return self.key, self.kind, self.nth
+
+    @property
+    def place(self) -> dict[str, int]:
+        """The line of the call, as a row with the rank that waits."""
+        return {"rank_id": self.waiter, "source": self.source, "line": self.line}
+
+
+@analysis(Edge, of=("member",))
 def wait(
     call: pl.DataFrame,
     last_call: pl.DataFrame,
@@ -78,7 +90,7 @@ def wait(
         _message_edges(message, match, visibility),
         _init_edges(member, rank, process, unseen_start),
     ]
-    parts = [part.select(list(WAIT)).cast(pl.Schema(WAIT)) for part in parts]
+    parts = [part.select(Edge._fields).cast(pl.Schema(columns_of(Edge))) for part in parts]
     # ncclCommDestroy returns after the communicator's own work: a rank that printed its end waits for no other.
     ended = member.filter(pl.col("end") == "Destroy").select("key", waiter="rank_id")
     edges = pl.concat(parts).join(ended, on=["key", "waiter"], how="anti")
@@ -87,7 +99,7 @@ def wait(
 
 def _grouped(edges: pl.DataFrame) -> pl.DataFrame:
     """One edge for each call, of edges between two ranks."""
-    calls = [name for name in WAIT if name != "waits_for"]
+    calls = [name for name in Edge._fields if name != "waits_for"]
     return edges.group_by(calls).agg(pl.col("waits_for").unique().sort())
 
 
@@ -131,7 +143,7 @@ def _message_edges(message: pl.DataFrame, match: pl.DataFrame, visibility: pl.Da
     ).join(visibility.filter("is_visible").select(waits_for="rank_id"), on="waits_for")
     lines = message.filter(pl.col("key").is_in(uneven["key"].unique().implode())).select(
         "job", "key", "source", "line", "pos", waiter="rank_id", waits_for="peer",
-        kind=text_of("name").str.to_lowercase(), nth=pl.col("turn").cast(WAIT["nth"]),
+        kind=text_of("name").str.to_lowercase(), nth=pl.col("turn").cast(pl.Int32),
     )  # fmt: skip
     return _grouped(edges.join(lines, on=["key", "kind", "nth", "waiter", "waits_for"], how="inner"))
 
@@ -148,7 +160,7 @@ def _init_edges(
     """
     inside = member.filter(~pl.col("is_complete") & pl.col("end").is_null())
     if inside.is_empty():
-        return pl.DataFrame(schema=WAIT)
+        return pl.DataFrame(schema=columns_of(Edge))
     job_size = rank.group_by("job").agg(world=pl.col("rank").max() + 1)
     largest = member.group_by("job").agg(largest=pl.col("nranks").max())
     of_whole_job = (
@@ -206,38 +218,15 @@ def _awaited(
 _INIT_COLUMNS = ["job", "key", "rank_id", "waits_for", "source", "line", "created_pos"]
 
 
-class Edge(NamedTuple):
-    """A rank that waits in a call for the ranks that did not make it: a row of WAIT."""
-
-    kind: str
-    key: str
-    nth: int  # -1 for init
-    waiter: int
-    waits_for: tuple[int, ...]  # edges of one call share it
-    source: int
-    line: int
-    pos: int
-
-    @property
-    def call(self) -> tuple[str, str, int]:
-        """The call in which it waits; a message of the same place may be of another pair."""
-        return self.key, self.kind, self.nth
-
-    @property
-    def place(self) -> dict[str, int]:
-        """The line of the call, as a row with the rank that waits."""
-        return {"rank_id": self.waiter, "source": self.source, "line": self.line}
-
-
 def edges_of(wait: pl.DataFrame) -> list[Edge]:
     """The edges; those of one call share the tuple of the ranks that they wait for."""
     shared: dict[tuple[str, str, int, int | None], tuple[int, ...]] = {}
     edges = []
     places = wait.select("source", "line", "pos").rows()
-    columns = wait.select("kind", pl.col("key").cast(pl.String), pl.col("nth").fill_null(-1), "waiter")
-    for number, (kind, key, nth, waiter) in enumerate(columns.iter_rows()):
+    columns = wait.select("job", "kind", pl.col("key").cast(pl.String), pl.col("nth").fill_null(-1), "waiter")
+    for number, (job, kind, key, nth, waiter) in enumerate(columns.iter_rows()):
         call = (kind, key, nth, waiter if kind in ("send", "recv", RECORDED) else None)
         if call not in shared:
             shared[call] = tuple(wait["waits_for"][number])
-        edges.append(Edge(kind, key, nth, waiter, shared[call], *places[number]))
+        edges.append(Edge(job, kind, key, nth, waiter, shared[call], *places[number]))
     return edges

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import polars as pl
 
 from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Large, text_of
 from ncclforensics.frames.registry import analysis
 
-WORK = {
-    "rank": pl.Int32(),  # in the job
-    "guid": pl.String(),  # the group's name, equal on all members; empty where none is printed
-    "group": pl.String(),
-    "group_rank": pl.Int64(),
-    "sequence": pl.Int64(),  # of the work that timed out
-    "enqueued": pl.Int64(),
-    "completed": pl.Int64(),
-    "operation": pl.String(),
-    "library": pl.String(),  # NCCL, or what takes its place on other devices: HCCL, XCCL
-    "numel": pl.Int64(),  # input elements
-    "members": pl.Int32(),  # of its process group; null where the operation does not show it
-    "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
-    "is_timeout": pl.Boolean(),  # a line says that time ran out; others stand for an error or a time-out
-    "waited": pl.Int64(),  # milliseconds, until time ran out
-    "has_error": pl.Boolean(),  # its watchdog found an error of NCCL or CUDA
-    "first_rank": pl.Int64(),  # whose time-out it relays
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-}
 WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
 ERRORS = ("cuda", "nccl", "async_error", "backend_error")  # forms of lines of a watchdog that found an error
 ASKED = ("signalled", "relayed")  # forms of status lines of ranks that were asked for a dump
@@ -37,7 +19,46 @@ GATHERED = ("_ALLGATHER_BASE", "ALLGATHER", "GATHER", "COALESCED")
 SCATTERED = ("_REDUCE_SCATTER_BASE", "REDUCE_SCATTER", "SCATTER", "COALESCED")
 
 
-@analysis(WORK, of=("work_timeout", "work_status"))
+class Timeout(NamedTuple):
+    """What the watchdog of a rank reports of one process group: a row of `work`."""
+
+    rank: int  # in the job
+    guid: str  # the group's name, equal on all members; empty where none is printed
+    group: str | None
+    group_rank: Large | None
+    sequence: Large | None  # of the work that timed out
+    enqueued: Large | None
+    completed: Large | None
+    operation: str | None
+    library: str | None  # NCCL, or what takes its place on other devices: HCCL, XCCL
+    numel: Large | None  # input elements
+    members: int | None  # of its process group; null where the operation does not show it
+    has_timed_out: bool  # this rank reports the time-out itself
+    is_timeout: bool  # a line says that time ran out; others stand for an error or a time-out
+    waited: Large | None  # milliseconds, until time ran out
+    has_error: bool  # its watchdog found an error of NCCL or CUDA
+    first_rank: Large | None  # whose time-out it relays
+    source: int
+    line: int
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the rank had completed all that it had enqueued."""
+        return self.completed is not None and self.enqueued is not None and self.completed >= self.enqueued
+
+    @property
+    def known_completed(self) -> int:
+        """The last work that it completed: works of a group complete in order, up to the one that timed out."""
+        if self.completed is not None:
+            return self.completed
+        return self.sequence - 1 if self.has_timed_out and self.sequence and self.guid else 0
+
+    def place(self, rank_id: int | None) -> dict[str, Any]:
+        """Return its line as a row, with the rank that it is about."""
+        return {"rank_id": rank_id, "source": self.source, "line": self.line}
+
+
+@analysis(Timeout, of=("work_timeout", "work_status"))
 def work(
     work_timeout: pl.DataFrame,
     work_status: pl.DataFrame,
@@ -87,7 +108,9 @@ def work(
     is_one_group = pl.col("guid").is_in(WORLD).all()
     rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
     guid = pl.when(is_one_group).then(pl.col("guid").max()).otherwise("guid").alias("guid")
-    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out", "is_timeout", "has_error")]
+    others = [
+        name for name in Timeout._fields if name not in ("rank", "guid", "has_timed_out", "is_timeout", "has_error")
+    ]
     first_values = [pl.col(name).drop_nulls().first() for name in others]
     reports = reports.with_columns(guid, rank=rank, operation=_operation_of_group())
     is_impossible = (pl.col("completed") > pl.col("enqueued")).fill_null(value=False)  # it was never set, either
@@ -98,7 +121,7 @@ def work(
         .group_by("rank", "guid", maintain_order=True)
         .agg(*first_values, pl.col("has_timed_out").any(), pl.col("is_timeout").any())
         .with_columns(has_error=pl.col("rank").is_in(with_errors - {None}))
-        .select(*WORK)
+        .select(Timeout._fields)
         .with_columns(
             pl.when(pl.col(name).is_between(-1, UNSET)).then(name).alias(name) for name in ("enqueued", "completed")
         )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
+
+from ncclforensics.frames.columns import Large
 
 Row = dict[str, Any]
 INPUTS = ("profiled_process", "job_step", "rank_sum")  # frames: a row in one of them is evidence on the speed of a job
@@ -33,35 +35,21 @@ ACTIONABLE = frozenset(
     {SlowKind.RANK, SlowKind.HOST, SlowKind.GROUP, SlowKind.COMMUNICATION, SlowKind.STALLS, SlowKind.CHANGE}
 )
 
-CONSIDERED = {
-    "verdict": pl.String(),
-    "claim": pl.String(),
-    "certainty": pl.String(),
-    "assumes": pl.List(pl.String()),  # what would have to be true for it to be false
-}
 
-SLOW_ANSWER = {
-    "verdict": pl.String(),
-    "certainty": pl.String(),
-    "claim": pl.String(),
-    "details": pl.List(pl.String()),
-    "ranks": pl.List(pl.Int32()),  # for which the others wait
-    "hosts": pl.List(pl.String()),
-    "group": pl.String(),
-    "link": pl.String(),
-    "since_step": pl.Int64(),
-    "since": pl.String(),  # ISO 8601
-    "step_seconds": pl.Float64(),
-    "step_share": pl.Float64(),  # of the step, that it would gain without it
-    "uneven_share": pl.Float64(),  # of the step, lost to all uneven arrival together
-    "gpu_hours_per_day": pl.Float64(),
-    "cause": pl.String(),
-    "missing": pl.List(pl.Int32()),  # rank numbers of which nothing is there
-    "collect": pl.List(pl.String()),
-    "assumes": pl.List(pl.String()),  # the worlds in which it is false
-    "evidence": pl.List(pl.Struct({"source": pl.Int32(), "line": pl.Int32()})),
-    "considered": pl.List(pl.Struct(CONSIDERED)),
-}
+class Place(NamedTuple):
+    """A line, or a record of a document."""
+
+    source: int
+    line: int
+
+
+class SlowRival(NamedTuple):
+    """One explanation that was considered."""
+
+    verdict: str
+    claim: str
+    certainty: str
+    assumes: tuple[str, ...]  # what would have to be true for it to be false
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +60,22 @@ class SlowAnswer:
     certainty: str
     claim: str
     details: tuple[str, ...] = ()
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()  # for which the others wait
     hosts: tuple[str, ...] = ()
     group: str | None = None
     link: str | None = None
-    since_step: int | None = None
-    since: str | None = None
+    since_step: Large | None = None
+    since: str | None = None  # ISO 8601
     step_seconds: float | None = None
-    step_share: float | None = None
-    uneven_share: float | None = None
+    step_share: float | None = None  # of the step, that it would gain without it
+    uneven_share: float | None = None  # of the step, lost to all uneven arrival together
     gpu_hours_per_day: float | None = None
     cause: str | None = None
-    missing: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()  # rank numbers of which nothing is there
     collect: tuple[str, ...] = ()
-    assumes: tuple[str, ...] = ()
-    evidence: tuple[tuple[int, int], ...] = ()  # source and line
-    considered: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()  # as CONSIDERED
+    assumes: tuple[str, ...] = ()  # the worlds in which it is false
+    evidence: tuple[Place, ...] = ()
+    considered: tuple[SlowRival, ...] = ()
 
     @property
     def is_actionable(self) -> bool:
@@ -95,10 +83,9 @@ class SlowAnswer:
         return self.verdict in ACTIONABLE
 
     def row(self) -> Row:
-        """Return it as a row of SLOW_ANSWER."""
-        evidence = [{"source": source, "line": line} for source, line in self.evidence]
-        considered = [dict(zip(CONSIDERED, rival, strict=True)) for rival in self.considered]
-        return {**asdict(self), "evidence": evidence, "considered": considered}
+        """Return it as a row of a frame."""
+        lists = {name: [value._asdict() for value in getattr(self, name)] for name in ("evidence", "considered")}
+        return asdict(self) | lists
 
     @classmethod
     def of(cls, frame: pl.DataFrame) -> SlowAnswer | None:
@@ -109,9 +96,8 @@ class SlowAnswer:
             name: tuple(value) if isinstance(value, list) else value for name, value in frame.row(0, named=True).items()
         }
         row["verdict"] = SlowKind(row["verdict"])
-        row["evidence"] = tuple((place["source"], place["line"]) for place in row["evidence"])
+        row["evidence"] = tuple(Place(**place) for place in row["evidence"])
         row["considered"] = tuple(
-            (*(rival[name] for name in ("verdict", "claim", "certainty")), tuple(rival["assumes"]))
-            for rival in row["considered"]
+            SlowRival(**{**rival, "assumes": tuple(rival["assumes"])}) for rival in row["considered"]
         )
         return cls(**row)

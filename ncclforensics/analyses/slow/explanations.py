@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
-from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
+from ncclforensics.analyses.slow.answer import Place, SlowAnswer, SlowKind, SlowRival
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import certainty_of
 from ncclforensics.analyses.verdict.vocabulary import Certainty
@@ -118,7 +118,7 @@ def answer_of(
                 since=other.since if best.since is None else best.since,
             )
     rivals = tuple(
-        (str(other.verdict), other.claim, str(other.certainty), tuple(doubt.assumes for doubt in other.doubts))
+        SlowRival(str(other.verdict), other.claim, str(other.certainty), tuple(doubt.assumes for doubt in other.doubts))
         for other in found[1:]
         if other not in same
     )
@@ -149,7 +149,7 @@ def answer_of(
             )
         ),
         assumes=tuple(doubt.assumes for doubt in best.doubts),
-        evidence=best.evidence[:MOST_EVIDENCE],
+        evidence=tuple(Place(*place) for place in best.evidence[:MOST_EVIDENCE]),
         considered=rivals,
     )
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import polars as pl
 
-from ncclforensics.analyses.slow.answer import SLOW_ANSWER, SlowKind
+from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.analyses.slow.causes import cause_of, with_state_of_host
 from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation, answer_of
 from ncclforensics.analyses.slow.inspector import of_inspector
@@ -16,6 +16,7 @@ from ncclforensics.analyses.slow.sums import of_sums
 from ncclforensics.analyses.slow.traces import of_traces
 from ncclforensics.analyses.slow.transfers import Transfers
 from ncclforensics.analyses.verdict.doubts import Doubt
+from ncclforensics.frames.columns import columns_of
 from ncclforensics.frames.registry import analysis
 
 COLLECT = (
@@ -28,7 +29,7 @@ NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000""",
 )
 
 
-@analysis(SLOW_ANSWER)
+@analysis(SlowAnswer)
 def slow_answer(
     verdict: pl.DataFrame,
     ranked_process: pl.DataFrame,
@@ -74,7 +75,7 @@ def slow_answer(
     present = {kind for kind, rows in inputs.items() if not rows.is_empty()}
     explanations = [with_state_of_host(found, gpu_use, use_process, metric_value) for found in explanations]
     answer = answer_of(explanations, map(Request, COLLECT), present)
-    return pl.DataFrame([answer.row()], schema=SLOW_ANSWER)
+    return pl.DataFrame([answer.row()], schema=columns_of(SlowAnswer))
 
 
 def _standing_still(verdict: pl.DataFrame) -> list[SlowExplanation]:

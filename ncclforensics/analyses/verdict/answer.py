@@ -15,101 +15,39 @@ import polars as pl
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Sign
 from ncclforensics.data.names import operation_text
+from ncclforensics.frames.columns import Large, columns_of
 
-EVIDENCE_LINE = {
-    "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
-    "rank_id": pl.Int32(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-}
-CONSIDERED = {
-    "fault": pl.String(),  # as the contract's `hang.verdict`; undecidable: another one, which nothing names
-    "culprits": pl.List(pl.Int32()),  # rank ids
-    "missing": pl.List(pl.Int32()),  # rank numbers of culprits without a log
-    "cost": pl.String(),  # of what it assumes: ordinary, unusual; impossible: what contradicts it is no matter of doubt
-    "assumes": pl.List(pl.String()),
-    "against": pl.String(),  # what it does not explain
-    "lines": pl.List(pl.Struct(EVIDENCE_LINE)),  # that contradict it
-    "is_answer": pl.Boolean(),
-}
-UNEXPLAINED = {
-    "rank_id": pl.Int32(),
-    "text": pl.String(),  # a predicate of the rank
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-}
-OPERATION = {
-    "ordinal": pl.Int32(),
-    "name": pl.String(),
-    "count": pl.Int64(),
-    "datatype": pl.Int32(),
-    "op": pl.Int32(),
-    "root": pl.Int32(),  # a number within the communicator
-    "root_rank": pl.Int32(),  # the same as a rank of the job
-    "caller": pl.Int32(),  # rank number of the process that made this Send or Recv
-}
-VERDICT = {
-    "job": pl.Int32(),
-    "verdict": pl.String(),
-    "certainty": pl.String(),
-    "culprits": pl.List(pl.Int32()),  # rank ids
-    "victims": pl.List(pl.Int32()),
-    "missing": pl.List(pl.Int32()),  # rank numbers of culprits without a log
-    "suspects": pl.List(pl.Int32()),  # rank numbers without a log, or without an error, of which one may be the culprit
-    "absent": pl.List(pl.Int32()),  # all rank numbers without a log
-    "key": pl.String(),
-    **OPERATION,
-    "call_ranks": pl.List(pl.Int32()),  # rank numbers of its communicator; null if unknown, or if it has all ranks
-    "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
-    "basis": pl.String(),  # what it rests on, if not on calls in logs: stacks, dumps, counters
-    "detail": pl.String(),  # what was refused or failed in init
-    "fault": pl.String(),  # what failed in init, in words
-    "doubts": pl.List(pl.String()),  # names of the doubts that lower its certainty
-    "fields": pl.List(pl.String()),  # of the call that differ
-    "claim": pl.String(),  # what happened
-    "remarks": pl.List(pl.String()),  # what else is known
-    "reason": pl.String(),  # both, as one text
-    "stall_evidence": pl.List(pl.String()),  # what shows that the job stood still
-    "rests_on_stall": pl.Boolean(),  # the verdict holds only if the job stood still, which nothing in the logs shows
-    "collect": pl.List(pl.String()),  # further inputs that would decide an open question
-}
-JOB_DIAGNOSIS = {
-    **VERDICT,
-    "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE)),
-    "considered": pl.List(pl.Struct(CONSIDERED)),
-    "unexplained": pl.List(pl.Struct(UNEXPLAINED)),
-}
 Row = dict[str, Any]
 IMPOSSIBLE = "impossible"  # cost of a rival that no doubt makes true
 
 
 class EvidenceLine(NamedTuple):
-    """A line that proves an answer or contradicts a rival: a row of EVIDENCE_LINE."""
+    """A line that proves an answer or contradicts a rival."""
 
-    what: str
+    what: str  # culprit, waiting, majority, minority, failure, context
     rank_id: int | None
     source: int
     line: int
 
 
 class Considered(NamedTuple):
-    """One explanation that was considered: a row of CONSIDERED."""
+    """One explanation that was considered."""
 
-    fault: Kind
-    culprits: tuple[int, ...] = ()
-    missing: tuple[int, ...] = ()
-    cost: str = IMPOSSIBLE
+    fault: Kind  # as the contract's `hang.verdict`; undecidable: another one, which nothing names
+    culprits: tuple[int, ...] = ()  # rank ids
+    missing: tuple[int, ...] = ()  # rank numbers of culprits without a log
+    cost: str = IMPOSSIBLE  # of what it assumes: ordinary, unusual, or impossible
     assumes: tuple[str, ...] = ()
-    against: str = ""
-    lines: tuple[EvidenceLine, ...] = ()
+    against: str = ""  # what it does not explain
+    lines: tuple[EvidenceLine, ...] = ()  # that contradict it
     is_answer: bool = False
 
 
 class Unexplained(NamedTuple):
-    """A failure that an answer does not explain: a row of UNEXPLAINED."""
+    """A failure that an answer does not explain."""
 
     rank_id: int
-    text: str
+    text: str  # a predicate of the rank
     source: int
     line: int
 
@@ -118,9 +56,9 @@ class Unexplained(NamedTuple):
 class Operation:
     """A call, with NCCL's numbers of types; None is what no line shows."""
 
-    name: str | None = None
     ordinal: int | None = None
-    count: int | None = None
+    name: str | None = None
+    count: Large | None = None
     datatype: int | None = None
     op: int | None = None
     root: int | None = None  # a number within the communicator
@@ -130,7 +68,7 @@ class Operation:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """Return the call in a row of a frame; columns that it lacks are not known."""
-        return cls(**{name: row.get(name) for name in OPERATION})
+        return cls(**{name: row.get(name) for name in cls.__dataclass_fields__})
 
     @property
     def text(self) -> str:
@@ -139,37 +77,37 @@ class Operation:
 
 
 class Answer(NamedTuple):
-    """What went wrong with one job; the columns of VERDICT say what each field means."""
+    """What went wrong with one job: a row of `job_diagnosis`."""
 
     job: int
     verdict: Kind
     certainty: Certainty
-    culprits: tuple[int, ...]
+    culprits: tuple[int, ...]  # rank ids
     victims: tuple[int, ...]
-    missing: tuple[int, ...]
-    suspects: tuple[int, ...]
-    absent: tuple[int, ...]
+    missing: tuple[int, ...]  # rank numbers of culprits without a log
+    suspects: tuple[int, ...]  # rank numbers without a log, or without an error, of which one may be the culprit
+    absent: tuple[int, ...]  # all rank numbers without a log
     key: str | None
     operation: Operation
-    call_ranks: tuple[int, ...] | None  # none where it has all ranks, or they are not known
-    how: How
-    basis: Basis
-    detail: Detail
-    fault: str
-    doubts: tuple[Doubt, ...]
-    fields: tuple[str, ...]
-    claim: str
-    remarks: tuple[str, ...]
-    reason: str
-    stall_evidence: tuple[Sign, ...]
-    rests_on_stall: bool
-    collect: tuple[str, ...]
+    call_ranks: tuple[int, ...] | None  # rank numbers of its communicator; null if unknown, or if it has all ranks
+    how: How  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
+    basis: Basis  # what it rests on, if not on calls in logs: stacks, dumps, counters
+    detail: Detail  # what was refused or failed in init
+    fault: str  # what failed in init, in words
+    doubts: tuple[Doubt, ...]  # names of the doubts that lower its certainty
+    fields: tuple[str, ...]  # of the call that differ
+    claim: str  # what happened
+    remarks: tuple[str, ...]  # what else is known
+    reason: str  # both, as one text
+    stall_evidence: tuple[Sign, ...]  # what shows that the job stood still
+    rests_on_stall: bool  # the verdict holds only if the job stood still, which nothing in the logs shows
+    collect: tuple[str, ...]  # further inputs that would decide an open question
     evidence_lines: tuple[EvidenceLine, ...]
     considered: tuple[Considered, ...]
     unexplained: tuple[Unexplained, ...]
 
     def row(self) -> Row:
-        """Return the answer as a row of JOB_DIAGNOSIS."""
+        """Return the answer as a row of a frame."""
         return {
             **self._asdict(),
             **asdict(self.operation),
@@ -181,8 +119,9 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> Self:
-        """Return the answer in a row of JOB_DIAGNOSIS; what another version wrote, or left out, is not known."""
-        values: Row = {name: tuple(value or ()) if name in _LISTS else value for name, value in row.items()}
+        """Return the answer in a row of a frame; what another version wrote, or left out, is not known."""
+        lists = [name for name, dtype in columns_of(Answer).items() if isinstance(dtype, pl.List)]
+        values: Row = row | {name: tuple(row[name] or ()) for name in lists if name in row}
         values |= {name: _word(row[name], unknown) for name, unknown in _WORDS.items()}
         values["operation"] = Operation.of(row)
         values["call_ranks"] = None if row["call_ranks"] is None else tuple(row["call_ranks"])
@@ -195,7 +134,6 @@ class Answer(NamedTuple):
 
 
 W = TypeVar("W", bound=StrEnum)
-_LISTS = [name for name, dtype in JOB_DIAGNOSIS.items() if isinstance(dtype, pl.List)]
 # Columns of words -> what stands for one that is not known.
 _WORDS: dict[str, StrEnum] = {
     "verdict": Kind.UNDECIDABLE,

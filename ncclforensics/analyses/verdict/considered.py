@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, GPU_ERROR, GPU_MEMORY, HOST_MEMORY, NODE
-from ncclforensics.analyses.job.ends.failure_events import HARD
+from ncclforensics.analyses.job.ends.failure_events import HARD, FailureEvent
 from ncclforensics.analyses.job.ends.process_exits import ProcessExit, end_text
 from ncclforensics.analyses.verdict.answer import Considered, EvidenceLine, Unexplained
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.analyses.verdict.wording import CANNOT, CLAIMS, FAULTS
 from ncclforensics.data.names import ranks_text

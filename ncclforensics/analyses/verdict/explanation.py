@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ncclforensics.analyses.verdict.answer import EvidenceLine
+from ncclforensics.analyses.verdict.answer import EvidenceLine, Row
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
-from ncclforensics.analyses.verdict.rows import Row
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Source
 
 

@@ -15,12 +15,15 @@ from ncclforensics.analyses.hang.rank_stacks import stacks_in
 from ncclforensics.analyses.hang.ras_reports import may_be_of
 from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
 from ncclforensics.analyses.hang.wait_graph import Edge
+from ncclforensics.analyses.hang.watchdog_works import Timeout
+from ncclforensics.analyses.job.calls.call_alignment import Gap
+from ncclforensics.analyses.job.ends.failure_events import FailureEvent
 from ncclforensics.analyses.job.ends.process_exits import ProcessExit, strongest_reports
+from ncclforensics.analyses.job.identity.identity import Rank
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows
-from ncclforensics.analyses.verdict.rows import FailureEvent, Gap, Member, Rank, Timeout
+from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows, Member
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import MADE_UP, place_of

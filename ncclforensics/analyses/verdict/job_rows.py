@@ -13,9 +13,9 @@ import polars as pl
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
-from ncclforensics.analyses.verdict.rows import Member, Owner, Row
+from ncclforensics.analyses.verdict.answer import Row
 from ncclforensics.data.names import ranks_text
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Owner, text_of
 from ncclforensics.grammar.values import ranges_by_text
 
 R = TypeVar("R", bound=NamedTuple)
@@ -34,6 +34,38 @@ OF_NO_JOB = (
     *PYTORCH_FRAMES, "work", "desync", "early_timeout", "recorded_rank", "recorder_file", "unranked_stack",
     "ras_snapshot", "ras_state", "job_end", "journal_exit", "program_failure", "reported_success", "group_note",
 )  # fmt: skip
+
+
+class Member(NamedTuple):
+    """The membership of a rank in a communicator: a row of `member`."""
+
+    job: int
+    key: str
+    rank_id: int
+    rank: int | None  # in the communicator
+    nranks: int
+    is_inferred: bool
+    is_complete: bool
+    end: str | None
+    end_pos: int | None
+    created_pos: int
+    host: str
+    pid: int
+    has_met: bool  # its lines show that its ranks exchanged data
+    source: int
+    line: int | None
+    end_source: int | None
+    end_line: int | None
+
+    @property
+    def place(self) -> Row:
+        """The line of its creation, as a row with the rank."""
+        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
+
+    @property
+    def place_of_end(self) -> Row:
+        """The line of its end."""
+        return {"rank_id": self.rank_id, "source": self.end_source, "line": self.end_line}
 
 
 class JobRows:

@@ -12,14 +12,7 @@ from dataclasses import replace
 import polars as pl
 
 from ncclforensics.analyses.verdict.agreement import settle
-from ncclforensics.analyses.verdict.answer import (
-    EVIDENCE_LINE,
-    JOB_DIAGNOSIS,
-    UNEXPLAINED,
-    VERDICT,
-    Answer,
-    Operation,
-)
+from ncclforensics.analyses.verdict.answer import Answer, EvidenceLine, Operation, Unexplained
 from ncclforensics.analyses.verdict.considered import considered, unexplained
 from ncclforensics.analyses.verdict.explain import explain
 from ncclforensics.analyses.verdict.explanation import Explanation
@@ -27,7 +20,11 @@ from ncclforensics.analyses.verdict.job import Job, all_jobs
 from ncclforensics.analyses.verdict.lines import omissions, stall
 from ncclforensics.analyses.verdict.sources import counts, recorder, stacks
 from ncclforensics.data.names import MESSAGES
+from ncclforensics.frames.columns import columns_of
 from ncclforensics.frames.registry import analysis
+
+STRUCTURES = ("evidence_lines", "considered", "unexplained")
+VERDICT = {name: dtype for name, dtype in columns_of(Answer).items() if name not in STRUCTURES}
 
 
 def _answers(frames: dict[str, pl.DataFrame]) -> Iterator[Answer]:
@@ -108,7 +105,7 @@ def _ranks_of_part(job: Job, key: str | None) -> tuple[int, ...] | None:
     return tuple(sorted(numbers)) if is_part else None
 
 
-@analysis(JOB_DIAGNOSIS, of=("rank",))
+@analysis(Answer, of=("rank",))
 def job_diagnosis(
     rank: pl.DataFrame,
     member: pl.DataFrame,
@@ -168,7 +165,7 @@ def job_diagnosis(
     branch: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
-    return pl.DataFrame([answer.row() for answer in _answers(locals())], schema=JOB_DIAGNOSIS)
+    return pl.DataFrame([answer.row() for answer in _answers(locals())], schema=columns_of(Answer))
 
 
 @analysis(VERDICT, of=("job_diagnosis",))
@@ -177,13 +174,13 @@ def verdict(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     return job_diagnosis
 
 
-@analysis({"job": pl.Int32(), **EVIDENCE_LINE}, of=("job_diagnosis",))
+@analysis({"job": pl.Int32(), **columns_of(EvidenceLine)}, of=("job_diagnosis",))
 def verdict_evidence(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """The lines that prove each verdict, the strongest first."""
     return job_diagnosis.select("job", "evidence_lines").explode("evidence_lines").drop_nulls().unnest("evidence_lines")
 
 
-@analysis({"job": pl.Int32(), **UNEXPLAINED}, of=("job_diagnosis",))
+@analysis({"job": pl.Int32(), **columns_of(Unexplained)}, of=("job_diagnosis",))
 def unexplained_failure(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """The failures of each job that its verdict does not explain."""
     return job_diagnosis.select("job", "unexplained").explode("unexplained").drop_nulls().unnest("unexplained")

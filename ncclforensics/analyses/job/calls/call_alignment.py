@@ -9,7 +9,7 @@ jumps where a line was lost, and goes on by one where the rank left the call out
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import polars as pl
 
@@ -18,18 +18,9 @@ from ncclforensics.analyses.job.calls.member_sequences import Sequence, Shape, d
 from ncclforensics.analyses.job.calls.repeated_lines import without_repeated
 from ncclforensics.analyses.job.calls.unread_calls import first_kept
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD
+from ncclforensics.frames.columns import Category, columns_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import opcount_of
-
-CALL_GAP = {
-    "key": pl.Categorical(),
-    "member": pl.UInt32(),  # row of `member`
-    "rank_id": pl.Int32(),
-    "nth": pl.Int32(),  # place of the first missing collective, in the sequence of the majority
-    "missing": pl.Int32(),  # collectives that stand in the majority's log and not here; negative: printed here twice
-    "later": pl.Int32(),  # collectives behind the gap, all of which agree with the majority
-    "is_lost": pl.Boolean(),  # the counter shows that lines were lost; null: they were lost, or the rank left them out
-}
 
 LARGEST_PLACE = (1 << 31) - 1  # a counter that jumps beyond it is damaged
 MOST_MISSING = 8  # collectives in one gap; more is another program, not a lost line
@@ -41,7 +32,19 @@ ENOUGH = 2  # calls behind a gap that have to agree; one alone agrees by chance 
 Row = dict[str, Any]
 
 
-@analysis(CALL_GAP, of=("logged_divergence", "uneven_key"))
+class Gap(NamedTuple):
+    """A place at which the log of a rank lacks collectives, or has some twice: a row of `call_gap`."""
+
+    key: Category
+    member: Annotated[int, pl.UInt32()]  # row of `member`
+    rank_id: int
+    nth: int  # place of the first missing collective, in the sequence of the majority
+    missing: int  # collectives that stand in the majority's log and not here; negative: printed here twice
+    later: int  # collectives behind the gap, all of which agree with the majority
+    is_lost: bool | None  # the counter shows that lines were lost; null: they were lost, or the rank left them out
+
+
+@analysis(Gap, of=("logged_divergence", "uneven_key"))
 def call_gap(
     logged_divergence: pl.DataFrame,
     uneven_key: pl.DataFrame,
@@ -54,7 +57,7 @@ def call_gap(
 ) -> pl.DataFrame:
     """Places where the log of one member lacks collectives that the others show, while it agrees with them afterwards.
 
-    Columns as in CALL_GAP. Only communicators whose members differ or end at unequal places are looked at, and of
+    Columns as of Gap. Only communicators whose members differ or end at unequal places are looked at, and of
     these only those whose places are all known. Of logs of which only the ends are kept, these are compared.
     """
     keys = pl.concat([logged_divergence["key"], uneven_key["key"]]).unique()
@@ -63,7 +66,7 @@ def call_gap(
     partly_read = partly_read.filter(~partly_read.is_in(first["key"].implode()))
     keys = keys.filter(~keys.is_in(partly_read.implode()))
     if keys.is_empty():
-        return pl.DataFrame(schema=CALL_GAP)
+        return pl.DataFrame(schema=columns_of(Gap))
     place = pl.int_range(pl.len()).over("rank_id", order_by="created_pos")
     shapes = member.select("key", "rank_id", "nranks", place=place, has_init=pl.col("line").is_not_null())
     shapes = shapes.with_row_index("member").join(first, on="key", how="left", maintain_order="left")
@@ -110,18 +113,18 @@ def call_gap(
         for row in rows
         for start in (first_of[row["key"]],)
     ]
-    found = pl.DataFrame(placed, schema=CALL_GAP)
+    found = pl.DataFrame(placed, schema=columns_of(Gap))
     is_explained = pl.col("key").is_in(pl.concat([found["key"], logged_divergence["key"]]).unique().implode())
     lost = _lost_by_order(logged_call, member).filter(pl.col("key").is_in(keys.implode()) & ~is_explained)
     return pl.concat([found, lost])
 
 
 def _lost_by_order(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Gaps that only the calls on other communicators show; columns as in CALL_GAP."""
+    """Gaps that only the calls on other communicators show; columns as of Gap."""
     lost = lost_lines(recent_collectives(calls, member), member)
     later, place = pl.col("end") - pl.col("first") + 1, pl.col("first") + pl.col("lost")
     lost = lost.with_columns(nth=place, missing="lost", later=later, is_lost=pl.lit(True))
-    return lost.select(pl.col(name).cast(dtype) for name, dtype in CALL_GAP.items())
+    return lost.select(pl.col(name).cast(dtype) for name, dtype in columns_of(Gap).items())
 
 
 def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:

@@ -9,13 +9,15 @@ after which its thread went on with init.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import polars as pl
 
 from ncclforensics.analyses.job.ends.program_ends import add_program_end
 from ncclforensics.analyses.job.identity.restarts import since_restart
 from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.data.verbs import DOWN
-from ncclforensics.frames.columns import OWNER, begins_with, text_of
+from ncclforensics.frames.columns import OWNER, Category, Large, begins_with, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.grammar_file import load
 
@@ -40,35 +42,42 @@ OF_CALLS = ("root", "type", "operator", "unknown_operator", "device")
 RETURNING = 16  # lines of a thread at most from a refused argument to the last caller that returns its error
 ACCEPTING = 8  # lines of a thread at most from a closed connection to the accept that fails with it
 
-FAILURE_EVENT = {
-    "job": pl.Int32(),
-    "rank_id": pl.Int32(),  # null where one process drives several ranks
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
-    "form": pl.Categorical(),
-    "kind": pl.String(),  # one of the classes above
-    "named_rank_id": pl.Int32(),  # id of the rank that the line names, if any
-    "rank": pl.Int32(),
-    "other": pl.Int64(),
-    "nranks": pl.Int32(),
-    "nroots": pl.Int64(),
-    "otherroots": pl.Int64(),
-    "status": pl.Int64(),
-    "peer": pl.Categorical(),
-    "error": pl.String(),
-    "busid": pl.Int64(),
-    "result": pl.Int64(),  # ncclResult_t that a caller returned
-    "unwound": pl.Categorical(),  # place of a caller that returned an error
-    "calling_thread": pl.Categorical(),  # behind the code of such a caller: its thread, or its call
-    "is_of_call": pl.Boolean(),  # returned because NCCL refused an argument of a call on a communicator
-    "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
-}
+
+class FailureEvent(NamedTuple):
+    """A line in which a process reports a failure: a row of `failure_event`."""
+
+    job: int
+    rank_id: int | None  # null where one process drives several ranks
+    host: Category
+    pid: int
+    form: Category
+    kind: str  # one of the classes above
+    named_rank_id: int | None  # id of the rank that the line names, if any
+    rank: int | None
+    other: Large | None
+    nranks: int | None
+    nroots: Large | None
+    otherroots: Large | None
+    status: Large | None
+    peer: Category | None
+    error: str | None
+    busid: Large | None
+    result: Large | None  # ncclResult_t that a caller returned
+    unwound: Category | None  # place of a caller that returned an error
+    calling_thread: Category | None  # behind the code of such a caller: its thread, or its call
+    is_of_call: bool  # returned because NCCL refused an argument of a call on a communicator
+    at_exit: bool  # after this process began to destroy or abort its communicators
+    source: int
+    line: int
+    pos: Large
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Its line, as a row with the rank."""
+        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
 
 
-@analysis(FAILURE_EVENT, of=("failure", "libfabric_error", "journal_failure"))
+@analysis(FailureEvent, of=("failure", "libfabric_error", "journal_failure"))
 def failure_event(
     failure: pl.DataFrame,
     libfabric_error: pl.DataFrame,

@@ -40,66 +40,40 @@ from ncclforensics.analyses.job.identity.lifetimes import finished_processes
 from ncclforensics.analyses.job.text.torch_text import SIZE
 from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import signal_name
-from ncclforensics.frames.columns import frame_of_rows, text_of
+from ncclforensics.frames.columns import Category, Large, columns_of, frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
-
-PROCESS_EXIT = {
-    "job": pl.Int32(),
-    "rank_id": pl.Int32(),  # null where the line names no known process
-    "rank": pl.Int32(),
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
-    "child": pl.Int32(),  # the launcher's number of the process, which need not be a rank
-    "local_rank": pl.Int32(),  # torchrun's number of the process on its node, where it prints no rank
-    "node": pl.String(),  # as the launcher names it
-    "how": pl.String(),
-    "signal": pl.Int64(),
-    "exit_code": pl.Int64(),
-    "reporter": pl.String(),  # srun, mpirun, torchrun, the kernel, …
-    "name": pl.String(),  # class of the exception
-    "message": pl.String(),
-    "where": pl.String(),  # library of the crash
-    "driver_call": pl.String(),  # function of the CUDA driver in which NCCL crashed; empty: none
-    "place": pl.String(),  # in the program: the call that raised
-    "worker": pl.String(),  # as an engine or Ray names the process
-    "memory_of": pl.String(),  # what ran out of memory: host, container; empty: no reporter knows
-    "is_first": pl.Boolean(),  # it ended by itself; false if its end follows from that of another process
-    "is_by_clock": pl.Boolean(),  # another process ended at about that time on another host, whose clock may differ
-    "is_placed": pl.Boolean(),  # false: host or time do not join a line of the kernel, and nothing else reports this
-    "is_final": pl.Boolean(),  # the process certainly ended; an exception without a rank may have been caught
-    "is_near_end": pl.Boolean(),  # its file ends within the lines of a traceback, and shows no steps behind it
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
-}
 
 
 class ProcessExit(NamedTuple):
     """A report of the end of a process: a row of `process_exit`."""
 
-    rank_id: int | None
+    job: int | None
+    rank_id: int | None  # null where the line names no known process
     rank: int | None
-    host: str | None
+    host: Category | None
     pid: int | None
-    child: int | None
-    node: str | None
+    child: int | None  # the launcher's number of the process, which need not be a rank
+    local_rank: int | None  # torchrun's number of the process on its node, where it prints no rank
+    node: str | None  # as the launcher names it
     how: str
-    signal: int | None
-    exit_code: int | None
-    reporter: str
-    name: str
+    signal: Large | None
+    exit_code: Large | None
+    reporter: str  # srun, mpirun, torchrun, the kernel, …
+    name: str  # class of the exception
     message: str
-    where: str
-    place: str
-    worker: str
-    memory_of: str
-    is_first: bool
-    is_by_clock: bool
-    is_placed: bool
-    is_final: bool
+    where: str  # library of the crash
+    driver_call: str | None  # function of the CUDA driver in which NCCL crashed; empty: none
+    place: str  # in the program: the call that raised
+    worker: str  # as an engine or Ray names the process
+    memory_of: str  # what ran out of memory: host, container; empty: no reporter knows
+    is_first: bool  # it ended by itself; false if its end follows from that of another process
+    is_by_clock: bool  # another process ended at about that time on another host, whose clock may differ
+    is_placed: bool  # false: host or time do not join a line of the kernel, and nothing else reports this
+    is_final: bool  # the process certainly ended; an exception without a rank may have been caught
+    is_near_end: bool  # its file ends within the lines of a traceback, and shows no steps behind it
     source: int
     line: int
-    pos: int
+    pos: Large
 
     @property
     def line_of_end(self) -> Row:
@@ -124,7 +98,7 @@ EXIT_FRAMES = (
 )
 
 
-@analysis(PROCESS_EXIT, of=EXIT_FRAMES)
+@analysis(ProcessExit, of=EXIT_FRAMES)
 def process_exit(
     process_end: pl.DataFrame,
     elastic_failure: pl.DataFrame,
@@ -183,7 +157,7 @@ def process_exit(
         *capture_reports(journal_exit),
     ]
     if not reports:
-        return pl.DataFrame(schema=PROCESS_EXIT)
+        return pl.DataFrame(schema=columns_of(ProcessExit))
     name_crashes(reports, set(torch_source.drop_nulls("attempt")["source"]))
     finished = finished_processes(communicator_lifetime)
     timely = set(kernel_kill.filter("is_in_run").select("source", "line").iter_rows())
@@ -226,7 +200,7 @@ def process_exit(
     lengths = dict(source.select("source", "lines").iter_rows())
     steps = {source: rows["pos"].sort() for (source,), rows in training_step.group_by("source")}
     rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
-    return frame_of_rows(rows, PROCESS_EXIT).sort("source", "line")
+    return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")
 
 
 def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[Any, pl.Series]) -> Row:

@@ -7,13 +7,13 @@ equal colour the same one (formats: NCCL's init lines, section 2; traps 8 and 9.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from ncclforensics.analyses.job.identity.job_members import MEMBER
 from ncclforensics.analyses.job.text.stack_processes import STACK_PROCESS, RankIndex
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, Category, Owner, columns_of
 from ncclforensics.frames.registry import analysis
 
 MOST_PROCESSES = 1 << 17  # without a communicator; more than any job has
@@ -32,18 +32,25 @@ PROCESS = {
     "is_cut": pl.Boolean(),  # its last line is incomplete
 }
 
-RANK = {
-    "job": pl.Int32(),
-    "rank_id": pl.Int32(),
-    "rank": pl.Int32(),  # in the largest communicator of the job
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
-    "cudadev": pl.Int32(),
-    "busid": pl.Categorical(),
-    "source": pl.Int32(),
-    "is_hinted": pl.Boolean(),  # the rank number comes from a file name
-    "dump": pl.Int32(),  # the dump of stacks that alone shows it
-}
+
+class Rank(NamedTuple):
+    """A rank of a job, or a process without one: a row of `rank`."""
+
+    job: int
+    rank_id: int
+    rank: int | None  # in the largest communicator of the job
+    host: Category
+    pid: int | None
+    cudadev: int | None
+    busid: Category | None
+    source: int
+    is_hinted: bool | None  # the rank number comes from a file name
+    dump: int | None  # the dump of stacks that alone shows it
+
+    @property
+    def owner(self) -> Owner:
+        """Its host and process."""
+        return self.host, self.pid
 
 
 @analysis(PROCESS, of=("speaker", "journal_process"))
@@ -118,7 +125,7 @@ def member(job_member: pl.DataFrame) -> pl.DataFrame:
     return job_member.filter(~pl.col("is_alone") & pl.col("rank_id").is_not_null()).select(list(MEMBER))
 
 
-@analysis(RANK, of=("job_member", "work", "ras_member", "torch_rank", "stack_process", "recorded_rank"))
+@analysis(Rank, of=("job_member", "work", "ras_member", "torch_rank", "stack_process", "recorded_rank"))
 def rank(
     job_member: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
@@ -139,7 +146,7 @@ def rank(
     known = known.join(sources, on=OWNER, how="left", nulls_equal=True, maintain_order="left").rename(
         {"job_rank": "rank"}
     )
-    rank_rows = known.select(name for name in RANK if name != "dump").to_dicts()
+    rank_rows = known.select(name for name in Rank._fields if name != "dump").to_dicts()
     jobs, numbers = {rank_id["job"] for rank_id in rank_rows}, {rank_id["rank"] for rank_id in rank_rows}
     if len(jobs) < 2:
         largest = communicator_lifetime["nranks"].max()
@@ -161,7 +168,7 @@ def rank(
             {**default_columns, "rank_id": len(rank_rows) + number, **_with_process(row, dumped)}
             for number, row in enumerate(unseen.filter(is_first).sort("rank", nulls_last=True).to_dicts())
         ]
-    return pl.DataFrame(rank_rows, schema=RANK)
+    return pl.DataFrame(rank_rows, schema=columns_of(Rank))
 
 
 def _with_process(row: dict[str, Any], dumped: RankIndex) -> dict[str, Any]:
@@ -180,7 +187,7 @@ def _dumped_ranks(stack_process: pl.DataFrame, known: list[dict[str, Any]]) -> p
     ]
     is_named = pl.col("rank").is_not_null() | pl.col("pid").is_not_null()
     dumped = pl.DataFrame(rows, schema=STACK_PROCESS).select(
-        *(pl.col(name).cast(RANK[name]) for name in ("rank", "source", "host", "pid")),
+        *(pl.col(name).cast(columns_of(Rank)[name]) for name in ("rank", "source", "host", "pid")),
         dump=pl.when(~is_named).then("first_dump"),
     )
     return dumped.unique(["rank", "host", "pid", "dump"], keep="first", maintain_order=True)

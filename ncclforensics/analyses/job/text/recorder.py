@@ -21,6 +21,7 @@ import polars as pl
 from ncclforensics.analyses.job.text.recorder_groups import (
     WORLD,
     Groups,
+    RecordedCall,
     groups_by_source,
     groups_with_one_number,
     members_of,
@@ -44,29 +45,6 @@ RECORDED_RANK = {
     "is_contested": pl.Boolean(),  # as in `recorded_attempt`
     "older_ns": pl.Int64(),  # it is no dump of the latest attempt, as in `recorded_attempt`; null: it is
     "is_before_run": pl.Boolean(),  # as in `recorded_attempt`
-}
-
-RECORDED_CALL = {
-    "rank": pl.Int32(),
-    "group": pl.String(),
-    "group_desc": pl.String(),
-    "family": pl.String(),  # equal for the groups that the ranks of one program use at the same place
-    "sequence": pl.Int64(),  # number of the collective in its group; of a point-to-point call, of the rank's own
-    "name": pl.String(),  # as PyTorch calls it
-    "library": pl.String(),
-    "peer": pl.Int32(),  # of a point-to-point call; null: unknown or any
-    "is_p2p": pl.Boolean(),
-    "elements": pl.Int64(),  # of its input
-    "datatype": pl.Int32(),  # NCCL's number
-    "dtypes": pl.String(),  # as PyTorch names them
-    "is_open": pl.Boolean(),  # it has not completed
-    "is_started": pl.Boolean(),  # a GPU was seen to have begun it; PyTorch looks only if it measures times
-    "is_partial": pl.Boolean(),  # the rest of a batch whose first calls were overwritten
-    "created_ns": pl.Int64(),
-    "called_from": pl.String(),  # file and line of the application, and the function
-    "record_id": pl.Int64(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
 }
 
 LONGEST_RANK = 6  # digits; a longer number in a file name is a time
@@ -196,7 +174,7 @@ def _parse_title(title: str) -> tuple[str, str, int | None, int | None]:
     return library, name, *(numbers if arrow else [None, None])
 
 
-@analysis(RECORDED_CALL, of=("dumped_call",))
+@analysis(RecordedCall, of=("dumped_call",))
 def recorded_call(dumped_call: pl.DataFrame, dumped_group: pl.DataFrame, recorded_rank: pl.DataFrame) -> pl.DataFrame:
     """The last calls of every rank in its Flight Recorder dump, in the order in which they were made."""
     groups = groups_by_source(dumped_group.join(recorded_rank.filter("is_used"), on="source", how="semi"))

@@ -8,21 +8,63 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import BATCHES
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Large, text_of
 
 Row = dict[str, Any]
 # Source -> name of a process group -> its row, with `members`, and with `group`, the name that is its own.
 Groups = dict[int, dict[str, Row]]
 
+Place = tuple[str, int]  # process group and number of a collective in it
+
 WORLD = "0"  # name of the process group of all ranks
 MOST_MEMBERS = 1 << 20
 LONGEST_RANKS = 24  # characters of a list of ranks in the name of a group
+
+
+class RecordedCall(NamedTuple):
+    """A call in the dump of a rank: a row of `recorded_call`."""
+
+    rank: int
+    group: str
+    group_desc: str | None
+    family: str  # equal for the groups that the ranks of one program use at the same place
+    sequence: Large | None  # number of the collective in its group; of a point-to-point call, of the rank's own
+    name: str  # as PyTorch calls it
+    library: str
+    peer: int | None  # of a point-to-point call; null: unknown or any
+    is_p2p: bool
+    elements: Large | None  # of its input
+    datatype: int | None  # NCCL's number
+    dtypes: str | None  # as PyTorch names them
+    is_open: bool  # it has not completed
+    is_started: bool  # a GPU was seen to have begun it; PyTorch looks only if it measures times
+    is_partial: bool  # the rest of a batch whose first calls were overwritten
+    created_ns: Large | None
+    called_from: str | None  # file and line of the application, and the function
+    record_id: Large | None
+    source: int
+    line: int
+
+    @property
+    def place(self) -> Row:
+        """Its line, as a row with the number of the rank."""
+        return {"rank": self.rank, "source": self.source, "line": self.line}
+
+    @property
+    def number(self) -> int:
+        """The number of a collective in its process group."""
+        return -1 if self.sequence is None else self.sequence
+
+    @property
+    def collective(self) -> Place:
+        """The process group, and the number in it."""
+        return self.group, self.number
 
 
 @lru_cache(maxsize=4096)

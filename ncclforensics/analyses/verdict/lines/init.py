@@ -10,18 +10,19 @@ from collections import defaultdict
 from typing import Any
 
 from ncclforensics.analyses.hang.wait_graph import Edge
-from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK, REMOTE_ERROR
+from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK, REMOTE_ERROR, FailureEvent
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job_rows import Member
 from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_unseen_members
 from ncclforensics.analyses.verdict.lines.stall import ranks_that_moved_data
-from ncclforensics.analyses.verdict.rows import FailureEvent, Member, Owner
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
 from ncclforensics.data.nccl_sources import is_call_file, is_top_file
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
+from ncclforensics.frames.columns import Owner
 
 UNNAMED_FAULT = "NCCL returned an error from init"
 INIT_FILE = "init.cc"  # its functions create communicators; they also end them

@@ -9,11 +9,11 @@ from collections import defaultdict
 
 import polars as pl
 
+from ncclforensics.analyses.job.calls.call_alignment import Gap
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.wait_cycle import skipped_or_lost
-from ncclforensics.analyses.verdict.rows import Gap
 from ncclforensics.analyses.verdict.vocabulary import Kind
 
 

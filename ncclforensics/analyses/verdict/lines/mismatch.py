@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 import polars as pl
 
 from ncclforensics.analyses.hang.wait_graph import Edge
+from ncclforensics.analyses.job.calls.call_alignment import Gap
 from ncclforensics.analyses.job.calls.calls import count_every_call
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD, RUN_AHEAD, SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -19,7 +20,6 @@ from ncclforensics.analyses.verdict.explanation import Alternative, Explanation,
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines import call_sequences, waiting
 from ncclforensics.analyses.verdict.lines.stall import WEAK
-from ncclforensics.analyses.verdict.rows import Gap
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
 from ncclforensics.data.versions import releases

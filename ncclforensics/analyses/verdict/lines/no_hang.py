@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.failure_events import AFTER, REMOTE_ERROR
+from ncclforensics.analyses.job.ends.failure_events import AFTER, REMOTE_ERROR, FailureEvent
+from ncclforensics.analyses.verdict.answer import Row
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.init import may_be_in_bootstrap
 from ncclforensics.analyses.verdict.lines.mismatch import differing_call_of_ended_run
-from ncclforensics.analyses.verdict.rows import FailureEvent, Row
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, operation_text, ranks_text
 from ncclforensics.data.nccl_sources import result_text

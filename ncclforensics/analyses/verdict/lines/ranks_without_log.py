@@ -9,10 +9,10 @@ from itertools import chain
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.rows import Owner
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
+from ncclforensics.frames.columns import Owner
 from ncclforensics.frames.source_order import FIRST_STEPS
 
 FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ncclforensics.analyses.job.ends.failure_events import REFUSED
+from ncclforensics.analyses.job.ends.failure_events import REFUSED, FailureEvent
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
 from ncclforensics.data.names import pci_address, ranks_text, shown, some_of
 from ncclforensics.data.redaction_rules import EVERYWHERE

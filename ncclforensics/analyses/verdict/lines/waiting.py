@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from ncclforensics.analyses.hang.wait_graph import Edge
-from ncclforensics.analyses.job.ends.failure_events import LOST, REMOTE_ERROR
+from ncclforensics.analyses.job.ends.failure_events import LOST, REMOTE_ERROR, FailureEvent
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
@@ -24,7 +24,6 @@ from ncclforensics.analyses.verdict.lines.wait_cycle import (
     messages_left_out,
     ranks_in_cycles,
 )
-from ncclforensics.analyses.verdict.rows import FailureEvent
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import MESSAGES, ranks_text
 from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED, stacks_of

@@ -12,9 +12,10 @@ from itertools import combinations
 
 import polars as pl
 
-from ncclforensics.analyses.hang.recorder_graph import Place, RecordedCall, Recordings, noun_of
+from ncclforensics.analyses.hang.recorder_graph import Recordings, noun_of
 from ncclforensics.analyses.hang.recorder_roots import Roots
 from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
+from ncclforensics.analyses.job.text.recorder_groups import Place, RecordedCall
 from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ncclforensics.analyses.hang.recorder_graph import RecordedCall, Recordings, Standing
+from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
+from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job

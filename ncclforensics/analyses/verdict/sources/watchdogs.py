@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 
-from ncclforensics.analyses.hang.watchdog_works import WORLD
+from ncclforensics.analyses.hang.watchdog_works import WORLD, Timeout
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.rows import Timeout
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.data.variables import ASCEND_LOGS
