@@ -156,7 +156,7 @@ def _why_not(report: Report) -> str:
         is_silent = stated.is_empty() and mild.is_empty() and "pytorch-log" in report.run.kinds.values()
         return NEEDS_OTHERS + NO_FAILURE * is_silent
     is_quoted = any(note.rule == "stated-by-program" for note in report.findings)
-    if _looks(report, *OF_KERNEL) and not is_quoted:
+    if _looks(report, *OF_KERNEL) and (not is_quoted or report.run["program_failure"]["is_of_kernel"].all()):
         return KERNEL
     if is_quoted:
         return QUOTED

@@ -223,6 +223,7 @@ def bench_pair_test_failed(pair_failure: pl.DataFrame, pair_test: pl.DataFrame) 
         yield Finding(title, detail, "certain", hosts=hosts, evidence=evidence_lines(alike))
 
 
+FLUSHED = 5  # a status: the request was dropped, as an earlier one had failed
 ENDS = {
     "registration": ("it could not register its buffer with the NIC", Severity.ERROR),
     "port": ("port {port} is {port_state}", Severity.ERROR),
@@ -252,7 +253,11 @@ def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame
     """
     ordered = link_failure.sort("source", "line")
     counts = ordered.filter(pl.col("posted").is_not_null())
-    for (status,), alike in ordered.drop_nulls("status").group_by("status", maintain_order=True):
+    in_base_16 = text_of("hex_status").str.to_integer(base=16, dtype=pl.Int32, strict=False)
+    failed = ordered.with_columns(status=pl.coalesce("status", in_base_16)).drop_nulls("status")
+    if failed["status"].n_unique() > 1:
+        failed = failed.filter(pl.col("status") != FLUSHED)  # which follows from the others
+    for (status,), alike in failed.group_by("status", maintain_order=True):
         name, meaning, _ = STATUS.get(int(str(status)), (f"status {status}", "unknown status", ""))
         of_file = counts.filter(pl.col("source") == alike["source"][0]).head(1).to_dicts()
         counted = "".join(f"; {row['posted']} requests posted, {row['completed']} completed" for row in of_file)
