@@ -12,6 +12,26 @@ WITHOUT_GPU = {
     "failed_driver": "PyTorch cannot initialise the NVIDIA driver",
     "uncounted": "PyTorch cannot count the GPUs",
 }
+# Part of a function in the stack of a C++ exception -> what was wrong, where the text of the exception is not shown.
+OF_STACK = {
+    "WorkNCCL::checkTimeout": "PyTorch's watchdog saw that a collective call timed out",
+    "checkForNCCLErrors": "PyTorch's watchdog saw an error that NCCL reported",
+    "ProcessGroupNCCL::heartbeatMonitor": "the monitor of PyTorch's watchdog saw no heartbeat of it",
+    "ProcessGroupNCCL::broadcastUniqueNCCLID": "a rank did not get the unique id of a communicator over the store",
+    "ProcessGroupNCCL::getNCCLComm": "NCCL or the store failed while a communicator was created",
+    "ProcessGroupNCCL::initNCCLComm": "NCCL or the store failed while a communicator was created",
+    "NCCLComm::create": "NCCL failed while a communicator was created",
+    "NCCLComm::waitReady": "NCCL did not end the creation of a communicator in time, or with an error",
+    "ProcessGroupNCCL::runHealthCheck": "the first call of a communicator did not complete in time",
+    "c10d::TCPStore": "PyTorch's store (TCPStore) failed",
+    "c10d::detail::Tcp": "PyTorch's store (TCPStore) failed",
+    "c10d::detail::SocketImpl": "a connection to PyTorch's store failed",
+    "gloo::": "gloo, PyTorch's transport for CPUs, failed",
+    "c10d::ProcessGroupGloo": "gloo, PyTorch's transport for CPUs, failed",
+    "c10_cuda_check_implementation": "a CUDA call failed",
+    "CUDACachingAllocator": "the memory of a GPU ran out, or a CUDA call of its allocator failed",
+    "c10d::Reducer": "DistributedDataParallel refused or failed to reduce gradients",
+}
 # Form of `gradient_error` -> what DistributedDataParallel found.
 GRADIENTS = {
     "missing": "parameters of the model got no gradient in a step",

@@ -76,6 +76,7 @@ def app_traceback_cut(
         .sort("pos")
         .with_columns(call=checked.over("source"), numbered=number.over("source"))
     )
+    yield from _headings_alone(exception, calls, source, is_named=is_named)
     last = calls.group_by("source", maintain_order=True).last()
     for row in last.filter(pl.col("lines_left") <= FROM_END).sort("source").iter_rows(named=True):
         headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
@@ -110,3 +111,28 @@ def app_traceback_cut(
             evidence=[*(Line(*place) for place in headings.select("source", "line").head(2).rows()),
                       Line(row["source"], row["line"])],
         )  # fmt: skip
+
+
+def _headings_alone(
+    exception: pl.DataFrame, calls: pl.DataFrame, source: pl.DataFrame, *, is_named: bool
+) -> Iterator[Finding]:
+    """Report files that end with the heading of a traceback, behind which no call stands."""
+    headings = (
+        exception.filter(text_of("form") == "traceback").sort("pos").group_by("source", maintain_order=True).last()
+    )
+    last_calls = calls.group_by("source").agg(called=pl.col("pos").max())
+    placed = headings.join(source.select("source", "lines"), on="source").join(last_calls, on="source", how="left")
+    is_alone = (pl.col("called") > pl.col("pos")).fill_null(value=False).not_()
+    is_last = pl.col("lines") - pl.col("line") <= MOST_WORKERS
+    for row in placed.filter(is_alone & is_last).iter_rows(named=True):
+        rank = row["launcher_rank"]
+        process = ranks_text([rank]) if rank is not None else "a process"
+        yield Finding(
+            title=f"{process} raised an exception, of which only the heading of the traceback is shown",
+            detail="the text ends there",
+            certainty="certain",
+            severity=Severity.INFO if is_named else Severity.WARNING,
+            ranks=[] if rank is None else [rank],
+            role=Role.CONSEQUENCE,
+            evidence=[Line(row["source"], row["line"])],
+        )

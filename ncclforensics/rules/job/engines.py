@@ -67,14 +67,19 @@ def _seconds_of_clock(text: str) -> float:
 
 @rule(Category.INIT_FAILURE, Severity.WARNING, of=("engine_nccl",), hang=True)
 def engine_stops_at_nccl(
-    engine_nccl: pl.DataFrame, source: pl.DataFrame, process_exit: pl.DataFrame, verdict: pl.DataFrame
+    engine_nccl: pl.DataFrame,
+    source: pl.DataFrame,
+    process: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The last thing that processes of an engine print is that they load NCCL.
 
     Means: the init of a communicator, or the first call on it, has not returned where the log ends: a peer did not
     come, an address or port is not reached, or the GPUs cannot talk to each other. An engine loads NCCL once for each
     of its groups: after the first, the group is another one, such as that of the pipeline stages between hosts.
-    Not when: the log was copied while the engine was starting; the processes ended with an error of their own.
+    Not when: the log was copied while the engine was starting; the processes ended with an error of their own; NCCL's
+    own lines stand in the log: these tell how far it came.
     Do: set NCCL_DEBUG=INFO on all processes and start again; take their stacks while they stand there (py-spy dump
     --native); between hosts check that all ports are open, and NCCL_SOCKET_IFNAME.
     Sources: vLLM, vllm/distributed/device_communicators/pynccl.py; SGLang, the same; vllm#11139, vllm#20862.
@@ -84,7 +89,7 @@ def engine_stops_at_nccl(
     counted = engine_nccl.with_columns(nth=pl.int_range(1, pl.len() + 1).over(printer, order_by="pos"))
     placed = counted.join(source.select("source", "lines"), on="source")
     last = placed.filter(lines_behind <= LAST_LINES).sort("source", "line")
-    if last.is_empty() or process_exit.height or (verdict["verdict"] == "no-hang").any():
+    if last.is_empty() or process.height or process_exit.height or (verdict["verdict"] == "no-hang").any():
         return
     ranks = sorted(last["launcher_rank"].drop_nulls().unique().to_list())
     workers = sorted(last["worker"].cast(pl.String).drop_nulls().unique().to_list())

@@ -14,7 +14,6 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     KERNEL,
     NODE,
     NOT_STARTED,
-    PYTHON_ERROR,
     SIGNAL,
 )
 from ncclforensics.analyses.job.text.program_failures import compares_ranks, topic_of
@@ -40,6 +39,8 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import (
+    advice_of_exit,
+    advice_of_launch,
     crashes_in_init,
     exit_finding,
     first_exits,
@@ -53,19 +54,6 @@ NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in low
 NODE_ADVICE = (
     "start again without it (--exclude=NAME); see why the scheduler lost it: scontrol show node NAME, sinfo -R, then "
     "the kernel's log and the BMC of that host"
-)
-MPI_ABORT = "MPI aborted it"
-CALLED_ABORT = "MPI_Abort was called"
-READ_CALLER = (
-    "read what this process printed before it: the program, or a library of it, called MPI_Abort for an error there"
-)
-READ_MPI = (
-    "read the error stack below the line: its last call says what failed; for an error of PMI or of MPI_Init see that "
-    "mpirun (or srun --mpi) and the program are of the same MPI"
-)
-READ_TRACEBACK = (
-    "exit code 1 is mostly that of a Python exception: read the traceback of this process, above the line or in a file "
-    "of its own (torchrun --log-dir, log/workerlog.N)"
 )
 MAX_MESSAGE = 160  # characters of a message in a title
 
@@ -178,7 +166,7 @@ def app_process_died(
     for (message,), rows in first_exits(process_exit, NOT_STARTED).group_by("message", maintain_order=True):
         title = f"{{processes}} did not start: {_shorten(str(message))}"
         finding = exit_finding(rows, rank, title, f"reported by {rows['reporter'][0]}", "certain")
-        finding.remedy = "look at what an earlier job left on that host (processes, ports), or start without it"
+        finding.remedy = advice_of_launch(str(message))
         yield _advised(finding, rows)
     ends = first_exits(process_exit, SIGNAL, EXIT, NODE)
     ends = ends.join(
@@ -206,12 +194,7 @@ def app_process_died(
             title = f"{{processes}}: {message}" if message else f"{{processes}} ended with exit code {code}"
             finding = exit_finding(rows, rank, title, detail, "likely")
             finding.severity = Severity.WARNING
-            if str(message).startswith(MPI_ABORT):
-                finding.remedy = READ_MPI
-            elif message == CALLED_ABORT and not stated.height:
-                finding.remedy = READ_CALLER
-            elif code == PYTHON_ERROR:
-                finding.remedy = READ_TRACEBACK
+            finding.remedy = advice_of_exit(str(message), code, is_explained=bool(stated.height))
             if stated.height:
                 topic = TOPICS.get(stated["topic"][0] or "", OTHER_TOPIC)
                 finding.remedy = topic.remedy

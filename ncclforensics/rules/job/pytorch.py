@@ -23,7 +23,7 @@ from ncclforensics.frames.time_range import NO_YEAR, time_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.time_out_places import ends_of_tracebacks, raised_in
-from ncclforensics.rules.shared.watchdog_limits import overdue_text, short_limit_text
+from ncclforensics.rules.shared.watchdog_limits import overdue_text, short_limit_text, works_text
 
 LEAST_LEAD = timedelta(minutes=1)
 PLACES = 2  # from which calls came
@@ -60,7 +60,7 @@ def torch_watchdog_timeout(
     reports = work.filter("has_timed_out").sort(~pl.col("is_timeout").fill_null(value=False), "rank", "guid")
     for (guid, is_timeout), rows in reports.group_by("guid", "is_timeout", maintain_order=True):
         ranks, works = (sorted(rows[name].drop_nulls().unique()) for name in ("rank", "sequence"))
-        place = f" at work {', '.join(map(str, works))}" if works else ""
+        place = f" at work {works_text(rows)}" if works else ""
         group = f" {'of' if works else 'in'} process group {guid}{names.get(str(guid), '')}" if guid else ""
         what = "timed out" if is_timeout else f"found an error{' or a time-out' * (not rows['has_error'].all())}"
         yield Finding(

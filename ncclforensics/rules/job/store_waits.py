@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.job.text.torch_text import RENDEZVOUS
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.networks import is_of_docker
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -16,6 +16,7 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 from ncclforensics.rules.shared.store_findings import too_many_at_store
 
+MOST_AGENTS = 3  # named
 LOST_STORE = ["Connection reset", "Connection refused", "Broken pipe", "Connection closed"]  # of errors of the store
 
 
@@ -91,6 +92,42 @@ def lightning_ranks_absent(rank_announced: pl.DataFrame, communicator: pl.DataFr
         ranks=absent,
         role=Role.CAUSE,
         evidence=evidence_lines(begun.filter(pl.col("announced_rank").is_in(twice)) if twice else begun),
+    )
+
+
+@rule(Category.BOOTSTRAP, Severity.WARNING, of=("rendezvous_step",), hang=True)
+def torchrun_waits_for_nodes(
+    rendezvous_step: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    exception: pl.DataFrame,
+    store_error: pl.DataFrame,
+    communicator: pl.DataFrame,
+) -> Iterator[Finding]:
+    """The agent of torchrun came to the rendezvous, and no line shows that it was joined there.
+
+    Means: an agent waits until the least number of nodes has come (--nnodes), at most as long as its time-out. The
+    others did not start, were given another --rdzv-id or --rdzv-endpoint, or do not reach that endpoint.
+    Not when: the log was copied while the nodes were starting; the rendezvous was completed, or failed, in a line of
+    its own.
+    Do: see that torchrun runs on as many nodes as --nnodes says; compare --rdzv-id, --rdzv-endpoint and --rdzv-backend
+    of all; from each node test the port of the endpoint (nc -vz HOST PORT).
+    Sources: torch/distributed/elastic: rendezvous/dynamic_rendezvous.py, agent/server/api.py of torch 1.9 to 2.15.
+    """
+    # A program that goes on, or an error, shows that it did not wait to the end.
+    if any(frame.height for frame in (process_exit, exception, store_error, communicator)):
+        return
+    last = rendezvous_step.sort("pos").group_by("source", maintain_order=True).last()
+    waiting = last.filter(text_of("form").is_in(["attempts", "waits"]))
+    if waiting.is_empty():
+        return
+    agents = sorted(waiting["agent"].cast(pl.String).unique())
+    yield Finding(
+        title=f"torchrun's {'agent' if len(agents) == 1 else 'agents'} {some_of(agents, MOST_AGENTS)} came to the "
+        f"rendezvous '{waiting['rendezvous'][0]}', and no line shows that all nodes did",
+        detail="an agent waits there for the other nodes until its time-out",
+        certainty="possible",
+        role=Role.CONTEXT,
+        evidence=evidence_lines(waiting),
     )
 
 

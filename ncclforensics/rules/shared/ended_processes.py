@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import KERNEL, NODE, SIGNAL
+from ncclforensics.analyses.job.ends.exit_reports import KERNEL, NODE, PYTHON_ERROR, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import strongest_of
+from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
 from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.processes import CRASHES
 from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
@@ -23,6 +24,30 @@ from ncclforensics.rules.shared.grouping import (
 LAST_LINES = 20  # before the report of an end
 STACK_LINES = 60  # of the stack that a crash handler prints
 CREATING = ("ncclCommInit", "ncclCommSplit", "ncclCommGrow", "ncclCommShrink")  # how functions begin that create one
+MPI_ABORT = "MPI aborted it"
+CALLED_ABORT = "MPI_Abort was called"
+READ_CALLER = (
+    "read what this process printed before it: the program, or a library of it, called MPI_Abort for an error there"
+)
+READ_MPI = (
+    "read the error stack below the line: its last call says what failed; for an error of PMI or of MPI_Init see that "
+    "mpirun (or srun --mpi) and the program are of the same MPI"
+)
+READ_TRACEBACK = (
+    "exit code 1 is mostly that of a Python exception: read the traceback of this process, above the line or in a file "
+    "of its own (torchrun --log-dir, log/workerlog.N)"
+)
+READ_OWN_OUTPUT = "read what this worker printed last, above the line or in a file of its own (torchrun --log-dir)"
+# Of processes that did not start.
+PROLOG = "prolog"  # Slurm's script before a job, in its reasons in lower case
+AFTER_PROLOG = (
+    "look at slurmd's log on that host for what the prolog printed; scontrol update NodeName=HOST State=RESUME when it "
+    "is mended"
+)
+ON_HOST = (
+    "look at the log of the launcher's daemon on that host, and at what an earlier job left there (processes, ports), "
+    "or start without it"
+)
 LONGEST_LIST = 80  # characters of a list of tasks in a title
 
 
@@ -73,6 +98,25 @@ def statements_before(exits: pl.DataFrame, program_failure: pl.DataFrame) -> pl.
     ends = exits.select("source", end_line="line").unique()
     near = program_failure.filter(is_strong).join(ends, on="source").filter(distance.is_between(1, LAST_LINES))
     return near.sort("pos")
+
+
+def advice_of_launch(message: str) -> str:
+    """Return where to look for why a launcher could not start a process, by its message."""
+    return AFTER_PROLOG if PROLOG in message.lower() else ON_HOST
+
+
+def advice_of_exit(message: str, code: object, *, is_explained: bool) -> str:
+    """Return what to read about a process that ended by itself, or nothing.
+
+    `is_explained`: it printed a failure before.
+    """
+    if message.startswith(MPI_ABORT):
+        return READ_MPI
+    if message == CALLED_ABORT and not is_explained:
+        return READ_CALLER
+    if message == UNSHOWN:
+        return READ_OWN_OUTPUT
+    return READ_TRACEBACK if code == PYTHON_ERROR else ""
 
 
 def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:

@@ -1,9 +1,12 @@
-"""Time-outs of PyTorch's watchdog that are short, and works that waited far beyond theirs."""
+"""Time-outs of PyTorch's watchdog: which works, limits that are short, and works that waited far beyond theirs."""
 
 from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.data.names import ranks_text, some_of
+
+MOST_WORKS = 3  # in a title
 SHORT_TIMEOUT = 60_000  # ms; PyTorch waits ten minutes by default
 OVERDUE, LEAST_OVERDUE = 1.5, 120_000  # of the time-out, and milliseconds beyond it
 
@@ -31,3 +34,20 @@ def overdue_text(work_timeout: pl.DataFrame, ranks: list[int]) -> str:
             f" {row['timeout']:,} ms: the process or its watchdog stood still (suspended, or blocked in a call)"
         )
     return ""
+
+
+def works_text(rows: pl.DataFrame) -> str:
+    """Name the works of the watchdogs, each with its ranks where these differ.
+
+    >>> works_text(pl.DataFrame({"rank": [4, 1], "sequence": [20, 369]}))
+    '20 (rank 4), 369 (rank 1)'
+    """
+    by_work = (
+        rows.drop_nulls("sequence").group_by("sequence").agg(pl.col("rank").drop_nulls().unique()).sort("sequence")
+    )
+    works = dict(by_work.iter_rows())
+    if len(works) == 1:
+        return str(next(iter(works)))
+    return some_of(
+        [f"{work} ({ranks_text(ranks)})" if ranks else f"{work}" for work, ranks in works.items()], MOST_WORKS
+    )

@@ -126,7 +126,7 @@ def mark_consequences(
             is_passing_on = (
                 report.rank in passing_on_ranks
                 if report.owner is None and report.rank is not None
-                else report.owner in passing_on
+                else report.owner in passing_on and (report.owner is not None or report.code is not None)
             )
             is_passing_on |= has_unnamed_victims and report.code == PYTHON_ERROR
             report.follows |= has_explanation or is_later or is_passing_on or (not report.owner and bool(failed_owners))

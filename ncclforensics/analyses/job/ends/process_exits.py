@@ -274,6 +274,8 @@ def end_text(row: ProcessExit) -> str:
             predicate = f"received a signal, as {row.reporter} reports"
         case "signal":
             predicate = f"ended by {signal_name(row.signal or 0)}, as {row.reporter} reports"
+        case _ if row.exit_code is None:
+            predicate = f"{row.message or 'ended first'}, as {row.reporter} reports"
         case _:
             predicate = f"ended first, with exit code {row.exit_code}, as {row.reporter} reports"
     return predicate

@@ -13,6 +13,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.exit_reports import ExitReport, Row, exception_report, exit_report, is_next_line
 
 TORCHRUN = "torchrun"
+UNSHOWN = "failed, and how is not shown"  # of a process that torchrun names without its exit code
 IN_TABLE = ("exit_code", "first_entry", "entry")  # forms of `elastic_failure` in the table with which torchrun ends
 
 
@@ -24,6 +25,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
     rows = elastic_failure.sort("pos").to_dicts()
     ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
     signalled_agents = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
+    sources_with_failure = {row["source"] for row in rows if row["form"] == "failed"}
     sources_with_table = {row["source"] for row in rows if row["form"] in IN_TABLE}
     recorded = exception.filter(form="recorded").sort("pos").to_dicts()
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
@@ -58,8 +60,19 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
             entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
+        elif row["form"] == "unrecorded" and row["source"] not in sources_with_table | sources_with_failure:
+            yield exit_report(row, TORCHRUN, None, local_rank=row["local_rank"], message=UNSHOWN)
         if entry is not None:
             yield exit_report(row, TORCHRUN, row["exit_code"], pid=row["pid"], **entry)
+            block.clear()
+    # Where the text ends within the first entry.
+    for source, block in blocks.items():
+        named = block.get("rank") or block.get("host")
+        if named and source in below_root_cause and source not in sources_with_table | sources_with_failure:
+            rank, node = (
+                block[form][name] if form in block else None for form, name in (("rank", "rank"), ("host", "node"))
+            )
+            yield exit_report(named, TORCHRUN, None, rank=rank, node=node, message=UNSHOWN)
 
 
 def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], rank: int) -> Iterator[ExitReport]:
