@@ -137,8 +137,9 @@ NO_COUNTERS = ("lifespan",)
 
 # Codes of verbs, and the spelling of Linux.
 SPEED_CODES = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
-STATES = {"down": "down", "init": "initializing", "initialize": "initializing", "armed": "armed", "active": "active",
-          "active_defer": "active", "nop": None}  # fmt: skip
+# `Physical LinkUp` is mlxlink's word where nothing has activated the port.
+STATES = {"down": "down", "init": "initializing", "initialize": "initializing", "physical linkup": "initializing",
+          "armed": "armed", "active": "active", "active_defer": "active", "nop": None}  # fmt: skip
 STATE_CODES = {1: "down", 2: "initializing", 3: "armed", 4: "active", 5: "active"}
 
 

@@ -32,9 +32,9 @@ RANKS = ("global_rank", "launcher_rank")
 SUBJECTS = (
     "subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service", "error_text",
     "device_name", "daemon_host", "nvshmem_nic", "cxi_nic", "peer", "bmc_fault", "mpi_reason", "psm_reason",
-    "ucx_warning", "provider_warning", "ray_message", "node_reason",
+    "ucx_warning", "provider_warning", "ray_message", "node_reason", "reset_refusal",
 )  # fmt: skip
-HOLDERS = ("of_pod", "of_condition", "of_readiness")
+HOLDERS = ("of_pod", "of_condition", "of_readiness", "of_gpu")
 
 
 def stated_lines(run: Frames, frames: Iterable[str]) -> pl.DataFrame:
@@ -78,7 +78,7 @@ def _of_frame(run: Frames, name: str) -> pl.DataFrame | None:
 
 
 def _subject(rows: pl.DataFrame) -> pl.Expr:
-    """What a line names, behind the pod of an event of Kubernetes, or the condition of a node."""
+    """What a line names, behind the pod of an event of Kubernetes, the condition of a node, or a GPU."""
     subject = _first(rows, SUBJECTS, pl.String()).str.strip_chars()
     holder = _first(rows, HOLDERS, pl.String())
     of_holder = pl.concat_str(holder, subject, separator=": ", ignore_nulls=True)
