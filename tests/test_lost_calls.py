@@ -12,6 +12,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Layout, Plan
+from tests.incidents import INCIDENTS
 from tests.test_incomplete_logs import Logs, calls_in, hang_of
 
 VERSIONS = ("2.27.7", "2.30.7")  # their counters do not count every call
@@ -78,6 +79,19 @@ def test_a_line_lost_beside_a_swapped_order_accuses_no_other_rank(version: str, 
     for rank in (0, 5, 13):
         hang = hang_of(without_call(logs, rank, place), tmp_path / f"without_{rank}")
         assert rank not in hang["culprits"]
+
+
+@pytest.mark.parametrize("rank", [0, 3, 7])
+def test_a_lost_line_that_looks_like_another_order_leaves_open_which_rank_left_it(rank: int, tmp_path: Path) -> None:
+    """Rank 1 left the order of its own calls in its last one, and this rank by the lost line in the one before."""
+    paths = (INCIDENTS / "communicators-in-opposite-order").glob("*.log")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in paths}
+
+    hang = hang_of(without_call(logs, rank, -2), tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
+    assert f"either rank {rank} " in hang["reason"].casefold()
+    assert hang["reason"].endswith("the others wait for rank 1")
 
 
 def test_a_job_that_came_to_its_end_has_no_rank_that_skipped_a_call(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ def find_divergent_calls(job: Job) -> Explanation | None:
         return None  # a rank that left out a call would not have come to the end of the job
     candidates = proven or candidates
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
+    if not proven and earliest.how is How.SKIPPED and (answer := _skipped_or_others_differ(job, earliest)):
+        return answer
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
     if earliest.how is How.SKIPPED and not proven and not _counts_every_call(job):
         earliest.doubt(Doubt.ONLY_LINE_LOST)
@@ -70,6 +72,26 @@ def find_divergent_calls(job: Job) -> Explanation | None:
             Doubt.LINES_REORDERED, "yet it made as many calls of each kind as the others, so lines may be out of order"
         )
     return earliest
+
+
+def _skipped_or_others_differ(job: Job, skipped: Explanation) -> Explanation | None:
+    """Answer where ranks skipped a call or lost its line, and others differ behind it: these explain the job alone."""
+    key = str(skipped.key)
+    others = _differing_behind(job, key, job.divergence[key], skipped.culprits) if key in job.divergence else []
+    if not others:
+        return None
+    names, differing = job.names(skipped.culprits), job.names(others)
+    reason = (
+        f"either {names} skipped a call, or the log of {names} lost its line, and the calls of {differing} differ from "
+        "those of the others behind it"
+    )
+    between = [
+        Alternative(Kind.MISMATCH, skipped.culprits, f"the log of {names} lost no line"),
+        Alternative(Kind.MISMATCH, others, f"the log of {names} lost the line of that call"),
+    ]
+    answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
+    answer.cite(skipped.evidence_lines)
+    return answer
 
 
 def find_lost_calls(job: Job) -> Explanation | None:
@@ -199,7 +221,7 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     if majority is not None and len(groups[majority]) <= len(differing):
         names = job.names(row["rank_id"] for row in groups[majority])
         diagnosis.remark(f"in the same place the communicators of other ranks made the call of {names}")
-    if majority is not None and _others_differ(job, key, nth, culprits):
+    if majority is not None and _differing_behind(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
     if not _counts_every_call(job) and call_sequences.may_lack_a_stretch(job, majority_call, minority_call):
         diagnosis.doubt(Doubt.LINE_LOST, "its calls are those that the others made later, as where lines are lost")
@@ -209,10 +231,13 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     return diagnosis
 
 
-def _others_differ(job: Job, key: str, nth: int, culprits: list[int]) -> bool:
-    """Whether the calls of members that agree on a call differ behind it: one fault on other ranks does not do that."""
+def _differing_behind(job: Job, key: str, nth: int, culprits: list[int]) -> list[int]:
+    """Return the members that agree on a call and differ behind it: one fault on other ranks does not do that."""
     later = job.signatures([key]).filter((pl.col("nth") > nth) & ~pl.col("rank_id").is_in(culprits))
-    return bool((later.group_by("nth").agg(pl.col("signature").n_unique())["signature"] > 1).any())
+    differing = later.filter(pl.col("signature").n_unique().over("nth") > 1)
+    at_first = differing.filter(pl.col("nth") == pl.col("nth").min())
+    usual = at_first["signature"].mode().min()
+    return sorted(at_first.filter(pl.col("signature").ne_missing(usual))["rank_id"])
 
 
 def find_skipped_or_lost_call(job: Job) -> Explanation | None:

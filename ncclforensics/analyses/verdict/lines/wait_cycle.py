@@ -39,10 +39,8 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
         return _between_unknown_communicators(job, first_edges)
     index_of = {rank_id: job.communicator_index.get((rank_id, edge.key)) for rank_id, edge in first_edges.items()}
     irregular = _ranks_that_left_their_own_order(job, first_edges)
-    awaiting = {rank_id: edge for rank_id, edge in first_edges.items() if edge.waits_for[0] in irregular}
-    has_others = len(cycle) < len(job.rank_ids)  # which wait for a rank of the cycle, whichever this is
-    if irregular and has_others and all(_has_one_waiter(job, edge) for edge in awaiting.values()):
-        return skipped_or_lost(job, irregular, list(awaiting))
+    if irregular and (late := _late_by_themselves(job, first_edges, irregular)):
+        return skipped_or_lost(job, irregular, late)
     if irregular:
         is_message = len(set(index_of.values())) == 1
         verdict = Kind.UNMATCHED if is_message else Kind.DEADLOCK
@@ -55,6 +53,8 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
         sides = [(len(ranks), _count_waiters(job, first_edges, ranks), ranks) for ranks in ranks_by_index.values()]
         (fewest, few_waiters, minority_ranks), *_, (most, many_waiters, _) = sorted(sides)
         is_minority = fewest < most or few_waiters * FAR_MORE <= many_waiters
+        if is_minority and (late := _late_by_themselves(job, first_edges, minority_ranks)):
+            return skipped_or_lost(job, minority_ranks, late)
         culprits = minority_ranks if is_minority else sorted(cycle)
         diagnosis = Explanation(Kind.DEADLOCK, "", [Doubt.NO_MAJORITY_OF_ORDER], culprits=sorted(culprits))
         diagnosis.claim = (
@@ -179,10 +179,40 @@ def skipped_or_lost(job: Job, skipping: list[int], waiting: list[int], of: Expla
     return undecided(reason, [stacks_of(f"{names} and {others}")], of, between=between, context=last_lines)
 
 
+def _late_by_themselves(job: Job, first_edges: dict[int, Edge], irregular: list[int]) -> list[int]:
+    """Return the ranks that the irregular ones wait for, if the calls in which these wait hold none of them back.
+
+    Nothing shows that a call does if no other rank waits in it, or if another that made it went on to the call in which
+    they are awaited.
+    """
+    late = set()
+    has_others = len(first_edges) < len(job.rank_ids)  # which wait for a rank of the cycle, whichever this is
+    for own in (first_edges[rank_id] for rank_id in irregular):
+        targets = {target for edge in job.waits if edge.pos == own.pos for target in edge.waits_for}
+        for edge in (first_edges[target] for target in targets & first_edges.keys()):
+            is_alone = has_others and _has_one_waiter(job, edge)
+            if edge.waits_for[0] not in irregular or not (is_alone or _did_others_go_on(job, edge, own)):
+                return []
+            late.add(edge.waiter)
+    return sorted(late)
+
+
 def _has_one_waiter(job: Job, edge: Edge) -> bool:
     """Whether one rank alone waits in the collective of an edge."""
     waiters = {other.waiter for other in job.waits if other.call == edge.call}
     return edge.kind == "collective" and len(waiters) == 1
+
+
+def _did_others_go_on(job: Job, edge: Edge, standing: Edge) -> bool:
+    """Whether other ranks that made the collective of `edge` made also that of `standing`."""
+    if edge.kind != "collective" or standing.kind != "collective":
+        return False
+    made = {
+        (rank_id, key): calls
+        for rank_id, key, calls in job.last_calls.select("rank_id", text_of("key"), "calls").rows()
+    }
+    others = {row.rank_id for row in job.members[edge.key]} - {edge.waiter, standing.waiter}
+    return any(all(made.get((rank_id, call.key), 0) > call.nth for call in (edge, standing)) for rank_id in others)
 
 
 def _count_waiters(job: Job, first_edges: dict[int, Edge], ranks: list[int]) -> int:
