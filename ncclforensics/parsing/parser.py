@@ -47,6 +47,7 @@ SPEAKER = {
     "launcher_ranks": pl.List(pl.Int32()),
     "dropped": pl.Int64(),  # lines that a collector counted and did not pass on
     "dropped_line": pl.Int32(),  # the first line that reports dropped lines
+    "ends_unread": pl.Boolean(),  # no pattern but the catch-all matches its last line
 }
 NO_HOSTS = pl.DataFrame(schema={"source": pl.Int32(), "host": pl.Categorical()})
 
@@ -228,6 +229,8 @@ def _speakers(rows: pl.DataFrame, templates: pl.DataFrame | None = None) -> pl.D
     if "launcher_repeats" in rows.columns:
         extra["dropped"] = pl.col("launcher_repeats").sum()
         extra["dropped_line"] = pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min()
+    if "is_unrecognised" in rows.columns:
+        extra["ends_unread"] = pl.col("is_unrecognised").get(pl.col("line").arg_max())
     count = pl.len() + pl.col(REPEATS).sum() if REPEATS in rows.columns else pl.len()
     stretch = (2 * place + (rows["line"] < 0)).alias("stretch")
     if stretch.is_sorted():  # most often; grouping sorted values needs no hashing, which takes twenty times as long
@@ -243,7 +246,11 @@ def _speakers(rows: pl.DataFrame, templates: pl.DataFrame | None = None) -> pl.D
     return owned.select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
 
 
-_DEFAULTS = {"launcher_ranks": pl.lit([], dtype=SPEAKER["launcher_ranks"]), "dropped": pl.lit(0)}
+_DEFAULTS = {
+    "launcher_ranks": pl.lit([], dtype=SPEAKER["launcher_ranks"]),
+    "dropped": pl.lit(0),
+    "ends_unread": pl.lit(value=False),
+}
 
 
 def _match_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> Matched:

@@ -17,6 +17,14 @@ from ncclforensics.rules.shared.grouping import error_finding, evidence_lines
 # Results of NCCL that alone show nothing.
 UNCLEAR_RESULTS = ["unhandled system error", "internal error"]
 MOST_CITED = 2
+WITHOUT_ADVICE = [
+    "operation",
+    "call",
+    "raft",
+    "example",
+    "tensorflow",
+    "program",
+]  # forms that have none in the grammar
 # Where the result alone says nothing.
 FIRST_WARNING = (
     "read the first warning that NCCL printed on each rank; where there is none, run again with NCCL_DEBUG=WARN"
@@ -98,13 +106,17 @@ def read_nothing_of_nccl(
         title = "the application reports an NCCL error, and these logs have no NCCL lines"
         detail = "the first warning that NCCL prints on each rank shows what failed"
         unclear = returned_error.filter(pl.col("result").str.contains_any(UNCLEAR_RESULTS) & pl.col("call").is_null())
-        if not unclear.is_empty():
+        stated = returned_error.filter(pl.col("form").is_in(WITHOUT_ADVICE)) if unclear.is_empty() else unclear
+        if not stated.is_empty():
+            call = stated["call"][0] or "NCCL"
             finding = error_finding(
-                unclear, rank,
-                f"{{processes}}: NCCL returned an error, and these logs have no NCCL lines: {unclear['result'][0]}",
-                f"{detail}{_raised_in(unclear)}", "certain",
+                stated, rank,
+                f"{{processes}}: {call} returned an error, and these logs have no NCCL lines: {stated['result'][0]}",
+                f"{detail}{_raised_in(stated)}", "certain",
             )  # fmt: skip
-            finding.severity, finding.role, finding.remedy = Severity.WARNING, Role.CONSEQUENCE, FIRST_WARNING
+            finding.severity, finding.role, finding.remedy = severity, role, remedy
+            if not unclear.is_empty():
+                finding.severity, finding.role, finding.remedy = Severity.WARNING, Role.CONSEQUENCE, FIRST_WARNING
             yield finding
             return
     elif has_no_nccl_lines and not timed_out.is_empty() and not (verdict["culprits"].list.len() > 0).any():

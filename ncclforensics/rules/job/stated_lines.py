@@ -105,9 +105,10 @@ def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     """Return the finding on lines of one meaning."""
     row = rows.row(0, named=True)
     kind = Kind(row["kind"])
-    detail = (
-        f"{count_of(rows.height, 'line')} of {count_of(rows.select('source', *OWNER, 'worker').n_unique(), 'process')}"
-    )
+    owner = [*OWNER, "worker"]
+    named = rows.filter(pl.any_horizontal(pl.col(owner).is_not_null())).select("source", *owner)
+    processes = f" of {count_of(named.n_unique(), 'process')}" if named.height == rows.height else ""
+    detail = f"{count_of(rows.height, 'line')}{processes}"
     finding = error_finding(rows, rank, f"{{processes}}: {row['meaning']}", detail, "certain")
     subjects = rows["subject"].drop_nulls().unique(maintain_order=True).to_list()
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ") + f": {some_of(subjects, SUBJECTS)}" * bool(subjects)

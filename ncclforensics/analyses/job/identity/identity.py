@@ -64,7 +64,8 @@ def process(
 ) -> pl.DataFrame:
     """Every process with NCCL lines or a journal, and its files; not of too many without a communicator."""
     with_communicator = pl.concat([rows.select(OWNER) for rows in (communicator_lifetime, calls_without_init)])
-    stretches = pl.concat([speaker.select(journal_process.columns), journal_process])
+    read = speaker.select(*journal_process.columns, "ends_unread")
+    stretches = pl.concat([read, journal_process.with_columns(ends_unread=False)])
     per_file = (
         _bounded(stretches, with_communicator)
         .sort("last_pos")
@@ -74,6 +75,7 @@ def process(
             pl.col("pos").min().alias("first_pos"),
             pl.col("last_pos").max(),
             pl.col("last").last().alias("last_line"),
+            pl.col("ends_unread").last(),
             pl.col("launcher_ranks").explode().drop_nulls().unique(),
         )
     )
@@ -83,12 +85,15 @@ def process(
     launched = pl.when(pl.struct("host", "pid").n_unique().over(label) == 1).then(label)
     rank_of_file = work.group_by("source").agg(pl.col("rank").unique()).filter(pl.col("rank").list.len() == 1)
     hints = (
-        source.select("source", "hint", cut="is_cut")
+        source.select("source", "hint", length="lines", cut="is_cut")
         .join(rank_of_file.select("source", reported=pl.col("rank").list.first()), on="source", how="left")
         .with_columns(hint=pl.coalesce("reported", "hint"))
     )
+    # A copied text may end within a line, behind which the copy ends its last line.
+    is_last = (pl.col("last_line") == pl.col("length")) | (pl.col("last_line") == -1)
     return (
         per_file.join(hints, on="source")
+        .with_columns(cut=pl.col("cut") | (pl.col("ends_unread") & is_last).fill_null(value=False))
         .with_columns(pl.when(is_only_process).then(name).alias(name) for name in ("hint", "reported"))
         .with_columns(hint=pl.coalesce(launched, "hint"))
         .sort("last_pos")
