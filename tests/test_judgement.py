@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import analyze
-from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, certainty_of
 from ncclforensics.analyses.verdict.vocabulary import Certainty, Kind
-from ncclforensics.analyses.verdict.wording import CLAIMS
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
 from ncclforensics.views import json_report, text_report
 from tests.incidents import HANGS, Incident, Json, answer, checked
@@ -76,10 +74,6 @@ def test_every_doubt_is_raised_somewhere_and_says_what_it_assumes() -> None:
     assert {doubt.name for doubt in Doubt} == raised
     assert len({doubt.assumes for doubt in Doubt}) == len(list(Doubt))
     assert {doubt.cost for doubt in Doubt} == set(Cost)
-
-
-def test_every_claim_of_a_failure_has_words() -> None:
-    assert set(CLAIMS) == {claim for claim in Claim if claim < Claim.SUCCESS} | {Claim.STORE_FAILED}
 
 
 def test_no_code_lowers_a_certainty_or_reads_a_reason_back() -> None:

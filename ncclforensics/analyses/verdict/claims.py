@@ -11,34 +11,45 @@ from enum import IntEnum
 
 
 class Claim(IntEnum):
-    """What shows that a job failed or stood still, or that it did not."""
+    """What shows that a job failed or stood still, or that it did not.
 
-    REFUSED = 0  # NCCL states why it creates no communicator
-    FAULT_IN_INIT = 1  # a rank failed in an init by itself
-    CALLS_DIFFER = 2  # the lines of calls show another call in the same place
-    CALLS_COMPARED = 3  # PyTorch compared calls or models, and found a difference
-    RECORDED_DIFFERENCE = 4  # Flight Recorder dumps show another call in the same place
-    RECORDED_WAIT = 5  # they show for which ranks the others wait
-    COUNTED_WAIT = 6  # watchdogs counted fewer works on some ranks
-    ENDED = 7  # a process ended by itself
-    ABSENT_AT_BARRIER = 8  # a barrier names who did not come
-    LOST = 9  # ranks lost their connection to a process that is silent
-    ABSENT_FROM_STORE = 10  # the store counts fewer clients than it expects
-    INIT_UNFINISHED = 11  # ranks are inside an init
-    LINES_DIFFER = 12  # the lines of calls differ as where lines are lost
-    CALL_MISSING = 13  # a log lacks a call that the others show
-    OF_ANOTHER_RUN = 14  # sources that may be of another run show a difference or a wait
-    RECORDED_OPEN = 15  # dumps show open calls, and no rank that is behind
-    TIMED_OUT = 16  # watchdogs timed out in a call that is counted on all who speak
-    TRANSPORT_FAILED = 17  # the network or a GPU failed behind equal calls
-    CALL_LACKING = 18  # one log lacks a call among equal ones
-    REPORTS_DIFFER = 19  # RAS reports, of which no other source says who is behind
-    CALLS_FAILED = 20  # calls of gloo timed out or lost their connection
+    Numbered in this order; `text` is the end of sentences such as `that leaves unexplained that ...`.
+    """
+
+    text: str
+
+    def __new__(cls, text: str) -> Claim:
+        """Number a claim."""
+        claim = int.__new__(cls, len(cls.__members__))
+        claim._value_, claim.text = len(cls.__members__), text
+        return claim
+
+    REFUSED = "NCCL refused to create a communicator"
+    FAULT_IN_INIT = "a rank failed while it created a communicator"
+    CALLS_DIFFER = "ranks made different calls in the same place"
+    CALLS_COMPARED = "PyTorch found different calls or models"
+    RECORDED_DIFFERENCE = "the dumps show different calls in the same place"
+    RECORDED_WAIT = "the dumps show for which ranks the others wait"
+    COUNTED_WAIT = "the watchdogs counted fewer calls on some ranks"
+    ENDED = "a process ended by itself"
+    ABSENT_AT_BARRIER = "a barrier names ranks that did not come"
+    LOST = "ranks lost their connection to a process that reports nothing"
+    ABSENT_FROM_STORE = "processes never came to the store"
+    INIT_UNFINISHED = "an init was begun and not completed"
+    LINES_DIFFER = "calls differ as where lines are lost"
+    CALL_MISSING = "a rank did not make a call that others are in"
+    OF_ANOTHER_RUN = "another source shows ranks that are behind"
+    RECORDED_OPEN = "the dumps show open calls"
+    TIMED_OUT = "watchdogs timed out"
+    TRANSPORT_FAILED = "connections, transfers or a GPU failed"
+    CALL_LACKING = "one log lacks a call among equal ones"
+    REPORTS_DIFFER = "ranks differ in the RAS reports"
+    CALLS_FAILED = "calls timed out or lost their connection"
     # What shows no failure.
-    SUCCESS = 21  # the program reports its end
-    ALL_OVER = 22  # dumps in which every call is over
-    NO_CALLS = 23  # logs that show no calls
-    RETURNED = 24  # NCCL returned an error after the last call
-    LOG_ABSENT = 25  # ranks without a log, which the others may wait for
-    STORE_FAILED = 26  # ranks waited for the store, or did not reach it: a rank that ended lets others wait there, too
-    QUIET = 27  # nothing else
+    SUCCESS = "the program reports its end"
+    ALL_OVER = "every call in the dumps is over"
+    NO_CALLS = "the logs show no calls"
+    RETURNED = "NCCL returned an error after the last call"
+    LOG_ABSENT = "ranks without a log may be those that the others wait for"
+    STORE_FAILED = "ranks waited for the store"  # a rank that ended lets others wait there, too
+    QUIET = "nothing else is shown"

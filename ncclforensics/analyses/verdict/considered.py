@@ -13,7 +13,7 @@ from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
-from ncclforensics.analyses.verdict.wording import CANNOT, CLAIMS, FAULTS
+from ncclforensics.analyses.verdict.wording import CANNOT, FAULTS
 from ncclforensics.data.names import ranks_text
 
 MOST_LINES = 2
@@ -64,8 +64,8 @@ def _by_suggestions(answer: Explanation, suggestions: Iterable[Explanation]) -> 
         is_same = other.verdict == answer.verdict and (not named or own <= named)
         if not is_rival or is_same or (named and named <= own):
             continue
-        if other.suggested_by > answer.suggested_by and answer.suggested_by in CLAIMS:
-            against = f"leaves unexplained that {CLAIMS[answer.suggested_by]}"
+        if other.suggested_by > answer.suggested_by:
+            against = f"leaves unexplained that {answer.suggested_by.text}"
             yield Considered(other.verdict, tuple(other.culprits), tuple(other.missing), against=against, lines=lines)
 
 

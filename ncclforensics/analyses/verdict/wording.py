@@ -1,35 +1,9 @@
-"""What else was considered, in words: claims, faults, and why a fault does not explain a claim."""
+"""What else was considered, in words: faults, and why one does not explain what shows another."""
 
 from __future__ import annotations
 
-from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.vocabulary import Kind
 
-# The ends of sentences such as `that leaves unexplained that ...`.
-CLAIMS = {
-    Claim.REFUSED: "NCCL refused to create a communicator",
-    Claim.FAULT_IN_INIT: "a rank failed while it created a communicator",
-    Claim.CALLS_DIFFER: "ranks made different calls in the same place",
-    Claim.CALLS_COMPARED: "PyTorch found different calls or models",
-    Claim.RECORDED_DIFFERENCE: "the dumps show different calls in the same place",
-    Claim.RECORDED_WAIT: "the dumps show for which ranks the others wait",
-    Claim.COUNTED_WAIT: "the watchdogs counted fewer calls on some ranks",
-    Claim.ENDED: "a process ended by itself",
-    Claim.ABSENT_AT_BARRIER: "a barrier names ranks that did not come",
-    Claim.LOST: "ranks lost their connection to a process that reports nothing",
-    Claim.ABSENT_FROM_STORE: "processes never came to the store",
-    Claim.INIT_UNFINISHED: "an init was begun and not completed",
-    Claim.LINES_DIFFER: "calls differ as where lines are lost",
-    Claim.CALL_MISSING: "a rank did not make a call that others are in",
-    Claim.OF_ANOTHER_RUN: "another source shows ranks that are behind",
-    Claim.RECORDED_OPEN: "the dumps show open calls",
-    Claim.TIMED_OUT: "watchdogs timed out",
-    Claim.TRANSPORT_FAILED: "connections, transfers or a GPU failed",
-    Claim.CALL_LACKING: "one log lacks a call among equal ones",
-    Claim.REPORTS_DIFFER: "ranks differ in the RAS reports",
-    Claim.CALLS_FAILED: "calls timed out or lost their connection",
-    Claim.STORE_FAILED: "ranks waited for the store",
-}
 FAULTS = {
     Kind.INIT_FAILED: "an init that failed",
     Kind.RANK_DIED: "the end of a process",
