@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ncclforensics.capture.measurements import factor
+from ncclforensics.data.busbw import bus_factor
 
 Row = dict[str, Any]
 SHADES = "░▒▓█"
@@ -105,7 +105,7 @@ def split_rows(rows: Sequence[Row], nranks: int) -> list[Row]:
     return [
         {
             "calls": row["calls"], "size": row["total"] // row["calls"], "total_us": row["total_us"],
-            "busbw_GBps": round(row["total"] / row["total_us"] / 1e3 * factor("all_reduce", nranks), 4),
+            "busbw_GBps": round(row["total"] / row["total_us"] / 1e3 * bus_factor("all_reduce", nranks), 4),
         }
         for row in rows
         if "calls" in row

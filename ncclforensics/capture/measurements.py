@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from ncclforensics.capture.plan import ITERATIONS, WARMUP, Plan
-from ncclforensics.data.busbw import DOUBLED, SHRUNK
+from ncclforensics.data.busbw import bus_factor
 
 Row = dict[str, Any]
 IN_PLACE = ("all_reduce", "broadcast")
@@ -43,7 +43,7 @@ def _combine(name: str, size: int, ranks: Mapping[int, Row]) -> Row:
     first = next(iter(ranks.values()))
     return {
         "collective": name, "size": size, "count": first["count"], "mean_us": round(mean, 3),
-        "algbw_GBps": round(algbw, 4), "busbw_GBps": round(algbw * factor(name, len(ranks)), 4),
+        "algbw_GBps": round(algbw, 4), "busbw_GBps": round(algbw * bus_factor(name, len(ranks)), 4),
         "wrong": sum(row["wrong"] for row in ranks.values()),
         "median_us": median(row["median_us"] for row in ranks.values()),
         "ranks": {
@@ -51,17 +51,6 @@ def _combine(name: str, size: int, ranks: Mapping[int, Row]) -> Row:
             for rank in sorted(ranks)
         },
     }  # fmt: skip
-
-
-def factor(collective: str, nranks: int) -> float:
-    """Return the factor from algbw to busbw, as nccl-tests defines it.
-
-    >>> factor("all_reduce", 4), factor("all_gather", 4), factor("broadcast", 4)
-    (1.5, 0.75, 1.0)
-    """
-    if collective in DOUBLED:
-        return 2 * (nranks - 1) / nranks
-    return (nranks - 1) / nranks if collective in SHRUNK else 1.0
 
 
 def fastest(measured: Mapping[str, Sequence[Row]]) -> list[tuple[str, int, int]]:

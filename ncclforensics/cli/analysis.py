@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from operator import itemgetter
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,53 +18,23 @@ from ncclforensics.data.names import printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ncclforensics.data.settings import Settings
     from ncclforensics.report.build import Report
-    from ncclforensics.report.selection import Selection
 
 MOST_PROBLEMS = 8  # of one input, on stderr
 BAR_DELAY = 0.5  # seconds until a progress bar appears
 
 
 def load_report(
-    paths: list[str],
-    *,
-    full: bool,
-    quiet: bool,
-    everything: bool = False,
-    hashed: bool = False,
-    shows_problems: bool = False,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
-    rank_from: str | None = None,
-    selection: Selection | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    since_look: str | None = None,
-    on: str | None = None,
-    settings: Settings | None = None,
+    paths: list[str], *, quiet: bool, hashed: bool = False, shows_problems: bool = False, **options: Any
 ) -> Report:
     """Analyse these paths and print the problems of the inputs to stderr, unless `quiet`.
 
     `hashed` adds the SHA-256 of every input; `shows_problems`: the report will stand on the same terminal and show the
-    problems of inputs itself. The other arguments are those of `analyze` and of the options.
+    problems of inputs itself. `options`: those of `analyze`.
     """
     with ProgressBar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
-        report = analyze(
-            paths,
-            full=full,
-            everything=everything,
-            select=select,
-            ignore=ignore,
-            settings=settings,
-            rank_from=rank_from,
-            selection=selection,
-            since=since,
-            until=until,
-            since_look=since_look,
-            on=on,
-            progress=bar.update if bar else lambda done, total: None,
-        )
+        progress = bar.update if bar else lambda done, total: None
+        report = analyze(paths, progress=progress, **options)
     if hashed:
         report.hash_inputs()
     if not quiet:

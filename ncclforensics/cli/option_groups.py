@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -83,14 +83,10 @@ class Reading:
         *,
         full: bool = True,
         everything: bool = True,
-        hashed: bool = False,
-        shows_problems: bool = False,
-        select: Iterable[str] = (),
-        ignore: Iterable[str] = (),
-        since_look: str | None = None,
         settings: Settings | None = None,
+        **options: Any,
     ) -> Report:
-        """Analyse these paths, as `load_report` does. `settings`: what `configure` returned, if it was called."""
+        """Analyse these paths, with other `options` of `load_report`. `settings`: what `configure` has returned."""
         from ncclforensics.report.selection import Selection, parse_ranks
 
         selection = Selection(parse_ranks(shown.ranks) if shown.ranks else frozenset(), shown.host, shown.comm)
@@ -98,11 +94,6 @@ class Reading:
             paths,
             full=full,
             everything=everything,
-            hashed=hashed,
-            shows_problems=shows_problems,
-            select=select,
-            ignore=ignore,
-            since_look=since_look,
             selection=selection,
             rank_from=self.rank_from,
             since=shown.since,
@@ -110,6 +101,7 @@ class Reading:
             on=self.on,
             settings=settings or configure(self.config, quiet=self.quiet),
             quiet=self.quiet,
+            **options,
         )
 
     def redacted(self, report: Report) -> Report:

@@ -10,6 +10,17 @@ DOUBLED = ("all_reduce", "all_reduce_bias")  # 2 (n - 1) / n
 SHRUNK = ("all_gather", "reduce_scatter", "alltoall", "alltoallv", "gather", "scatter")  # (n - 1) / n; all others: 1
 
 
+def bus_factor(collective: str, ranks: int) -> float:
+    """Return what the algorithm's bandwidth is multiplied with to have that of the busiest link, as in nccl-tests.
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    if collective in DOUBLED:
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if collective in SHRUNK else 1.0
+
+
 # Bytes of one element, by the names of nccl-tests of any version.
 ELEMENT_BYTES = {
     **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "fp8", "bf8"), 1),

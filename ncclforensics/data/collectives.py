@@ -24,7 +24,6 @@ _NAMES = (
 # No rank ends one of these before all have begun it, so that the rank that comes last waits least.
 WAITS_FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "barrier")
 ALL_OF_OUTPUT = ("all_gather",)  # whose size is that of the output
-DOUBLED, SHRUNK = ("all_reduce",), ("all_gather", "reduce_scatter", "alltoall", "alltoallv")
 # Bytes of an element, by the names of PyTorch's types in traces of NCCL and of the CPU.
 ELEMENT_BYTES = {
     "Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4, "Short": 2, "Byte": 1, "Char": 1,
@@ -58,14 +57,3 @@ def collective_named(name: str) -> str:
     """
     plain = name.lower().replace("_", "")
     return next((known for part, known in _NAMES if part in plain), "")
-
-
-def bus_factor(collective: str, ranks: int) -> float:
-    """Return what the algorithm's bandwidth is multiplied with to have that of the busiest link, as in nccl-tests.
-
-    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
-    (1.5, 0.75, 1.0)
-    """
-    if collective in DOUBLED:
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if collective in SHRUNK else 1.0

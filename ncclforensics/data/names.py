@@ -93,6 +93,15 @@ INVISIBLE = {
 }
 
 
+def shortened(text: str, most: int) -> str:
+    """Cut a text to so many characters.
+
+    >>> shortened("allreduce", 4)
+    'all…'
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def printable(name: str) -> str:
     r"""Replace the characters of a name that a terminal would interpret.
 

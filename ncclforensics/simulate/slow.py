@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ncclforensics.data.collectives import bus_factor
+from ncclforensics.data.busbw import bus_factor
 
 LAYERS = 4  # between which ranks of a tensor-parallel group wait for each other
 COMPUTE_US = 40_000.0  # of a layer

@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
 
-from ncclforensics.data.names import bytes_text, printable
+from ncclforensics.data.names import bytes_text, printable, shortened
 from ncclforensics.data.settings import Settings
 from ncclforensics.tui.benchmarks import Benchmarks
 from ncclforensics.tui.connections import Connections
@@ -333,7 +333,7 @@ class Forensics(App[None]):
 
     def _copy(self, text: str, subject: str) -> None:
         self.copy_to_clipboard(text)
-        shown = subject if len(subject) <= LONGEST_NOTICE else f"{subject[: LONGEST_NOTICE - 1]}…"
+        shown = shortened(subject, LONGEST_NOTICE)
         self.notify(f"copied: {shown}", markup=False)
 
     def action_interrupt(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ncclforensics.data.names import known
+from ncclforensics.data.names import known, shortened
 from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 
 if TYPE_CHECKING:
@@ -157,5 +157,5 @@ class RankTable(VirtualRows):
         if number >= len(self._widths):
             return cell
         width = self._widths[number]
-        cut = cell if len(cell) <= width else f"{cell[: width - 1]}…"
+        cut = shortened(cell, width)
         return (cut.rjust(width) if self.columns[number].is_figure else cut.ljust(width)) + GAP

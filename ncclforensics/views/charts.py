@@ -14,7 +14,7 @@ import polars as pl
 import vl_convert
 
 from ncclforensics.analyses.verdict.answer import Answer
-from ncclforensics.data.names import bytes_text, printable, short_ranks
+from ncclforensics.data.names import bytes_text, printable, short_ranks, shortened
 from ncclforensics.report.build import Report, Row
 from ncclforensics.views.rank_map import Part
 
@@ -151,8 +151,7 @@ def _arrow(start: tuple[float, float], end: tuple[float, float]) -> Row:
 
 def cut(text: str) -> str:
     """Shorten a label."""
-    text = printable(text)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return shortened(printable(text), LONGEST)
 
 
 def connections(report: Report, job: int) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from itertools import groupby
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import printable, sentence
+from ncclforensics.data.names import printable, sentence, shortened
 from ncclforensics.diff import Comparison, Curve, Difference, Kind, NotCompared, Side
 from ncclforensics.diff.result import FINDINGS
 from ncclforensics.report.build import Report, Row
@@ -112,7 +112,7 @@ def side_text(side: Side, unit: str) -> str:
     """Return the values of a side with their counts: `IB (15 processes), Socket (1 process)`."""
     shown = side.values[:MOST_VALUES]
     texts = [
-        _short(printable(value))
+        shortened(printable(value), LONGEST)
         + (f" ({many} {plural(unit, many)})" if unit not in ("", "run", "job") and many else "")
         for value, many in shown
     ]
@@ -124,10 +124,6 @@ def plural(unit: str, many: int) -> str:
     """Return the unit in singular or plural: `rank`, `ranks`, `pairs of ranks`."""
     first, of, rest = unit.partition(" of ")
     return unit if many == 1 else f"{first}{'es' if first.endswith('s') else 's'}{of}{rest}"
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= LONGEST else value[: LONGEST - 1] + "…"
 
 
 def _cited(report: Report, line: Row) -> Text:
@@ -175,7 +171,7 @@ def _not_compared(absent: list[NotCompared]) -> list[RenderableType]:
             "bad": "not in BAD; GOOD: ",
             "common": "nothing in common; ",
         }[topic.absent]
-        shown = [_short(printable(value)) for value in topic.other_values[:MOST_OTHER_VALUES]]
+        shown = [shortened(printable(value), LONGEST) for value in topic.other_values[:MOST_OTHER_VALUES]]
         more = len(topic.other_values) - len(shown)
         rest = f" and {more} more" if more > 0 else ""
         table.add_row(topic.topic, f"{begin}{'; '.join(shown)}{rest}")

@@ -8,7 +8,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import count_of, printable, some_of
+from ncclforensics.data.names import count_of, printable, shortened, some_of
 from ncclforensics.history.bands import FEWEST, Measured, Series
 from ncclforensics.history.overview import UNDECIDED, Overview
 from ncclforensics.history.returning import ReturningPart
@@ -200,16 +200,13 @@ def _changes(overview: Overview) -> Iterator[RenderableType]:
     yield heading("FIRST SEEN AFTER A CHANGE (possible: other things may have changed, too)")
     for name, counts, change in rows[:MOST_CHANGES]:
         facts = "; ".join(
-            f"{fact} {_short(before)} → {_short(after)}" for fact, before, after in change.facts[:MOST_CHANGES]
+            f"{fact} {shortened(before, LONGEST_VALUE)} → {shortened(after, LONGEST_VALUE)}"
+            for fact, before, after in change.facts[:MOST_CHANGES]
         )
         since = f"since run {change.first_run}, {count_of(len(change.others), 'run')} with other values"
         lines = Text.assemble((printable(name), "bold"), f"\n  {counts}\n  {printable(facts)}\n  {since}")
         yield indented(lines)
     yield from _more(len(rows) - MOST_CHANGES)
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 1] + "…"
 
 
 def _runs(overview: Overview) -> Iterator[RenderableType]:

@@ -15,8 +15,7 @@ from math import log
 import polars as pl
 
 from ncclforensics.analyses.slow.change_points import levels
-from ncclforensics.data.busbw import AS_ON_A_RING, LARGE, LIMIT_MARGIN, limit_of, link_of, machine_of
-from ncclforensics.data.collectives import bus_factor
+from ncclforensics.data.busbw import AS_ON_A_RING, LARGE, LIMIT_MARGIN, bus_factor, limit_of, link_of, machine_of
 from ncclforensics.frames.columns import short_name, text_of
 from ncclforensics.frames.registry import analysis
 
