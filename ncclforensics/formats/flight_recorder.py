@@ -104,7 +104,7 @@ def _head(document: Mapping[str, Any]) -> Iterator[Record]:
                 "form": "",
                 "group_name": _name(group.get("name", name)),
                 "group_desc": json_text(group.get("desc")) or None,
-                "ranks": _ranks_text(ranks) if isinstance(ranks, str) else _ranges(json_array(ranks)),
+                "ranks": _ranks_text(ranks) if isinstance(ranks, str) else ranges(json_array(ranks)),
             },
         )
     for number, status in json_object(document.get("pg_status")).items():
@@ -128,12 +128,12 @@ def _name(name: object) -> str | None:
 def _ranks_text(ranks: str) -> str | None:
     """The ranks of a process group, from the text of a list."""
     try:
-        return _ranges(json_array(orjson.loads(ranks)))
+        return ranges(json_array(orjson.loads(ranks)))
     except orjson.JSONDecodeError:
         return None
 
 
-def _ranges(ranks: list[Any]) -> str | None:
+def ranges(ranks: list[Any]) -> str | None:
     """Ranks in their order, with ranges: `0-511, 520`."""
     runs: list[list[int]] = []
     for rank in ranks:

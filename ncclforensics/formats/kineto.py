@@ -18,6 +18,7 @@ import orjson
 from ncclforensics.data import nouns
 from ncclforensics.data.collectives import communicates
 from ncclforensics.formats import TraceRecords
+from ncclforensics.formats.flight_recorder import ranges
 from ncclforensics.inputs.chrome_trace import ChromeTrace, Event, is_chrome_trace
 from ncclforensics.inputs.intervals import Covered, Interval, exposed, unrequested
 from ncclforensics.inputs.tolerant_json import json_array, json_int32, json_integer, json_object, json_text
@@ -244,10 +245,4 @@ def _as_ranges(ranks: list[Any]) -> str | None:
     """Ranks in order, with ranges: `0-511, 520`."""
     if not ranks or not all(isinstance(rank, int) and 0 <= rank < 1 << 31 for rank in ranks):
         return None
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+    return ranges(sorted(set(ranks)))

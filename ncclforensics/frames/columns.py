@@ -167,6 +167,20 @@ def frame_of_rows(rows: Iterable[Mapping[str, Any]], schema: Mapping[str, pl.Dat
     )
 
 
+def lines_behind(line: int, lines: int) -> int:
+    """Return how many of a file's lines follow one of them; the numbers of a tail count from the end.
+
+    >>> lines_behind(7, 10), lines_behind(-1, 10)
+    (3, 0)
+    """
+    return -line - 1 if line < 0 else lines - line
+
+
+def count_behind() -> pl.Expr:
+    """The same for rows with columns `line` and `lines`."""
+    return pl.when(pl.col("line") < 0).then(-pl.col("line") - 1).otherwise(pl.col("lines") - pl.col("line"))
+
+
 def place_of(pos: int) -> tuple[int, int]:
     """Return the source and the line that a `pos` stands for; lines of a tail are negative.
 

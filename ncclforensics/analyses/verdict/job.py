@@ -26,7 +26,7 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows, Member
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 from ncclforensics.data.names import ranks_text
-from ncclforensics.frames.columns import MADE_UP, place_of
+from ncclforensics.frames.columns import MADE_UP, lines_behind, place_of
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
@@ -275,7 +275,7 @@ class Job:
         source, last = process["last_source"], self._rows.last_lines.get(process["last_source"])
         if last is None or process["last_line"] is None or last not in self._own_last_lines[source]:
             return 0
-        return int(self.sources[source]["lines"] - last if last > 0 else -last - 1)
+        return lines_behind(last, self.sources[source]["lines"])
 
     def lag(self, rank_ids: Iterable[int]) -> int:
         """Count the collectives by which one of some ranks is behind the furthest member that waits for it."""

@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
 from ncclforensics.data.names import ranks_text, some_of
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import count_behind, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
@@ -67,18 +67,13 @@ def app_traceback_cut(
         *named, rank=pl.coalesce("global_rank", "launcher_rank"), call=text_of("function")
     )
     calls = pl.concat([frames, of_torch], how="diagonal").join(source.select("source", "lines"), on="source")
-    lines_left = pl.when(pl.col("line") < 0).then(-pl.col("line") - 1).otherwise(pl.col("lines") - pl.col("line"))
     # A check only raises what the call above it returned.
     checked = pl.when(pl.col("call") == CHECK).then(pl.col("call").shift()).otherwise("call")
     number = pl.when(pl.col("call") == CHECK).then(pl.col("numbered").shift()).otherwise("numbered")
-    calls = (
-        calls.with_columns(lines_left=lines_left)
-        .sort("pos")
-        .with_columns(call=checked.over("source"), numbered=number.over("source"))
-    )
+    calls = calls.sort("pos").with_columns(call=checked.over("source"), numbered=number.over("source"))
     yield from _headings_alone(exception, calls, source, is_named=is_named)
     last = calls.group_by("source", maintain_order=True).last()
-    for row in last.filter(pl.col("lines_left") <= FROM_END).sort("source").iter_rows(named=True):
+    for row in last.filter(count_behind() <= FROM_END).sort("source").iter_rows(named=True):
         headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
         begun = headings.filter(pl.col("pos") < row["pos"])["pos"].max()
         is_of_it = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("source", "launcher_pid", "rank"))

@@ -8,7 +8,7 @@ from itertools import combinations
 import polars as pl
 
 from ncclforensics.data.names import count_of, ranks_text, some_of
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import count_behind, text_of
 from ncclforensics.grammar.values import numbers_of_ranges, parse_value
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -84,11 +84,10 @@ def engine_stops_at_nccl(
     --native); between hosts check that all ports are open, and NCCL_SOCKET_IFNAME.
     Sources: vLLM, vllm/distributed/device_communicators/pynccl.py; SGLang, the same; vllm#11139, vllm#20862.
     """
-    lines_behind = pl.when(pl.col("line") < 0).then(-pl.col("line")).otherwise(pl.col("lines") - pl.col("line"))
     printer = ["source", "launcher_rank", "launcher_pid", "worker"]
     counted = engine_nccl.with_columns(nth=pl.int_range(1, pl.len() + 1).over(printer, order_by="pos"))
     placed = counted.join(source.select("source", "lines"), on="source")
-    last = placed.filter(lines_behind <= LAST_LINES).sort("source", "line")
+    last = placed.filter(count_behind() <= LAST_LINES).sort("source", "line")
     if last.is_empty() or process.height or process_exit.height or (verdict["verdict"] == "no-hang").any():
         return
     ranks = sorted(last["launcher_rank"].drop_nulls().unique().to_list())

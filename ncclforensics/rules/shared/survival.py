@@ -8,6 +8,13 @@ from ncclforensics.analyses.job.ends.program_ends import add_program_end
 from ncclforensics.frames.columns import OWNER, SOURCE_BITS
 
 
+def last_of_process(rows: pl.DataFrame, communicator_progress: pl.DataFrame) -> pl.DataFrame:
+    """Leave out lines behind which their process completed the init of a communicator or made a call."""
+    ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max())
+    is_survived = (pl.col("pos") < pl.col("last_pos")).fill_null(value=False)
+    return rows.join(ends, on=OWNER, how="left", nulls_equal=True).filter(~is_survived)
+
+
 def not_survived(
     rows: pl.DataFrame,
     progress: pl.DataFrame,

@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.tracebacks import PRINTER
 from ncclforensics.data.names import some_of
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import count_behind, text_of
 
 MOST_PLACES = 2
 FROM_END = 2  # lines of a file behind the last call of a traceback that was cut
@@ -35,8 +35,7 @@ def _cut(traceback_frame: pl.DataFrame, exception: pl.DataFrame, source: pl.Data
     last = traceback_frame.drop_nulls("file").sort("pos").group_by("source", maintain_order=True).last()
     named = exception.filter(text_of("form") != "traceback").group_by("source").agg(named=pl.col("pos").max())
     ends = last.join(source.select("source", "lines"), on="source").join(named, on="source", how="left")
-    left = pl.when(pl.col("line") < 0).then(-pl.col("line") - 1).otherwise(pl.col("lines") - pl.col("line"))
-    is_open = (left <= FROM_END) & (pl.col("named") > pl.col("pos")).fill_null(value=False).not_()
+    is_open = (count_behind() <= FROM_END) & (pl.col("named") > pl.col("pos")).fill_null(value=False).not_()
     return ends.filter(is_open).select(*PRINTER, "pos", rank=rank)
 
 

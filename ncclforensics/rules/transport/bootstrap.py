@@ -13,6 +13,7 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 from ncclforensics.rules.shared.local_interfaces import is_local_interface
+from ncclforensics.rules.shared.survival import last_of_process
 
 SAME_HOST = ("127.", "::1<")  # how an address begins that only the same host reaches
 LOOPBACK_REMEDY = (
@@ -177,14 +178,8 @@ def _last_retries(failure: pl.DataFrame, communicator_progress: pl.DataFrame, ra
     failed = failure.filter(pl.col("form").is_in(REFUSALS)).select(OWNER)
     is_last = (pl.col("form") == "connecting_again") & (pl.col("attempt") == pl.col("attempts"))
     is_unanswered = (pl.col("form") == "connecting") & pl.col("reason").cast(pl.String).is_in(UNANSWERED)
-    last = (
-        failure.filter(is_last | is_unanswered)
-        .join(failed, on=OWNER, how="anti", nulls_equal=True)
-        .join(
-            communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max()), on=OWNER, how="left", nulls_equal=True
-        )
-        .filter((pl.col("pos") < pl.col("last_pos")).fill_null(value=False).not_())
-    )
+    retries = failure.filter(is_last | is_unanswered).join(failed, on=OWNER, how="anti", nulls_equal=True)
+    last = last_of_process(retries, communicator_progress)
     for (form, reason), rows in last.group_by(text_of("form"), text_of("reason"), maintain_order=True):
         if form == "connecting":
             title = f"{{processes}} tried again to connect to a peer: {reason}"

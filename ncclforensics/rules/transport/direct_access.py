@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.cuda import PEER
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, group_finding
+from ncclforensics.rules.shared.survival import last_of_process
 
 HIP = "hip"
 HIP_REMEDY = (
@@ -34,14 +35,10 @@ def p2p_access_refused(
     (CUDA_VISIBLE_DEVICES, --ipc=host); try NCCL_P2P_DISABLE=1 once.
     Sources: ray_lightning#24, rccl#908, rccl-tests#120, dask-cuda#639; nccl: src/transport/p2p.cc.
     """
-    ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max())
-    refused = (
-        p2p_failure.filter(pl.col("form").is_in(REFUSED))
-        .join(ends, on=OWNER, how="left", nulls_equal=True)
-        .filter((pl.col("pos") < pl.col("last_pos")).fill_null(value=False).not_())
-        .sort("source", "line")
-    )
-    for (error, runtime), rows in refused.group_by("error", text_of("runtime"), maintain_order=True):
+    refused = last_of_process(p2p_failure.filter(pl.col("form").is_in(REFUSED)), communicator_progress)
+    for (error, runtime), rows in refused.sort("source", "line").group_by(
+        "error", text_of("runtime"), maintain_order=True
+    ):
         name = "HIP" if runtime == HIP else "CUDA"
         title = f"{{processes}}: {name} refused direct access between GPUs"
         finding = group_finding(rows, rank, title, f"{name} reports: {error}", "likely")

@@ -12,6 +12,7 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.completions import NAMED
 from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
+from ncclforensics.rules.shared.survival import last_of_process
 
 REGISTRATIONS = ["ibv_reg_mr", "ibv_reg_mr_iova2", "ibv_reg_dmabuf_mr", "mlx5dv_reg_dmabuf_mr"]
 
@@ -197,13 +198,8 @@ def ib_verbs_call_refused(
     ibv_rc_pingpong shows whether the device can be used; NCCL 2.13 and later print the reason.
     Sources: nccl#562, nccl#1129; nccl: src/misc/ibvwrap.cc.
     """
-    ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max())
-    refused = (
-        verbs.filter(pl.col("form").eq("failed") & text_of("operation").is_in(CREATING))
-        .join(ends, on=OWNER, how="left", nulls_equal=True)
-        .filter((pl.col("pos") < pl.col("last_pos")).fill_null(value=False).not_())
-        .sort("source", "line")
-    )
+    is_refused = pl.col("form").eq("failed") & text_of("operation").is_in(CREATING)
+    refused = last_of_process(verbs.filter(is_refused), communicator_progress).sort("source", "line")
     for (operation,), rows in refused.group_by(text_of("operation"), maintain_order=True):
         title = f"{{processes}}: {operation} failed"
         yield group_finding(

@@ -25,6 +25,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
 )
 from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
+from ncclforensics.frames.columns import lines_behind
 
 
 def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, is_over: bool) -> None:
@@ -46,11 +47,6 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
             is_last = lines_behind(line, lengths[number]) <= NEAR
             is_closed = _is_soon_before(closed[number,], report.row["pos"])
             report.final = is_over or bool(final_reports) or is_last or is_closed
-
-
-def lines_behind(line: int, length: int) -> int:
-    """Return how many lines of its file follow a line; the numbers of a tail are negative, and count from the end."""
-    return -line if line < 0 else length - line
 
 
 def _positions(rows: Iterable[Row], *key: str) -> dict[tuple[Any, ...], list[int]]:

@@ -28,7 +28,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     torch_exceptions,
 )
 from ncclforensics.analyses.job.ends.failure_events import LOST
-from ncclforensics.analyses.job.ends.following_ends import lines_behind, mark_consequences, mark_final
+from ncclforensics.analyses.job.ends.following_ends import mark_consequences, mark_final
 from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
@@ -40,7 +40,7 @@ from ncclforensics.analyses.job.identity.lifetimes import finished_processes
 from ncclforensics.analyses.job.text.torch_text import SIZE
 from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import signal_name
-from ncclforensics.frames.columns import Category, Large, columns_of, frame_of_rows, text_of
+from ncclforensics.frames.columns import Category, Large, columns_of, frame_of_rows, lines_behind, text_of
 from ncclforensics.frames.registry import analysis
 
 

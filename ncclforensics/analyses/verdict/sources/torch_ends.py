@@ -17,6 +17,7 @@ from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT
 from ncclforensics.data.variables import COLLECT_OUTPUT
+from ncclforensics.frames.columns import lines_behind
 
 GIVEN_UP = ("summary", "root_cause", *IN_TABLE)  # lines of the table that torchrun prints at its end
 
@@ -46,7 +47,7 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     tracebacks = {place["source"]: place["last_traceback"] for place in job.pytorch["torch_source"]}
     if (tracebacks.get(last["source"]) or -1) > last["pos"]:
         return False  # torchrun ends with one
-    return bool((job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]) > 1)
+    return lines_behind(last["line"], job.sources[last["source"]]["lines"]) > 1
 
 
 def find_failed_ranks(job: Job) -> Explanation | None:
