@@ -165,7 +165,7 @@ def connections(report: Report, job: int) -> tuple[str, str]:
         .join(named.rename({"rank_id": "peer", "name": "to"}), on="peer")
         .group_by("name", "to", "transport")
         .agg(pl.col("connections").sum())
-        .sort("name", "to", "connections", descending=[False, False, True])
+        .sort("name", "to", "connections", "transport", descending=[False, False, True, False])
         .unique(["name", "to"], keep="first", maintain_order=True)
     )
     if cells.is_empty() or cells.height > MOST_CELLS:
