@@ -10,7 +10,6 @@ import polars as pl
 from ncclforensics.analyses.hang.wait_graph import edges_of
 from ncclforensics.analyses.verdict.answer import Answer, Operation
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.analyses.verdict.wording import fault_text
 from ncclforensics.data.names import ranks_text
 from ncclforensics.report.run_view import RunView
 from ncclforensics.rules.finding import Line
@@ -33,7 +32,7 @@ class Rival(NamedTuple):
     @property
     def text(self) -> str:
         """What it is, and what speaks against it, as a sentence."""
-        fault = fault_text(self.fault, ranks_text(self.ranks))
+        fault = self.fault.text + (f" ({ranks_text(self.ranks)})" if self.ranks else "")
         if not self.assumes:
             return f"{fault} {self.against}"
         how_rare = {"ordinary": "not unusual"}.get(self.cost, self.cost)

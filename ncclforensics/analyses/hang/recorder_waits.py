@@ -8,7 +8,6 @@ from ncclforensics.analyses.hang.recorder_graph import Recordings, Row
 from ncclforensics.analyses.hang.recorder_roots import wait_edges
 from ncclforensics.analyses.hang.wait_graph import RECORDED, Edge
 from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
-from ncclforensics.data.torch_calls import NCCL_NAMES
 from ncclforensics.frames.columns import columns_of
 from ncclforensics.frames.registry import analysis
 
@@ -36,7 +35,7 @@ def recorded_wait(
         awaited = sorted(rank_ids[target] for target in set(targets) if target in rank_ids)
         call = recordings.blocking(waiter) or _next_call(recordings, waiter)
         if waiter in rank_ids and awaited and call:
-            rows.append({**_as_call(call), **_place(recordings, waiter, call), "job": jobs[0], "waits_for": awaited})
+            rows.append({**call.of_nccl, **_place(recordings, waiter, call), "job": jobs[0], "waits_for": awaited})
             rows[-1]["waiter"] = rank_ids[waiter]
     return pl.DataFrame(rows, schema=RECORDED_WAIT)
 
@@ -45,12 +44,6 @@ def _place(recordings: Recordings, waiter: int, call: RecordedCall) -> Row:
     head = recordings.head(waiter)
     key = f"process group {call.group}"
     return {**head, "kind": RECORDED, "key": key, "nth": call.sequence, "pos": waiter}
-
-
-def _as_call(call: RecordedCall) -> Row:
-    root = call.peer if call.is_p2p else None
-    name = NCCL_NAMES.get(call.name, call.name)
-    return {"name": name, "count": call.elements, "datatype": call.datatype, "root": root}
 
 
 def _next_call(recordings: Recordings, rank: int) -> RecordedCall | None:

@@ -8,6 +8,7 @@ is behind. So the explanation that suggests itself by the first of a job's claim
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Self
 
 
 class Claim(IntEnum):
@@ -18,7 +19,7 @@ class Claim(IntEnum):
 
     text: str
 
-    def __new__(cls, text: str) -> Claim:
+    def __new__(cls, text: str) -> Self:
         """Number a claim."""
         claim = int.__new__(cls, len(cls.__members__))
         claim._value_, claim.text = len(cls.__members__), text

@@ -13,7 +13,6 @@ from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
-from ncclforensics.analyses.verdict.wording import CANNOT, FAULTS
 from ncclforensics.data.names import ranks_text
 
 MOST_LINES = 2
@@ -25,6 +24,15 @@ OF_ITSELF = (HOST_MEMORY, NODE, GPU_MEMORY, GPU_ERROR, EXCEPTION)
 MOST = 16  # of each kind; the findings name the others
 # NCCL raises the reason of a refused init, and PyTorch that of a comparison, as exceptions on all ranks.
 RAISED_ON_ALL = (Kind.INIT_FAILED, Kind.INIT_INCOMPLETE, Kind.RANK_MISSING)
+
+# The first fault does not explain what shows the second; `{ranks}` are those that the second is about.
+CANNOT = {
+    (Kind.STUCK_TOGETHER, Kind.LAGGING): "would stop ranks in a call that all of them made, which {ranks} did not",
+    (Kind.STUCK_TOGETHER, Kind.UNMATCHED): "would stop a message that both sides posted, which {ranks} did not",
+    (Kind.STUCK_TOGETHER, Kind.MISMATCH): "does not change which calls {ranks} made",
+    (Kind.STUCK_TOGETHER, Kind.DEADLOCK): "does not change the order in which {ranks} made calls",
+    (Kind.LAGGING, Kind.STUCK_TOGETHER): "would lack the call that all ranks made",
+}
 
 
 def considered(answer: Explanation, suggestions: Iterable[Explanation], numbers: list[int]) -> tuple[Considered, ...]:
@@ -74,7 +82,7 @@ def _by_axioms(answer: Explanation, numbers: list[int]) -> Iterator[Considered]:
     ranks = ranks_text(numbers) or "a rank"
     lines = _of_culprits(answer, 1)
     possible = {doubt.rival for doubt in answer.doubts}
-    for fault in FAULTS:
+    for fault in Kind:
         if fault in possible:
             continue
         if (text := CANNOT.get((fault, answer.verdict))) and answer.suggested_by < WITHOUT_FAULT and lines:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class Kind(StrEnum):
-    """What went wrong, as the contract's `hang.verdict`."""
+    """What went wrong, as the contract's `hang.verdict`, and in words."""
 
-    INIT_FAILED = "init-failed"
-    RANK_DIED = "rank-died"
-    MISMATCH = "collective-mismatch"
-    DEADLOCK = "cross-communicator-deadlock"
-    LAGGING = "lagging-ranks"
-    UNMATCHED = "p2p-unmatched"
-    RANK_MISSING = "rank-missing"
-    INIT_INCOMPLETE = "init-incomplete"
-    STUCK_TOGETHER = "stuck-together"
-    UNDECIDABLE = "undecidable"
-    NO_HANG = "no-hang"
+    text: str
+
+    def __new__(cls, value: str, text: str) -> Self:
+        """Give a verdict its words."""
+        kind = str.__new__(cls, value)
+        kind._value_, kind.text = value, text
+        return kind
+
+    INIT_FAILED = "init-failed", "an init that failed"
+    RANK_DIED = "rank-died", "the end of a process"
+    MISMATCH = "collective-mismatch", "a call that differs"
+    DEADLOCK = "cross-communicator-deadlock", "calls in another order"
+    LAGGING = "lagging-ranks", "a rank behind the others"
+    UNMATCHED = "p2p-unmatched", "a message without its counterpart"
+    RANK_MISSING = "rank-missing", "a rank that never came"
+    INIT_INCOMPLETE = "init-incomplete", "an init that is not completed"
+    STUCK_TOGETHER = "stuck-together", "a fault of the network or of a GPU"
+    UNDECIDABLE = "undecidable", "another fault"
+    NO_HANG = "no-hang", "no fault"
 
 
 class Certainty(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from ncclforensics.data.names import parse_short_integer
-from ncclforensics.data.torch_calls import BATCHES
+from ncclforensics.data.torch_calls import BATCHES, NCCL_NAMES
 from ncclforensics.frames.columns import Large, text_of
 
 Row = dict[str, Any]
@@ -55,6 +55,13 @@ class RecordedCall(NamedTuple):
     def place(self) -> Row:
         """Its line, as a row with the number of the rank."""
         return {"rank": self.rank, "source": self.source, "line": self.line}
+
+    @property
+    def of_nccl(self) -> Row:
+        """The call as NCCL names it; `root` is the peer of a message."""
+        root = self.peer if self.is_p2p else None
+        name = NCCL_NAMES.get(self.name, self.name)
+        return {"name": name, "count": self.elements, "datatype": self.datatype, "root": root}
 
     @property
     def number(self) -> int:

@@ -12,7 +12,6 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import DATATYPES, count_of, ranks_text
-from ncclforensics.data.torch_calls import NCCL_NAMES
 from ncclforensics.data.variables import hosts_of
 
 SHOWN = 3  # ranks that are described, and cited
@@ -75,10 +74,7 @@ def set_call(diagnosis: Explanation, call: RecordedCall | None) -> None:
     if call is None:
         return
     is_known = call.datatype is not None and call.datatype < len(DATATYPES) and call.elements is not None
-    root = call.peer if call.is_p2p else None
-    diagnosis.call = {"name": NCCL_NAMES.get(call.name, call.name)}
-    if is_known:
-        diagnosis.call |= {"count": call.elements, "datatype": call.datatype, "root": root}
+    diagnosis.call = call.of_nccl if is_known else {"name": call.of_nccl["name"]}
 
 
 def cite(job: Job, diagnosis: Explanation, what: str, calls: list[RecordedCall]) -> None:
