@@ -118,7 +118,7 @@ def _headings_alone(
     last_calls = calls.group_by("source").agg(called=pl.col("pos").max())
     placed = headings.join(source.select("source", "lines"), on="source").join(last_calls, on="source", how="left")
     is_alone = (pl.col("called") > pl.col("pos")).fill_null(value=False).not_()
-    is_last = pl.col("lines") - pl.col("line") <= MOST_WORKERS
+    is_last = count_behind() <= MOST_WORKERS
     for row in placed.filter(is_alone & is_last).iter_rows(named=True):
         rank = row["launcher_rank"]
         process = ranks_text([rank]) if rank is not None else "a process"

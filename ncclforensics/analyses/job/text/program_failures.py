@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from ncclforensics.data.failure_topics import OF_WARNINGS, TOPICS
-from ncclforensics.frames.columns import ORIGIN, text_of
+from ncclforensics.frames.columns import ORIGIN, count_behind, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.grammar_file import load
 
@@ -39,7 +39,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     Warnings are among them where their words are about what fails jobs.
     """
     part = load(GRAMMAR).part_regex
-    form, line = text_of("form"), pl.col("line")
+    form = text_of("form")
     printed = pl.coalesce(text_of("stated_by_level"), text_of("stated_by_words"), text_of("stated_mildly"))
     head = pl.col("printed").str.extract(f"^((?:{part('_head')})?)").fill_null("")
     rest = pl.col("printed").str.replace(f"^(?:{part('_head')})", "")
@@ -50,7 +50,6 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     is_note = pl.col("printed").str.contains(part("_note_first")) & ~pl.col("printed").str.contains(part("_with_word"))
     is_mild = (form == "mild") | pl.col("printed").str.contains(part("_mild_first"))
     without_ids = words.str.replace_all(rf"\b(?:{part('_in_base_16')})\b", "")
-    lines_behind = pl.when(line < 0).then(-line - 1).otherwise(pl.col("lines") - line)
     return (
         unread_error.filter(form.is_in(["level", "words", "mild"]))
         .join(source.select("source", "lines"), on="source", how="left", maintain_order="left")
@@ -78,7 +77,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
             is_of_kernel=pl.col("printed").str.contains(part("_of_kernel")),
             is_of_end=words.str.contains(part("_of_the_end")),
             is_repeated_attempt=words.str.contains(part("_repeated_attempt")),
-            lines_behind=lines_behind,
+            lines_behind=count_behind(),
         )
         .sort("pos")
     )
