@@ -143,7 +143,7 @@ def _redacted(value: Any, pseudonyms: Pseudonyms) -> Any:
 
 
 def _map_texts(column: pl.Series, change: Callable[[str], str]) -> pl.Series:
-    old = column.cast(pl.String).drop_nulls().unique().to_list()
+    old = column.cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
     new = {text: to for text in old if (to := change(text)) != text}
     if not new:
         return column

@@ -48,7 +48,7 @@ def add_pseudonyms(run: Frames, pseudonyms: Pseudonyms) -> None:
         if not Path(path).name.isalpha():  # a name such as `job` may be an ordinary word
             pseudonyms.set(Path(path).name, Path(redacted_path).name)
     for frame, column in (columns for declaration in declared("CODE_COLUMNS") for columns in declaration):
-        for path in own_files(run[frame][column].cast(pl.String).drop_nulls().unique()):
+        for path in own_files(run[frame][column].cast(pl.String).drop_nulls().unique(maintain_order=True)):
             pseudonyms.set(path, pseudonyms.path(path))
             pseudonyms.set(Path(path).name, pseudonyms.path(Path(path).name))
     for value in (*_secrets(run), *run.settings.redact_words):
@@ -151,7 +151,7 @@ def _texts(run: Frames) -> Iterator[str]:
         for shape in run.dialect.with_all_formats.shapes:
             if (frame := run[shape.frame]).height:
                 for column in frame.select(pl.col(pl.String, pl.Categorical).cast(pl.String)).iter_columns():
-                    yield "\n".join(column.drop_nulls().unique())
+                    yield "\n".join(column.drop_nulls().unique(maintain_order=True))
 
 
 def read_map(map_file: Path) -> Pseudonyms:

@@ -108,7 +108,7 @@ def process(
             pl.col("hint", "reported").sort_by("lines").last(),
             pl.col("cut").last().alias("is_cut"),
         )
-        .sort("first_pos")
+        .sort("first_pos", "pid")  # a torn line begins several processes
     )
 
 
