@@ -96,8 +96,8 @@ def _of_kernel(rows: pl.DataFrame) -> Finding:
     """Return the note on the last statement of the kernel's log, of which nothing is known but its words."""
     last = rows.row(-1, named=True)
     return Finding(
-        f"the kernel's log holds words of a failure, mostly harmless ones: {_cut(last['statement'], MAX_STATEMENT)}",
-        f"{count_of(rows.height, 'such line')}, of which no rule knows what it means",
+        f"the kernel's log holds words of a failure that no rule knows: {_cut(last['statement'], MAX_STATEMENT)}",
+        f"{count_of(rows.height, 'such line')}; drivers of sound hosts print such words, too",
         "certain",
         severity=Severity.INFO,
         role=Role.CONTEXT,
