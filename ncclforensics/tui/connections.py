@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.widget import Widget
-from textual.widgets import Static
 
 from ncclforensics.tui.screen import Page
 from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
@@ -93,6 +90,7 @@ class Connections(Page):
 
     NAME = "connections"
     EMPTY = "no connections in these logs; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,P2P,NET prints them"
+    BODY = (MatrixTable,)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view", "View", tooltip="Next view: rank to rank, host to host, rings, NICs of each rank"),
         Binding("n", "unusual", "Next unusual", tooltip="Go to the next unusual pair"),
@@ -102,12 +100,6 @@ class Connections(Page):
         super().__init__()
         self._views: list[tuple[str, Matrix | None, list[tuple[str, bool]]]] = []
         self._view = 0
-
-    def compose_body(self) -> Iterable[Widget]:
-        """Create the title, the matrix and the details."""
-        yield Static("", id="title", markup=False)
-        yield MatrixTable()
-        yield Static("", id="detail", markup=False)
 
     def draw(self, part: object) -> None:
         """Build the list of views."""

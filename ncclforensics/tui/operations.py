@@ -5,13 +5,10 @@ Positions far from any change, at which all ranks made the same calls, are folde
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.widget import Widget
-from textual.widgets import Static
 
 from ncclforensics.tui.call_table import CallTable, clock_text
 from ncclforensics.tui.prompts import Ask, Choice
@@ -26,6 +23,7 @@ class Operations(Page):
 
     NAME = "operations"
     EMPTY = "no calls in these logs; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL prints them"
+    BODY = (CallTable,)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "communicators", "Communicators", tooltip="Choose a communicator"),
         Binding("d", "difference", "Difference", tooltip="Go to the first different call"),
@@ -39,12 +37,6 @@ class Operations(Page):
         super().__init__()
         self._calls: Calls | None = None
         self._is_ungrouped = False
-
-    def compose_body(self) -> Iterable[Widget]:
-        """Create the title, the table and the details."""
-        yield Static("", id="title", markup=False)
-        yield CallTable()
-        yield Static("", id="detail", markup=False)
 
     @property
     def _table(self) -> CallTable:

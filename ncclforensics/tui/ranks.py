@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.widget import Widget
-from textual.widgets import Static
 
 from ncclforensics.data.names import known, ranks_text, some_of
 from ncclforensics.tui.prompts import Ask
@@ -153,6 +150,7 @@ class Ranks(Page):
 
     NAME = "ranks"
     EMPTY = "no rank of an NCCL job in these files"
+    BODY = (RankGrid, RankTable)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view", "Table", tooltip="Show a table instead of the grid, or the grid instead of the table"),
         Binding("s", "sort(1)", "Sort", tooltip="Grid: group by host, state or last call. Table: sort by next column"),
@@ -173,13 +171,6 @@ class Ranks(Page):
         self._filter = ""
         self._is_table = False
         self._is_placed = False  # the cursor has been put on a culprit
-
-    def compose_body(self) -> Iterable[Widget]:
-        """Create the legend, the grid, the table and the details."""
-        yield Static("", id="title", markup=False)
-        yield RankGrid()
-        yield RankTable()
-        yield Static("", id="detail", markup=False)
 
     @property
     def _view(self) -> RankGrid | RankTable:

@@ -123,6 +123,7 @@ class Page(Screen[None]):
 
     NAME: ClassVar[str]
     EMPTY: ClassVar[str] = ""  # what a screen without content says
+    BODY: ClassVar[tuple[type[Widget], ...]] = ()
     AUTO_FOCUS = "#focus"
 
     def __init__(self) -> None:
@@ -235,8 +236,11 @@ class Page(Screen[None]):
         return call
 
     def compose_body(self) -> Iterable[Widget]:
-        """Create the widgets between the screen bar and the status line."""
-        raise NotImplementedError
+        """Create the widgets between the screen bar and the status line: a title, those of BODY, and the details."""
+        yield Static("", id="title", markup=False)
+        for widget in self.BODY:
+            yield widget()
+        yield Static("", id="detail", markup=False)
 
     def draw(self, part: object) -> None:
         """Fill the widgets with the part of the content that belongs to this screen."""
