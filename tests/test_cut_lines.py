@@ -35,7 +35,7 @@ def test_lines_without_their_ends_show_no_call_and_the_report_says_so(tagged: bo
 def test_where_only_some_calls_are_whole_nothing_is_more_than_possible(tmp_path: Path) -> None:
     hang = cut("one-rank-stops-before-an-allreduce", 180, tmp_path)["hang"]
 
-    assert hang["certainty"] == "possible"
+    assert hang["verdict"] == "undecidable" or hang["certainty"] == "possible"
     assert set(hang["culprits"]) <= {11}
 
 

@@ -94,6 +94,36 @@ def test_a_lost_line_that_looks_like_another_order_leaves_open_which_rank_left_i
     assert hang["reason"].endswith("the others wait for rank 1")
 
 
+@pytest.mark.parametrize("version", ["2.21.5", "2.30.7"])  # the counter of the first counts every call
+@pytest.mark.parametrize(("rank", "place"), [(1, -2), (6, -5), (7, -3)])
+def test_a_line_delivered_twice_makes_no_culprit_beside_a_rank_that_stopped(
+    version: str, rank: int, place: int, tmp_path: Path
+) -> None:
+    logs = logs_of(tmp_path / "job", version, Fault(FaultKind.LAGGING, (3,), "tp"))
+    lines = logs[f"nccl_rank{rank}.log"]
+    number = calls_in(lines)[place]
+
+    hang = hang_of(
+        {**logs, f"nccl_rank{rank}.log": [*lines[:number], lines[number], *lines[number:]]}, tmp_path / "logs"
+    )
+
+    assert hang_of(logs, tmp_path / "whole")["culprits"] == [3]
+    assert hang["culprits"] in ([], [3])
+    assert hang["culprits"] == [3] or version != "2.21.5"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_lines_that_changed_places_make_no_culprit_beside_a_rank_that_stopped(version: str, tmp_path: Path) -> None:
+    logs = logs_of(tmp_path / "job", version, Fault(FaultKind.LAGGING, (3,), "tp"))
+    for rank, place in ((1, -3), (6, -6)):
+        lines = [*logs[f"nccl_rank{rank}.log"]]
+        number, later = calls_in(lines)[place], calls_in(lines)[place + 1]
+        lines[number], lines[later] = lines[later], lines[number]
+        hang = hang_of({**logs, f"nccl_rank{rank}.log": lines}, tmp_path / f"of_{rank}")
+
+        assert hang["culprits"] in ([], [3])
+
+
 def test_a_job_that_came_to_its_end_has_no_rank_that_skipped_a_call(tmp_path: Path) -> None:
     logs = without_call(logs_of(tmp_path / "job", "2.27.7", None, finish=Finish.CLEAN), 6, 12)
 

@@ -53,7 +53,7 @@ def test_each_of_several_measurements_names_its_file(tmp_path: Path) -> None:
     text = shown(read(tmp_path, *(SIZES.format(1 << 30, 1 << 28, rate) for rate in (100, 50))))
 
     assert "log0.txt: all_reduce on 2 ranks reaches" in text
-    assert "? log1.txt" in text
+    assert "GiB log1.txt" in text
 
 
 def test_an_excerpt_without_prefixes_shows_transport_variables_and_its_end(tmp_path: Path) -> None:

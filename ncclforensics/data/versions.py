@@ -10,6 +10,9 @@ Version = tuple[int, ...]
 
 # NCCL allocates shared host memory by cuMem from the first, and falls back if it fails from the second (nccl#1838).
 CUMEM_HOST, CUMEM_HOST_OPTIONAL = (2, 24), (2, 26, 5)
+# Releases from the first to before the second whose opCount counts every call. That of 2.8 stands still, and those of
+# 2.9 to 2.11, and from 2.27 on, count only operations of the network proxy: they differ between ranks.
+COUNT_EVERY_CALL = (((2, 3), (2, 8)), ((2, 12), (2, 27)))
 
 
 def release(printed: str) -> Version:
@@ -40,3 +43,8 @@ def releases(printed: Iterable[str | None]) -> list[Version]:
     [(2, 9, 6), (2, 27, 3)]
     """
     return sorted({version for text in set(printed) if text and len(version := release(text)) > 1})
+
+
+def count_every_call(versions: list[Version]) -> bool:
+    """Whether the counters of all versions of a job count every call."""
+    return bool(versions) and all(any(begin <= of < end for begin, end in COUNT_EVERY_CALL) for of in versions)

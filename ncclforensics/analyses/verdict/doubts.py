@@ -33,6 +33,7 @@ class Doubt(Enum):
     LINES_REORDERED = Cost.ORDINARY, "the lines of these logs are not in the order of the calls"
     LINE_DOUBLED = Cost.ORDINARY, "a line was delivered twice"
     LINE_DOUBLED_AND_STOPPED = Cost.UNUSUAL, "a line was delivered twice, and something else stopped the job"
+    LINES_AS_WRITTEN = Cost.ORDINARY, "no line was delivered twice or moved, and another rank made other calls"
     LINES_SELECTED = Cost.ORDINARY, "the lines were selected, and those of the calls in which it waits were not"
     SECOND_FAULT = Cost.UNUSUAL, "another rank is at fault by itself at the same time"
     MADE_BEHIND = Cost.ORDINARY, "the others made that call, too, and lines before it were lost"

@@ -21,7 +21,7 @@ from ncclforensics.analyses.job.calls.unread_calls import (
     without_unplaced,
 )
 from ncclforensics.data.names import ELEMENT_BYTES
-from ncclforensics.data.versions import Version, releases
+from ncclforensics.data.versions import Version, count_every_call, releases
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import SLICE_ROWS
@@ -32,9 +32,6 @@ ARGUMENTS = ("count", "datatype", "op", "root")
 _PRINTED_IN_BYTES = pl.Series(["AllGather", "Broadcast"], dtype=pl.Categorical()).implode()
 PRINTS_ELEMENTS_FROM = (2, 22)
 USER_OP = 5  # numbers from here on are of reductions that the process made itself (ncclRedOpCreatePreMulSum)
-# Releases from the first to before the second whose opCount counts every call. That of 2.8 stands still, and those of
-# 2.9 to 2.11, and from 2.27 on, count only operations of the network proxy: they differ between ranks.
-COUNT_EVERY_CALL = (((2, 3), (2, 8)), ((2, 12), (2, 27)))
 
 CALL_LINE = {
     "host": pl.Categorical(),
@@ -246,11 +243,6 @@ def _member_of_calls(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.Da
         left_on="pos", right_on="created_pos", by=owner, strategy="backward", check_sortedness=False,
     )["membership"]  # fmt: skip
     return membership.scatter(rows, current_member)
-
-
-def count_every_call(versions: list[Version]) -> bool:
-    """Whether the counters of all versions of a job count every call."""
-    return bool(versions) and all(any(begin <= of < end for begin, end in COUNT_EVERY_CALL) for of in versions)
 
 
 def _opcount_counts_calls(version: pl.DataFrame) -> pl.Expr:

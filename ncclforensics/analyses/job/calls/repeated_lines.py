@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from ncclforensics.analyses.job.calls.line_faults import DOUBLED
+from ncclforensics.data.versions import count_every_call, releases
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import SLICE_ROWS, opcount_of
 
@@ -34,6 +35,8 @@ def repeated_call(
     logged_call: pl.DataFrame,
     call_occurrence: pl.DataFrame,
     line_fault: pl.DataFrame,
+    call_line: pl.DataFrame,
+    version: pl.DataFrame,
 ) -> pl.DataFrame:
     """Calls whose line stands in the log twice, or in the wrong place; columns as in REPEATED_CALL.
 
@@ -42,11 +45,15 @@ def repeated_call(
     keys = pl.concat([logged_divergence["key"], uneven_key["key"], uneven_lines["key"]]).unique().implode()
     partly_read = logged_call.filter("in_tail")["rank_id"].unique().implode()
     rank_ids = logged_call.filter(pl.col("key").is_in(keys) & ~pl.col("rank_id").is_in(partly_read))["rank_id"].unique()
-    calls = logged_call.select("rank_id", "member", "call_line", "pos", opcount_of(logged_call, call_occurrence))
+    calls = logged_call.select("rank_id", "key", "member", "call_line", "pos", opcount_of(logged_call, call_occurrence))
     # Without a counter are lines that print none, and those whose counter is beyond 63 bits.
     is_compared = pl.col("rank_id").is_in(rank_ids.implode()) & pl.col("opcount").is_not_null()
     has_copies = bool((line_fault["kind"] == DOUBLED).any())
-    doubled = _next_to_each_other(calls.filter(is_compared) if has_copies else calls.clear())
+    is_counter = count_every_call(releases(version["version"]))
+    compared = calls.filter(is_compared) if has_copies or is_counter else calls.clear()
+    doubled = _next_to_each_other(compared)
+    if doubled.height and not has_copies:
+        doubled = _of_single_ranks(doubled, compared, call_line)
     if doubled.height:
         calls = calls.join(doubled, on="pos", how="anti", maintain_order="left")
     back = _ranks_that_count_back(part.filter(is_compared) for part in calls.iter_slices(SLICE_ROWS))
@@ -79,6 +86,24 @@ def _next_to_each_other(calls: pl.DataFrame) -> pl.DataFrame:
     found = found.with_columns(is_copy=(is_equal & (pl.col("pos").diff() == 1)).fill_null(False))
     found = found.filter("is_copy", pl.col("is_copy").mean().over("rank_id") < MOST_DOUBLED)
     return found.select("pos", moves_to=pl.lit(None, dtype=pl.Int64))
+
+
+def _of_single_ranks(doubled: pl.DataFrame, calls: pl.DataFrame, call_line: pl.DataFrame) -> pl.DataFrame:
+    """Of collectives that stand twice with one counter, those of which no other member has as many.
+
+    A counter of every call stands still among the calls of one group, which all members make, and where a callback of
+    the host advances it (CUDA graphs, CUDA_LAUNCH_BLOCKING): there other lines share it, too.
+    """
+    place = ["key", "opcount", "signature"]
+    lines = calls.hstack(call_line.select("signature", "collective")[calls["call_line"]]).filter("collective")
+    copies = lines.join(doubled.select("pos"), on="pos", how="semi")
+    others = lines.join(doubled.select("pos"), on="pos", how="anti")
+    counting = others.group_by("member").agg(is_counting=pl.col("opcount").is_unique().all()).filter("is_counting")
+    copies = copies.join(counting, on="member", how="semi")
+    counts = lines.join(copies.select(place).unique(), on=place, how="semi").group_by(*place, "rank_id").len()
+    most = counts.filter(pl.col("len") == pl.col("len").max().over(place))
+    single = most.filter(pl.len().over(place) == 1)
+    return doubled.join(copies.join(single, on=[*place, "rank_id"], how="semi").select("pos"), on="pos", how="semi")
 
 
 def _repeated_of(calls: pl.DataFrame) -> list[tuple[int, int | None]]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.calls.calls import count_every_call
 from ncclforensics.analyses.verdict.axioms import ENOUGH_ALIKE
-from ncclforensics.data.versions import releases
+from ncclforensics.data.versions import count_every_call, releases
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import opcount_of

@@ -7,42 +7,50 @@ shows only in the order against calls on other communicators.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import polars as pl
 
 from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.job.calls.call_alignment import Gap
-from ncclforensics.analyses.job.calls.calls import count_every_call
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD, RUN_AHEAD, SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines import call_sequences, waiting
+from ncclforensics.analyses.verdict.lines.line_differences import (
+    COLLECT_AS_WRITTEN,
+    by_collector,
+    counts_every_call,
+    decide_between,
+    differing_behind,
+    has_other_fault,
+    made_the_same,
+    may_be_lost,
+    repeats_previous,
+)
 from ncclforensics.analyses.verdict.lines.stall import WEAK
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
-from ncclforensics.data.versions import releases
 
 FIELDS = ("name", *call_sequences.ARGUMENTS)
-FEW_LATER = 2  # calls; of one or two, those of a step that goes on may be the same by chance
-COLLECT_AS_WRITTEN = [
-    "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"
-]
 
 
 def find_divergent_calls(job: Job) -> Explanation | None:
     """Find the first call on which the members of a communicator differ."""
     candidates = _differences(job)
-    proven = [diagnosis for diagnosis in candidates if not _may_be_lost(job, diagnosis)]
+    proven = [diagnosis for diagnosis in candidates if not may_be_lost(job, diagnosis)]
     if not candidates or job.is_finished or (not proven and _find_lost_lines(job, candidates)):
         return None  # a rank that left out a call would not have come to the end of the job
     candidates = proven or candidates
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
-    if not proven and earliest.how is How.SKIPPED and (answer := _skipped_or_others_differ(job, earliest)):
-        return answer
+    if done := by_collector(job, earliest):
+        if earliest.how is not How.SKIPPED and has_other_fault(job, earliest):
+            return None  # what a collector did leaves only that fault to explain
+        if answer := decide_between(job, earliest, done):
+            return answer
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
-    if earliest.how is How.SKIPPED and not proven and not _counts_every_call(job):
+    if earliest.how is How.SKIPPED and not proven and not counts_every_call(job):
         earliest.doubt(Doubt.ONLY_LINE_LOST)
     key = str(earliest.key)
     callers = {row["rank_id"] for row in job.collectives_at(key, job.divergence.get(key, -1))}
@@ -62,36 +70,16 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     is_damaged = not proven and any(gap.rank_id not in earliest.culprits for gap in job.gaps if gap.nth)
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.doubt(Doubt.LINES_MISSING)
-    if earliest.how is How.EXTRA and _repeats_previous(job, earliest):
+    if repeats_previous(job, earliest):
         earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
         # A line that came twice stops no job.
         has_stopped = not WEAK.issuperset(job.stall_evidence)
         earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
-    if earliest.culprits and _made_the_same(job, earliest):
+    if earliest.culprits and made_the_same(job, earliest):
         earliest.doubt(
             Doubt.LINES_REORDERED, "yet it made as many calls of each kind as the others, so lines may be out of order"
         )
     return earliest
-
-
-def _skipped_or_others_differ(job: Job, skipped: Explanation) -> Explanation | None:
-    """Answer where ranks skipped a call or lost its line, and others differ behind it: these explain the job alone."""
-    key = str(skipped.key)
-    others = _differing_behind(job, key, job.divergence[key], skipped.culprits) if key in job.divergence else []
-    if not others:
-        return None
-    names, differing = job.names(skipped.culprits), job.names(others)
-    reason = (
-        f"either {names} skipped a call, or the log of {names} lost its line, and the calls of {differing} differ from "
-        "those of the others behind it"
-    )
-    between = [
-        Alternative(Kind.MISMATCH, skipped.culprits, f"the log of {names} lost no line"),
-        Alternative(Kind.MISMATCH, others, f"the log of {names} lost the line of that call"),
-    ]
-    answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
-    answer.cite(skipped.evidence_lines)
-    return answer
 
 
 def find_lost_calls(job: Job) -> Explanation | None:
@@ -121,50 +109,6 @@ def _judge_differences(job: Job) -> list[Explanation]:
             collectives.setdefault(edge.key, []).append(edge)
     judged = [_judge_skipped_call(job, key, edges) for key, edges in sorted(collectives.items())]
     return [diagnosis for diagnosis in judged if diagnosis is not None]
-
-
-def _may_be_lost(job: Job, diagnosis: Explanation) -> bool:
-    """Whether lines that were lost can make this difference."""
-    key = str(diagnosis.key)
-    nth = job.divergence.get(key)
-    return nth is None or _is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
-
-
-def _made_the_same(job: Job, diagnosis: Explanation) -> bool:
-    """Whether the culprits made the calls of another member in another order, with several behind the first difference.
-
-    So it is where the lines of logs are sorted by time stamps that several calls share. Of two logs, the first calls
-    are compared, as many as the shorter has.
-    """
-    key = str(diagnosis.key)
-    nth = job.divergence.get(key, 0)
-    since = (
-        job.signatures([key])
-        .filter((pl.col("nth") >= nth) & (pl.col("nth") < nth + call_sequences.COMPARED_CALLS))
-        .sort("nth")
-    )
-    made = {rank_id: tuple(calls) for rank_id, calls in since.group_by("rank_id").agg("signature").iter_rows()}
-    usual = {calls for rank_id, calls in made.items() if rank_id not in diagnosis.culprits}
-    return all(
-        any(_is_another_order(made.get(rank_id, ()), calls) for calls in usual) for rank_id in diagnosis.culprits
-    )
-
-
-def _is_another_order(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    length = min(len(left), len(right))
-    return length > FEW_LATER and Counter(left[:length]) == Counter(right[:length])
-
-
-def _repeats_previous(job: Job, diagnosis: Explanation) -> bool:
-    """Whether the extra call of a culprit is the same as its previous collective on that communicator."""
-    nth = job.divergence.get(str(diagnosis.key), 0)
-    before, extra = (
-        {row["rank_id"]: row for row in job.collectives_at(str(diagnosis.key), at)} for at in (nth - 1, nth)
-    )
-    return any(
-        rank_id in before and rank_id in extra and before[rank_id]["signature"] == extra[rank_id]["signature"]
-        for rank_id in diagnosis.culprits
-    )
 
 
 def _went_on(job: Job, key: str, nth: int, calls: int = RUN_AHEAD) -> bool:
@@ -207,6 +151,10 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
         groups[row["signature"]].append(row)
     majority = _majority_signature(job, key, nth, groups)
     differing = [row for signature, rows in groups.items() if signature != majority for row in rows]
+    if majority is not None and len(groups) > 2:
+        before = {row["rank_id"]: row["signature"] for row in job.collectives_at(key, nth - 1)}
+        # Of calls that differ in two ways, one like that before it may be a line that came twice.
+        differing = [row for row in differing if before.get(row["rank_id"]) != row["signature"]] or differing
     culprits = sorted({row["rank_id"] for row in differing})
     majority_call = (groups[majority] if majority is not None else next(iter(groups.values())))[0]
     minority_call = differing[0] if majority is not None else list(groups.values())[1][0]
@@ -215,29 +163,20 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, how=how)
     diagnosis.fields = [name for name in FIELDS if majority_call[name] != minority_call[name]]
     # A line that one of the majority lost leaves as many on the other side, unless the counter shows it.
-    margin = 0 if _counts_every_call(job) else 1
+    margin = 0 if counts_every_call(job) else 1
     if majority is not None and len(groups[majority]) <= len(differing) + margin:
         diagnosis.doubt(Doubt.NO_MAJORITY)
     if majority is not None and len(groups[majority]) <= len(differing):
         names = job.names(row["rank_id"] for row in groups[majority])
         diagnosis.remark(f"in the same place the communicators of other ranks made the call of {names}")
-    if majority is not None and _differing_behind(job, key, nth, culprits):
+    if majority is not None and differing_behind(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
-    if not _counts_every_call(job) and call_sequences.may_lack_a_stretch(job, majority_call, minority_call):
+    if not counts_every_call(job) and call_sequences.may_lack_a_stretch(job, majority_call, minority_call):
         diagnosis.doubt(Doubt.LINE_LOST, "its calls are those that the others made later, as where lines are lost")
     diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
     return diagnosis
-
-
-def _differing_behind(job: Job, key: str, nth: int, culprits: list[int]) -> list[int]:
-    """Return the members that agree on a call and differ behind it: one fault on other ranks does not do that."""
-    later = job.signatures([key]).filter((pl.col("nth") > nth) & ~pl.col("rank_id").is_in(culprits))
-    differing = later.filter(pl.col("signature").n_unique().over("nth") > 1)
-    at_first = differing.filter(pl.col("nth") == pl.col("nth").min())
-    usual = at_first["signature"].mode().min()
-    return sorted(at_first.filter(pl.col("signature").ne_missing(usual))["rank_id"])
 
 
 def find_skipped_or_lost_call(job: Job) -> Explanation | None:
@@ -320,21 +259,6 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | 
     return diagnosis
 
 
-def _is_made_elsewhere(job: Job, key: str, nth: int, differing: set[int]) -> bool:
-    """Whether every call that differs at a place stands at another place in the log of another rank."""
-    signatures = job.signatures([key])
-    made: dict[int, set[int]] = defaultdict(set)  # signature -> ranks that made such a call anywhere
-    for rank_id, signature in signatures.select("rank_id", "signature").unique().iter_rows():
-        made[signature].add(rank_id)
-    at_place = dict(signatures.filter(nth=nth).select("rank_id", "signature").iter_rows())
-    return all(made[at_place[rank_id]] - {rank_id} for rank_id in differing & at_place.keys())
-
-
-def _counts_every_call(job: Job) -> bool:
-    """Whether NCCL's counter counts every call, so that it tells a call that was left out from a line that was lost."""
-    return count_every_call(releases(job.releases))
-
-
 def _find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:
     """Return the ranks whose logs lack lines, where the differences may be lost lines, too; else an empty set.
 
@@ -346,7 +270,7 @@ def _find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:
     gaps = [gap for gap in job.gaps if gap.nth and gap.missing > 0]
     lacking = {gap.rank_id for gap in gaps if gap.is_lost or gap.rank_id not in culprits}
     lacking |= set(job.counter_jumps)
-    if _counts_every_call(job):
+    if counts_every_call(job):
         return lacking if lacking & culprits else set()
     places = {diagnosis.call["nth"] for diagnosis in differences if diagnosis.call is not None}
     shared = set.intersection(*(set(diagnosis.culprits) for diagnosis in differences))
@@ -375,6 +299,9 @@ def find_by_lines(job: Job) -> Explanation | None:
     their logs, and all of them stopped together for another reason, would be a coincidence.
     """
     waited_for = waiting.find_waited_for_ranks(job)
+    is_altered = any(found.how is not How.SKIPPED and by_collector(job, found) for found in _differences(job))
+    if waited_for is not None and is_altered:
+        waited_for.doubt(Doubt.LINES_AS_WRITTEN, "and another rank made other calls, or its lines came twice or moved")
     if waited_for is None or waited_for.verdict not in OF_ABSENCE or len(waited_for.culprits) < 2:
         return waited_for
     stopped = set(waited_for.culprits)

@@ -1,0 +1,124 @@
+"""Whether a difference of calls may be one of their lines alone: lost, delivered twice, or in another order.
+
+A collector does that to the lines of any rank, beside whatever stopped the job. Where something else explains that, or
+other ranks differ as well, the ranks of such a difference are not the sure ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import chain
+
+import polars as pl
+
+from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.lines import call_sequences, waiting
+from ncclforensics.analyses.verdict.vocabulary import How, Kind
+from ncclforensics.data.versions import count_every_call, releases
+
+FEW_LATER = 2  # calls; of one or two, those of a step that goes on may be the same by chance
+COLLECT_AS_WRITTEN = [
+    "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"
+]
+
+
+def by_collector(job: Job, diagnosis: Explanation) -> str:
+    """Say what a log collector may have done that makes this difference; empty if it can have done nothing."""
+    if diagnosis.how is How.SKIPPED and may_be_lost(job, diagnosis):
+        return "its line was lost"
+    if repeats_previous(job, diagnosis):
+        return "its line was delivered twice"
+    return "its lines changed places" if diagnosis.culprits and made_the_same(job, diagnosis) else ""
+
+
+def may_be_lost(job: Job, diagnosis: Explanation) -> bool:
+    """Whether lines that were lost can make this difference."""
+    key = str(diagnosis.key)
+    nth = job.divergence.get(key)
+    return nth is None or _is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
+
+
+def _is_made_elsewhere(job: Job, key: str, nth: int, differing: set[int]) -> bool:
+    """Whether every call that differs at a place stands at another place in the log of another rank."""
+    signatures = job.signatures([key])
+    made: dict[int, set[int]] = defaultdict(set)  # signature -> ranks that made such a call anywhere
+    for rank_id, signature in signatures.select("rank_id", "signature").unique().iter_rows():
+        made[signature].add(rank_id)
+    at_place = dict(signatures.filter(nth=nth).select("rank_id", "signature").iter_rows())
+    return all(made[at_place[rank_id]] - {rank_id} for rank_id in differing & at_place.keys())
+
+
+def made_the_same(job: Job, diagnosis: Explanation) -> bool:
+    """Whether the culprits made the calls of another member in another order, with several behind the first difference.
+
+    So it is where the lines of logs are sorted by time stamps that several calls share. Of two logs, the first calls
+    are compared, as many as the shorter has.
+    """
+    key = str(diagnosis.key)
+    nth = job.divergence.get(key, 0)
+    since = (
+        job.signatures([key])
+        .filter((pl.col("nth") >= nth) & (pl.col("nth") < nth + call_sequences.COMPARED_CALLS))
+        .sort("nth")
+    )
+    made = {rank_id: tuple(calls) for rank_id, calls in since.group_by("rank_id").agg("signature").iter_rows()}
+    usual = {calls for rank_id, calls in made.items() if rank_id not in diagnosis.culprits}
+    return all(
+        any(_is_another_order(made.get(rank_id, ()), calls) for calls in usual) for rank_id in diagnosis.culprits
+    )
+
+
+def _is_another_order(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    length = min(len(left), len(right))
+    return length > FEW_LATER and Counter(left[:length]) == Counter(right[:length])
+
+
+def repeats_previous(job: Job, diagnosis: Explanation) -> bool:
+    """Whether a culprit made an extra call that is the same as its previous collective on that communicator."""
+    nth = job.divergence.get(str(diagnosis.key), int((diagnosis.call or {}).get("nth") or 0))
+    before, extra = (
+        {row["rank_id"]: row for row in job.collectives_at(str(diagnosis.key), at)} for at in (nth - 1, nth)
+    )
+    return diagnosis.how is How.EXTRA and any(
+        rank_id in before and rank_id in extra and before[rank_id]["signature"] == extra[rank_id]["signature"]
+        for rank_id in diagnosis.culprits
+    )
+
+
+def has_other_fault(job: Job, extra: Explanation) -> bool:
+    """Whether other ranks, and not most of them, ended, or are or may be those that the rest wait for."""
+    found = (find(job) for find in (waiting.find_lost_process, waiting.find_waited_for_ranks))
+    named = ([answer.culprits, *(other.culprits for other in answer.between)] for answer in found if answer is not None)
+    few = (ranks for ranks in chain.from_iterable(named) if 0 < len(ranks) * 2 < len(job.rank_ids))
+    return any(set(ranks).isdisjoint(extra.culprits) for ranks in few)
+
+
+def decide_between(job: Job, diagnosis: Explanation, done: str) -> Explanation | None:
+    """Answer where others differ behind a difference that a collector may have made: they explain the job alone."""
+    nth = job.divergence.get(key := str(diagnosis.key))
+    if nth is None or not (others := differing_behind(job, key, nth, diagnosis.culprits)):
+        return None
+    names, differing = job.names(diagnosis.culprits), job.names(others)
+    reason = f"either {names} {diagnosis.claim}; or {done}, and the calls of {differing} differ behind it"
+    between = [
+        Alternative(Kind.MISMATCH, diagnosis.culprits, f"the log of {names} is as the process wrote it"),
+        Alternative(Kind.MISMATCH, others, f"in the log of {names}, {done}"),
+    ]
+    answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
+    answer.cite(diagnosis.evidence_lines)
+    return answer
+
+
+def differing_behind(job: Job, key: str, nth: int, culprits: list[int]) -> list[int]:
+    """Return the members that agree on a call and differ behind it: one fault on other ranks does not do that."""
+    later = job.signatures([key]).filter((pl.col("nth") > nth) & ~pl.col("rank_id").is_in(culprits))
+    differing = later.filter(pl.col("signature").n_unique().over("nth") > 1)
+    at_first = differing.filter(pl.col("nth") == pl.col("nth").min())
+    usual = at_first["signature"].mode().min()
+    return sorted(at_first.filter(pl.col("signature").ne_missing(usual))["rank_id"])
+
+
+def counts_every_call(job: Job) -> bool:
+    """Whether NCCL's counter counts every call, so that it tells a call that was left out from a line that was lost."""
+    return count_every_call(releases(job.releases))
