@@ -10,7 +10,8 @@ import pytest
 from ncclforensics.analyses.fabric.counters import PORT_STATE
 from ncclforensics.analyses.hang.stragglers import LAG
 from ncclforensics.analyses.job.calls import calls as call_frames
-from ncclforensics.analyses.job.identity.identity import RANK
+from ncclforensics.analyses.job.identity.identity import Rank
+from ncclforensics.frames.columns import columns_of
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.rules.hang.stragglers import boot_slow_init, capture_rank_is_slow, slow_rank_comes_late
 from tests.rule_rows import findings_of
@@ -22,7 +23,7 @@ INIT_TIMES = ("kernels", "alloc", "bootstrap", "allgathers", "topo", "graphs", "
 
 def _ranks() -> pl.DataFrame:
     rows = [{"job": 0, "rank_id": number, "rank": number, "host": "node1", "pid": number} for number in range(RANKS)]
-    return pl.DataFrame(rows, schema=RANK)
+    return pl.DataFrame(rows, schema=columns_of(Rank))
 
 
 def _is_straggler(

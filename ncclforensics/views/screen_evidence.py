@@ -15,7 +15,7 @@ from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import MARKERS, OWN_COUNT, condensed, cut, cut_middle
 from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.rules.registry import RETURNED
-from ncclforensics.views.text_layout import indented, place_of, quoted, shortened
+from ncclforensics.views.text_layout import indented, place_of, quoted, without_middle
 
 MOST_LINES = 3
 MOST_ROWS = 3  # that a line takes which says more than its headline
@@ -75,7 +75,7 @@ def evidence(
             quoted_by = prefix, text[label:].partition(":")[2].strip() if 0 <= label < LABELS else text
             (shown if is_new else repeated)[name] = quoted_by
             fewest = len(shown) if place in decisive else fewest
-    rows = [(shortened(name), quote) for name, quote in (shown | repeated).items()][:most]
+    rows = [(without_middle(name), quote) for name, quote in (shown | repeated).items()][:most]
     widest = max((len(name) for name, _ in rows), default=0)
     headlines = " ".join(f"{found.title} {found.detail}" for found in findings)
     parts: list[RenderableType] = []

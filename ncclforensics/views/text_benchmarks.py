@@ -16,7 +16,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report
 from ncclforensics.rules.shared.benchmark_text import called
 from ncclforensics.views.plots import MIN_SIZES, plot
-from ncclforensics.views.text_layout import file_name, heading, indented, shortened, table_with_header
+from ncclforensics.views.text_layout import file_name, heading, indented, table_with_header, without_middle
 
 MOST, FEWEST = 12, 3  # runs listed without -v, and where a screen has no room
 DRAWN = 2  # up to so many runs are shown in detail
@@ -125,7 +125,7 @@ def _list(report: Report, rows: list[Row]) -> Table:
         "expected": [_expected_cell(row) if row["rows"] else "" for row in rows],
         "wrong": [_wrong(row) if row["rows"] else "" for row in rows],
         "part": [Text(_part(row), style="bold yellow") for row in rows],
-        "file": [shortened(file_of(report, row)) for row in rows],
+        "file": [without_middle(file_of(report, row)) for row in rows],
     }
     filled = {name: column for name, column in cells.items() if any(str(cell) not in ("", "?") for cell in column)}
     table = table_with_header(*filled, figures=True)

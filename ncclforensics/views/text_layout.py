@@ -128,6 +128,6 @@ def place_of(report: Report, line: Row) -> str:
     return f"{file_name(report, line['path'])}:{known(line['line'])}"
 
 
-def shortened(place: str) -> str:
+def without_middle(place: str) -> str:
     """Leave out the middle of the name of a file, which would leave no room for what stands beside it."""
     return place if len(place) <= WIDEST else f"{place[: WIDEST // 2 - 1]}…{place[-WIDEST // 2 :]}"
