@@ -91,11 +91,11 @@ def has_other_fault(job: Job, extra: Explanation) -> bool:
 
     All other members of the communicator seem to be behind where one has a call more.
     """
-    behind = {row.rank_id for row in job.members[str(extra.key)]} - {*extra.culprits}
+    rest = {row.rank_id for row in job.members[str(extra.key)]} - {*extra.culprits}
     found = (find(job) for find in (waiting.find_lost_process, waiting.find_waited_for_ranks))
     named = ([answer.culprits, *(other.culprits for other in answer.between)] for answer in found if answer is not None)
     few = (ranks for ranks in chain.from_iterable(named) if 0 < len(ranks) * 2 < len(job.rank_ids))
-    return any(set(ranks).isdisjoint(extra.culprits) and not behind.issubset(ranks) for ranks in few)
+    return any(set(ranks).isdisjoint(extra.culprits) and not rest.issubset(ranks) for ranks in few)
 
 
 def decide_between(job: Job, diagnosis: Explanation, done: str) -> Explanation | None:
