@@ -79,7 +79,7 @@ def engine_stops_at_nccl(
     come, an address or port is not reached, or the GPUs cannot talk to each other. An engine loads NCCL once for each
     of its groups: after the first, the group is another one, such as that of the pipeline stages between hosts.
     Not when: the log was copied while the engine was starting; the processes ended with an error of their own; NCCL's
-    own lines stand in the log: these tell how far it came.
+    own lines stand behind it: these tell how far it came.
     Do: set NCCL_DEBUG=INFO on all processes and start again; take their stacks while they stand there (py-spy dump
     --native); between hosts check that all ports are open, and NCCL_SOCKET_IFNAME.
     Sources: vLLM, vllm/distributed/device_communicators/pynccl.py; SGLang, the same; vllm#11139, vllm#20862.
@@ -88,7 +88,12 @@ def engine_stops_at_nccl(
     counted = engine_nccl.with_columns(nth=pl.int_range(1, pl.len() + 1).over(printer, order_by="pos"))
     placed = counted.join(source.select("source", "lines"), on="source")
     last = placed.filter(count_behind() <= LAST_LINES).sort("source", "line")
-    if last.is_empty() or process.height or process_exit.height or (verdict["verdict"] == "no-hang").any():
+    ends = process.group_by(source="last_source").agg(pl.col("last_pos").max())
+    is_passed = pl.col("pos") < pl.col("last_pos")
+    last = last.join(ends, on="source", how="left", maintain_order="left").filter(
+        is_passed.not_().fill_null(value=True)
+    )
+    if last.is_empty() or process_exit.height or (verdict["verdict"] == "no-hang").any():
         return
     ranks = sorted(last["launcher_rank"].drop_nulls().unique().to_list())
     workers = sorted(last["worker"].cast(pl.String).drop_nulls().unique().to_list())
