@@ -1,4 +1,4 @@
-"""What the first screen of a hang shows of a few lines that somebody pastes, and what it does not claim."""
+"""What the first screen of a hang shows of a few pasted lines, and what it does not claim."""
 
 from __future__ import annotations
 

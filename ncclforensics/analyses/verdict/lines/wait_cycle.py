@@ -130,9 +130,7 @@ def messages_left_out(job: Job) -> dict[int, list[LeftOut]]:
     so a rank that made this one left the message out, or its log lost the line.
     """
     lacking: dict[int, list[LeftOut]] = defaultdict(list)
-    made: dict[int, dict[str, int]] = defaultdict(dict)
-    for rank_id, key, calls in job.last_calls.select("rank_id", text_of("key"), "calls").iter_rows():
-        made[rank_id][key] = calls
+    made = _collectives_made(job)
     for edge in job.awaited_calls:
         if edge.kind not in ("send", "recv"):
             continue
@@ -145,6 +143,14 @@ def messages_left_out(job: Job) -> dict[int, list[LeftOut]]:
                 turns = range(edge.nth, posted[-1]["turn"] + 1)
                 lacking[target] += [LeftOut(edge.kind, places.get(target), turn) for turn in turns]
     return lacking
+
+
+def _collectives_made(job: Job) -> dict[int, dict[str, int]]:
+    """Count the collectives that each rank made, by communicator."""
+    made: dict[int, dict[str, int]] = defaultdict(dict)
+    for rank_id, key, calls in job.last_calls.select("rank_id", text_of("key"), "calls").iter_rows():
+        made[rank_id][key] = calls
+    return made
 
 
 def _collectives_before(job: Job, edge: Edge) -> dict[str, int]:
@@ -185,13 +191,13 @@ def _late_by_themselves(job: Job, first_edges: dict[int, Edge], irregular: list[
     Nothing shows that a call does if no other rank waits in it, or if another that made it went on to the call in which
     they are awaited.
     """
-    late = set()
+    late, made = set(), _collectives_made(job)
     has_others = len(first_edges) < len(job.rank_ids)  # which wait for a rank of the cycle, whichever this is
     for own in (first_edges[rank_id] for rank_id in irregular):
         targets = {target for edge in job.waits if edge.pos == own.pos for target in edge.waits_for}
         for edge in (first_edges[target] for target in targets & first_edges.keys()):
             is_alone = has_others and _has_one_waiter(job, edge)
-            if edge.waits_for[0] not in irregular or not (is_alone or _did_others_go_on(job, edge, own)):
+            if edge.waits_for[0] not in irregular or not (is_alone or _did_others_go_on(job, made, edge, own)):
                 return []
             late.add(edge.waiter)
     return sorted(late)
@@ -203,16 +209,12 @@ def _has_one_waiter(job: Job, edge: Edge) -> bool:
     return edge.kind == "collective" and len(waiters) == 1
 
 
-def _did_others_go_on(job: Job, edge: Edge, standing: Edge) -> bool:
+def _did_others_go_on(job: Job, made: dict[int, dict[str, int]], edge: Edge, standing: Edge) -> bool:
     """Whether other ranks that made the collective of `edge` made also that of `standing`."""
     if edge.kind != "collective" or standing.kind != "collective":
         return False
-    made = {
-        (rank_id, key): calls
-        for rank_id, key, calls in job.last_calls.select("rank_id", text_of("key"), "calls").rows()
-    }
     others = {row.rank_id for row in job.members[edge.key]} - {edge.waiter, standing.waiter}
-    return any(all(made.get((rank_id, call.key), 0) > call.nth for call in (edge, standing)) for rank_id in others)
+    return any(all(made[rank_id].get(call.key, 0) > call.nth for call in (edge, standing)) for rank_id in others)
 
 
 def _count_waiters(job: Job, first_edges: dict[int, Edge], ranks: list[int]) -> int:
