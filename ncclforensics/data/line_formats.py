@@ -58,6 +58,15 @@ LINE_FORMATS = {
         "topology",
         MACHINE_DUMP,
     ),
+    # What disks say of their health: smartctl, nvme smart-log.
+    "disks": LineFormat(
+        "disks collected",
+        "disk_head.of_nvme disk_head.information disk_head.section disk_verdict.failing disk_verdict.well "
+        "disk_attribute.head",
+        "topology",
+        MACHINE_DUMP,
+        ID_COLUMNS=(("disk_head", "serial"),),
+    ),
     # Counters, queues and settings of Ethernet ports: ethtool -S, tc, mlnx_qos.
     "ethernet": LineFormat(
         "ethernet collected",
@@ -228,7 +237,11 @@ LINE_FORMATS = {
     "snmp": LineFormat("snmp collected", "snmp_counter", "ib-counters", PORT, HOST_COLUMNS={"snmp": ("system_name",)}),
     # Counters of switches with SONiC.
     "sonic": LineFormat(
-        "sonic collected", "pfc_head pfc_pause.head interface_head watchdog_queue", "ib-counters", PORT
+        "sonic collected",
+        "pfc_head pfc_pause.head interface_head watchdog_queue sonic_module sonic_flag.lane sonic_limit",
+        dict.fromkeys(("pfc_head", "pfc_pause", "interface_head", "watchdog_queue"), "ib-counters")
+        | dict.fromkeys(("sonic_module", "sonic_flag", "sonic_limit"), "ib-state"),
+        PORT,
     ),
     # Timers of training programs beside their steps, and reports of straggler detectors.
     "step_timers": LineFormat(

@@ -31,7 +31,7 @@ WORKERS = ("ended_worker", "worker", "launcher_process")
 RANKS = ("global_rank", "launcher_rank")
 SUBJECTS = (
     "subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service", "error_text",
-    "device_name", "daemon_host", "nvshmem_nic", "cxi_nic", "peer", "bmc_fault", "mpi_reason", "psm_reason",
+    "device_name", "daemon_host", "nvshmem_nic", "cxi_nic", "peer", "mpi_reason", "psm_reason",
     "ucx_warning", "provider_warning", "ray_message", "node_reason", "reset_refusal",
 )  # fmt: skip
 HOLDERS = ("of_pod", "of_condition", "of_readiness", "of_gpu")

@@ -16,6 +16,7 @@ CLOCKS = ("stamp", "moment", "launcher_time")
 FORMATS = (
     "%Y-%m-%d %H:%M:%S%.f",  # NCCL from 2.26 on, with or without a fraction
     "%a %b %e %H:%M:%S %Y",  # Open MPI, dmesg -T
+    "%a %b %e %H:%M:%S %Z %Y",  # date, whose zone is left out, too
 )
 # With a zone, which is left out: containers and journals, dmesg --time-format iso; journalctl -o short-full
 WITH_ZONE = ("%Y-%m-%dT%H:%M:%S", len("2026-03-02T11:04:57")), ("%a %Y-%m-%d %H:%M:%S", len("Mon 2026-03-02 11:04:57"))

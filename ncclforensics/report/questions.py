@@ -180,6 +180,10 @@ QUESTIONS = (
             "mpi_launch",
             "mpi_transport",
             "mpi_box_field",
+            "disk_value",
+            "disk_verdict",
+            "disk_attribute",
+            "bmc_event",
         ),
     ),
     Question(
@@ -204,6 +208,8 @@ QUESTIONS = (
             "ip_interface",
             "module_flag",
             "lshca_row",
+            "sonic_flag",
+            "sonic_reading",
         ),
     ),
     Question(

@@ -1,7 +1,8 @@
-"""What transceivers report of themselves: by the flags of ethtool -m, and the readings and flags of mlxlink -m."""
+"""What transceivers report of themselves: by ethtool -m, mlxlink -m, and the switches of SONiC."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import polars as pl
@@ -51,11 +52,29 @@ MODULE_READINGS = {  # fields of mlxlink -m: what they measure, and the unit
 }
 
 
-@analysis(TRANSCEIVER_FAULT, of=("module_flag", "mlxlink_field"))
+# Flags of SONiC beside those of limits: light that is missed, where the other end is off, too, is told by its power.
+OF_SONIC = {"Tx fault flag": OF_MODULE["Tx Fault [per lane]"]}
+
+
+SONIC_READINGS = {
+    "RXPower": "RxPower",
+    "TXPower": "TxPower",
+    "TXBias": "TxBias",
+    "Temperature": "Temp",
+    "Vcc": "Vcc",
+}  # names of readings without the lane: names of their limits
+WITHOUT_LANE = str.maketrans("", "", "0123456789")
+
+
+@analysis(TRANSCEIVER_FAULT, of=("module_flag", "mlxlink_field", "sonic_flag", "sonic_limit"))
 def transceiver_fault(
     module_flag: pl.DataFrame,
     mlxlink_section: pl.DataFrame,
     mlxlink_field: pl.DataFrame,
+    sonic_flag: pl.DataFrame,
+    sonic_module: pl.DataFrame,
+    sonic_reading: pl.DataFrame,
+    sonic_limit: pl.DataFrame,
     dump_command: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -69,7 +88,62 @@ def transceiver_fault(
     for place, fields in mlxlink_outputs(mlxlink_section, mlxlink_field, output_heading, commands):
         faults = [*_outside_of_limits(fields), *_flags_of_mlxlink(fields)]
         rows += [{**place, "port": place["device"], **fault} for fault in faults]
+    for port, shown in _modules_of_sonic((sonic_module, sonic_flag, sonic_reading, sonic_limit), output_heading):
+        rows += [{**fault, "port": port} for fault in (*_flags_of_sonic(shown), *_readings_of_sonic(shown))]
     return frame_from_rows(rows, TRANSCEIVER_FAULT)
+
+
+def _modules_of_sonic(
+    frames: tuple[pl.DataFrame, ...], output_heading: pl.DataFrame
+) -> Iterator[tuple[str | None, list[Row]]]:
+    """Yield the lines on each module of a switch, with its port; a part of an output may lack the port."""
+    shown: list[Row] = []
+    port: str | None = None
+    for row in rows_with_origin(pl.concat(frames, how="diagonal_relaxed"), output_heading):
+        is_head = row["switch_port"] is not None
+        if is_head or (shown and row["source"] != shown[-1]["source"]):
+            yield port, shown
+            shown, port = [], str(row["switch_port"]) if is_head else None
+        if not is_head:
+            shown.append(row)
+    yield port, shown
+
+
+def _flags_of_sonic(shown: list[Row]) -> Iterator[Row]:
+    """Yield the flags that a module raises; those of all lanes with one name are one row."""
+    raised: dict[tuple[str, str], list[Row]] = {}
+    for row in shown:
+        if str(row["raised"]) != "True":
+            continue
+        name = (
+            f"{row['quantity']} {row['bound']}".lower() if row["quantity"] else OF_SONIC.get(str(row["module_fault"]))
+        )
+        kind = "limit" if str(row["level"]) == "alarm" else "warning" if row["quantity"] else "flag"
+        if name:
+            raised.setdefault((kind, name), []).append(row)
+    for (kind, name), rows in raised.items():
+        lanes = ", ".join(str(row["lane"]) for row in rows if row["lane"] is not None)
+        fault = f"{name} (lane{'s' * (len(rows) > 1)} {lanes})" if lanes else name
+        yield {**origin_of(rows[0]), "fault": fault, "kind": kind}
+
+
+def _readings_of_sonic(shown: list[Row]) -> Iterator[Row]:
+    """Yield the readings outside of the limits of their alarm; without any light the other end may be off."""
+    limits = {
+        (str(row["limited"]), str(row["side"])): parse_float(str(row["limit"]))
+        for row in shown
+        if str(row["limit_level"]) == "Alarm"
+    }
+    for row in shown:
+        quantity = SONIC_READINGS.get(str(row["reading"]).translate(WITHOUT_LANE))
+        value = parse_float(str(row["read"]))
+        if quantity is None or value is None or math.isinf(value):
+            continue
+        lowest, highest = (limits.get((quantity, side)) for side in ("Low", "High"))
+        if lowest is None or highest is None or lowest <= value <= highest:
+            continue
+        fault = f"{row['reading']} {value:g} (limits {lowest:g} to {highest:g})"
+        yield {**origin_of(row), "fault": fault, "kind": "limit"}
 
 
 def _flag_of_ethtool(row: Row) -> Row:

@@ -26,6 +26,7 @@ SMI_GPU = {
     "memory": pl.Float64(),  # MiB in use
     "slowdown": pl.String(),  # why the hardware lowers the clocks now
     "is_pending": pl.Boolean(),  # rows are to be remapped, or pages retired, at the next reset
+    "unread": pl.String(),  # readings that ended with an error, the first few
     "recovery": pl.String(),  # what the driver asks for, so that the GPU can be used again
     "fabric_state": pl.String(),  # of the registration with the fabric of NVLink
     "fabric_status": pl.String(),
@@ -35,10 +36,12 @@ SMI_GPU = {
     "fabric_fault_line": pl.Int32(),
     "slowdown_line": pl.Int32(),
     "recovery_line": pl.Int32(),
+    "unread_line": pl.Int32(),
     "link_line": pl.Int32(),
     "error_line": pl.Int32(),  # the first field that shows an error
 }
 PARTS = ("remapped", "retired", "reasons", "ecc", "fabric", "recovery")  # headings that are pasted alone
+UNREAD_SHOWN = 6
 GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # PCIe generation -> GT/s of a lane
 
 
@@ -100,6 +103,13 @@ def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.D
         slowdown_line=pl.col("field_line").filter(is_slow).last(),
         recovery=text_of("recovery").filter(pl.col("form") == "recovery").last(),
         recovery_line=first_of("recovery", "field_line"),
+        unread=text_of("unread")
+        .drop_nulls()
+        .str.to_lowercase()
+        .str.replace_all("_", " ", literal=True)
+        .head(UNREAD_SHOWN)
+        .str.join(", "),
+        unread_line=first_of("unread", "field_line"),
         is_pending=((pl.col("form") == "pending") & (text_of("answer") == "Yes")).any(),
         model=text_of("model").filter(pl.col("form") == "name").first(),
         speed=first_of("generation", "generation"),

@@ -28,10 +28,12 @@ GPU_USE = {
     "is_pending": pl.Boolean(),  # rows are to be remapped, or pages retired, at the next reset
     "slowdown": pl.String(),  # why the hardware lowers the clocks now
     "model": pl.String(),  # in the default table
+    "unread": pl.String(),  # readings that ended with an error
     "mode": pl.String(),  # who may use it: any process, or one alone
     "pid": pl.Int32(),  # of its process, where the default table shows only one
     "line": pl.Int32(),
     "slowdown_line": pl.Int32(),  # null: that of the GPU
+    "unread_line": pl.Int32(),  # null: that of the GPU
 }
 # Columns of CSV (`nvidia-smi --help-query-gpu`) and of dmon -> those above. The first that is there counts.
 QUERY_NAMES = {
@@ -45,6 +47,8 @@ QUERY_NAMES = {
 }
 PENDING_NAMES = ("retired_pages.pending", "remapped_rows.pending")
 SLOWDOWN_NAMES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+TABLE_CELLS = ("fan", "temperature", "state", "power", "", "power limit")  # of the default table, from the left
+READING_ERRORS = ("ERR!", "[Unknown Error]", "[GPU is lost]", "[GPU requires reset]")
 # Columns of dmon of nvidia-smi, of dcgmi (dcgm_fields.cpp) and of rdci (rdc_field.data): the name, and its unit.
 MONITOR_NAMES: dict[str, dict[str, tuple[str, float]]] = {
     "names": {"utilization": ("sm", 1), "power": ("pwr", 1), "memory": ("fb", 1), "clock": ("pclk", 1)},
@@ -72,6 +76,7 @@ INSTEAD = {"activity": "utilization", "watts": "power"}  # columns that show the
 def gpu_use(
     use_gpu: pl.DataFrame,
     use_state: pl.DataFrame,
+    use_unread: pl.DataFrame,
     use_process: pl.DataFrame,
     use_columns: pl.DataFrame,
     use_row: pl.DataFrame,
@@ -91,7 +96,7 @@ def gpu_use(
     """One row per GPU and moment; of the samples of exporters, one per GPU whose clocks are lowered at the last."""
     queried = smi_gpu.with_columns(gpu="device").to_dicts()
     rows = [
-        *_table(use_gpu, use_state, use_process),
+        *_table(use_gpu, use_state, use_unread, use_process),
         *_monitor(use_columns, use_row, use_entity, use_rdc_row),
         *_concise(use_amd),
         *_processes(use_columns, use_process_row),
@@ -117,21 +122,35 @@ def _owned(*frames: pl.DataFrame) -> Iterator[tuple[int, Row]]:
         yield row["part"], row
 
 
-def _table(use_gpu: pl.DataFrame, use_state: pl.DataFrame, use_process: pl.DataFrame) -> Iterator[Row]:
+def _table(
+    use_gpu: pl.DataFrame, use_state: pl.DataFrame, use_unread: pl.DataFrame, use_process: pl.DataFrame
+) -> Iterator[Row]:
     """The GPUs of the default table: a row with the name, and one with the state; processes stand below."""
     owner = ("source", "launcher_node", "gpu")
     pids: dict[tuple[Any, ...], set[int]] = {}
     for row in use_process.to_dicts():
         pids.setdefault(tuple(row[name] for name in owner), set()).add(row["pid"])
     head: Row | None = None
-    for part, row in _owned(use_gpu, use_state):
+    for part, row in _owned(use_gpu, use_state, use_unread):
         if part == 0:
             head = row
         elif head and (head["source"], head["node"]) == (row["source"], row["node"]):
             own = pids.get(tuple(head[name] for name in owner), set())
             pid = next(iter(own)) if len(own) == 1 else None
-            yield row | {"gpu": str(head["gpu"]), "uncorrectable": head["errors"], "model": head["model"], "pid": pid}
+            named = {"gpu": str(head["gpu"]), "uncorrectable": head["errors"], "model": head["model"], "pid": pid}
+            if part == 2:
+                named |= {"unread": _failed_cells(row["sensors"]), "unread_line": row["line"], "line": head["line"]}
+            yield row | named
             head = None
+
+
+def _failed_cells(sensors: str) -> str:
+    """Name the cells of the default table that show an error.
+
+    >>> _failed_cells("ERR!   47C    P0   ERR! / 180W ")
+    'fan, power'
+    """
+    return ", ".join(name for name, cell in zip(TABLE_CELLS, sensors.split(), strict=False) if cell in READING_ERRORS)
 
 
 def _monitor(use_columns: pl.DataFrame, *rows: pl.DataFrame) -> Iterator[Row]:
@@ -217,6 +236,7 @@ def _csv(
             "gpu": found["gpu"],
             "is_pending": any(values.get(name, "").strip() == "Yes" for name in PENDING_NAMES),
             "slowdown": slow[0].replace("_", " ") if slow else None,
+            "unread": ", ".join(name for name, value in values.items() if value in READING_ERRORS) or None,
         }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ FAR_BELOW = 5  # times: a slot that is meant to be narrow has half the lanes, or
 REPORTS = {"limit": "is outside of its limits", "flag": "reports a fault", "warning": "is near its limits"}
 
 
-@rule(Category.LINK_ERROR, Severity.WARNING, of=("transceiver_fault",))
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("transceiver_fault", "sonic_flag", "sonic_reading"))
 def transceiver_alarms(transceiver_fault: pl.DataFrame) -> Iterator[Finding]:
     """The transceiver of a link reports a fault, or light, current, voltage or temperature are outside of its limits.
 
@@ -36,7 +36,7 @@ def transceiver_alarms(transceiver_fault: pl.DataFrame) -> Iterator[Finding]:
     Do: clean or replace fibre and module; compare with ethtool -m, or mlxlink -m -c, on the other end; for heat look at
     fans and air flow.
     Sources: ethtool, qsfp.c, sfpdiag.c and cmis.c; mstflint, mlxlink_commander.cpp (showModuleInfo); SFF-8636 and CMIS,
-    alarm and warning flags.
+    alarm and warning flags; sonic-utilities, sfpshow.
     """
     gravest = pl.col("kind").replace_strict(dict(zip(REPORTS, range(len(REPORTS)), strict=True)), return_dtype=pl.Int8)
     for (_, host, port), rows in transceiver_fault.group_by("source", "host", "port", maintain_order=True):
@@ -46,7 +46,7 @@ def transceiver_alarms(transceiver_fault: pl.DataFrame) -> Iterator[Finding]:
             shown = shown.filter(pl.col("kind") != "warning")
         name = printable(" ".join(filter(None, (str(host or ""), str(port or "")))))
         yield Finding(
-            f"the transceiver of {name or 'a NIC'} {REPORTS[kind]}: {some_of(shown['fault'].to_list(), SHOWN)}",
+            f"the transceiver of {name or 'a port'} {REPORTS[kind]}: {some_of(shown['fault'].to_list(), SHOWN)}",
             "the limits and flags are those of the module itself",
             "certain",
             severity=Severity.INFO if kind == "warning" else Severity.WARNING,

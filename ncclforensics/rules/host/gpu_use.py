@@ -239,6 +239,37 @@ def gpu_wants_recovery(smi_gpu: pl.DataFrame) -> Iterator[Finding]:
         yield _shown_of_gpus(rows, f"the driver asks for: {action}", detail, "recovery_line")
 
 
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("gpu_use",), fallback=True)
+def gpu_readings_fail(gpu_use: pl.DataFrame) -> Iterator[Finding]:
+    """nvidia-smi shows errors in place of readings of a GPU.
+
+    Means: the driver, or the firmware of the GPU (GSP), did not answer. Where not even its use can be read, programs on
+    the GPU mostly hang or fail. An error of the fan or of the power alone is a note: the GPU computes on.
+    Not when: another finding answers for the GPU; a reading is N/A alone, which the GPU does not have.
+    Do: dmesg -T | grep -e NVRM -e Xid for what happened; reset the GPU (nvidia-smi --gpu-reset -i GPU), or reboot.
+    Sources: nvidia-smi(1); nvml.h, nvmlReturn_t.
+    """
+    unread = gpu_use.filter(pl.col("unread") != "").unique(GPU, keep="last", maintain_order=True)
+    is_working = pl.col("utilization").is_not_null()
+    for (host, cells, works), rows in unread.group_by("host", "unread", is_working, maintain_order=True):
+        names = [str(name) for name in rows["gpu"].drop_nulls()]
+        gpus = f"GPU{'s' * (len(names) > 1)} {some_of(names, SHOWN)}" if names else "a GPU that the lines do not name"
+        places = [
+            (row["source"], row["line"], row["unread_line"] or row["line"]) for row in rows.head(SHOWN).to_dicts()
+        ]
+        yield Finding(
+            title=f"nvidia-smi cannot read values of {gpus}{f' on {host}' if host else ''}: {cells}",
+            detail="its use can be read: it works, and what watches over it does not"
+            if works
+            else "nor its use: the driver or the firmware of the GPU does not answer",
+            certainty="certain",
+            severity=Severity.INFO if works else Severity.WARNING,
+            role=Role.CONTEXT if works else Role.CAUSE,
+            hosts=[str(host)] if host else [],
+            evidence=[Line(source, line, "the GPU") for source, *lines in places for line in dict.fromkeys(lines)],
+        )
+
+
 def _shown_of_gpus(rows: pl.DataFrame, title: str, detail: str, line: str) -> Finding:
     """Return the finding on what nvidia-smi -q shows of these GPUs, in the lines of this column."""
     names = [str(device) for device in rows["device"].drop_nulls()]

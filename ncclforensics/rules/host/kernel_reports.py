@@ -239,12 +239,6 @@ _DRIVER_REPORTS = {
         Severity.WARNING,
         "look at the call trace below for the driver; in a virtual machine look at the load of its host",
     ),
-    "iommu": _Report(
-        "the IOMMU{where} did not let through an access of PCIe device {device}",
-        "direct transfers between GPUs, or of NICs to GPUs, then fail, or bring wrong data",
-        Severity.WARNING,
-        "boot with iommu=pt, turn ACS off, or give up direct access for a test (NCCL_P2P_DISABLE=1)",
-    ),
     "blocked": _Report(
         "a process{where} was blocked in the kernel for more than {seconds} s: {named}",
         f"{_WAITED_FOR}; a rank that does so is late, or stands still",
@@ -286,13 +280,13 @@ def kernel_driver_reports(
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """The kernel, or the driver of a GPU, logged that it failed, stood still, reset a GPU or refused an access.
+    """The kernel, or the driver of a GPU, logged that it failed, stood still or reset a GPU.
 
     Means: what the title says of this host; ranks on it were late, failed or ended at that time.
     Not when: another finding explains the lines, as that of a GPU that fell off the bus explains why it did not start.
     nvidia-peermem's `invalid context` is harmless by itself.
     Do: read the lines before it in dmesg -T; drain the host if it comes again.
-    Sources: Linux: kernel/panic.c, kernel/watchdog.c, kernel/hung_task.c, kernel/rcu/tree_stall.h, drivers/iommu,
+    Sources: Linux: kernel/panic.c, kernel/watchdog.c, kernel/hung_task.c, kernel/rcu/tree_stall.h,
     drivers/gpu/drm/amd/amdgpu; NVIDIA open-gpu-kernel-modules: nv.c, nvidia-peermem.c; nv_peer_memory#120.
     """
     job = JobBeside.of(rank, verdict)

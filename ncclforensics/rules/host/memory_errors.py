@@ -10,7 +10,7 @@ from ncclforensics.analyses.verdict.sources.machines import UNCORRECTABLE
 from ncclforensics.data.kernel_faults import WATCH
 from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import text_of
-from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.firmware_reports import DECODE, firmware_findings
 from ncclforensics.rules.shared.kernel_log import (
@@ -27,6 +27,7 @@ SHOWN = 2
 REPLACE = "drain the host; replace the module that EDAC or the BMC's event log names"
 CHECK_LINES = 12  # from the line of the bank to the one of its status, by mcelog
 OF_PCIE = "look at the device (lspci -vv -s ADDRESS) and at dmesg -T | grep AER; reseat or replace the card"
+NOT_RECOVERED = "Failed"  # outcome of a damaged page
 UNCORRECTED_BIT, CORRUPT_BIT = 61, 57  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
 
 
@@ -76,6 +77,7 @@ def kernel_memory_errors(
     checks = kernel_message.filter(pl.col("form") == "machine_check").with_columns(status=status).drop_nulls("status")
     checks = checks.with_columns(is_uncorrected=(pl.col("status") // (1 << UNCORRECTED_BIT)) % 2 == 1)
     checks = checks.with_columns(is_lost=(pl.col("status") // (1 << CORRUPT_BIT)) % 2 == 1)
+    checks = pl.concat([checks, _worded(kernel_message, checks)], how="diagonal_relaxed")
     checks = _placed(checks, kernel_message)
     yield from _recorded(ras_record, job)
     yield from _counted(_counts(edac_count, ras_count), job)
@@ -88,13 +90,25 @@ def kernel_memory_errors(
         title += f" ({', '.join(filter(None, [cpus, f'bank {banks}' * bool(banks)]))})" * bool(cpus or banks)
         lost = "the processor's state was corrupt: what ran there could not go on" * bool(rows["is_lost"].any())
         severity = Severity.ERROR if is_uncorrected else Severity.WARNING if rows.height >= MANY else Severity.INFO
-        yield from kernel_log_findings(rows, title, [lost, times_text(rows)], severity, DECODE, job)
+        decoded = _decoded(rows, kernel_message)
+        decoded_faults = [f"“{fault}”" for fault in decoded["check_fault"].unique(maintain_order=True)]
+        details = [lost, some_of(decoded_faults, SHOWN), times_text(rows)]
+        for finding in kernel_log_findings(rows, title, details, severity, DECODE, job):
+            finding.about += [Line(source, line) for source, line in decoded.select(OF_LINES).iter_rows()]
+            yield finding
     yield from firmware_findings(kernel_event, kernel_message, job)
     pages = kernel_message.filter(pl.col("form") == "page_recovery").sort(OF_LINES)
     for (outcome,), rows in pages.group_by(text_of("outcome"), maintain_order=True):
         title = f"memory of the host{{where}}: {count_of(rows.height, 'damaged page')} ({str(outcome).lower()})"
         detail = "a page with an error that was not corrected is taken out of use; a program that needs it is ended"
-        yield from kernel_log_findings(rows, title, [detail, times_text(rows)], Severity.WARNING, REPLACE, job)
+        severity = Severity.ERROR if outcome == NOT_RECOVERED else Severity.WARNING
+        yield from kernel_log_findings(rows, title, [detail, times_text(rows)], severity, REPLACE, job)
+    used = kernel_message.filter(pl.col("form") == "user_access").sort(OF_LINES)
+    if not used.is_empty():
+        addresses = [f"0x{place}" for place in used["memory_place"].cast(pl.String).unique(maintain_order=True)]
+        shown = some_of(addresses, SHOWN)
+        title = f"memory of the host{{where}}: a program used data with an uncorrected error (at {shown})"
+        yield from kernel_log_findings(used, title, [times_text(used)], Severity.ERROR, REPLACE, job)
     of_gpus = kernel_message.filter((pl.col("form") == "amd_ras") & (pl.col("errors").fill_null(1) > 0)).sort(OF_LINES)
     for (kind, block), rows in of_gpus.group_by(text_of("correctability"), text_of("block"), maintain_order=True):
         number = max(rows["errors"].fill_null(1).to_list())  # totals repeat what was counted before
@@ -102,6 +116,24 @@ def kernel_memory_errors(
         title = f"AMD GPU {named_devices(rows)}{{where}}: at least {count_of(number, f'{word} error')} in {block}"
         severity = Severity.ERROR if word == "uncorrected" else Severity.WARNING if number >= MANY else Severity.INFO
         yield from kernel_log_findings(rows, title, [times_text(rows)], severity, OF_AMD, job)
+
+
+def _worded(kernel_message: pl.DataFrame, checks: pl.DataFrame) -> pl.DataFrame:
+    """Return machine checks of which mcelog's words alone are there: its line of the status was left out."""
+    words = kernel_message.filter(form="check_kind").sort("line")
+    below = checks.select("source", "line", status_line="line").sort("line")
+    found = words.join_asof(below, on="line", by="source", strategy="forward", check_sortedness=False)
+    is_alone = ~(pl.col("status_line") - pl.col("line") <= CHECK_LINES).fill_null(value=False)
+    rows = found.filter(is_alone).drop("status_line")
+    return rows.with_columns(is_uncorrected=text_of("check_kind") == "Uncorrected", is_lost=pl.lit(value=False))
+
+
+def _decoded(rows: pl.DataFrame, kernel_message: pl.DataFrame) -> pl.DataFrame:
+    """Return what the kernel decoded below these machine checks."""
+    faults = kernel_message.filter(form="check_fault").select(*OF_LINES, text_of("check_fault")).sort("line")
+    above = rows.select("source", "line", check_line="line").sort("line")
+    found = faults.join_asof(above, on="line", by="source", check_sortedness=False)
+    return found.filter(pl.col("line") - pl.col("check_line") <= CHECK_LINES).sort(OF_LINES)
 
 
 def _placed(checks: pl.DataFrame, kernel_message: pl.DataFrame) -> pl.DataFrame:

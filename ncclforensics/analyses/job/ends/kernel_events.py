@@ -74,6 +74,9 @@ KERNEL_MESSAGE = {
     "bank": pl.Int32(),
     "mce_status": pl.Categorical(),
     "cpu": pl.Int32(),
+    "check_fault": pl.Categorical(),  # what failed, below a machine check of AMD's processors
+    "check_kind": pl.Categorical(),
+    "memory_place": pl.Categorical(),
     "seconds": pl.Int32(),
     "pid": pl.Int32(),
     "program": pl.Categorical(),
