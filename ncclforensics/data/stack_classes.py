@@ -263,6 +263,11 @@ CHECKOUTS = (
     *("/megatron/core/", "/megatron/training/", "/sglang/srt/", "/nemo/core/", "/nemo/lightning/"),
     *("/vllm/v1/", "/vllm/engine/", "/vllm/executor/", "/vllm/worker/"),
 )
+# Of launchers, whose own tracebacks tell only that a process that they started failed.
+OF_LAUNCHERS = (
+    *("torch/distributed/run.py", "torch/distributed/launch.py", "torch/distributed/launcher/"),
+    *("torch/distributed/elastic/", "accelerate/commands/", "deepspeed/launcher/", "/bin/torchrun", "/bin/accelerate"),
+)
 _STANDARD = sys.stdlib_module_names - {"__main__", "test"}
 
 
@@ -273,6 +278,15 @@ def is_library(file: str) -> bool:
     (True, True, False)
     """
     return is_installed(file) or any(folder in file for folder in CHECKOUTS)
+
+
+def is_of_launcher(file: str) -> bool:
+    """Whether a file belongs to a launcher.
+
+    >>> is_of_launcher("/opt/site-packages/torch/distributed/run.py"), is_of_launcher("/opt/train.py")
+    (True, False)
+    """
+    return any(part in file for part in OF_LAUNCHERS)
 
 
 def is_installed(file: str) -> bool:

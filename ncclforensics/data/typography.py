@@ -47,10 +47,13 @@ MARKDOWN_ESCAPES = {f"\\{sign}": sign for sign in "_*|[]<>`#~"}
 QUOTED_CHARACTERS = {"\\t": " ", '\\"': '"', "\\'": "'", "\\\\": "\\"}
 
 # What terminals interpret, and do not show (ECMA-48: CSI, OSC and the other strings, two-byte escapes; C0 and C1).
+# A page or an editor may have put U+FFFD in the place of the escape character in front of a colour.
 ESCAPES = (
+    r"\ufffd\[[0-9;]*m|"
     r"\x1b\[[0-?]*[ -/]*[@-~]"
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
     r"|\x1b[ -/]*[0-~]"
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
+COLOUR_STARTS = ["\x1b", "\ufffd"]
 CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"

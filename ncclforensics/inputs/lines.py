@@ -182,8 +182,10 @@ def cleaned(rows: pl.DataFrame) -> pl.DataFrame:
         return rows
     strange = rows.filter(needs)
     text = strange["text"]
-    is_unreadable = text.str.contains("\ufffd", literal=True) | text.str.contains("\x00", literal=True)
-    strange = strange.with_columns(text=_cleaned(text), damaged=strange["damaged"] | is_unreadable)
+    has_nul = text.str.contains("\x00", literal=True)
+    text = _cleaned(text)
+    is_unreadable = text.str.contains("\ufffd", literal=True) | has_nul
+    strange = strange.with_columns(text=text, damaged=strange["damaged"] | is_unreadable)
     return pl.concat([rows.filter(~needs), strange])
 
 

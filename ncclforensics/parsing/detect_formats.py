@@ -8,6 +8,7 @@ from itertools import takewhile
 
 import polars as pl
 
+from ncclforensics.data.typography import COLOUR_STARTS
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs import lines
@@ -73,7 +74,9 @@ class InputFormat:
 
     def strip(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Remove marks of pages and programs, put wrapped lines together, strip launcher prefixes and padding."""
-        if self.is_marked or self.has_learned_tag or self.margin:  # samples are cleaned: a tab is a blank there
+        is_coloured = bool(self.prefixes) and rows["text"].str.contains_any(COLOUR_STARTS).any()
+        # Samples are cleaned: a tab is a blank there, and a tag has no colour.
+        if is_coloured or self.is_marked or self.has_learned_tag or self.margin:
             rows = cleaned_in_order(rows)
         if self.is_marked:
             rows = without_marks(rows)

@@ -20,6 +20,7 @@ from ncclforensics.rules.shared.port_text import ports_by_node
 from ncclforensics.views.text_benchmarks import decisive_runs, expected
 from ncclforensics.views.text_counters import congestion_and_errors
 from ncclforensics.views.text_layout import STYLE, UNSEEN, indented
+from ncclforensics.views.text_unread import STATED_BY_PROGRAM
 
 SPEED = (
     "Not judged: how fast {tests} should be there. Compare with other hosts of this kind (ncclforensics diff), or set "
@@ -155,7 +156,7 @@ def _why_not(report: Report) -> str:
     if report.run.kinds or _subjects(report):
         is_silent = stated.is_empty() and mild.is_empty() and "pytorch-log" in report.run.kinds.values()
         return NEEDS_OTHERS + NO_FAILURE * is_silent
-    is_quoted = any(note.rule == "stated-by-program" for note in report.findings)
+    is_quoted = any(note.rule == STATED_BY_PROGRAM for note in report.findings)
     if _looks(report, *OF_KERNEL) and (not is_quoted or report.run["program_failure"]["is_of_kernel"].all()):
         return KERNEL
     if is_quoted:

@@ -57,7 +57,7 @@ from ncclforensics.views.text_report import (
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, steps_text
-from ncclforensics.views.text_unread import UNKNOWN_FORMATS, last_lines, unread_failures
+from ncclforensics.views.text_unread import STATED_BY_PROGRAM, UNKNOWN_FORMATS, last_lines, unread_failures
 
 Row = dict[str, Any]
 OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
@@ -147,6 +147,8 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
         notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
         notes.sort(key=lambda note: note.category is Category.INCOMPLETE_EVIDENCE)
         findings += [note for note in notes if note.evidence and note.title != reason_without_job(report.run)]
+    if not (jobs or findings or report.run.kinds):  # of such files only what a program states is known
+        findings = [f for f in report.findings if f.rule == STATED_BY_PROGRAM and not report.run.has("kernel_line")]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
     if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure
         findings = [f for f in report.findings if f.role is Role.CONSEQUENCE and f.job is None and f.evidence]

@@ -21,7 +21,7 @@ from ncclforensics.views.text_reasons import remarks
 DENYING = ("that was read", "that were read", "was read", "were read", "was not read", "were not read")
 MOST_QUOTED = 2
 MOST_BLANK = 4  # lines at the end of a text
-UNKNOWN_FORMATS = "read-unknown-formats"  # the rule
+UNKNOWN_FORMATS, STATED_BY_PROGRAM = "read-unknown-formats", "stated-by-program"  # rules
 LONGEST = 120  # characters of a quoted line
 
 

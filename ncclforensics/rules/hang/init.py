@@ -10,7 +10,7 @@ from ncclforensics.analyses.job.ends.crashes import LIBNCCL
 from ncclforensics.analyses.job.ends.failure_events import REMOTE_ERROR
 from ncclforensics.analyses.verdict.vocabulary import Detail
 from ncclforensics.data.names import ranks_text, some_of
-from ncclforensics.data.nccl_sources import is_top_file
+from ncclforensics.data.nccl_sources import is_top_file, set_up_at
 from ncclforensics.data.processes import signal_name
 from ncclforensics.frames.columns import OWNER, printed_hosts, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -101,7 +101,9 @@ def _origin(failure_event: pl.DataFrame, failed: pl.DataFrame) -> str:
         return ""
     word = next(iter(handed["calling_thread"].cast(pl.String).head(1).drop_nulls()), "")
     system = f" {word}" if word.startswith("(") else ""
-    return f"; it comes from {of_files[0]}{system}{''.join(f', called in {place}' for place in of_files[1:2])}"
+    called = "".join(f", called in {place}" for place in of_files[1:2])
+    set_up = next(filter(None, map(set_up_at, of_files)), "")
+    return f"; it comes from {of_files[0]}{system}{called}{f', where NCCL sets up {set_up}' if set_up else ''}"
 
 
 def _with_own_error(failed: pl.DataFrame, failure_event: pl.DataFrame) -> tuple[pl.DataFrame, str]:

@@ -140,8 +140,11 @@ def horovod_waits_for_ranks(horovod_stall: pl.DataFrame, verdict: pl.DataFrame) 
     times = rows["seconds"].drop_nulls().len()
     title = f"{ranks_text(ranks)} did not submit tensors that Horovod waits for"
     if not ranks:
-        ready = ranks_text(numbers_of_ranges(submitted["ready_ranks"].cast(pl.String)[0]))
-        title = f"only {ready} submitted a tensor that Horovod waits for"
+        ready = list(numbers_of_ranges(submitted["ready_ranks"].cast(pl.String)[0]))
+        title = f"only {ranks_text(ready)} submitted a tensor that Horovod waits for"
+        ranks = sorted(set(range(max(ready, default=0))) - set(ready))  # those of higher numbers may lack it, too
+        if ranks:
+            title = f"{ranks_text(ranks)} did not submit a tensor that Horovod waits for, and {ranks_text(ready)} did"
     yield Finding(
         title=title,
         detail=f"the first named tensor is {name}; Horovod warned {count_of(max(times, 1), 'time')}",

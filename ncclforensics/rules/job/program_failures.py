@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.crashes import calls_of_crash
 from ncclforensics.analyses.job.ends.exit_reports import signal_of_code
 from ncclforensics.data.cuda import advice_within
 from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
@@ -24,13 +25,18 @@ MAX_STATEMENT = 240  # characters of a statement in a title
 MAX_OTHER = 100  # of another one in a detail
 MOST_FUNCTIONS = 2  # of a stack
 NEAR_END = 100  # lines of a file behind a statement; behind more, the program seems to have gone on
+BEFORE_STACK = (
+    "read the lines above the stack, which name the signal or the error, and those of the other processes of the job"
+)
 FOLLOWING = ("closing", "exit", "call")  # topics of failures that follow from another one, which stands elsewhere
 
 
-@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("unread_error",), hang=True, last=True)
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("unread_error", "native_frame"), hang=True, last=True)
 def stated_by_program(
     program_failure: pl.DataFrame,
     unread_error: pl.DataFrame,
+    native_frame: pl.DataFrame,
+    process_exit: pl.DataFrame,
     communicator_progress: pl.DataFrame,
     milestone: pl.DataFrame,
     training_step: pl.DataFrame,
@@ -42,8 +48,8 @@ def stated_by_program(
 
     Means: the title quotes the first such statement, without its time and level, behind what its words are about; the
     others of the file may follow from it. That it was printed is certain, and no more. Of the stack of a C++
-    exception, the functions alone are known; of the kernel's log, whose drivers print such words on every boot, the
-    last statement is a note.
+    exception or of a crash, the functions alone are known; of the kernel's log, whose drivers print such words on every
+    boot, the last statement is a note.
     Not when: the words stand in a sentence about something else; the program went on or tried again (info); the job
     ended well; another finding explains the failure, which leaves this out.
     Do: read the cited lines and those around them as they stand, the first in time before all others.
@@ -62,6 +68,15 @@ def stated_by_program(
     stack = unread_error.filter(text_of("form") == "stack").sort("pos")
     if program_failure.is_empty() and not stack.is_empty():
         yield _stack(stack, rank)
+    elif program_failure.is_empty() and process_exit.is_empty() and (calls := calls_of_crash(native_frame)):
+        rows = (
+            native_frame.sort("pos").head(1).select("source", "line", "pid", host="node", rank=pl.lit(None, pl.Int32))
+        )
+        title = f"{{processes}}: the stack of a crash stands here without the line that tells why: it was in {calls[0]}"
+        finding = error_finding(rows, rank, title, f"called from {', '.join(calls[1:])}" * (len(calls) > 1), "certain")
+        finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
+        finding.remedy, finding.role = BEFORE_STACK, Role.CONTEXT
+        yield finding
 
 
 def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:

@@ -39,6 +39,7 @@ def stated_failure(
     program_end: pl.DataFrame,
     speaker: pl.DataFrame,
     process_exit: pl.DataFrame,
+    traceback_frame: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A line states a failure or a condition, and nothing else in the report answers it.
@@ -57,6 +58,8 @@ def stated_failure(
     rows = _unanswered(stated_line, nccl_warning, verdict_evidence).filter(pl.col("remedy") != "")
     if rows.is_empty():
         return
+    is_of_exception = (pl.col("kind") == Kind.CONSEQUENCE) & (pl.col("category") == Category.APPLICATION_ERROR)
+    rows = rows.filter(~is_of_exception) if traceback_frame.height else rows  # a traceback says more
     rows = rows.join(process_exit.filter(~pl.col("is_first")), on=PLACE, how="anti", maintain_order="left")
     rows = _fatal(rows, failure_event, rank)
     rows = not_survived(rows, communicator_progress, milestone, training_step, program_end)

@@ -6,6 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.tracebacks import PRINTER
 from ncclforensics.data.names import some_of
+from ncclforensics.data.stack_classes import is_of_launcher
 from ncclforensics.frames.columns import count_behind, text_of
 
 MOST_PLACES = 2
@@ -30,12 +31,15 @@ def _aborted(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cut(traceback_frame: pl.DataFrame, exception: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
-    """The last calls of tracebacks with which a file ends, before the error is named."""
+    """The last calls of the program's tracebacks with which a file ends, before the error is named."""
     rank = pl.coalesce("rank", "launcher_rank").cast(pl.Int32)
     last = traceback_frame.drop_nulls("file").sort("pos").group_by("source", maintain_order=True).last()
     named = exception.filter(text_of("form") != "traceback").group_by("source").agg(named=pl.col("pos").max())
     ends = last.join(source.select("source", "lines"), on="source").join(named, on="source", how="left")
-    is_open = (count_behind() <= FROM_END) & (pl.col("named") > pl.col("pos")).fill_null(value=False).not_()
+    is_of_program = ~pl.col("file").map_elements(is_of_launcher, return_dtype=pl.Boolean)
+    is_open = (
+        is_of_program & (count_behind() <= FROM_END) & (pl.col("named") > pl.col("pos")).fill_null(value=False).not_()
+    )
     return ends.filter(is_open).select(*PRINTER, "pos", rank=rank)
 
 

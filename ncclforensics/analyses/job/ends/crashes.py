@@ -190,6 +190,25 @@ def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> tuple[str, s
     return (f"{function} ({file})" if function and file else function or file), ""
 
 
+def calls_of_crash(native_frame: pl.DataFrame) -> list[str]:
+    """Return the last function of each library in the first stack that a handler of crashes printed, innermost first.
+
+    >>> frame = {"source": 0, "pos": 1, "pid": 7, "outer_file": "/lib/libmpi.so.40"}
+    >>> frames = [{**frame, "outer_function": "wait"}, {**frame, "outer_function": "MPI_Bcast", "pos": 2}]
+    >>> calls_of_crash(pl.DataFrame(frames).with_columns(function=pl.lit(None), other_function=pl.lit(None)))
+    ['MPI_Bcast (libmpi.so.40)']
+    """
+    frames = native_frame.sort("pos").to_dicts()
+    calls: dict[str, str] = {}
+    for frame in frames:
+        function = frame["outer_function"] or frame["function"] or frame["other_function"] or ""
+        is_of_first = (frame["source"], frame["pid"]) == (frames[0]["source"], frames[0]["pid"])
+        if is_of_first and function and not function.startswith(FUNCTIONS_OF_HANDLERS):
+            file = _file_name(frame)
+            calls[file] = f"{function} ({file})" if file else function
+    return list(calls.values())
+
+
 def _is_of_driver(function: str) -> bool:
     """Whether this is a function of CUDA's driver: `cuMemCreate`, and not `cudaMalloc`."""
     return function.startswith("cu") and function[2:3].isupper()
