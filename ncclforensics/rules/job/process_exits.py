@@ -152,6 +152,7 @@ def app_process_died(
     communicator_progress: pl.DataFrame,
     native_frame: pl.DataFrame,
     elastic_failure: pl.DataFrame,
+    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A process was killed, crashed or exited with an error, and was the first to end.
 
@@ -199,6 +200,8 @@ def app_process_died(
                 topic = TOPICS.get(stated["topic"][0] or "", OTHER_TOPIC)
                 finding.remedy = topic.remedy
                 finding.evidence.append(Line(stated["source"][0], stated["line"][0]))
+            elif not message and (verdict["verdict"] == Kind.UNDECIDABLE).any():
+                finding.role = Role.CONTEXT  # one whose peers failed ends so, too
             yield finding
         else:
             by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is not shown"

@@ -53,16 +53,17 @@ LONGEST_RANK = 6  # digits; a longer number in a file name is a time
 def _numbers_in_names(paths: dict[int, str], members: Mapping[int, frozenset[int] | None]) -> dict[int, int]:
     """Source -> the number in its name, where these numbers are ranks and not process ids.
 
-    Files are often numbered by process. No process has the number 0, so that numbers from 0 on are ranks; others are
-    where each is a member of the groups in its dump. A number in two folders may be of two processes of two hosts.
+    Files are often numbered by process. Ranks are members of the groups in their dumps; where a dump has none, numbers
+    from 0 on are ranks, because no process has that number. One in two folders may be of two processes of two hosts.
     """
     numbers = {source: _number_in_name(path) for source, path in paths.items()}
     known = {source: number for source, number in numbers.items() if number is not None}
     is_alone = len({(number, PurePath(paths[source]).parent) for source, number in known.items()}) == len(
         set(known.values())
     )
-    are_members = all(number in (members.get(source) or ()) for source, number in known.items())
-    return known if is_alone and (0 in known.values() or are_members) else {}
+    in_groups = {source: group for source in known if (group := members.get(source)) is not None}
+    are_members = all(known[source] in group for source, group in in_groups.items())
+    return known if is_alone and are_members and (len(in_groups) == len(known) or 0 in known.values()) else {}
 
 
 def _number_in_name(path: str) -> int | None:

@@ -108,18 +108,21 @@ def torch_source(
         "hint",
         attempt=pl.col("path").map_elements(attempt_of, pl.Int32),
         local_rank=pl.col("path").map_elements(_local_rank, pl.Int32),
-    ).join(_launched_ranks(elastic_failure), on="local_rank", how="left")
+        folder=pl.col("path").map_elements(_attempt_folder, pl.String),
+    )
     headings = exception.filter(form="traceback").group_by("source").agg(last_traceback=pl.col("pos").max())
     is_one = pl.col("rank").list.len() == 1
     is_unnamed = pl.col("rank").list.len() == 0
+    placed = named.join(paths, on="source")
+    printed = placed.filter(is_one).select("folder", "local_rank", rank=pl.col("rank").list.first())
     return (
-        named.join(paths, on="source")
+        placed.join(_first_ranks(printed, paths, elastic_failure), on="folder", how="left")
         .join(headings, on="source", how="left")
         .with_columns(
             rank=pl.when(is_one)
             .then(pl.col("rank").list.first())
             .when(is_unnamed)
-            .then(pl.coalesce("launched", "hint"))
+            .then(pl.coalesce(pl.col("first_rank") + pl.col("local_rank"), "hint"))
         )
         .select(*TORCH_SOURCE)
         .sort("source")
@@ -141,15 +144,27 @@ def _local_rank(path: str) -> int | None:
     return parse_short_integer(folder.name) if folder.parent.name.startswith("attempt_") else None
 
 
-def _launched_ranks(elastic_failure: pl.DataFrame) -> pl.DataFrame:
-    """Return the rank of each local rank in torchrun's tables, where only one node has that local rank."""
-    ranks = (
-        elastic_failure.filter(pl.col("form").is_in(["rank", "first_entry", "entry"]))
-        .group_by("local_rank")
-        .agg(pl.col("rank").unique())
-    )
-    one_node = ranks.filter(pl.col("rank").list.len() == 1)
-    return one_node.select("local_rank", launched=pl.col("rank").list.first())
+def _attempt_folder(path: str) -> str | None:
+    """Return torchrun's folder of the logs of one node and attempt: `…/attempt_1` for `…/attempt_1/3/stderr.log`."""
+    return None if _local_rank(path) is None else str(PurePath(path).parent.parent)
+
+
+def _first_ranks(printed: pl.DataFrame, paths: pl.DataFrame, elastic_failure: pl.DataFrame) -> pl.DataFrame:
+    """Return the rank of local rank 0 in each of torchrun's folders that shows it: the ranks of a node follow it.
+
+    A folder shows it by the ranks that its files print. Torchrun's tables do where they are of one node, and the only
+    folders are of one, too.
+    """
+    first = (pl.col("rank") - pl.col("local_rank")).alias("first_rank")
+    folders = paths.select("folder").drop_nulls().unique()
+    shown = printed.drop_nulls("folder").group_by("folder").agg(first.unique())
+    shown = shown.filter(pl.col("first_rank").list.len() == 1).explode("first_rank")
+    tables = elastic_failure.filter(pl.col("form").is_in(["rank", "first_entry", "entry"])).drop_nulls("local_rank")
+    launched = tables.select(first).drop_nulls().unique()
+    if launched.height == 1 and len({PurePath(folder).parent for folder in folders["folder"]}) == 1:
+        others = folders.join(shown, on="folder", how="anti")
+        return pl.concat([shown, others.join(launched, how="cross")])
+    return shown
 
 
 @analysis(TORCH_ERROR, of=("gloo_error", "monitored_barrier", "model_difference", "store_error", "fingerprint"))

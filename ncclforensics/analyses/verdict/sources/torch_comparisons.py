@@ -51,17 +51,26 @@ def _find_fingerprints(job: Job) -> Explanation | None:
 
 
 def _find_model_counts(job: Job) -> Explanation | None:
+    """Find the ranks whose model has another number of parameters.
+
+    A rank compares its number with those of all ranks in their order, and stops at the first that differs.
+    """
     rows = [row for row in job.pytorch["model_difference"] if row["form"] == "counts"]
     stated = [(row["other_rank"], row["other_count"]) for row in rows]
     stated += [(row["group_rank"], row["count"]) for row in rows]
-    counts = {rank: count for rank, count in stated if rank is not None and count is not None}
+    passed = [(rank, row["count"]) for row in rows for rank in numbers_below(row["other_rank"] or 0)]
+    counts = {rank: count for rank, count in passed + stated if rank is not None and count is not None}
     if not counts:
         return None
     outliers = minority_of(counts)
+    is_complete = len(counts) >= len(job.rank_ids)
     ranks_of = {count: ranks_text(rank for rank in counts if counts[rank] == count) for count in counts.values()}
     numbers = "; ".join(f"{count} on {ranks}" for count, ranks in sorted(ranks_of.items()))
     reason = f"built a model with another number of parameters: {numbers}"
-    diagnosis = job.explanation_by(Kind.MISMATCH, reason, in_job(outliers, numbers_in_job(job, rows, "group_rank")))
+    if len(outliers) == len(counts) and not is_complete:
+        outliers, reason = [], f"ranks built models with different numbers of parameters: {numbers}"
+    culprits = in_job(outliers, numbers_in_job(job, rows, "group_rank"))
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, culprits, *([] if is_complete else [Doubt.PARTLY_COMPARED]))
     diagnosis.how = How.COMPARED
     job.cite(diagnosis, "minority", sorted(rows, key=lambda row: row["group_rank"] not in outliers))
     return diagnosis

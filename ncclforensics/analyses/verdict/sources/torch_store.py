@@ -102,7 +102,8 @@ def _find_missing_address(job: Job) -> Explanation | None:
     """Find the ranks whose address others waited for in the store: the first of those that did not come.
 
     All ranks of a process group wait for it. Where some were past the store, one that waits counts other ranks than
-    they do, or lost its connection to one that failed before.
+    they do, or lost its connection to one that failed before. Rank 0 serves the store and waits there for all ranks
+    before it gives its address (TCPStore with wait_for_workers, torch 1.8 to 2.15).
     """
     rows = [row for row in job.pytorch["store_error"] if row["awaited_rank"] is not None]
     errors = job.pytorch["torch_error"]
@@ -110,14 +111,21 @@ def _find_missing_address(job: Job) -> Explanation | None:
     if not awaited:
         return None
     past = _ranks_of(job, [row for row in errors if row["kind"] not in (STORE, NO_STORE)])
+    waiting_ranks = _ranks_of(job, rows)
+    waiting = ranks_text(waiting_ranks) or "a rank"
+    silent = sorted({*silent_ranks(job, waiting_ranks)}.difference(awaited))
+    failed = {row["rank"] for row in job.pytorch["torch_source"] if row["last_traceback"] is not None}
     if past:
-        waiting = ranks_text(_ranks_of(job, rows)) or "a rank"
         reason = (
             f"{waiting} waited in the store for the address of {ranks_text(awaited)}, and {ranks_text(past)} did not:"
             " they were started with different values of WORLD_SIZE or RANK, or one failed before the others met it"
         )
         diagnosis = job.explanation_by(Kind.INIT_INCOMPLETE, reason, [], Doubt.OTHER_TEXT)
         diagnosis.collect = [COMPARE_STARTS]
+    elif awaited == [0] and (silent or 0 in failed):
+        reason = f"{waiting} waited in the store for the address of rank 0, which first waits there for all ranks"
+        diagnosis = job.explanation_by(Kind.INIT_INCOMPLETE, reason, [], Doubt.OTHER_TEXT)
+        diagnosis.collect = [f"collect the output of {ranks_text([0, *silent])} to its end"]
     else:
         reason = "did not come to the process group of all ranks, which waited in the store for its address"
         diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, awaited, Doubt.OTHER_TEXT)
