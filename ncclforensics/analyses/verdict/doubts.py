@@ -59,6 +59,7 @@ class Doubt(Enum):
     ENDED_WITHOUT_DIFFERENCE = Cost.UNUSUAL, "the lines that differ were lost or came twice"
     COPIED_WHILE_RUNNING = Cost.ORDINARY, "the logs were copied or ended while the job was running"
     NETWORK_CAME_LATER = Cost.ORDINARY, "the network stopped the job behind the end of this log"
+    NETWORK_OF_ITS_HOST = Cost.UNUSUAL, "the network of its host stopped the job behind the end of this log"
     HANGS_TOGETHER = Cost.ORDINARY, "all ranks hang in the last call that the logs show"
     LOGS_END_BEFORE = Cost.UNUSUAL, "a rank hangs whose log ends before the end of the run"
     ABORTED_AFTER_TIME_OUT = Cost.UNUSUAL, "they aborted after a time-out, whose message is in another file"

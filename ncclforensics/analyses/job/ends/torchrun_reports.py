@@ -20,9 +20,11 @@ IN_TABLE = ("exit_code", "first_entry", "entry")  # forms of `elastic_failure` i
 def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> Iterator[ExitReport]:
     """Yield torchrun's reports: its table of failures or the first failure of each node, and processes it ended.
 
-    The table separates the first failure that torchrun saw from the others, which follow unless a signal ended them.
+    The table separates the first failure that torchrun saw from the others, which follow unless a signal ended them, or
+    they ended in the same second with the same exit code of the program's own.
     """
     rows = elastic_failure.sort("pos").to_dicts()
+    first_ends = _own_codes_of_first_ends(rows)
     ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
     signalled_agents = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
     sources_with_failure = {row["source"] for row in rows if row["form"] == "failed"}
@@ -43,6 +45,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
             is_same_entry = rank_row is not None and is_next_line(rank_row, row)
             is_later = (row["exit_code"] or 0) > 0 and not below_root_cause.get(row["source"], True)
+            is_later &= (row["source"], time["time"] if time else "", row["exit_code"]) not in first_ends
             entry = {
                 "rank": rank_row["rank"] if rank_row and is_same_entry else None,
                 "node": host["node"] if host and is_same_entry else None,
@@ -53,6 +56,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             entry["is_unasked"] = is_first and bool(ended_pids) and row["source"] not in signalled_agents
         elif row["form"] in ("first_entry", "entry"):
             is_later = row["form"] == "entry" and (row["exit_code"] or 0) > 0
+            is_later &= (row["source"], row["time"], row["exit_code"]) not in first_ends
             follows = row["pid"] in ended_pids or is_later
             entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": follows}
         elif row["form"] == "recorded" and "rank" in block:
@@ -84,6 +88,22 @@ def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], ran
     for row in recorded[first : first + 1]:
         if row["source"] == start["source"] and (later is None or row["pos"] < later["pos"]):
             yield exception_report(row, rank)
+
+
+def _own_codes_of_first_ends(rows: list[Row]) -> set[tuple[int, str, int]]:
+    """Return source, second and exit code of the first ends where the program chose the code: Python itself ends with 1.
+
+    `rows`: those of `elastic_failure`, by `pos`.
+    """
+    places = seen_first(rows)
+    last_time: dict[int, str] = {}
+    found: set[tuple[int, str, int]] = set()
+    for row in rows:
+        if row["time"]:
+            last_time[row["source"]] = row["time"]
+        if (row["source"], row["line"]) in places and (row["exit_code"] or 0) > 1:
+            found.add((row["source"], last_time.get(row["source"], ""), row["exit_code"]))
+    return found
 
 
 def seen_first(elastic_failure: Iterable[Row]) -> set[tuple[int, int]]:

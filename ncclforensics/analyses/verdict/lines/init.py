@@ -7,6 +7,7 @@ START line is printed only after the bootstrap, so those logs do not show which 
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import combinations
 from typing import Any
 
 from ncclforensics.analyses.hang.wait_graph import Edge
@@ -16,7 +17,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.job_rows import Member
-from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_unseen_members
+from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_unseen_members, judge_waiting_before_init
 from ncclforensics.analyses.verdict.lines.stall import ranks_that_moved_data
 from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
 from ncclforensics.data.nccl_sources import is_call_file, is_top_file
@@ -45,6 +46,10 @@ def find_failed_init(job: Job) -> Explanation | None:
         for rank_id, row in job.rank_ids.items()
         if rank_id not in members_seen and row.owner in started_processes and job.last_call(rank_id) is None
     }
+
+    completed = [key for key, rows in job.members.items() if any(row.is_complete for row in rows)]
+    if any(map(job.count_unseen_members, completed)):
+        never_joined = set()  # an init that ended on one rank ended on all: these are members of it
 
     def is_inside(event: FailureEvent) -> bool:
         began = [] if event.rank_id is None else inside.get(event.rank_id, [])
@@ -165,7 +170,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
     awaited = {rank_id for edge in job.awaited_calls if edge.kind == "init" for rank_id in edge.waits_for}
     not_begun = sorted(awaited - waiting)
     complete = [rank_id for rank_id in not_begun if not (job.may_lack_lines(rank_id) or _begins_a_split(job, rank_id))]
-    if edges and not not_begun:
+    if edges and (not not_begun or _wait_for_each_other(edges)):
         return _judge_creation_order(inside, edges)
     victims, unseen_members = sorted({row.rank_id for row in rows}), job.count_unseen_members(key)
     if any(row.is_complete for row in job.members[key]):
@@ -181,6 +186,8 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
         reason = "never began the init that the other ranks wait in"
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, culprits=complete)
         diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in complete[:4]])
+        if job.absent and unseen_members > len(complete):
+            diagnosis = judge_waiting_before_init(job, diagnosis)
     elif unseen_members and any(row.rank is None for row in job.rank_ids.values()):
         return None  # processes that were heard may be these members
     elif unseen_members:
@@ -197,6 +204,18 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
     diagnosis.key, diagnosis.victims = key, victims
     diagnosis.add_evidence("waiting", [row.place for row in rows[:3]])
     return diagnosis
+
+
+def _wait_for_each_other(edges: list[Edge]) -> bool:
+    """Whether ranks wait in the init of one communicator for ranks that wait for them in that of another."""
+    waiters: dict[str, set[int]] = defaultdict(set)
+    awaited: dict[str, set[int]] = defaultdict(set)
+    for edge in edges:
+        waiters[edge.key].add(edge.waiter)
+        awaited[edge.key].update(edge.waits_for)
+    return any(
+        awaited[one] & waiters[other] and awaited[other] & waiters[one] for one, other in combinations(waiters, 2)
+    )
 
 
 def _begins_a_split(job: Job, rank_id: int) -> bool:
@@ -238,7 +257,7 @@ def _judge_creation_order(inside: dict[str, list[Member]], edges: list[Edge]) ->
 def _find_unbegun_init(job: Job) -> Explanation | None:
     """Find ranks that never began an init, in versions that print START only after the bootstrap.
 
-    Waiting ranks began one more init than they have communicators.
+    Waiting ranks began one more init than they have communicators, or one behind the last of these.
     """
     begun_by: dict[Owner, int] = defaultdict(int)
     last: dict[Owner, Row] = {}
@@ -246,12 +265,18 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
         if row["form"] == "entered":
             begun_by[row["host"], row["pid"]] += 1
             last[row["host"], row["pid"]] = row
-    created_by: dict[Owner, int] = defaultdict(int)
+    created_by: dict[Owner, list[int]] = defaultdict(list)  # positions
     for member in job.memberships:
-        created_by[member.host, member.pid] += 1
+        created_by[member.host, member.pid].append(member.created_pos)
+
+    def is_pending(owner: Owner) -> bool:
+        created = created_by[owner]
+        return bool(created) and (begun_by[owner] > len(created) or last.get(owner, {"pos": -1})["pos"] > max(created))
+
     process_of = {rank_id: row.owner for rank_id, row in job.rank_ids.items()}
-    pending = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] > created_by[owner] > 0]
-    idle = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] == created_by[owner] > 0]
+    pending = [rank_id for rank_id, owner in process_of.items() if is_pending(owner)]
+    idle = [rank_id for rank_id in process_of if begun_by[process_of[rank_id]] == len(created_by[process_of[rank_id]]) > 0]
+    idle = [rank_id for rank_id in idle if rank_id not in pending]
     if not pending or not idle or len(idle) >= len(pending):
         return None
     reason = "did not begin the creation of a communicator that the others are creating"

@@ -117,6 +117,20 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation 
     return answer
 
 
+def judge_waiting_before_init(job: Job, diagnosis: Explanation) -> Explanation:
+    """Judge ranks that did not come to an init to which a rank without a log did not come either, as far as is known.
+
+    What a program does before it begins an init, such as to meet the others in a store, waits for that rank, too.
+    """
+    absent, names = ranks_text(job.absent), job.names(diagnosis.culprits)
+    reason = (
+        f"neither {names} nor {absent} began the init that the others wait in, as far as these logs show: there is no "
+        f"log of {absent}, and {names} may wait for it"
+    )
+    between = [Alternative(diagnosis.verdict, diagnosis.culprits, f"{absent} waits in this init, too")]
+    return undecided(reason, [f"collect the log of {absent}"], diagnosis, suspects=job.absent, between=between)
+
+
 def ranks_that_may_wait_for_hidden(job: Job, rank_ids: Iterable[int]) -> list[int]:
     """Return the ranks whose last call is on a communicator with a member whose calls no log shows."""
     last_calls = {rank_id: job.last_call(rank_id) for rank_id in rank_ids}

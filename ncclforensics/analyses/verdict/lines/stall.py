@@ -83,12 +83,8 @@ def doubt_stall(job: Job, diagnosis: Explanation) -> Explanation:
         answer = answer or find_end_in_setup(job, diagnosis)
     if answer is not None:
         return answer
-    if {Sign.FAILURE} <= {*evidence} <= {*WEAK, Sign.FAILURE} and (pair := _failed_apart(job, diagnosis)):
-        diagnosis.doubt(
-            Doubt.NETWORK_CAME_LATER,
-            f"but transfers between {pair[0]} and {pair[1]} failed, which a rank that makes no call does not "
-            "cause: the network may have stopped the job later, behind the end of this log",
-        )
+    if {Sign.FAILURE} <= {*evidence} <= {*WEAK, Sign.FAILURE}:
+        _doubt_by_network(job, diagnosis)
     if is_weak:
         _doubt_by_ends(job, diagnosis)
     return diagnosis
@@ -114,20 +110,28 @@ def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
         diagnosis.doubt(Doubt.COPIED_WHILE_RUNNING)
 
 
-def _failed_apart(job: Job, diagnosis: Explanation) -> tuple[str, str] | None:
-    """Two hosts between which transfers failed though no culprit is on the host that did not answer.
+def _doubt_by_network(job: Job, diagnosis: Explanation) -> None:
+    """Doubt that a rank which makes no call stopped the job, where transfers failed: the network may have, later.
 
-    A NIC answers without its process: that a rank makes no call does not fail transfers, only that it ends does.
+    A NIC answers without its process: that a rank makes no call does not fail transfers, only that it ends does. So
+    what failed between other hosts has another cause; what failed to its own may have.
     """
     hosts = {job.rank_ids[rank_id].host for rank_id in diagnosis.culprits}
     if not hosts or not job.reporting.isdisjoint(diagnosis.culprits):
-        return None
+        return
     pairs = [
         (error["host"], error["peer_host"])
         for error in job.completion_errors
-        if error["peer_host"] and error["peer_host"] not in hosts and not error["is_survived"]
+        if error["peer_host"] and not error["is_survived"]
     ]
-    return min(pairs, default=None)
+    if apart := min((pair for pair in pairs if pair[1] not in hosts), default=None):
+        diagnosis.doubt(
+            Doubt.NETWORK_CAME_LATER,
+            f"but transfers between {apart[0]} and {apart[1]} failed, which a rank that makes no call does not "
+            "cause: the network may have stopped the job later, behind the end of this log",
+        )
+    elif pairs:
+        diagnosis.doubt(Doubt.NETWORK_OF_ITS_HOST)
 
 
 def _shown_by(job: Job, evidence: list[Sign], culprits: int) -> str:

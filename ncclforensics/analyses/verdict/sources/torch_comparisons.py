@@ -58,8 +58,9 @@ def _find_model_counts(job: Job) -> Explanation | None:
     rows = [row for row in job.pytorch["model_difference"] if row["form"] == "counts"]
     stated = [(row["other_rank"], row["other_count"]) for row in rows]
     stated += [(row["group_rank"], row["count"]) for row in rows]
+    stated = [(rank, count) for rank, count in stated if None not in (rank, count)]
     passed = [(rank, row["count"]) for row in rows for rank in numbers_below(row["other_rank"] or 0)]
-    counts = {rank: count for rank, count in passed + stated if rank is not None and count is not None}
+    counts: dict[int, int] = dict(passed + stated)
     if not counts:
         return None
     outliers = minority_of(counts)
