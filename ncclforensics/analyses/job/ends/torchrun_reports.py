@@ -91,7 +91,7 @@ def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], ran
 
 
 def _own_codes_of_first_ends(rows: list[Row]) -> set[tuple[int, str, int]]:
-    """Return source, second and exit code of the first ends where the program chose the code: Python itself ends with 1.
+    """Return source, second and exit code of the first ends where the program chose that: Python itself ends with 1.
 
     `rows`: those of `elastic_failure`, by `pos`.
     """

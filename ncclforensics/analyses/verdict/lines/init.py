@@ -275,8 +275,8 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
 
     process_of = {rank_id: row.owner for rank_id, row in job.rank_ids.items()}
     pending = [rank_id for rank_id, owner in process_of.items() if is_pending(owner)]
-    idle = [rank_id for rank_id in process_of if begun_by[process_of[rank_id]] == len(created_by[process_of[rank_id]]) > 0]
-    idle = [rank_id for rank_id in idle if rank_id not in pending]
+    ended = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] == len(created_by[owner]) > 0]
+    idle = [rank_id for rank_id in ended if rank_id not in pending]
     if not pending or not idle or len(idle) >= len(pending):
         return None
     reason = "did not begin the creation of a communicator that the others are creating"
