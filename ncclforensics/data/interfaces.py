@@ -27,6 +27,15 @@ OF_SONIC = {
     "rx_ovr": "rx_ovr",
     "tx_ovr": "tx_ovr",
 }
+# Columns of tables of Cisco's and Arista's switches; damaged frames (FCS) are counted among the receive errors, too.
+OF_TABLES = {
+    "Rcv-Err": "ifInErrors",
+    "Rx": "ifInErrors",
+    "Xmit-Err": "ifOutErrors",
+    "Tx": "ifOutErrors",
+    "OutDiscards": "ifOutDiscards",
+    "InDiscards": "ifInDiscards",
+}
 LOSSES = {
     "ifOutDiscards": "packets to send discarded",
     "ifInDiscards": "received packets discarded",

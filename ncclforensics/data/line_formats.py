@@ -58,11 +58,13 @@ LINE_FORMATS = {
         "topology",
         MACHINE_DUMP,
     ),
+    # What clouds say of the hosts below virtual machines.
+    "cloud": LineFormat("cloud", "cloud_event cloud_schedule.azure cloud_schedule.none cloud_schedule.ec2", "topology"),
     # What disks say of their health: smartctl, nvme smart-log.
     "disks": LineFormat(
         "disks collected",
         "disk_head.of_nvme disk_head.information disk_head.section disk_verdict.failing disk_verdict.well "
-        "disk_attribute.head",
+        "disk_attribute.head pool_name pool_row.head md_array",
         "topology",
         MACHINE_DUMP,
         ID_COLUMNS=(("disk_head", "serial"),),
@@ -264,6 +266,8 @@ LINE_FORMATS = {
         },
         PORT,
     ),
+    # Tables of the counters of switch interfaces: Cisco, Arista.
+    "switch_tables": LineFormat("switchtables collected", "port_table", "ib-counters", PORT),
     # The table by which NCCL's example of a tuner plugin chooses, as CSV.
     "tuner": LineFormat("tunertable", "tuner_head tuner_row", "topology"),
     # What PyTorch's own analyser of Flight Recorder dumps prints.

@@ -31,8 +31,9 @@ WORKERS = ("ended_worker", "worker", "launcher_process")
 RANKS = ("global_rank", "launcher_rank")
 SUBJECTS = (
     "subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service", "error_text",
-    "device_name", "daemon_host", "nvshmem_nic", "cxi_nic", "peer", "mpi_reason", "psm_reason",
-    "ucx_warning", "provider_warning", "ray_message", "node_reason", "reset_refusal", "rpc_method",
+    "device_name", "hot_cpu", "cloud_instance", "daemon_host", "nvshmem_nic", "cxi_nic", "peer", "mpi_reason",
+    "psm_reason", "ucx_warning", "provider_warning", "ray_message", "node_reason", "reset_refusal",
+    "rpc_method",
 )  # fmt: skip
 HOLDERS = ("of_pod", "of_condition", "of_readiness", "of_gpu")
 

@@ -184,6 +184,10 @@ QUESTIONS = (
             "disk_verdict",
             "disk_attribute",
             "bmc_event",
+            "pool_state",
+            "md_array",
+            "cloud_event",
+            "cloud_schedule",
         ),
     ),
     Question(
@@ -210,6 +214,7 @@ QUESTIONS = (
             "lshca_row",
             "sonic_flag",
             "sonic_reading",
+            "port_row",
         ),
     ),
     Question(

@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.fabric.counters import COUNTER
 from ncclforensics.analyses.host.command_output import add_origin
-from ncclforensics.data.interfaces import NAMES, OBJECTS, OF_SONIC, SPEED, UNITS
+from ncclforensics.data.interfaces import NAMES, OBJECTS, OF_SONIC, OF_TABLES, SPEED, UNITS
 from ncclforensics.frames.columns import text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 
@@ -37,7 +37,7 @@ def _named(
     )
 
 
-@analysis(COUNTER, of=("snmp_counter", "interface_row", "pfc_row"))
+@analysis(COUNTER, of=("snmp_counter", "interface_row", "pfc_row", "port_row"))
 def interface_counter(
     snmp_counter: pl.DataFrame,
     snmp_name: pl.DataFrame,
@@ -45,6 +45,8 @@ def interface_counter(
     interface_row: pl.DataFrame,
     pfc_head: pl.DataFrame,
     pfc_row: pl.DataFrame,
+    port_table: pl.DataFrame,
+    port_row: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per counter of an interface of a switch, zero or not."""
@@ -58,9 +60,30 @@ def interface_counter(
         for column, name in OF_SONIC.items()
     ]  # fmt: skip
     pauses = _pause_frames(pfc_head, pfc_row, output_heading)
-    rows = pl.concat([with_all_columns(part, COUNTER) for part in (walked, *listed, pauses)]).drop_nulls("value")
+    rows = pl.concat(
+        [
+            with_all_columns(part, COUNTER)
+            for part in (walked, *listed, pauses, _of_tables(port_table, port_row, output_heading))
+        ]
+    ).drop_nulls("value")
     unit = pl.col("name").replace_strict(UNITS, default="packets")
     return rows.with_columns(unit=unit, is_saturated=pl.lit(value=False))
+
+
+def _of_tables(port_table: pl.DataFrame, port_row: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame:
+    """Return the cells of tables of Cisco's and Arista's switches, by the columns that the head above names."""
+    heads = port_table.select("source", "pos", "table_columns").sort("pos")
+    rows = port_row.sort("pos").join_asof(heads, on="pos", by="source", check_sortedness=False)
+    words = {name: text_of(name).str.split(" ") for name in ("table_columns", "table_cells")}
+    cells = {name: text.list.eval(pl.element().filter(pl.element() != "")) for name, text in words.items()}
+    rows = add_origin(rows, output_heading).with_columns(**cells)
+    rows = rows.filter(pl.col("table_columns").list.len() == pl.col("table_cells").list.len())
+    rows = rows.explode("table_columns", "table_cells")
+    return rows.select(
+        "source", "line", "moment", host="origin_host", device=text_of("table_port"),
+        name=pl.col("table_columns").replace_strict(OF_TABLES, default=None, return_dtype=pl.String),
+        value=pl.col("table_cells").cast(pl.Int64, strict=False),
+    ).drop_nulls("name")  # fmt: skip
 
 
 def _pause_frames(pfc_head: pl.DataFrame, pfc_row: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame:

@@ -19,7 +19,7 @@ DISK_FAULT = {
     "source": pl.Int32(),
     "line": pl.Int32(),
     "host": pl.String(),
-    "disk": pl.String(),  # its device, or model; null where nothing names it
+    "disk": pl.String(),  # what states it: a disk, pool or array with its name; null where nothing names it
     "fault": pl.String(),
     "is_failing": pl.Boolean(),  # else it is a note
 }
@@ -59,20 +59,46 @@ REPLACED = ("Reallocated_Sector_Ct",)
 BEGINS = ("output", "of_nvme")  # forms of a line that begins the output on another disk
 
 
-@analysis(DISK_FAULT, of=("disk_head", "disk_verdict", "disk_value", "disk_attribute"))
+@analysis(
+    DISK_FAULT, of=("disk_head", "disk_verdict", "disk_value", "disk_attribute", "pool_row", "pool_state", "md_array")
+)
 def disk_fault(
     disk_head: pl.DataFrame,
     disk_verdict: pl.DataFrame,
     disk_value: pl.DataFrame,
     disk_attribute: pl.DataFrame,
+    pool_name: pl.DataFrame,
+    pool_row: pl.DataFrame,
+    pool_state: pl.DataFrame,
+    md_array: pl.DataFrame,
     dump_command: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per fault that a disk states, and per count that announces one."""
     lines = pl.concat([disk_head, disk_verdict, disk_value, disk_attribute], how="diagonal_relaxed")
-    return frame_from_rows(
-        (fault for disk in _disks(lines, dump_command, output_heading) for fault in _faults(disk)), DISK_FAULT
-    )
+    rows = [fault for disk in _disks(lines, dump_command, output_heading) for fault in _faults(disk)]
+    pools = pl.concat([pool_name, pool_row, pool_state, md_array], how="diagonal_relaxed")
+    return frame_from_rows([*rows, *_of_pools(pools, output_heading)], DISK_FAULT)
+
+
+def _of_pools(lines: pl.DataFrame, output_heading: pl.DataFrame) -> Iterator[Row]:
+    """Yield the members of pools and arrays that are missing or faulty, and what a pool lost by it."""
+    pool, members = "pool", "array"
+    for row in rows_with_origin(lines, output_heading):
+        place = {**origin_of(row), "is_failing": True}
+        if row["pool"] is not None:
+            pool = f"pool {row['pool']}"
+        elif row["member"] is not None:
+            state = str(row["member_state"]).lower()
+            yield {**place, "disk": f"disk {row['member']} of the {pool}", "fault": f"it is {state}"}
+        elif str(row["form"]) == "bad":
+            fault = "data is lost" if row["pool_state"] is None else f"the pool is {str(row['pool_state']).lower()}"
+            yield {**place, "disk": pool, "fault": fault}
+        elif row["array"] is not None:
+            members = f"array {row['array']} ({row['array_members']})"
+        elif str(row["form"]) == "missing":
+            fault = f"a member is missing ([{row['members_up']}])"
+            yield {**place, "disk": members, "fault": fault}
 
 
 def _disks(lines: pl.DataFrame, dump_command: pl.DataFrame, output_heading: pl.DataFrame) -> Iterator[list[Row]]:
@@ -94,7 +120,7 @@ def _disks(lines: pl.DataFrame, dump_command: pl.DataFrame, output_heading: pl.D
 
 def _named(shown: list[Row]) -> list[Row]:
     names = [row[key] for key in ("disk", "name", "model") for row in shown if row.get(key)]
-    return [{**row, "disk": str(names[0]).strip() if names else None} for row in shown]
+    return [{**row, "disk": f"disk {str(names[0]).strip()}" if names else None} for row in shown]
 
 
 def _faults(shown: list[Row]) -> Iterator[Row]:

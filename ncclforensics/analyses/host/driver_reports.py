@@ -25,7 +25,7 @@ DRIVER_REPORT = {
     "error_number": pl.Int32(),  # an errno; null without one
 }
 GRAMMAR = "driverlog"
-NAMES = ("interface", "rdma_device", "hfi", "switch", "disk", "volume")
+NAMES = ("interface", "rdma_device", "hfi", "cxi", "switch", "disk", "volume")
 
 
 @analysis(DRIVER_REPORT, of=("driver_statement",))

@@ -1,4 +1,4 @@
-"""Disks that say of themselves that they fail, by smartctl and nvme smart-log."""
+"""Disks, pools and arrays that state faults: smartctl, nvme smart-log, zpool status, md."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 SHOWN = 3
 
 
-@rule(Category.ENVIRONMENT, Severity.WARNING, of=("disk_fault", "disk_value", "disk_verdict", "disk_attribute"))
+@rule(
+    Category.ENVIRONMENT,
+    Severity.WARNING,
+    of=("disk_fault", "disk_value", "disk_verdict", "disk_attribute", "pool_state", "md_array"),
+)
 def disk_states_fault(disk_fault: pl.DataFrame) -> Iterator[Finding]:
-    """A disk says of itself that it fails, or counts what announces it.
+    """A disk says of itself that it fails, or counts what announces it; a pool or an array lacks a member.
 
     Means: reads and writes of it fail, or will; a disk that takes no writes ends what writes checkpoints or logs there.
     A disk whose promised writes are used up is worn, and mostly works on; some of them call that a failure themselves.
@@ -24,14 +28,14 @@ def disk_states_fault(disk_fault: pl.DataFrame) -> Iterator[Finding]:
     entries in the log of errors alone, which are mostly of commands that the disk does not know.
     Do: save what is on the disk; dmesg -T for errors of it; replace it.
     Sources: NVM Express Base Specification 2.0, SMART / Health Information; smartmontools, nvmeprint.cpp, ataprint.cpp;
-    nvme-cli, nvme-print-stdout.c.
+    nvme-cli, nvme-print-stdout.c; zpool-status(8); md(4).
     """
     for (host, disk), rows in disk_fault.group_by("host", "disk", maintain_order=True):
         failing = rows.filter("is_failing")
         shown = rows if failing.is_empty() else failing
         faults = shown["fault"].unique(maintain_order=True).to_list()
         counts = [] if failing.is_empty() else rows.filter(~pl.col("is_failing"))["fault"].to_list()
-        name = f"the disk {disk}" if disk else "a disk"
+        name = f"the {disk}" if disk else "a disk"
         yield Finding(
             f"{name}{f' on {host}' if host else ''} states: {some_of(faults, SHOWN)}",
             some_of(counts, SHOWN),

@@ -50,7 +50,7 @@ def kernel_xid(kernel_event: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataF
         events = events.filter(pl.col("pid").is_null() | pl.col("pid").is_in(rank["pid"].drop_nulls().implode()))
     for (number,), rows in events.sort(OF_LINES).group_by("xid", maintain_order=True):
         xid = XIDS.get(int(str(number)), UNKNOWN_XID)
-        is_over = bool((rows["form"] == "recovered").all()) or xid.meaning in XIDS_OF_HARDWARE.values()
+        is_over = bool((rows["form"] == "recovered").all()) or int(str(number)) in XIDS_OF_HARDWARE
         faults = pl.Series([*rows["fault"].cast(pl.String), *rows["message"]]).drop_nulls().unique(maintain_order=True)
         programs = rows.select(text_of("program"), "pid").unique(maintain_order=True).drop_nulls("pid").rows()
         details = [
@@ -156,8 +156,8 @@ _DRIVER_REPORTS = {
         "look at the first amdgpu lines in dmesg, and at what ran there; reboot the host if the GPU stays so",
     ),
     "amd_timeout": _Report(
-        "work on AMD GPU {device}{where} did not end in time: ring {ring}",
-        "a kernel, or the GPU, stood still; the driver then resets the GPU, and all programs on it fail",
+        "work on AMD GPU {device}{where} did not end in time: {rings}",
+        "a kernel, or the GPU, stood still",
         Severity.WARNING,
         "look at what the program ran; rocm-smi --showras; if it comes with any program, drain the host",
     ),
@@ -311,6 +311,8 @@ def kernel_driver_reports(
         fields = {**first, "device": device or "that the line does not name", "where": "{where}"}
         fields["error"] = f"{os.strerror(errno).lower()} (error -{errno})" if errno else "it gave up waiting for it"
         names = alike.select(pl.format("{} (pid {})", text_of("program"), "pid")).to_series().drop_nulls()
+        rings = alike["ring"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
+        fields["rings"] = f"ring{'s' * (len(rings) > 1)} {some_of(rings, SHOWN_PROCESSES)}"
         fields["named"] = some_of(names.unique(maintain_order=True).to_list(), SHOWN_PROCESSES)
         title = report.title.format_map(fields)
         details = [

@@ -128,7 +128,9 @@ def gpu_memory_errors(smi_gpu: pl.DataFrame, machine_device: pl.DataFrame) -> It
 
 
 @rule(Category.LINK_DEGRADED, Severity.WARNING, of=("pci_link",))
-def pci_link_of_unnamed_device(pci_link: pl.DataFrame, pci_device: pl.DataFrame) -> Iterator[Finding]:
+def pci_link_of_unnamed_device(
+    pci_link: pl.DataFrame, pci_device: pl.DataFrame, pci_address: pl.DataFrame
+) -> Iterator[Finding]:
     """A PCIe link is slower or narrower than its device can, in lines of lspci that do not name the device.
 
     Means: fewer lanes: the card sits badly, a riser or the slot has fewer, or shares them with another slot. A lower
@@ -140,15 +142,22 @@ def pci_link_of_unnamed_device(pci_link: pl.DataFrame, pci_device: pl.DataFrame)
     nameless = pci_link.join(pci_device.select("source").unique(), on="source", how="anti", maintain_order="left")
     is_narrow = (text_of("width_note") == "downgraded").fill_null(False)
     is_slow = (text_of("speed_note") == "downgraded").fill_null(False)
-    marked = nameless.with_columns(narrow=is_narrow).filter(is_narrow | is_slow)
+    above = pci_address.select("source", "line", address=text_of("bus")).sort("line")
+    named = nameless.sort("line").join_asof(above, on="line", by="source", check_sortedness=False)
+    links = named.filter(form="does").sort("source", "line").with_columns(narrow=is_narrow)
+    marked = links.filter(is_narrow | is_slow)
+    are_alike = links.height > 1 and links["width"].n_unique() == 1
     for (narrow,), rows in marked.group_by("narrow", maintain_order=True):
         row = rows.row(0, named=True)
+        addresses = some_of(rows["address"].drop_nulls().unique(maintain_order=True).to_list(), SHOWN)
+        unnamed = f"of {addresses}" if addresses else "the lines do not name the device"
+        alike = f"; all {links.height} links shown are alike, as the slots of a board may be" * are_alike
         yield Finding(
             f"a PCIe link runs at {row['speed']}, x{row['width']}: "
             + ("fewer lanes than its device has" if narrow else "a lower speed than its device can"),
-            "the lines do not name the device" + "; GPUs at rest lower the speed" * (not narrow),
+            unnamed + alike + "; GPUs at rest lower the speed" * (not narrow),
             "certain" if narrow else "possible",
-            severity=Severity.WARNING if narrow else Severity.INFO,
+            severity=Severity.WARNING if narrow and not are_alike else Severity.INFO,
             role=Role.CONTEXT,
             evidence=evidence_lines(rows),
         )

@@ -24,9 +24,12 @@ from ncclforensics.rules.shared.kernel_log import (
 )
 
 SHOWN = 2
+UNNAMED = ("unknown memory", "any memory")  # for EDAC: its location stands behind
 REPLACE = "drain the host; replace the module that EDAC or the BMC's event log names"
 CHECK_LINES = 12  # from the line of the bank to the one of its status, by mcelog
 OF_PCIE = "look at the device (lspci -vv -s ADDRESS) and at dmesg -T | grep AER; reseat or replace the card"
+# The code in the low bits of a status: 000F 0000 1MMM CCCC is an error of a memory controller (Intel SDM, 15.9.2).
+CODE_BITS, MEMORY_MASK, MEMORY_CODE = 16, 0xEF80, 0x0080
 NOT_RECOVERED = "Failed"  # outcome of a damaged page
 UNCORRECTED_BIT, CORRUPT_BIT = 61, 57  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
 
@@ -62,7 +65,10 @@ def kernel_memory_errors(
         number = int(rows["errors"].fill_null(1).sum())
         is_uncorrected = kind == UNCORRECTABLE
         faults = rows["memory_fault"].cast(pl.String).str.split(" (").list.first().str.split(" on ")
-        named = pl.when(faults.list.len() > 1).then(faults.list.last())
+        named: pl.Expr = pl.when(faults.list.len() > 1).then(faults.list.last())
+        location = rows["memory_fault"].cast(pl.String).str.split(" (").list.get(1, null_on_oob=True)
+        row_of_bank = location.str.split(" page:").list.first().str.split(" row:").list.first()
+        named = pl.when(named.is_in(UNNAMED)).then(pl.concat_str(named, pl.lit(" at "), row_of_bank)).otherwise(named)
         place = pl.coalesce(text_of("part"), named, pl.lit("an unnamed module"))
         places = rows.select(place).to_series().unique(maintain_order=True)
         word = "uncorrected" if is_uncorrected else "corrected"
@@ -78,22 +84,26 @@ def kernel_memory_errors(
     checks = checks.with_columns(is_uncorrected=(pl.col("status") // (1 << UNCORRECTED_BIT)) % 2 == 1)
     checks = checks.with_columns(is_lost=(pl.col("status") // (1 << CORRUPT_BIT)) % 2 == 1)
     checks = pl.concat([checks, _worded(kernel_message, checks)], how="diagonal_relaxed")
-    checks = _placed(checks, kernel_message)
+    checks = _unrepeated(_placed(checks, kernel_message), memory)
     yield from _recorded(ras_record, job)
     yield from _counted(_counts(edac_count, ras_count), job)
     yield from _undecoded(kernel_event, kernel_message, ras_record, job)
-    for (is_uncorrected,), rows in checks.sort(OF_LINES).group_by("is_uncorrected", maintain_order=True):
+    of_memory = (pl.col("status") % (1 << CODE_BITS) & MEMORY_MASK == MEMORY_CODE).fill_null(value=False)
+    checks = checks.with_columns(is_memory=of_memory).sort(OF_LINES)
+    for (is_uncorrected, is_memory), rows in checks.group_by("is_uncorrected", "is_memory", maintain_order=True):
         word = "uncorrected" if is_uncorrected else "corrected"
+        reporter = "memory controllers" if is_memory else "processors"
         banks = ", ".join(map(str, rows["bank"].drop_nulls().unique().sort().head(6)))
-        title = f"the processors{{where}} reported {count_of(rows.height, f'{word} machine check')}"
+        title = f"the {reporter}{{where}} reported {count_of(rows.height, f'{word} machine check')}"
         cpus = some_of([f"CPU {cpu}" for cpu in rows["cpu"].drop_nulls().unique().sort()], SHOWN)
         title += f" ({', '.join(filter(None, [cpus, f'bank {banks}' * bool(banks)]))})" * bool(cpus or banks)
         lost = "the processor's state was corrupt: what ran there could not go on" * bool(rows["is_lost"].any())
         severity = Severity.ERROR if is_uncorrected else Severity.WARNING if rows.height >= MANY else Severity.INFO
         decoded = _decoded(rows, kernel_message)
-        decoded_faults = [f"“{fault}”" for fault in decoded["check_fault"].unique(maintain_order=True)]
+        decoded_faults = [f"“{fault}”" for fault in decoded["check_fault"].drop_nulls().unique(maintain_order=True)]
         details = [lost, some_of(decoded_faults, SHOWN), times_text(rows)]
-        for finding in kernel_log_findings(rows, title, details, severity, DECODE, job):
+        remedy = f"{REPLACE}; {DECODE}" if is_memory and severity is not Severity.INFO else DECODE
+        for finding in kernel_log_findings(rows, title, details, severity, remedy, job):
             finding.about += [Line(source, line) for source, line in decoded.select(OF_LINES).iter_rows()]
             yield finding
     yield from firmware_findings(kernel_event, kernel_message, job)
@@ -116,6 +126,14 @@ def kernel_memory_errors(
         title = f"AMD GPU {named_devices(rows)}{{where}}: at least {count_of(number, f'{word} error')} in {block}"
         severity = Severity.ERROR if word == "uncorrected" else Severity.WARNING if number >= MANY else Severity.INFO
         yield from kernel_log_findings(rows, title, [times_text(rows)], severity, OF_AMD, job)
+
+
+def _unrepeated(checks: pl.DataFrame, memory: pl.DataFrame) -> pl.DataFrame:
+    """Leave out machine checks of which EDAC tells the module on a line below."""
+    below = memory.select("source", "line", memory_line="line").sort("line")
+    found = checks.sort("line").join_asof(below, on="line", by="source", strategy="forward", check_sortedness=False)
+    is_repeated = (pl.col("memory_line") - pl.col("line") <= CHECK_LINES).fill_null(value=False)
+    return found.filter(~is_repeated).drop("memory_line")
 
 
 def _worded(kernel_message: pl.DataFrame, checks: pl.DataFrame) -> pl.DataFrame:

@@ -22,6 +22,14 @@ TEST_SERVER = (
     "look whether the server answers (ping, showmount -e, lfs check servers, ceph -s), and at the network between "
     "them; py-spy dump or /proc/PID/stack shows whether a rank waits for a file"
 )
+# The errors of an ATA disk that tell what failed (Linux, drivers/ata/libata-eh.c).
+OF_ATA = {
+    "UNC": "it holds data that it cannot read",
+    "AMNF": "it holds data that it cannot read",
+    "IDNF": "it does not find the place that was asked for",
+    "ICRC": "what went over its cable was damaged",
+}
+UNANSWERED = "it did not carry out commands, or not in time"
 TEST_DISK = "look at dmesg -T, smartctl -a and nvme smart-log of the disk; drain the host; replace the disk"
 
 
@@ -33,7 +41,8 @@ def kernel_storage(storage_report: pl.DataFrame, rank: pl.DataFrame, verdict: pl
     their next call.
     Not when: another finding explains the lines; the server answered later: then it is a note.
     Do: see whether the server answers; look at the network to it; for a disk look at its own health.
-    Sources: Linux, net/sunrpc/clnt.c, fs/ceph/mds_client.c, fs/smb/client/connect.c, drivers/nvme/host/pci.c; Lustre,
+    Sources: Linux, net/sunrpc/clnt.c, fs/ceph/mds_client.c, fs/smb/client/connect.c, drivers/nvme/host/pci.c,
+    drivers/ata/libata-eh.c; Lustre,
     lustre/ptlrpc/import.c and recover.c, lnet/klnds/o2iblnd/o2iblnd_cb.c.
     """
     job, form = JobBeside.of(rank, verdict), text_of("form").str
@@ -49,11 +58,33 @@ def kernel_storage(storage_report: pl.DataFrame, rank: pl.DataFrame, verdict: pl
         lost = alike.filter(~pl.col("is_back"))
         if not lost.is_empty():
             yield from _of_servers(SYSTEMS[str(system)], lost, bool(is_open), job)
-    disks = rows.filter(pl.col("disk").is_not_null())
-    for (_, disk), alike in disks.group_by("node", text_of("disk"), maintain_order=True):
+    disks = rows.with_columns(disk=pl.coalesce(text_of("disk"), text_of("ata_disk"))).drop_nulls("disk")
+    of_parts = _disks_of_parts(disks["disk"].unique().to_list())
+    disks = disks.with_columns(pl.col("disk").replace_strict(of_parts, return_dtype=pl.String))
+    for (_, disk), alike in disks.group_by("node", "disk", maintain_order=True):
         title = f"the disk {disk}{{where}}, or the file system on it, failed"
-        details = [count_of(alike.height, "line"), times_text(alike)]
+        errors = text_values(alike, "ata_error")
+        meanings = [OF_ATA[error] for error in errors if error in OF_ATA]
+        if not errors and "ata_command" in text_of_forms(alike):
+            meanings = [UNANSWERED]
+        details = [*meanings, count_of(alike.height, "line"), times_text(alike)]
         yield from kernel_log_findings(alike, title, details, Severity.WARNING, TEST_DISK, job)
+
+
+def _disks_of_parts(names: list[str]) -> dict[str, str]:
+    """Map partitions, and namespaces of a controller, to the disk that is named, too.
+
+    >>> _disks_of_parts(["sda", "sda1", "nvme1n1p2", "nvme1", "nvme12", "sdb1"])
+    {'sda': 'sda', 'sda1': 'sda', 'nvme1n1p2': 'nvme1', 'nvme1': 'nvme1', 'nvme12': 'nvme12', 'sdb1': 'sdb1'}
+    """
+    return {name: min((disk for disk in names if _is_part(name, disk)), key=len) for name in names}
+
+
+def _is_part(name: str, disk: str) -> bool:
+    """Whether a name is that of a disk, or of a part of it: `sda1`, `nvme0n1p2`."""
+    rest = name.removeprefix(disk) if name.startswith(disk) else "?"
+    is_numbered = rest[:1] in "np" if disk[-1].isdigit() else rest.isdigit()
+    return rest == "" or (is_numbered and not rest.strip("np0123456789"))
 
 
 def _of_servers(system: str, lost: pl.DataFrame, is_open: bool, job: JobBeside) -> Iterator[Finding]:

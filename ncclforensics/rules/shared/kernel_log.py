@@ -20,6 +20,7 @@ LOGGED = pl.coalesce("logged", "launcher_time")  # syslog prints it in front of 
 OF_HOST = ["source", "node"]
 OF_LINES = ["source", "line"]
 TRACE_LINES = 60  # between a report and the end of its call trace
+RESET_FOLLOWS = "the driver then resets the GPU, and all programs on it fail"
 MANY = 10  # corrected errors, from which on a link or a memory module is worth a look
 
 
@@ -115,11 +116,14 @@ def lines_beside(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame)
     """Return what other lines of the same hosts add: whose work it was, how a reset ended, that a crash was wanted."""
     beside = kernel_message.join(reports.select(OF_HOST).unique(), on=OF_HOST, how="semi", nulls_equal=True)
     kinds = {str(kind): rows for (kind,), rows in beside.sort(OF_LINES).group_by(text_of("form"), maintain_order=True)}
+    then = "the driver does not reset the GPU, as it was told" if "amd_unrecovered" in kinds else RESET_FOLLOWS
     reset = ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
     if form == "amd_timeout" and "amd_process" in kinds:
         programs = kinds["amd_process"].filter(pl.col("pid") > 0).select(text_of("worker"), "pid").unique().rows()
         named = ", ".join(f"{name} (pid {pid})" for name, pid in programs[:3])
-        return [f"it was work of {named}"] * bool(named) + reset
+        return [f"it was work of {named}"] * bool(named) + (reset or [then])
+    if form == "amd_timeout":
+        return reset or [then]
     if form == "amd_reset":
         return ["a ring or the scheduler (MES) of the GPU gave no answer"] * ("amd_ring" in kinds) + reset
     return ["the kernel was made to crash on purpose (SysRq)"] * (form in ("panic", "oops") and "sysrq" in kinds)
