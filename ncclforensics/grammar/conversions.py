@@ -42,7 +42,7 @@ def figure(column: pl.Expr) -> pl.Expr:
 def duration(column: pl.Expr) -> pl.Expr:
     """Seconds, from numbers with a unit."""
     scale = pl.when(column.str.ends_with("us")).then(1e-6).when(column.str.ends_with("ms")).then(1e-3).otherwise(1.0)
-    return column.str.strip_chars_end(" mus").cast(pl.Float64, strict=False) * scale
+    return column.str.strip_chars_end(" musecond").cast(pl.Float64, strict=False) * scale
 
 
 def hexadecimal(column: pl.Expr) -> pl.Expr:

@@ -22,9 +22,11 @@ def rest_lines(matched: Matched, dialect: Dialect) -> pl.DataFrame:
 
     A line that is blank, but for the time that a logger put in front of it, is none.
     """
-    time_of_logger = grammar_file.load("copied").part_regex("_time_in_front")
+    of_copies = grammar_file.load("copied")
+    time_of_logger, start = of_copies.part_regex("_time_in_front"), of_copies.part_regex("_certain_start")
     is_blank = pl.col("text").str.contains(f"^ *(?:{time_of_logger})?$")
-    return matched.unknown.filter(is_short() & ~is_start(dialect) & ~pl.col("damaged") & ~is_blank)
+    begins_line = is_start(dialect) | pl.col("text").str.contains(f"^(?:{start})")
+    return matched.unknown.filter(is_short() & ~begins_line & ~pl.col("damaged") & ~is_blank)
 
 
 def is_short() -> pl.Expr:

@@ -21,6 +21,7 @@ SPLIT_WORD = "^[a-z0-9_/.][a-z]"  # ends of lines that were printed are hardly e
 MAX_PARTS = 12  # physical lines of one line in a sample
 MAX_LONGER = 0.05  # of the lines of NCCL and PyTorch: longer than the width
 PADDED = 0.8  # of the lines are as long as the width, where a terminal fills them with blanks
+FILLING = "  "  # at the end of a line that a terminal filled: it ended there
 MAX_BROKEN = 0.2  # lines that match a shape alone, but not together with the next line, for each completed one
 
 
@@ -128,7 +129,8 @@ def _is_same_source(shift: int) -> pl.Expr:
 def _joined(lines: pl.DataFrame, width: int) -> pl.DataFrame:
     """Lines put together (column `text`), their first part (`first`) and their number of `parts`."""
     is_full = pl.col("text").str.len_chars() == width
-    is_begin = ~is_full.shift(1, fill_value=False) | pl.col("is_start")
+    goes_on = is_full & ~pl.col("text").str.ends_with(FILLING)
+    is_begin = ~goes_on.shift(1, fill_value=False) | pl.col("is_start")
     return (
         lines.group_by(is_begin.cum_sum().alias("start"), maintain_order=True)
         .agg(pl.col("text").str.join("").str.strip_chars_end(" "), first=pl.col("text").first(), parts=pl.len())
@@ -141,7 +143,8 @@ def join_wrapped(rows: pl.DataFrame, dialect: Dialect, width: int) -> pl.DataFra
     is_full = rows["text"].str.len_chars() == width
     if not is_full.any():
         return rows
-    is_begin = ~is_full.shift(1, fill_value=False) | rows.select(is_start(dialect)).to_series()
+    goes_on = is_full & ~rows["text"].str.ends_with(FILLING)
+    is_begin = ~goes_on.shift(1, fill_value=False) | rows.select(is_start(dialect)).to_series()
     text = pl.col("text").str.join("").str.strip_chars_end(" ")  # a terminal fills its lines with blanks
     how = {"text": text, "damaged": pl.col("damaged").any(), "cut": pl.col("cut").last()}
     joined = rows.group_by(is_begin.cum_sum().alias("start"), maintain_order=True).agg(

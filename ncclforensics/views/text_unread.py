@@ -52,7 +52,7 @@ def last_lines(report: Report) -> list[RenderableType]:
         ends = [Line(source, line) for line in range(lines, max(lines - MOST_BLANK, 0), -1)]
         report.cite(ends)
         cited = [report.cited(line.source, line.line) for line in ends]
-        last = next((line for line in cited if line["text"].strip()), None)
+        last = next((line for line in cited if any(map(str.isalnum, line["text"]))), None)
         quoted += [f"{place_of(report, last)} “{_cut(last['text'])}”"] if last else []
     return [indented(Text(f"The text ends with {', '.join(quoted)}."))] if quoted else []
 

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.exit_reports import OF_TRACEBACK
 from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
 from ncclforensics.data.names import ranks_text, some_of
+from ncclforensics.data.processes import REQUESTED_ENDS
+from ncclforensics.data.stack_classes import is_of_launcher
 from ncclforensics.frames.columns import count_behind, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -16,6 +19,7 @@ FROM_END = 12  # lines of a file, thanks and blank ones among them, behind the l
 MOST_WORKERS = 4  # in a title
 ENDED = ("died", "worker_died", "deepspeed_killed")  # forms of lines by which another process is known to have ended
 OF_TORCH = "torch/distributed/distributed_c10d.py"  # the file of calls of which only torch.distributed is known
+OF_LAUNCHER = "; it starts the processes of the job, and fails where one of them did or where its nodes did not meet"
 CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it returned
 
 
@@ -52,7 +56,10 @@ def app_traceback_cut(
     Do: read the last line of the traceback, which names the error; where it was cut, give the rest of the output.
     Sources: Python, traceback; vLLM, multiproc_executor.py; SGLang, scheduler.py.
     """
-    of_errors = (gpu_exception, call_error, torch_error, process_exit, work, watchdog, elastic_failure, ascend_error)
+    # A launcher's request to another process says nothing of a traceback, unless it is that of a handler of signals.
+    is_request = pl.col("signal").is_in(REQUESTED_ENDS) & (pl.col("reporter") != OF_TRACEBACK)
+    ended = process_exit.filter(is_request.fill_null(value=False).not_())
+    of_errors = (gpu_exception, call_error, torch_error, ended, work, watchdog, elastic_failure, ascend_error)
     of_ray = worker_end.filter(text_of("form").is_in(["ray_late", "ray_error"]))
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
     if raised.height or any(frame.height for frame in (*of_errors, of_ray)) or (verdict["verdict"] == "no-hang").any():
@@ -88,17 +95,22 @@ def app_traceback_cut(
             pid, host, name = above["pid"][-1], above["address"][-1], f" ({above['task'][-1]})"
         cause = above["ray_cause"].drop_nulls().to_list()[-1:]
         where = f" on {host}" if pid is not None and host else ""
-        process = some_of(workers, MOST_WORKERS) or (
-            ranks_text([rank])
-            if rank is not None
-            else f"process {pid}{where}{name}"
-            if pid is not None
-            else "a process"
+        is_launcher = row["file"] is not None and is_of_launcher(row["file"])
+        process = (
+            some_of(workers, MOST_WORKERS)
+            or ("the launcher" if is_launcher else "")
+            or (
+                ranks_text([rank])
+                if rank is not None
+                else f"process {pid}{where}{name}"
+                if pid is not None
+                else "a process"
+            )
         )
         yield Finding(
             title=f"{process} raised {cause[0]}, of which no more is shown" if cause
             else f"{process} raised an exception, and no line that was read names it",
-            detail=f"the last call that is shown: {place}",
+            detail=f"the last call that is shown: {place}{OF_LAUNCHER * is_launcher}",
             certainty="certain",
             severity=Severity.INFO if is_named else Severity.WARNING,
             ranks=[] if rank is None else [rank],

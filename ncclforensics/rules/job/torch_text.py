@@ -128,15 +128,15 @@ def torch_barrier_names_ranks(monitored_barrier: pl.DataFrame, verdict: pl.DataF
     """A monitored barrier names ranks that did not come, in a text that shows no ranks of the job.
 
     Means: rank 0 of the process group hears every rank in turn; the named ones had not come when its time-out was over.
-    Not when: lines show which rank printed what: then the verdict names the ranks. A barrier that names one rank alone
-    may have stopped at the first that was absent; the numbers are those of the process group.
+    Not when: a verdict is decided, or lines show which rank printed what: then it names the absent ranks. A barrier
+    that names one rank alone may have stopped at the first that was absent; the numbers are those of the process group.
     Do: take the stacks of the named ranks, or read the end of their output; TORCH_DISTRIBUTED_DEBUG=DETAIL puts such a
     barrier in front of every collective.
     Sources: torch.distributed, monitored_barrier; ProcessGroupGloo.cpp of torch 1.8 to 2.15.
     """
     naming = monitored_barrier.filter(pl.col("ranks").is_not_null())
     came = monitored_barrier.filter(pl.col("group_rank").is_not_null()).sort("source", "line")
-    if verdict.height or monitored_barrier.is_empty():
+    if verdict.filter(pl.col("verdict") != "undecidable").height or monitored_barrier.is_empty():
         return
     if naming.is_empty() and not came.is_empty():
         ranks = ranks_text(came["group_rank"].unique().sort())
@@ -148,7 +148,7 @@ def torch_barrier_names_ranks(monitored_barrier: pl.DataFrame, verdict: pl.DataF
             remedy="read the output of rank 0 of this process group: its error, and what it did before the barrier",
             evidence=evidence_lines(came),
         )
-    if naming.is_empty():
+    if naming.is_empty() or verdict.height:
         return
     absent = sorted({number for text in naming["ranks"].cast(pl.String) for number in numbers_of_ranges(text)})
     names_all = text_of("form").str.starts_with("all_absent")

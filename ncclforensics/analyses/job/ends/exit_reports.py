@@ -109,10 +109,10 @@ TRACEBACK_LINES = 100
 
 # Forms of `worker_end` -> what Kubernetes did with the pod.
 _EVICTIONS = {
-    "evicted": "was evicted",
-    "evicted_pod": "was evicted",
-    "low_resource": "was evicted",
-    "node_shutdown": "ended because its node shut down",
+    "evicted": "a pod was evicted",
+    "evicted_pod": "a pod was evicted",
+    "low_resource": "a pod was evicted",
+    "node_shutdown": "a pod ended because its node shut down",
 }
 
 
@@ -162,6 +162,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
 
 CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # columns of classes that are no -Error
 EXITED = "SystemExit"
+OF_TRACEBACK = "its traceback"  # as a reporter
 TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which programs end when SIGTERM asks for it
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
@@ -195,7 +196,7 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
         if row["is_handling"] and row["pos"] - interrupted.get(printer, row["pos"] - TRACEBACK_LINES) < TRACEBACK_LINES:
             continue  # it was raised because of the interruption
         if row["raised"] == EXITED and any(name in (row["place"] or "").lower() for name in TERM_HANDLERS):
-            yield ExitReport(SIGNAL, row, "its traceback", rank=row["rank"], signal=TERMINATE, **_place(row))
+            yield ExitReport(SIGNAL, row, OF_TRACEBACK, rank=row["rank"], signal=TERMINATE, **_place(row))
             continue
         report = exception_report(row, row["rank"])
         earlier = above.get(printer)

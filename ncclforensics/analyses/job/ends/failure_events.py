@@ -113,7 +113,7 @@ def failure_event(
     )
     is_probe = (pl.col("kind") == HARD) & _is_info()
     # NCCL continues in spite of an error of RAS (src/bootstrap.cc).
-    is_of_ras = begins_with("site", "ras/") | text_of("site").str.contains("/ras/", literal=True)
+    is_of_ras = begins_with("site", ("ras/",)) | text_of("site").str.contains("/ras/", literal=True)
     own_failures = own_failures.filter((is_probe | is_of_ras).fill_null(False).not_())
     own_failures = without_survived(own_failures, milestone, communicator)
     own_failures = without_aborted(without_strangers(own_failures, proxy_error))

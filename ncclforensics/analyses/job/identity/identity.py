@@ -61,6 +61,8 @@ def process(
     work: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
     calls_without_init: pl.DataFrame,
+    exception: pl.DataFrame,
+    unread_error: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every process with NCCL lines or a journal, and its files; not of too many without a communicator."""
     with_communicator = pl.concat([rows.select(OWNER) for rows in (communicator_lifetime, calls_without_init)])
@@ -82,7 +84,8 @@ def process(
     is_only_process = pl.struct("host", "pid").n_unique().over("source") == 1
     # If a launcher's label is not one-to-one with processes, it numbers something else, such as nodes.
     label = pl.when(pl.col("launcher_ranks").list.len() == 1).then(pl.col("launcher_ranks").list.first())
-    launched = pl.when(pl.struct("host", "pid").n_unique().over(label) == 1).then(label)
+    is_rank = ~pl.col("source").is_in(_labelled_otherwise(exception, unread_error).implode())
+    launched = pl.when(is_rank & (pl.struct("host", "pid").n_unique().over(label) == 1)).then(label)
     rank_of_file = work.group_by("source").agg(pl.col("rank").unique()).filter(pl.col("rank").list.len() == 1)
     hints = (
         source.select("source", "hint", length="lines", cut="is_cut")
@@ -110,6 +113,15 @@ def process(
         )
         .sort("first_pos", "pid")  # a torn line begins several processes
     )
+
+
+def _labelled_otherwise(exception: pl.DataFrame, unread_error: pl.DataFrame) -> pl.Series:
+    """Return the sources in which a launcher's label is another number than the rank that PyTorch prints behind it."""
+    tags = ("rank_of_level", "rank_of_note", "rank_of_words")
+    tagged = (unread_error.select("source", "launcher_rank", rank=tag) for tag in tags)
+    ranks = [exception.select("source", "launcher_rank", "rank"), *tagged]
+    printed = pl.concat([rows.cast({"rank": pl.Int32, "launcher_rank": pl.Int32}) for rows in ranks])
+    return printed.filter(pl.col("rank") != pl.col("launcher_rank"))["source"].unique()
 
 
 def _bounded(stretches: pl.DataFrame, with_communicator: pl.DataFrame) -> pl.DataFrame:

@@ -43,7 +43,13 @@ def find_stall_evidence(job: Job) -> list[Sign]:
     elif any(row.is_timeout for row in job.timeouts):
         waits = [row.waited for row in job.timeouts if row.waited is not None]
         kinds.append(Sign.WATCHDOG if not waits or max(waits) >= FIRST_CALL else Sign.FAILURE)
-    if any(row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]):
+    # A rank that came to a monitored barrier and lost rank 0 there does not show that a time-out was over.
+    expired = (
+        TIMED_OUT,
+        STORE,
+        *([BARRIER] if any(row["timeout"] for row in job.pytorch["monitored_barrier"]) else []),
+    )
+    if any(row["kind"] in expired for row in job.pytorch["torch_error"]):
         kinds.append(Sign.TIMEOUT)
     if len(job.snapshots) > 1:
         kinds.append(Sign.RAS)
