@@ -200,8 +200,8 @@ def app_process_died(
                 topic = TOPICS.get(stated["topic"][0] or "", OTHER_TOPIC)
                 finding.remedy = topic.remedy
                 finding.evidence.append(Line(stated["source"][0], stated["line"][0]))
-            elif not message and (verdict["verdict"] == Kind.UNDECIDABLE).any():
-                finding.role = Role.CONTEXT  # one whose peers failed ends so, too
+            elif not message and (~verdict["verdict"].is_in([Kind.RANK_DIED, Kind.NO_HANG])).any():
+                finding.role = Role.CONTEXT  # one that follows another fault ends so, too
             yield finding
         else:
             by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is not shown"

@@ -257,13 +257,15 @@ def _fill_ranks(rows: list[Row], hints: dict[int, int]) -> None:
 
 
 def _number_by_pid(rows: list[Row]) -> None:
-    """Number the processes that the only torchrun agent started by their pids, if nothing else numbers any."""
+    """Number the processes that the only torchrun agent started, all others, by their pids, if nothing else does any."""
     agents = {(row["source"], row["pid"]) for row in rows if row["is_torchrun"]}
     started = [row for row in rows if (row["source"], row["parent"]) in agents and not row["is_torchrun"]]
     ranks = [row for row in rows if not row["is_helper"]]
     if len({pid for _, pid in agents}) != 1 or any(row["rank"] is not None for row in ranks):
         return
     order = sorted({row["pid"] for row in started})
+    if not {row["pid"] for row in ranks if not row["is_torchrun"]}.issubset(order):
+        return
     for row in started:
         if not row["is_helper"]:
             row["rank"] = order.index(row["pid"])

@@ -47,7 +47,7 @@ def find_failed_init(job: Job) -> Explanation | None:
         if rank_id not in members_seen and row.owner in started_processes and job.last_call(rank_id) is None
     }
 
-    completed = [key for key, rows in job.members.items() if any(row.is_complete for row in rows)]
+    completed = [key for key, rows in job.members.items() if any(row.is_complete and row.line for row in rows)]
     if any(map(job.count_unseen_members, completed)):
         never_joined = set()  # an init that ended on one rank ended on all: these are members of it
 
