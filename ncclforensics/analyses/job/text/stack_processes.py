@@ -257,7 +257,7 @@ def _fill_ranks(rows: list[Row], hints: dict[int, int]) -> None:
 
 
 def _number_by_pid(rows: list[Row]) -> None:
-    """Number the processes that the only torchrun agent started, all others, by their pids, if nothing else does any."""
+    """Number the processes that the only torchrun agent started, all others, by their pids, if nothing else does."""
     agents = {(row["source"], row["pid"]) for row in rows if row["is_torchrun"]}
     started = [row for row in rows if (row["source"], row["parent"]) in agents and not row["is_torchrun"]]
     ranks = [row for row in rows if not row["is_helper"]]

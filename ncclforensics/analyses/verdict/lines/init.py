@@ -214,7 +214,7 @@ def _wait_for_each_other(edges: list[Edge]) -> bool:
         waiters[edge.key].add(edge.waiter)
         awaited[edge.key].update(edge.waits_for)
     return any(
-        awaited[one] & waiters[other] and awaited[other] & waiters[one] for one, other in combinations(waiters, 2)
+        awaited[key] & waiters[other] and awaited[other] & waiters[key] for key, other in combinations(waiters, 2)
     )
 
 
