@@ -222,12 +222,13 @@ def engine_start_incomplete(
     Not when: the log was copied while the engine was starting; lines of workers are missing; vLLM loads NCCL behind it.
     Do: take the stacks of the named workers (py-spy dump --pid PID); compare --dist-init-addr, --nnodes and --node-rank
     of all nodes.
-    Sources: sglang: python/sglang/srt/model_executor/model_runner.py; vllm: vllm/distributed/parallel_state.py.
+    Sources: sglang: python/sglang/srt/model_executor/model_runner.py; vllm: vllm/distributed/parallel_state.py;
+    fairseq: fairseq/distributed/utils.py.
     """
     by_rank = pl.format("rank {}", "started_rank")
     workers = engine_start.with_columns(worker=pl.coalesce(text_of("worker"), by_rank, pl.lit("")))
     begun = workers.filter(text_of("form").str.starts_with("begun")).unique(["source", "worker"], maintain_order=True)
-    ended = workers.filter(form="ended").unique(["source", "worker"], maintain_order=True)
+    ended = workers.filter(text_of("form").str.starts_with("ended")).unique(["source", "worker"], maintain_order=True)
     later = [
         frame.select("source", "pos") for frame in (engine_nccl, engine_ready, workers.filter(form="ended_by_rank"))
     ]
@@ -237,6 +238,7 @@ def engine_start_incomplete(
     pending = begun.join(ended, on=["source", "worker"], how="anti").sort("source", "line")
     if pending.is_empty():
         return
+    is_overtaken = not ended.filter(pl.col("pos") > pending["pos"].max()).is_empty()  # else they may follow
     named = some_of([name for name in pending["worker"] if name], SHOWN)
     yield Finding(
         title=f"{named or count_of(pending.height, 'worker')} began the start of torch.distributed, and no end of it "
@@ -244,7 +246,7 @@ def engine_start_incomplete(
         detail=f"{count_of(ended.height, 'worker')} ended it"
         if ended.height
         else "no line that was read shows the end of any worker's start",
-        certainty="likely" if ended.height else "possible",
+        certainty="likely" if is_overtaken else "possible",
         evidence=evidence_lines(pending),
     )
 

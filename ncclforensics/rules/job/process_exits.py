@@ -16,6 +16,8 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     NOT_STARTED,
     SIGNAL,
 )
+from ncclforensics.analyses.job.ends.failure_events import AFTER, LOST
+from ncclforensics.analyses.job.ends.spawned_processes import UNNAMED as UNNAMED_EXCEPTION
 from ncclforensics.analyses.job.text.program_failures import compares_ranks, topic_of
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
@@ -103,6 +105,7 @@ def app_exception(
     Sources: PyTorch's excepthook ([rank3]:); torch.distributed.elastic, errors.
     """
     own = process_exit
+    own_failures = failure_event.filter(~pl.col("kind").is_in([AFTER, LOST]) & ~pl.col("at_exit"))
     for known in (torch_without_gpu, gradient_error):
         own = own.join(known, on=["source", "line"], how="anti", maintain_order="left")
     for (name,), rows in first_exits(own, EXCEPTION).group_by("name", maintain_order=True):
@@ -115,7 +118,10 @@ def app_exception(
             detail = f"in {rows['place'][0]}; {detail}"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         message = f": {_shorten(rows['message'][0])}" if rows["message"][0] else ""
-        yield _advised(exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty), rows)
+        finding = _advised(exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty), rows)
+        if name == UNNAMED_EXCEPTION and own_failures.height:  # what NCCL printed before says more of the cause
+            finding.role = Role.CONSEQUENCE
+        yield finding
     unsettled = unsettled_exits(own, verdict, EXCEPTION)
     for (name, message, is_near_end), rows in unsettled.group_by("name", "message", "is_near_end", maintain_order=True):
         where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
