@@ -45,6 +45,7 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
             if has_prefix.any()
         ]
         likely: list[tuple[bool, float, int, Pattern]] = []
+        longer: list[pl.Series] = []
         for shape, pattern, has_prefix in tried:
             share = max(_share(has_prefix.filter(sample["part"] == number)) for number in range(len(parts)))
             of_nccl = _share(has_prefix.filter(is_nccl))
@@ -56,7 +57,10 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
                 of_nccl = max(of_nccl, revealed / (revealed + as_printed or 1))
             if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                 # `0: ` is a task before it is a host, and a time in front of other words is part of a longer prefix
+                if shape.priority < 0 and any((has_prefix | ~hit).all() for hit in longer):
+                    continue
                 likely.append((shape.priority >= -1, share, shape.priority, pattern))
+                longer += [has_prefix] * (shape.priority == 0)
         found = max(likely, key=itemgetter(0, 1, 2))[-1] if likely else learn_tag(sample["text"], certain)
         if found is None:
             break

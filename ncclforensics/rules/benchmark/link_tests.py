@@ -25,7 +25,7 @@ from ncclforensics.data.verbs import CM_EVENTS, STATUS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import between_gpus, slow_from
+from ncclforensics.rules.shared.benchmark_text import between_gpus, slow_from, tested_ends
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
 # Pairs that share the network, where one slow host of four takes part in half of all pairs.
@@ -239,7 +239,9 @@ ENDS = {
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("link_failure",))
-def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame) -> Iterator[Finding]:
+def bench_link_test_failed(
+    link_failure: pl.DataFrame, shared_part: pl.DataFrame, ping_pong: pl.DataFrame
+) -> Iterator[Finding]:
     """A test of one network link ended with an error of the NIC, or could not begin.
 
     Means: the link, or one of its ends, does not work, independently of NCCL. The status has the same meaning as in
@@ -263,7 +265,8 @@ def bench_link_test_failed(link_failure: pl.DataFrame, shared_part: pl.DataFrame
         counted = "".join(f"; {row['posted']} requests posted, {row['completed']} completed" for row in of_file)
         yield Finding(
             title=f"a link test failed: {name}" if alike.height == 1 else f"{alike.height} link tests failed: {name}",
-            detail=f"{meaning} (status {status}{_syndrome(alike['syndrome'][0])}){counted}",
+            detail=f"{meaning} (status {status}{_syndrome(alike['syndrome'][0])}){counted}"
+            f"{tested_ends(ping_pong, alike['source'][0])}",
             certainty="certain",
             role=Role.CONSEQUENCE if (shared_part["failed"] > 0).any() else Role.CAUSE,
             evidence=evidence_lines(alike),

@@ -160,6 +160,9 @@ RESET_SWITCHES = (
     "look for Xids of the GPUs at the same time; reset all GPUs and NVSwitches of the host (nvidia-smi -r), or reboot; "
     "if it comes back, run NVIDIA's field diagnostic"
 )
+CHECK_QUEUE = (
+    "ethtool -S PORT, ethtool PORT and dmesg -T on this host; update the driver and the firmware; look at its cable"
+)
 CHECK_PORT = "mlxlink -d DEVICE -m on this host; compare its counters and its cable with those of other ports"
 MEND_NIC = (
     "read the lines on its health below (synd names the reason); `devlink health`; reset it (mlxfwreset) or reboot the "
@@ -211,6 +214,7 @@ def kernel_port_reports(
         logged="launcher_time",
         source="source",
         line="line",
+        is_repeated=pl.lit(value=True),  # of what a driver says, too, in front of it
     )
     links = pl.concat(
         [links.with_columns(pl.col("form", "netdev", "node").cast(pl.String)), carriers], how="diagonal_relaxed"
@@ -218,7 +222,8 @@ def kernel_port_reports(
     links = links.sort(OF_LINES)
     name = pl.coalesce(text_of("netdev"), text_of("busid"))
     for (_, _, port), rows in links.with_columns(port=name).group_by("node", "source", "port", maintain_order=True):
-        downs = rows.filter(pl.col("is_down"))
+        is_same = pl.col("is_down") == pl.col("is_down").shift(1)
+        downs = rows.filter(pl.col("is_down") & ~(is_same & pl.col("is_repeated")).fill_null(value=False))
         is_left_down = bool(rows["is_down"][-1])
         if downs.is_empty() or not (is_left_down or downs.height >= OFTEN):
             continue
@@ -230,8 +235,8 @@ def kernel_port_reports(
         ]
         yield from kernel_log_findings(downs, title, details, Severity.WARNING, CHECK_PORT, job)
     for (netdev,), rows in kernel_message.filter(form == "transmit").group_by("netdev", maintain_order=True):
-        title = f"{netdev}{{where}}: the NIC did not send what it was given (transmit queue timed out)"
-        yield from kernel_log_findings(rows, title, [], Severity.WARNING, CHECK_PORT, job)
+        title = f"{netdev}{{where}}: the NIC did not send what it was given (its transmit queue timed out or hung)"
+        yield from kernel_log_findings(rows, title, [], Severity.WARNING, CHECK_QUEUE, job)
 
 
 def _is_unused() -> pl.Expr:

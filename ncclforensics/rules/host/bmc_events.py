@@ -21,7 +21,8 @@ def bmc_logged_fault(bmc_event: pl.DataFrame, output_heading: pl.DataFrame, rank
     """The BMC of a host logged that hardware failed, was lost or is outside of its limits.
 
     Means: at that time the part failed; an error of memory or a processor that was not corrected, or a critical stop of
-    the system, ended what ran on the host. A fault that the log ends by itself (Deasserted) is a note.
+    the system, ended what ran on the host. A fault that the log ends by itself (Deasserted, or the same part is Fully
+    Redundant or OK again) is a note.
     Not when: events of power cycles, of starts and of the log itself; corrected errors.
     Do: look at the time of the event, which may be of long ago, and at what runs since: ipmitool sel elist, sel time
     get (its clock may differ), sdr elist; dmesg -T and last -x at that time; the vendor's tool decodes the part; clear
@@ -32,6 +33,17 @@ def bmc_logged_fault(bmc_event: pl.DataFrame, output_heading: pl.DataFrame, rank
     faults = events.drop_nulls("fault").sort("source", "line").with_columns(is_over=text_of("form") == "over")
     owner = ["source", "origin_host", "fault"]
     faults = faults.filter(~pl.col("is_over").all().over(owner))  # the log may begin behind the fault
+    faults = faults.with_columns(part=pl.col("fault").str.split(" | ").list.first().str.strip_chars())
+    sound = events.filter(text_of("form") == "well")
+    sound = sound.group_by("source", "origin_host", part=text_of("bmc_part").str.strip_chars()).agg(
+        last_well=pl.col("line").max()
+    )
+    faults = faults.join(
+        sound, on=["source", "origin_host", "part"], how="left", nulls_equal=True, maintain_order="left"
+    )
+    faults = faults.with_columns(
+        is_over=pl.col("is_over") | (pl.col("line") < pl.col("last_well")).fill_null(value=False)
+    )
     faults = faults.with_columns(is_over=pl.col("is_over").last().over(owner))
     for (host, is_over), rows in faults.group_by("origin_host", "is_over", maintain_order=True):
         parts = rows["fault"].str.replace(" | ", ": ", literal=True).unique(maintain_order=True).to_list()

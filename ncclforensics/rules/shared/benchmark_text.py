@@ -62,3 +62,13 @@ def between_gpus(gpu_pair: pl.DataFrame, pair_device: pl.DataFrame) -> pl.DataFr
         is_sum_of_both_ways=test.str.starts_with("Bidirectional") | test.str.ends_with(" Total"),
         is_counted_both_ways=test.str.to_lowercase().str.contains("bidirectional", literal=True),
     )
+
+
+def tested_ends(ping_pong: pl.DataFrame, source: object) -> str:
+    """The addresses of the two ends of a test, as the file prints them; empty if it does not."""
+    form, near, far = text_of("form"), "local", "remote"
+    gid = pl.when(text_of("end_gid") != "::").then(text_of("end_gid"))  # of InfiniBand none is printed
+    named = pl.coalesce(gid, "LID " + text_of("end_lid"))
+    ends = ping_pong.filter(pl.col("source") == source).select("line", form=form, end=named).drop_nulls().sort("line")
+    first = dict(ends.unique("form", keep="first", maintain_order=True).select("form", "end").iter_rows())
+    return f"; from {first[near]} to {first[far]}" if near in first and far in first else ""
