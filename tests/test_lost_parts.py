@@ -182,3 +182,38 @@ def test_numbers_in_names_of_dumps_are_ranks_only_if_all_are_members(
         (tmp_path / f"dump_{name}").write_bytes(pickle.dumps(recorder.document(), protocol=2))
 
     assert hang_of(tmp_path)["culprits"] == culprits
+
+
+def test_a_thread_that_drives_all_ranks_makes_their_calls_one_after_another(tmp_path: Path) -> None:
+    """The log ends behind the call of rank 2: those of ranks 3 to 7 come later, in every collective."""
+    hang = changed("one-process-drives-all-gpus", "nccl_rank0.log", lambda lines: lines[:326], tmp_path / "logs")
+
+    assert hang["culprits"] == []
+
+
+def test_a_version_of_nccl_in_a_description_of_systems_is_no_ras_report(tmp_path: Path) -> None:
+    systems = '{\n    "other_software_stack": {\n        "nccl_version": "2.25.1",\n    }\n}\n'
+    (tmp_path / "job.log").write_text(systems * 2 + "h:7:7 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
+
+    assert analyze([str(tmp_path)]).run["ras_snapshot"].is_empty()
+
+
+CLOSING = """\
+{rank}: gpu-a012:{pid}:9 [{rank}] proxy.cc:1497 NCCL WARN [Service thread] Could not receive type from localRank {peer}, res=3, closed=0
+{rank}: gpu-a012:{pid}:9 [{rank}] proxy.cc:1521 NCCL WARN [Proxy Service {rank}] Failed to execute operation {operation} from rank {peer}, retcode 3
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(("operation", "is_failed"), [("Close", False), ("Connect", True)])
+def test_connections_that_ranks_had_asked_to_close_show_no_failure(
+    operation: str, is_failed: bool, tmp_path: Path
+) -> None:
+    lines = [
+        CLOSING.format(rank=rank, pid=100 + rank, peer=peer, operation=operation)
+        for rank, peer in ((2, 6), (3, 5), (7, 4))
+    ]
+    (tmp_path / "job.log").write_text("".join(lines))
+
+    report = json_report.as_object(analyze([str(tmp_path)]))
+
+    assert report["hang"]["standstill"]["shown"] == is_failed

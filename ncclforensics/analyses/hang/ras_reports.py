@@ -39,6 +39,7 @@ RAS_FRAMES = (
     "ras_event",
 )
 LISTS = ("ranks", "devices")  # columns that hold lists of ranges
+STATING = ("time", "nranks", "gpus", "is_fine")  # a version alone stands in other descriptions of a system, too
 
 
 @analysis({"snapshots": pl.List(pl.Struct(RAS_SNAPSHOT)), "states": pl.List(pl.Struct(RAS_STATE))}, of=RAS_FRAMES)
@@ -60,7 +61,11 @@ def ras_assembly(
     for row in lines_in_order(frames):
         assembly.read(row)
     assembly.end()
-    row = {"snapshots": assembly.snapshots, "states": assembly.states}
+    stated = {state["report"] for state in assembly.states}
+    snapshots = [
+        row for row in assembly.snapshots if row["report"] in stated or any(row[name] is not None for name in STATING)
+    ]
+    row = {"snapshots": snapshots, "states": assembly.states}
     return pl.DataFrame(
         [row], schema={"snapshots": pl.List(pl.Struct(RAS_SNAPSHOT)), "states": pl.List(pl.Struct(RAS_STATE))}
     )

@@ -83,10 +83,13 @@ def wait(
     rank: pl.DataFrame,
     process: pl.DataFrame,
     unseen_start: pl.DataFrame,
+    call_template: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every edge of the wait graph, from a rank in a call to the ranks with a log that did not make it."""
+    collectives = _collective_edges(call, last_call, member, visibility)
     parts = [
-        _collective_edges(call, last_call, member, visibility),
+        _without_calls_to_come(collectives, call, rank, call_template, call_occurrence),
         _message_edges(message, match, visibility),
         _init_edges(member, rank, process, unseen_start),
     ]
@@ -129,6 +132,36 @@ def _collective_edges(
     lines = call.filter(is_near).join(places, on=["key", "nth"], how="semi")
     lines = with_line(lines).select("key", "nth", "source", "line", "pos", waiter="rank_id")
     return edges.join(lines, on=["key", "nth", "waiter"], how="inner")
+
+
+def _without_calls_to_come(
+    edges: pl.DataFrame,
+    call: pl.DataFrame,
+    rank: pl.DataFrame,
+    call_template: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
+) -> pl.DataFrame:
+    """Leave out that a rank waits for one that its own thread drives, and comes to later in every collective.
+
+    The log ends among the calls of one collective then: the thread makes them one after another.
+    """
+    driven = rank.filter(pl.len().over(OWNER) > 1)
+    if driven.is_empty() or edges.is_empty():
+        return edges
+    of_process = call_template.with_row_index("call_template").join(driven.select(OWNER).unique(), on=OWNER)
+    threads = call_occurrence.join(of_process.select("call_template", *OWNER, "tid"), on="call_template")
+    made = call.filter(pl.col("rank_id").is_in(driven["rank_id"].implode()) & pl.col("nth").is_not_null())
+    made = made.join(threads.select("pos", *OWNER, "tid"), on="pos").sort("pos")
+    thread = [*OWNER, "tid"]
+    last = made.group_by(thread, maintain_order=True).last().select(*thread, "key", "nth", last_rank="rank_id")
+    before = made.with_columns(nth=pl.col("nth") + 1).select(*thread, "key", "nth", "rank_id", turn="pos")
+    turns = last.join(before, on=[*thread, "key", "nth"])
+    last_turn = pl.col("turn").filter(pl.col("rank_id") == pl.col("last_rank")).first().over(thread)
+    to_come = turns.filter(pl.col("turn") > last_turn).select("key", "nth", waits_for="rank_id")
+    left_out = to_come.group_by("key", "nth").agg(to_come="waits_for")
+    edges = edges.join(left_out, on=["key", "nth"], how="left")
+    awaited = pl.col("waits_for").list.set_difference(pl.col("to_come").fill_null([])).list.sort()
+    return edges.with_columns(waits_for=awaited).filter(pl.col("waits_for").list.len() > 0).drop("to_come")
 
 
 def _message_edges(message: pl.DataFrame, match: pl.DataFrame, visibility: pl.DataFrame) -> pl.DataFrame:

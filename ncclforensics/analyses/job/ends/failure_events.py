@@ -31,6 +31,7 @@ CONTEXT = "context"  # neither: retries, warnings that NCCL continues after, and
 CLASSES = (REFUSED, HARD, NETWORK, LOST, AFTER, CONTEXT)
 ABORTING = "aborting"
 # Where the program reported success, its processes close their local connections as each one ends, and errors return.
+CLOSE = "Close"  # the operation with which a rank closes its connection to a proxy thread
 AFTER_SUCCESS = ("local_closed", "local_lost", "proxy_failed", "unwinding", ABORTING)
 CONNECTION_FORMS = ("peer_closed", "transfer_failed")  # a connection was closed, or moved no data
 REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network failed
@@ -177,23 +178,30 @@ def _with_refused_calls(events: pl.DataFrame, argument: pl.DataFrame) -> pl.Data
 
 
 def _with_orderly_ends(events: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """Mark closed local connections as `at_exit` where most ranks of a host close theirs and nothing else fails."""
-    is_closing = text_of("form") == "local_closed"
-    failed_jobs = events.filter(~is_closing & ~pl.col("at_exit"))["job"].unique()
+    """Mark as `at_exit` lost local connections of an orderly end, where nothing else fails.
+
+    Most ranks of a host close theirs, or the proxy threads of the job carry out requests to close connections: the
+    operation that they name is the last that a local rank sent (src/proxy.cc, ncclProxyService).
+    """
+    is_closed = text_of("form") == "local_closed"
+    is_request = text_of("form") == "proxy_failed"
+    is_close = (text_of("operation") == CLOSE).fill_null(value=False)
+    of_job = is_request.any().over("job") & (~is_request | is_close).all().over("job")
+    is_teardown = (is_request | (text_of("form") == "local_lost")) & of_job
+    events = events.with_columns(is_closed=is_closed, is_teardown=is_teardown)
+    is_other = ~(pl.col("is_closed") | pl.col("is_teardown") | pl.col("at_exit"))
+    failed_jobs = events.filter(is_other)["job"].unique()
     ranks_of_host = rank.group_by("job", "host").agg(ranks=pl.len())
     ending = (
-        events.filter(is_closing)
+        events.filter("is_closed")
         .group_by("job", "host")
         .agg(closed=pl.col("localrank").n_unique())
         .join(ranks_of_host, on=["job", "host"])
         .filter(2 * pl.col("closed") > pl.col("ranks"))
     )
-    is_orderly = (
-        is_closing
-        & pl.col("job").is_in(failed_jobs.implode()).not_()
-        & pl.col("job").is_in(ending["job"].unique().implode())
-    )
-    return events.with_columns(at_exit=pl.col("at_exit") | is_orderly)
+    is_orderly = pl.col("is_teardown") | (pl.col("is_closed") & pl.col("job").is_in(ending["job"].unique().implode()))
+    is_orderly &= pl.col("job").is_in(failed_jobs.implode()).not_()
+    return events.with_columns(at_exit=pl.col("at_exit") | is_orderly).drop("is_closed", "is_teardown")
 
 
 def _is_info() -> pl.Expr:
