@@ -17,7 +17,7 @@ from ncclforensics.rules.registry import rule
 
 FROM_END = 12  # lines of a file, thanks and blank ones among them, behind the last call of a traceback that was cut
 MOST_WORKERS = 4  # in a title
-ENDED = ("died", "worker_died", "deepspeed_killed")  # forms of lines by which another process is known to have ended
+ENDED = ("died", "worker_died")  # forms of lines by which another process is known to have ended
 OF_TORCH = "torch/distributed/distributed_c10d.py"  # the file of calls of which only torch.distributed is known
 OF_LAUNCHER = "; it starts the processes of the job, and fails where one of them did or where its nodes did not meet"
 CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it returned

@@ -7,7 +7,6 @@ START line is printed only after the bootstrap, so those logs do not show which 
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import combinations
 from typing import Any
 
 from ncclforensics.analyses.hang.wait_graph import Edge
@@ -207,15 +206,15 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
 
 
 def _wait_for_each_other(edges: list[Edge]) -> bool:
-    """Whether ranks wait in the init of one communicator for ranks that wait for them in that of another."""
+    """Whether most ranks wait in one init for ranks that wait for them in another one, of fewer ranks."""
     waiters: dict[str, set[int]] = defaultdict(set)
     awaited: dict[str, set[int]] = defaultdict(set)
     for edge in edges:
         waiters[edge.key].add(edge.waiter)
         awaited[edge.key].update(edge.waits_for)
-    return any(
-        awaited[key] & waiters[other] and awaited[other] & waiters[key] for key, other in combinations(waiters, 2)
-    )
+    most = max(waiters, key=lambda key: len(waiters[key]))
+    fewer = [key for key, ranks in waiters.items() if len(ranks) < len(waiters[most])]
+    return any(awaited[most] & waiters[key] and awaited[key] & waiters[most] for key in fewer)
 
 
 def _begins_a_split(job: Job, rank_id: int) -> bool:
