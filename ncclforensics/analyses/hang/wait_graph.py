@@ -145,7 +145,7 @@ def _without_calls_to_come(
 
     The log ends among the calls of one collective then: the thread makes them one after another.
     """
-    driven = rank.filter(pl.len().over(OWNER) > 1)
+    driven, columns = rank.filter(pl.len().over(OWNER) > 1), edges.columns
     if driven.is_empty() or edges.is_empty():
         return edges
     of_process = call_template.with_row_index("call_template").join(driven.select(OWNER).unique(), on=OWNER)
@@ -157,11 +157,11 @@ def _without_calls_to_come(
     before = made.with_columns(nth=pl.col("nth") + 1).select(*thread, "key", "nth", "rank_id", turn="pos")
     turns = last.join(before, on=[*thread, "key", "nth"])
     last_turn = pl.col("turn").filter(pl.col("rank_id") == pl.col("last_rank")).first().over(thread)
-    to_come = turns.filter(pl.col("turn") > last_turn).select("key", "nth", waits_for="rank_id")
-    left_out = to_come.group_by("key", "nth").agg(to_come="waits_for")
-    edges = edges.join(left_out, on=["key", "nth"], how="left")
+    to_come = turns.filter(pl.col("turn") > last_turn).group_by(*thread, "key", "nth").agg(to_come="rank_id")
+    own = made.select(*thread, waiter="rank_id").unique()
+    edges = edges.join(to_come.join(own, on=thread), on=["key", "nth", "waiter"], how="left")
     awaited = pl.col("waits_for").list.set_difference(pl.col("to_come").fill_null([])).list.sort()
-    return edges.with_columns(waits_for=awaited).filter(pl.col("waits_for").list.len() > 0).drop("to_come")
+    return edges.with_columns(waits_for=awaited).filter(pl.col("waits_for").list.len() > 0).select(columns)
 
 
 def _message_edges(message: pl.DataFrame, match: pl.DataFrame, visibility: pl.DataFrame) -> pl.DataFrame:
