@@ -76,8 +76,11 @@ def test_ranks_that_end_together_with_an_exit_code_of_the_program_are_no_first_a
 
 LOST = "RuntimeError: [/src/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.11.0.11]:9114."
 CRASHED = "Fatal Python error: Segmentation fault"
+FAILED = (
+    "E1122 09:01:26.263000 10080 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)"
+    " local_rank: 0 (pid: 10860) of binary: /venv/bin/python3\n"
+)
 TABLE = """\
-E1122 09:01:26.263000 10080 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 10860) of binary: /venv/bin/python3
 train.py FAILED
 ------------------------------------------------------------
 Failures:
@@ -98,7 +101,7 @@ Root Cause (first observed failure):
   error_file: <N/A>
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.parametrize(
@@ -118,14 +121,17 @@ def test_a_local_rank_is_a_rank_only_where_its_folder_shows_the_first(
             folder = tmp_path / f"logs-{node}" / f"4711_{node[-1]}" / "attempt_0" / str(local)
             folder.mkdir(parents=True)
             (folder / "stderr.log").write_text(f"{error}\n")
-    (tmp_path / "node-0.log").write_text(TABLE)
+    (tmp_path / "node-0.log").write_text(FAILED + TABLE)
 
     hang = hang_of(tmp_path)
 
     assert hang["culprits"] == culprits
 
 
-DIFFERS = "[rank{0}]: RuntimeError: DDP expects same model across all ranks, but Rank {0} has {1} params, while rank {2} has inconsistent {3} params."  # noqa: E501
+DIFFERS = (
+    "[rank{0}]: RuntimeError: DDP expects same model across all ranks, but Rank {0} has {1} params,"
+    " while rank {2} has inconsistent {3} params."
+)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +204,12 @@ def test_a_version_of_nccl_in_a_description_of_systems_is_no_ras_report(tmp_path
     assert analyze([str(tmp_path)]).run["ras_snapshot"].is_empty()
 
 
-CLOSING = """\
-{rank}: gpu-a012:{pid}:9 [{rank}] proxy.cc:1497 NCCL WARN [Service thread] Could not receive type from localRank {peer}, res=3, closed=0
-{rank}: gpu-a012:{pid}:9 [{rank}] proxy.cc:1521 NCCL WARN [Proxy Service {rank}] Failed to execute operation {operation} from rank {peer}, retcode 3
-"""  # noqa: E501
+CLOSING = (
+    "{rank}: gpu-a012:{pid}:9 [{rank}] proxy.cc:1497 NCCL WARN [Service thread]"
+    " Could not receive type from localRank {peer}, res=3, closed=0\n"
+    "{rank}: gpu-a012:{pid}:9 [{rank}] proxy.cc:1521 NCCL WARN [Proxy Service {rank}]"
+    " Failed to execute operation {operation} from rank {peer}, retcode 3\n"
+)
 
 
 @pytest.mark.parametrize(("operation", "is_failed"), [("Close", False), ("Connect", True)])

@@ -77,7 +77,13 @@ def _disks_of_parts(names: list[str]) -> dict[str, str]:
     >>> _disks_of_parts(["sda", "sda1", "nvme1n1p2", "nvme1", "nvme12", "sdb1"])
     {'sda': 'sda', 'sda1': 'sda', 'nvme1n1p2': 'nvme1', 'nvme1': 'nvme1', 'nvme12': 'nvme12', 'sdb1': 'sdb1'}
     """
-    return {name: min((disk for disk in names if _is_part(name, disk)), key=len) for name in names}
+    known = set(names)
+    return {name: next(disk for disk in _beginnings(name) if disk in known and _is_part(name, disk)) for name in names}
+
+
+def _beginnings(name: str) -> Iterator[str]:
+    """Yield every beginning of a name, the shortest first."""
+    return (name[:length] for length in range(1, len(name) + 1))
 
 
 def _is_part(name: str, disk: str) -> bool:

@@ -99,13 +99,8 @@ def app_traceback_cut(
         process = (
             some_of(workers, MOST_WORKERS)
             or ("the launcher" if is_launcher else "")
-            or (
-                ranks_text([rank])
-                if rank is not None
-                else f"process {pid}{where}{name}"
-                if pid is not None
-                else "a process"
-            )
+            or (ranks_text([rank]) if rank is not None else "")
+            or (f"process {pid}{where}{name}" if pid is not None else "a process")
         )
         yield Finding(
             title=f"{process} raised {cause[0]}, of which no more is shown" if cause

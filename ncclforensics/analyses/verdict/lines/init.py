@@ -274,8 +274,11 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
 
     process_of = {rank_id: row.owner for rank_id, row in job.rank_ids.items()}
     pending = [rank_id for rank_id, owner in process_of.items() if is_pending(owner)]
-    ended = [rank_id for rank_id, owner in process_of.items() if begun_by[owner] == len(created_by[owner]) > 0]
-    idle = [rank_id for rank_id in ended if rank_id not in pending]
+    idle = [
+        rank_id
+        for rank_id, owner in process_of.items()
+        if begun_by[owner] == len(created_by[owner]) > 0 and not is_pending(owner)
+    ]
     if not pending or not idle or len(idle) >= len(pending):
         return None
     reason = "did not begin the creation of a communicator that the others are creating"
