@@ -103,7 +103,7 @@ def text_of(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.String)
 
 
-def begins_with(column: str, texts: Iterable[str]) -> pl.Expr:
+def begins_with(column: str, *texts: str) -> pl.Expr:
     """Whether a Categorical column begins with one of these texts; null where it is null."""
     return pl.any_horizontal(text_of(column).str.starts_with(text) for text in texts)
 

@@ -52,7 +52,8 @@ MODULE_READINGS = {  # fields of mlxlink -m: what they measure, and the unit
 }
 
 
-# Flags of SONiC beside those of limits: light that is missed, where the other end is off, too, is told by its power.
+# SONiC's flags beside those of limits; its flag of missed light is left out: it is set where the other end is off, too,
+# and the received power shows the same.
 OF_SONIC = {"Tx fault flag": OF_MODULE["Tx Fault [per lane]"]}
 
 

@@ -11,6 +11,7 @@ import polars as pl
 from ncclforensics.data.gpu_metrics import AMD_READINGS, REASON_BITS, REASON_FIELDS, REASON_PREFIXES
 from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.values import find_values, parse_value
 
 Row = dict[str, Any]
 
@@ -47,8 +48,13 @@ QUERY_NAMES = {
 }
 PENDING_NAMES = ("retired_pages.pending", "remapped_rows.pending")
 SLOWDOWN_NAMES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-TABLE_CELLS = ("fan", "temperature", "state", "power", "", "power limit")  # of the default table, from the left
-READING_ERRORS = ("ERR!", "[Unknown Error]", "[GPU is lost]", "[GPU requires reset]")
+UNREAD_CELLS = {  # columns of an error in a cell of the default table -> what the cell shows
+    "fan_error": "fan",
+    "temperature_error": "temperature",
+    "state_error": "state",
+    "power_error": "power",
+    "limit_error": "power limit",
+}
 # Columns of dmon of nvidia-smi, of dcgmi (dcgm_fields.cpp) and of rdci (rdc_field.data): the name, and its unit.
 MONITOR_NAMES: dict[str, dict[str, tuple[str, float]]] = {
     "names": {"utilization": ("sm", 1), "power": ("pwr", 1), "memory": ("fb", 1), "clock": ("pclk", 1)},
@@ -139,18 +145,19 @@ def _table(
             pid = next(iter(own)) if len(own) == 1 else None
             named = {"gpu": str(head["gpu"]), "uncorrectable": head["errors"], "model": head["model"], "pid": pid}
             if part == 2:
-                named |= {"unread": _failed_cells(row["sensors"]), "unread_line": row["line"], "line": head["line"]}
+                named |= {"unread": _unread_cells(row["sensors"]), "unread_line": row["line"], "line": head["line"]}
             yield row | named
             head = None
 
 
-def _failed_cells(sensors: str) -> str:
+def _unread_cells(sensors: str) -> str:
     """Name the cells of the default table that show an error.
 
-    >>> _failed_cells("ERR!   47C    P0   ERR! / 180W ")
+    >>> _unread_cells("ERR!   47C    P0   ERR! / 180W ")
     'fan, power'
     """
-    return ", ".join(name for name, cell in zip(TABLE_CELLS, sensors.split(), strict=False) if cell in READING_ERRORS)
+    cells = parse_value(sensors.strip(), "unread_sensors") or {}
+    return ", ".join(shown for column, shown in UNREAD_CELLS.items() if cells.get(column))
 
 
 def _monitor(use_columns: pl.DataFrame, *rows: pl.DataFrame) -> Iterator[Row]:
@@ -210,6 +217,11 @@ def _csv(
 ) -> Iterator[Row]:
     """The rows of CSV below a head or a command; those that have another number of cells are no such rows."""
     names: list[str] = []
+    errors = {
+        error
+        for cells in (use_readings["readings"], use_values["other_values"])
+        for error in find_values(cells, "reading_error")["reading_error"]
+    }
     for part, row in _owned(use_names, use_query, use_readings, use_values):
         if part < 2:
             listed = row["queried"] if part else f"{row['first_name']},{row['other_names']}"
@@ -236,7 +248,7 @@ def _csv(
             "gpu": found["gpu"],
             "is_pending": any(values.get(name, "").strip() == "Yes" for name in PENDING_NAMES),
             "slowdown": slow[0].replace("_", " ") if slow else None,
-            "unread": ", ".join(name for name, value in values.items() if value in READING_ERRORS) or None,
+            "unread": ", ".join(name for name, value in values.items() if value in errors) or None,
         }  # fmt: skip
 
 

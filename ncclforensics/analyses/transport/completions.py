@@ -154,7 +154,7 @@ def unanswered_transfer(
     counter_increase: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per transfer without an answer; of a job with such transfers in its first calls, only these."""
-    is_event = (pl.col("form") == "ib_event") & begins_with("error", DOWN)
+    is_event = (pl.col("form") == "ib_event") & begins_with("error", *DOWN)
     down = failure.filter(is_event | (pl.col("form") == "ib_fatal"))["host"].cast(pl.String).drop_nulls().to_list()
     link_losses = counter_increase.filter((pl.col("name") == "link_downed") & (pl.col("increase") > 0))
     down += link_losses["host"].drop_nulls().to_list()

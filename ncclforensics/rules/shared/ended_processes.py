@@ -75,7 +75,7 @@ def crashes_in_init(
     completed = communicator_progress.filter(pl.col("last_pos").is_not_null()).select(OWNER).unique()
     began = milestone.select(OWNER).unique().join(completed, on=OWNER, how="anti", nulls_equal=True)
     of_init = crashes.join(began, on=OWNER, how="semi", nulls_equal=True)
-    creating = native_frame.filter(begins_with("function", CREATING)).select("source", frame_line="line")
+    creating = native_frame.filter(begins_with("function", *CREATING)).select("source", frame_line="line")
     traced = crashes.sort("line").join_asof(
         creating.sort("frame_line"), left_on="line", right_on="frame_line", by="source", strategy="forward",
         allow_exact_matches=False, check_sortedness=False,

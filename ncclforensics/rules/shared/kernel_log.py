@@ -116,7 +116,7 @@ def lines_beside(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame)
     """Return what other lines of the same hosts add: whose work it was, how a reset ended, that a crash was wanted."""
     beside = kernel_message.join(reports.select(OF_HOST).unique(), on=OF_HOST, how="semi", nulls_equal=True)
     kinds = {str(kind): rows for (kind,), rows in beside.sort(OF_LINES).group_by(text_of("form"), maintain_order=True)}
-    then = "the driver does not reset the GPU, as it was told" if "amd_unrecovered" in kinds else RESET_FOLLOWS
+    then = "the driver does not reset the GPU: recovery is disabled" if "amd_unrecovered" in kinds else RESET_FOLLOWS
     reset = ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
     if form == "amd_timeout" and "amd_process" in kinds:
         programs = kinds["amd_process"].filter(pl.col("pid") > 0).select(text_of("worker"), "pid").unique().rows()

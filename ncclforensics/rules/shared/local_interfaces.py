@@ -14,9 +14,9 @@ OF_HOST = ["::1"]
 
 def is_bridge() -> pl.Expr:
     """Whether `interface` is the loopback interface, or joins the containers of one host."""
-    return (pl.col("interface") == LOOPBACK) | begins_with("interface", BRIDGES)
+    return (pl.col("interface") == LOOPBACK) | begins_with("interface", *BRIDGES)
 
 
 def is_local_interface() -> pl.Expr:
     """Whether `interface` and its `address` are of one host, or of one link."""
-    return is_bridge() | begins_with("address", [*LINK_LOCAL, *OF_HOST])
+    return is_bridge() | begins_with("address", *LINK_LOCAL, *OF_HOST)

@@ -228,8 +228,8 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
     Sources: nccl#905, lit-llama#380, nccl#230; verbs events (rdma-core).
     """
     form = pl.col("form")
-    down = failure.filter((form == "ib_event") & begins_with("error", PORT_DOWN))
-    dead = failure.filter((form == "ib_fatal") | ((form == "ib_event") & begins_with("error", DEVICE_DEAD)))
+    down = failure.filter((form == "ib_event") & begins_with("error", *PORT_DOWN))
+    dead = failure.filter((form == "ib_fatal") | ((form == "ib_event") & begins_with("error", *DEVICE_DEAD)))
     later = completion_error.filter(pl.col("at_exit").not_()).height
     if down.height:
         ports = sorted({f"{d}:{p}" for d, p in down.select(text_of("device"), "port").drop_nulls().iter_rows()})

@@ -110,7 +110,7 @@ def roce_gid_changed(
     form = pl.col("form")
     fatal = port_change.filter(form == "gid_fatal")
     changed = port_change.filter((form == "gid_table") | ((form == "unknown_event") & (pl.col("event") == GID_CHANGED)))
-    events = failure.filter((form == "ib_event") & begins_with("error", GIDS_CHANGED))
+    events = failure.filter((form == "ib_event") & begins_with("error", *GIDS_CHANGED))
     changed = pl.concat([changed, events.select(set(changed.columns) & set(events.columns))], how="diagonal_relaxed")
     refreshed = port_change.filter(form == "gid_refreshed").select(OWNER).unique()
     if fatal.height:

@@ -114,7 +114,7 @@ def failure_event(
     )
     is_probe = (pl.col("kind") == HARD) & _is_info()
     # NCCL continues in spite of an error of RAS (src/bootstrap.cc).
-    is_of_ras = begins_with("site", ("ras/",)) | text_of("site").str.contains("/ras/", literal=True)
+    is_of_ras = begins_with("site", "ras/") | text_of("site").str.contains("/ras/", literal=True)
     own_failures = own_failures.filter((is_probe | is_of_ras).fill_null(False).not_())
     own_failures = without_survived(own_failures, milestone, communicator)
     own_failures = without_aborted(without_strangers(own_failures, proxy_error))
@@ -138,7 +138,7 @@ def failure_event(
         form=pl.lit("journal").cast(pl.Categorical()),
         kind=pl.lit(NETWORK),
     )
-    is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
+    is_harmless = (pl.col("form") == "ib_event") & begins_with("error", *DOWN).not_()
     survived = completion_error.filter("is_survived").select("source", "line")
     ended = member.group_by("job").agg(is_completed=(pl.col("end") == "Destroy").fill_null(False).all())
     # A process that still prints has not died: it closed its own connection, to abort or destroy its communicator.
