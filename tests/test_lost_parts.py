@@ -67,6 +67,40 @@ def test_a_log_that_ends_before_the_network_of_its_host_failed_is_not_accused_fo
     assert "the network of its host stopped the job" in str(hang["explanations"])
 
 
+@pytest.mark.parametrize("line", [6, 8])
+def test_a_journal_whose_numbers_show_a_lost_line_accuses_no_rank(line: int, tmp_path: Path) -> None:
+    hang = changed(
+        "a-rehearsed-hang", "journal.rank1.log", lambda lines: lines[:line] + lines[line + 1 :], tmp_path / "logs"
+    )
+
+    assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [3])
+
+
+def test_a_rank_with_exit_code_1_did_not_end_first_where_the_end_of_another_was_not_read(tmp_path: Path) -> None:
+    hang = changed(
+        "a-rank-exits-in-silence-between-others",
+        "node-0.log",
+        lambda lines: [line for line in lines if not line.startswith(b"[rank1]")],
+        tmp_path / "logs",
+    )
+
+    assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
+
+
+def test_an_exit_code_beside_a_crash_of_another_rank_is_no_cause(tmp_path: Path) -> None:
+    table = (
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-02_11:04:57\n  host      : node-{rank}\n"
+        "  rank      : {rank} (local_rank: 0)\n  exitcode  : {code} (pid: 720{rank})\n"
+    )
+    crash = "[rank1]: Fatal Python error: Segmentation fault\n"
+    (tmp_path / "node-0.log").write_text(table.format(rank=0, code=1))
+    (tmp_path / "node-1.log").write_text(crash + table.format(rank=1, code=-11))
+
+    causes = [f for f in json_report.as_object(analyze([str(tmp_path)]))["findings"] if f["role"] == "cause"]
+
+    assert [cause["ranks"] for cause in causes] == [[1]]
+
+
 def test_ranks_that_end_together_with_an_exit_code_of_the_program_are_no_first_and_followers(tmp_path: Path) -> None:
     """The lines in which both refuse their arguments are lost."""
     hang = changed("a-program-refuses-its-arguments", "job.log", lambda lines: lines[21:], tmp_path / "logs")

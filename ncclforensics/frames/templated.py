@@ -74,12 +74,12 @@ def of_template(call_occurrence: pl.DataFrame, call_template: pl.DataFrame, colu
     return call_template[column].gather(call_occurrence[CALL_TEMPLATE])
 
 
-def opcount_of(calls: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.Series:
+def opcount_of(calls: pl.DataFrame, call_counter: pl.DataFrame) -> pl.Series:
     """The `opcount` of every call, by its `pos`; null for a call of another kind of line.
 
     Both are most often the same rows; else positions, which are in order, are looked up, in a fifth of a join's time.
     """
-    positions, counters = call_occurrence["pos"], call_occurrence["opcount"]
+    positions, counters = call_counter["pos"], call_counter["opcount"]
     if calls["pos"].equals(positions) or positions.is_empty():
         return counters if counters.len() else counters.extend_constant(None, calls.height)
     places = positions.search_sorted(calls["pos"]).clip(upper_bound=positions.len() - 1)

@@ -72,6 +72,13 @@ def _is_on_all(exits: pl.DataFrame, rank: pl.DataFrame) -> bool:
     return len(ended) > 1 and ended == set(range(max(rank["rank"].drop_nulls(), default=0) + 1))
 
 
+def _follows_another_fault(exits: pl.DataFrame, verdict: pl.DataFrame) -> bool:
+    """Whether a job has another fault than these ends, or ranks that ended before: exit codes follow from both."""
+    at_fault = set(verdict["culprits"].explode().drop_nulls())
+    is_of_others = bool(at_fault) and at_fault.isdisjoint(exits["rank_id"])
+    return is_of_others or (~verdict["verdict"].is_in([Kind.RANK_DIED, Kind.NO_HANG])).any()
+
+
 def _advised(finding: Finding, exits: pl.DataFrame) -> Finding:
     """Return a finding on exceptions with the advice on what the system refused, if their message is about that."""
     rows = exits.with_columns(topic=topic_of(pl.concat_str("name", "message", separator=": "), OF_EXCEPTIONS))
@@ -206,8 +213,8 @@ def app_process_died(
                 topic = TOPICS.get(stated["topic"][0] or "", OTHER_TOPIC)
                 finding.remedy = topic.remedy
                 finding.evidence.append(Line(stated["source"][0], stated["line"][0]))
-            elif not message and (~verdict["verdict"].is_in([Kind.RANK_DIED, Kind.NO_HANG])).any():
-                finding.role = Role.CONTEXT  # one that follows another fault ends so, too
+            elif not message and _follows_another_fault(rows, verdict):
+                finding.role = Role.CONTEXT
             yield finding
         else:
             by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is not shown"

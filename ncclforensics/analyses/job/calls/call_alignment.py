@@ -51,7 +51,7 @@ def call_gap(
     logged_call: pl.DataFrame,
     repeated_call: pl.DataFrame,
     call_line: pl.DataFrame,
-    call_occurrence: pl.DataFrame,
+    call_counter: pl.DataFrame,
     member: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -74,7 +74,7 @@ def call_gap(
     shapes = shapes.with_columns(pl.col("first").max().over("nranks", "place").fill_null(0))
     odd = shapes.filter(pl.col("key").is_in(keys.implode())).select("nranks", "place").unique()
     compared = shapes.join(odd, on=["nranks", "place"], how="semi").filter(~pl.col("key").is_in(partly_read.implode()))
-    columns = ("member", "call_line", "pos", "ordinal", "nth", opcount_of(logged_call, call_occurrence))
+    columns = ("member", "call_line", "pos", "ordinal", "nth", opcount_of(logged_call, call_counter))
     calls = without_repeated(logged_call.select(columns), repeated_call)
     first_of = dict(compared.select("key", "first").iter_rows())
     if first.height:

@@ -33,12 +33,16 @@ JOURNAL_ONLY_CALL = {
     "datatype": pl.Int32(),
     "op": pl.Int32(),
     "root": pl.Int32(),
+    "ordinal": pl.Int64(),  # of the call among all of its process, from 0
     "stamp": pl.Categorical(),
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
-
+CALL_COUNTER = {
+    "pos": pl.Int64(),  # in order
+    "opcount": pl.Int64(),
+}
 JOURNAL_PROCESS = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
@@ -92,3 +96,12 @@ def journal_only_call(journal_call: pl.DataFrame, journal_only_lifetime: pl.Data
     return journal_call.join(
         journal_only_lifetime.select(pointer).unique(), on=pointer, how="semi", maintain_order="left"
     )
+
+
+@analysis(CALL_COUNTER, of=("call_occurrence", "journal_only_call"))
+def call_counter(call_occurrence: pl.DataFrame, journal_only_call: pl.DataFrame) -> pl.DataFrame:
+    """The number that each line of a call has: NCCL's `opCount`, or that of the journal."""
+    counters = call_occurrence.select("pos", "opcount")
+    if journal_only_call.is_empty():
+        return counters
+    return pl.concat([counters, journal_only_call.select("pos", opcount="ordinal")]).sort("pos")

@@ -30,7 +30,7 @@ def counter_jump(
     uneven_key: pl.DataFrame,
     uneven_lines: pl.DataFrame,
     logged_call: pl.DataFrame,
-    call_occurrence: pl.DataFrame,
+    call_counter: pl.DataFrame,
     calls_between: pl.DataFrame,
     member: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -41,7 +41,7 @@ def counter_jump(
     """
     keys = pl.concat([logged_divergence["key"], uneven_key["key"], uneven_lines["key"]]).unique().implode()
     calls = logged_call.filter(pl.col("key").is_in(keys))
-    calls = calls.with_columns(opcount_of(calls, call_occurrence)).filter(pl.col("opcount").is_not_null())
+    calls = calls.with_columns(opcount_of(calls, call_counter)).filter(pl.col("opcount").is_not_null())
     window = ["member", "in_tail", "counted_pos"]
     counted = attributed(calls_between, member).select("member", counted_pos="pos").sort("counted_pos")
     calls = calls.sort("pos").join_asof(

@@ -33,7 +33,7 @@ def repeated_call(
     uneven_key: pl.DataFrame,
     uneven_lines: pl.DataFrame,
     logged_call: pl.DataFrame,
-    call_occurrence: pl.DataFrame,
+    call_counter: pl.DataFrame,
     line_fault: pl.DataFrame,
     call_line: pl.DataFrame,
     version: pl.DataFrame,
@@ -45,7 +45,7 @@ def repeated_call(
     keys = pl.concat([logged_divergence["key"], uneven_key["key"], uneven_lines["key"]]).unique().implode()
     partly_read = logged_call.filter("in_tail")["rank_id"].unique().implode()
     rank_ids = logged_call.filter(pl.col("key").is_in(keys) & ~pl.col("rank_id").is_in(partly_read))["rank_id"].unique()
-    calls = logged_call.select("rank_id", "key", "member", "call_line", "pos", opcount_of(logged_call, call_occurrence))
+    calls = logged_call.select("rank_id", "key", "member", "call_line", "pos", opcount_of(logged_call, call_counter))
     # Without a counter are lines that print none, and those whose counter is beyond 63 bits.
     is_compared = pl.col("rank_id").is_in(rank_ids.implode()) & pl.col("opcount").is_not_null()
     has_copies = bool((line_fault["kind"] == DOUBLED).any())

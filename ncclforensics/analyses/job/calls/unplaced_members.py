@@ -32,7 +32,7 @@ def unplaced_member(
     rank: pl.DataFrame,
     call: pl.DataFrame,
     call_line: pl.DataFrame,
-    call_occurrence: pl.DataFrame,
+    call_counter: pl.DataFrame,
     call_gap: pl.DataFrame,
     counter_jump: pl.DataFrame,
     divergence: pl.DataFrame,
@@ -64,7 +64,7 @@ def unplaced_member(
         return doubtful
     of_keys = call.filter(pl.col("nth").is_not_null() & pl.col("key").is_in(members["key"].unique().implode()))
     collectives = of_keys.join(members.select("member", "omitted_pos"), on="member", how="left")
-    collectives = collectives.with_columns(opcount_of(collectives, call_occurrence))
+    collectives = collectives.with_columns(opcount_of(collectives, call_counter))
     later = collectives.filter(pl.col("omitted_pos").is_null() | (pl.col("pos") > pl.col("omitted_pos")))
     is_counter = count_every_call(releases(version["version"]))
     counted = _counted_through(collectives if is_counter else collectives.clear(), counter_jump, call_gap)
@@ -73,7 +73,7 @@ def unplaced_member(
     )
     unplaced = members.join(placed, on="member", how="anti")
     of_ranks = call.filter(pl.col("rank_id").is_in(unplaced["rank_id"].unique().implode()))
-    unplaced = unplaced.join(_begin_together(of_ranks, call_line, call_occurrence), on="rank_id", how="left")
+    unplaced = unplaced.join(_begin_together(of_ranks, call_line, call_counter), on="rank_id", how="left")
     is_begun = pl.col("line").is_null() & pl.col("has_omission").fill_null(True).not_()
     begins_together = pl.col("begins_together").fill_null(False) & is_begun
     unplaced = unplaced.select("rank_id", "key", begins_together)
@@ -109,9 +109,9 @@ def _placed(later: pl.DataFrame, divergence: pl.DataFrame) -> pl.DataFrame:
     return first.agg(is_placed=is_counted | (agreeing >= ENOUGH_ALIKE)).filter("is_placed")
 
 
-def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
+def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_counter: pl.DataFrame) -> pl.DataFrame:
     """Whether each rank's log begins with the calls that most begin with, and NCCL's counter with 0 everywhere."""
-    calls = calls.with_columns(call_line["signature"].gather(calls["call_line"]), opcount_of(calls, call_occurrence))
+    calls = calls.with_columns(call_line["signature"].gather(calls["call_line"]), opcount_of(calls, call_counter))
     calls = calls.sort("pos")
     from_zero = calls.group_by("rank_id", "member", maintain_order=True).agg(pl.col("opcount").first() == 0)
     first = (

@@ -13,6 +13,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines.first_exit import first_seen_by_torchrun
+from ncclforensics.analyses.verdict.sources.torch_text import silent_ranks
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT
@@ -104,8 +105,13 @@ def find_failed_ranks(job: Job) -> Explanation | None:
 
 
 def _victims_with_traceback(job: Job, ended: list[ProcessExit], losses: list[Row]) -> list[int]:
-    """Return the ranks that a lost connection ended in the output in which one rank failed without any error."""
+    """Return the ranks that a lost connection ended in the output in which one rank failed without any error.
+
+    None where the end of another rank was not read: it may have ended in silence before, with exit code 0.
+    """
     numbers, places = {row.rank for row in ended}, {row.source for row in ended}
-    if len(numbers) > 1 or numbers & {row["rank"] for row in job.pytorch["torch_error"]}:
+    with_error = {row["rank"] for row in job.pytorch["torch_error"]}
+    reported = [row.rank for row in job.all_exits] + [row["rank"] for row in job.pytorch["elastic_failure"]]
+    if len(numbers) > 1 or numbers & with_error or silent_ranks(job, with_error.union(reported)):
         return []
     return sorted({row["rank"] for row in losses if row["rank"] is not None and row["source"] in places})
