@@ -38,7 +38,7 @@ def share_of(cases: int, *, writes_logs: bool) -> int:
 
     `writes_logs`: each case writes logs of its own, and judges them, which takes as long as a hundred cases of values.
     """
-    shares = ((40, 30), (12, 12), (2, 6)) if writes_logs else ((40, 30), (12, 12), (6, 6), (3, 2))
+    shares = ((40, 30), (2, 12)) if writes_logs else ((40, 30), (6, 12), (2, 5))
     return next((share for fewest, share in shares if cases >= fewest), 1)
 
 

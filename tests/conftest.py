@@ -24,6 +24,7 @@ from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, gene
 from tests import budget, incidents
 from tests.distributions import BUILD, tried
 from tests.real_logs import CORPUS
+from tests.source import PACKAGE
 
 # The time an example takes is the machine's affair; the same ones are drawn every time, so that a run can be repeated.
 settings.register_profile(
@@ -38,8 +39,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+class _DoctestsAlone:
+    """Modules of the package are collected for their examples: those without any need not be imported for that."""
+
+    @pytest.hookimpl
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        if collection_path.suffix == ".py" and PACKAGE in collection_path.parents:
+            return None if ">>> " in collection_path.read_text(encoding="utf-8") else True
+        return None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let all workers begin with an empty cache, so that nothing of an earlier run is used; not in a quick run."""
+    config.pluginmanager.register(_DoctestsAlone())
     if hasattr(config, "workerinput") or budget.IS_QUICK:
         return
     cache = tempfile.TemporaryDirectory(prefix="ncclforensics-cache-")

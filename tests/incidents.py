@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import chdir
 from copy import copy
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 INCIDENTS = FIXTURES / "incidents"
 Json = dict[str, Any]
+State = tuple[str, int, int]  # a file, when it was written, and its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +140,30 @@ def answer(incident: Incident) -> Answer:
 
 
 def analyzed(paths: str | Path | Iterable[str | Path], **options: Any) -> Report:
-    """`analyze`, which judges the same fixtures once: for tests of what is done with a report."""
+    """`analyze`, which judges fixtures, and files that were not written to since, once: for tests of what follows."""
     given = [paths] if isinstance(paths, str | Path) else [*paths]
-    if not all(Path(path).is_relative_to(FIXTURES) for path in given):
+    if not all(map(os.path.exists, given)):
         return analyze(given, **options)
+    states = tuple(state for path in given for state in _states(Path(path)))
     asked = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     if asked.pop("settings", None) not in (None, Settings()):
         return analyze(given, **options)
     asked.pop("progress", None)
-    return copy(judged_once(tuple(map(str, given)), frozenset(asked.items())))
+    return copy(judged_once(tuple(map(str, given)), frozenset(asked.items()), states))
 
 
 @lru_cache(maxsize=16)
-def judged_once(paths: tuple[str, ...], options: frozenset[tuple[str, Any]]) -> Report:
-    """The report on fixtures with these options of `analyze`."""
+def judged_once(paths: tuple[str, ...], options: frozenset[tuple[str, Any]], states: tuple[State, ...]) -> Report:
+    """The report on files in these states, with these options of `analyze`."""
     return analyze(paths, **dict(options))
+
+
+def _states(path: Path) -> list[State]:
+    """What shows that a file, or one of a folder, was not written to; no fixture is."""
+    if path.is_relative_to(FIXTURES):
+        return [(str(path), 0, 0)]
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return [(str(file), (state := file.stat()).st_mtime_ns, state.st_size) for file in files]
 
 
 @cache

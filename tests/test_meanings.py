@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,13 +59,21 @@ class Sample(NamedTuple):
 
 def _examples(shape: Shape) -> Iterator[Sample]:
     meanings = grammar_file.load(shape.grammar).meanings[shape.frame]
+    for text, form in zip(shape.examples, _forms(shape), strict=True):
+        if form is not None:
+            yield Sample(shape, form, text, meanings[form])
+
+
+def _forms(shape: Shape) -> Iterable[str | None]:
+    """The form of each example: that of the first pattern that matches it."""
+    forms = {pattern.form for pattern in shape.patterns}
+    if len(forms) == 1:
+        return [*forms] * len(shape.examples)
     texts = pl.Series(shape.examples, dtype=pl.String)
     first_match = pl.coalesce(
         pl.when(texts.str.contains(pattern.regex)).then(pl.lit(pattern.form)) for pattern in shape.patterns
     )
-    for text, form in zip(texts, pl.select(first_match).to_series(), strict=True):
-        if form is not None:
-            yield Sample(shape, form, text, meanings[form])
+    return pl.select(first_match).to_series()
 
 
 def _samples(shape: Shape) -> Iterator[Sample]:
