@@ -343,3 +343,32 @@ def test_a_warning_that_xla_quotes_may_be_the_reason_of_a_failed_init(tmp_path: 
     finding = _found(report, "boot-init-refused")
     assert finding.detail == "NCCL's last warning, which the application quotes, may be the reason: Bad file descriptor"
     assert any("Accept failed: Bad file descriptor" in found.title for found in report.findings)
+
+
+def test_an_exception_that_a_logger_reports_as_a_warning_is_none_of_the_program(tmp_path: Path) -> None:
+    record = "(APIServer pid=61) [WARNING] loader.py:71: no hook {name}: HookNotFoundError: no file {name}.py"
+    report = _report(tmp_path, *(record.format(name=name) for name in ("start", "stop")), "(APIServer pid=61) ready")
+
+    assert "app-exception" not in _titles(report)
+
+
+def test_what_stands_behind_a_progress_bar_without_a_total_is_read(tmp_path: Path) -> None:
+    bar = "1041it [34:58,  5.31s/it] 1042it [35:00,  4.31s/it]"
+    report = _report(tmp_path, f"{bar}slurmstepd: error: *** JOB 4711 ON gpu-a012 CANCELLED AT 2026-03-02T11:04:57 ***")
+
+    assert _titles(report)["stated-failure"].startswith("gpu-a012: Slurm ended the job")
+
+
+def test_a_server_that_sigterm_ends_while_it_starts_was_told_to_end(tmp_path: Path) -> None:
+    call = '  File "/opt/venv/site-packages/vllm/entrypoints/openai/api_server.py", line 1307, in handler'
+    code = '    raise KeyboardInterrupt("terminated")'
+    report = _report(tmp_path, "Traceback (most recent call last):", call, code, "KeyboardInterrupt: terminated")
+
+    assert _titles(report) == {"app-told-to-end": "told to end by SIGTERM: a process"}
+
+
+def test_memory_of_a_gpu_that_ran_out_is_told_where_the_program_goes_on(tmp_path: Path) -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 24 GiB"
+    report = _report(tmp_path, "Traceback (most recent call last):", error, *(f"model {n}" for n in range(500)))
+
+    assert "the log goes on after it" in _found(report, "oom-gpu").detail

@@ -102,8 +102,8 @@ def _fronts(texts: pl.Series) -> list[str]:
     hosts |= {start.split(":")[0] for front, start in found.iter_rows() if not front[-1:].isalnum()}
     fronts = []
     for front, start in found.iter_rows():
-        if front.endswith(", "):
-            continue  # a sentence goes on: `NCCL error: …, Traceback (most recent call last):`
+        if front.endswith(", ") or (start.endswith("Error: ") and re.match(_part("_caught_level"), front)):
+            continue  # a sentence goes on: `…, Traceback (most recent call last):`, `[DEBUG] no x: KeyError:`
         host = start.split(":")[0]
         # `rank0.log-12-gpu-a012:41887`: grep joins its context with signs that a name of a host may have.
         true = min((name for name in hosts if host.endswith(f"-{name}")), key=len, default=_without_time(front, host))

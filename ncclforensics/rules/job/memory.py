@@ -99,7 +99,8 @@ def oom_gpu(
 
     Means: one rank's model, batch or cache did not fit; the other ranks wait for it, or lose their connection.
     Not when: the application caught the error and tried again with less; therefore an error without a rank counts only
-    if processes ended, or its log ends soon after it and the job did not end well.
+    if processes ended, or its log ends soon after it; elsewhere it is told as a possibility (info), unless the job
+    ended well.
     Do: see with nvidia-smi whether another process holds memory of that GPU (the line tells capacity, what is free and
     what this process has); else compare memory over ranks at that step; smaller batch,
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
@@ -114,12 +115,16 @@ def oom_gpu(
         finding.remedy = remedy
         yield finding
         return
-    unsettled = unsettled_exits(process_exit, verdict, GPU_MEMORY).filter("is_near_end")
-    if not unsettled.is_empty():
-        state, remedy = memory_state(unsettled, gpu_exception)
-        unsure = "the program may have caught it"
-        detail = f"{_asked_for(unsettled)}{state}reported by PyTorch's allocator; {unsure}"
-        finding = exit_finding(unsettled, rank, "out of GPU memory on {processes}", detail, "likely")
+    unsettled = unsettled_exits(process_exit, verdict, GPU_MEMORY)
+    for (is_near_end,), caught in unsettled.group_by("is_near_end", maintain_order=True):
+        state, remedy = memory_state(caught, gpu_exception)
+        goes_on = "" if is_near_end else "the log goes on after it: "
+        unsure = f"{goes_on}the program may have caught it"
+        detail = f"{_asked_for(caught)}{state}reported by PyTorch's allocator; {unsure}"
+        certainty = "likely" if is_near_end else "possible"
+        finding = exit_finding(caught, rank, "out of GPU memory on {processes}", detail, certainty)
+        if not is_near_end:
+            finding.severity, finding.role = Severity.INFO, Role.CONTEXT
         finding.remedy = remedy
         yield finding
 

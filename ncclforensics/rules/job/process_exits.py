@@ -275,7 +275,7 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield finding
 
 
-@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("job_end",), hang=True)
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("job_end",), hang=True)
 def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) -> Iterator[Finding]:
     """The scheduler ended the job, at its time limit or for another job.
 
@@ -296,7 +296,7 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
             "certain",
             hosts=sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list()),
             role=Role.CAUSE if reason.startswith(NODE_FAILURE) else Role.CONTEXT,
-            severity=Severity.ERROR if reason.startswith(NODE_FAILURE) else Severity.INFO,
+            severity=Severity.ERROR if reason.startswith(NODE_FAILURE) else Severity.WARNING,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
         )
     for source, line in job_end.filter(text_of("form") == "time_limit").select("source", "line").head(1).iter_rows():

@@ -173,7 +173,7 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     Both frames with the `local_rank` of spawned processes, and what their tracebacks show.
     """
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
-    errors = exception.filter(pl.col("form").is_in(["error", "what", "interrupt"]) | is_raised).sort("pos")
+    errors = exception.filter(pl.col("form").is_in(["error", "what", "interrupt", "told"]) | is_raised).sort("pos")
     errors = errors.with_columns(raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message"))
     errors = errors.unique(
         [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
@@ -190,14 +190,15 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
         if (row["message"] or "").endswith(":") and (reason := at.get((printer, row["line"] + 1))) is not None:
             joined.add(reason["pos"])
             row["message"] += f" {exception_report(reason, None).name}: {reason['message'] or ''}".removesuffix(": ")
+        is_handler = row["raised"] == EXITED and any(name in (row["place"] or "").lower() for name in TERM_HANDLERS)
+        if is_handler or row["form"] == "told":
+            yield ExitReport(SIGNAL, row, OF_TRACEBACK, rank=row["rank"], signal=TERMINATE, **_place(row))
+            continue
         if row["form"] == "interrupt":
             interrupted[printer] = row["pos"]
             continue
         if row["is_handling"] and row["pos"] - interrupted.get(printer, row["pos"] - TRACEBACK_LINES) < TRACEBACK_LINES:
             continue  # it was raised because of the interruption
-        if row["raised"] == EXITED and any(name in (row["place"] or "").lower() for name in TERM_HANDLERS):
-            yield ExitReport(SIGNAL, row, OF_TRACEBACK, rank=row["rank"], signal=TERMINATE, **_place(row))
-            continue
         report = exception_report(row, row["rank"])
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
