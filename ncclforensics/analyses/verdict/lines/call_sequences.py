@@ -7,7 +7,6 @@ from itertools import takewhile
 
 import polars as pl
 
-from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import argument_text, count_of
@@ -49,9 +48,7 @@ def classify_difference(job: Job, majority_call: Row, minority_call: Row) -> How
     Calls on all communicators are compared: a skipped call shows there at once, and on its own communicator only at the
     next call.
     """
-    expected, actual = (_tokens_since_agreement(job, row) for row in (majority_call, minority_call))
-    agreeing = _common_prefix(expected, actual)
-    expected, actual = expected[agreeing:], actual[agreeing:]
+    expected, actual = _differing_tokens(job, majority_call, minority_call)
     alignments = {
         How.SKIPPED: _common_prefix(expected[1:], actual),
         How.EXTRA: _common_prefix(expected, actual[1:]),
@@ -65,11 +62,21 @@ def classify_difference(job: Job, majority_call: Row, minority_call: Row) -> How
     return how if how is not How.ARGUMENTS or majority_call["name"] == minority_call["name"] else How.ANOTHER
 
 
-def may_lack_a_stretch(job: Job, majority_call: Row, minority_call: Row) -> bool:
-    """Whether all that a rank called since the others agreed with it stands many calls later in their sequence."""
-    expected, actual = (_tokens_since_agreement(job, row) for row in (majority_call, minority_call))
-    starts = range(OFTEN_AHEAD, len(expected) - len(actual) + 1)
-    return any(expected[start : start + len(actual)] == actual for start in starts)
+def lacking_stretch(job: Job, majority_call: Row, minority_call: Row) -> int:
+    """Return behind how many calls of the others all that a rank called since it agreed with them stands; 0: nowhere.
+
+    So it is where the lines of these calls, or the calls, are missing.
+    """
+    expected, actual = _differing_tokens(job, majority_call, minority_call)
+    starts = range(1, len(expected) - len(actual) + 1)
+    return next((start for start in starts if expected[start : start + len(actual)] == actual), 0)
+
+
+def _differing_tokens(job: Job, left: Row, right: Row) -> tuple[list[Token], list[Token]]:
+    """Return what two ranks called since their first difference behind the last agreement on this communicator."""
+    ours, theirs = (_tokens_since_agreement(job, row) for row in (left, right))
+    agreeing = _common_prefix(ours, theirs)
+    return ours[agreeing:], theirs[agreeing:]
 
 
 def _tokens_since_agreement(job: Job, row: Row) -> list[Token]:

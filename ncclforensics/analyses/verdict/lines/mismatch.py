@@ -50,8 +50,6 @@ def find_divergent_calls(job: Job) -> Explanation | None:
         if answer := decide_between(job, earliest, done):
             return answer
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
-    if earliest.how is How.SKIPPED and not proven and not counts_every_call(job):
-        earliest.doubt(Doubt.ONLY_LINE_LOST)
     key = str(earliest.key)
     callers = {row["rank_id"] for row in job.collectives_at(key, job.divergence.get(key, -1))}
     has_no_majority = callers == set(earliest.culprits)
@@ -171,8 +169,9 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
         diagnosis.remark(f"in the same place the communicators of other ranks made the call of {names}")
     if majority is not None and differing_behind(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
-    if not counts_every_call(job) and call_sequences.may_lack_a_stretch(job, majority_call, minority_call):
-        diagnosis.doubt(Doubt.LINE_LOST, "its calls are those that the others made later, as where lines are lost")
+    if not counts_every_call(job) and (lacking := call_sequences.lacking_stretch(job, majority_call, minority_call)):
+        lost = Doubt.ONLY_LINE_LOST if lacking < OFTEN_AHEAD else Doubt.LINE_LOST
+        diagnosis.doubt(lost, "its calls are those that the others made later, as where lines are lost" * (lacking > 1))
     diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
