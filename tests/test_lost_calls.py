@@ -113,6 +113,17 @@ def test_a_line_delivered_twice_makes_no_culprit_beside_a_rank_that_stopped(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("rank", "is_beside_it"), [(1, True), (6, False)])
+def test_a_few_lines_that_one_log_lost_in_a_row_do_not_hide_the_rank_that_stopped(
+    version: str, rank: int, is_beside_it: bool, tmp_path: Path
+) -> None:
+    logs = logs_of(tmp_path / "job", version, Fault(FaultKind.LAGGING, (3,), "tp"))
+    hang = hang_of(without_call(without_call(logs, rank, -5), rank, -5), tmp_path / "logs")
+
+    assert hang["culprits"] == [3] or (is_beside_it and hang["certainty"] != "certain")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_lines_that_changed_places_make_no_culprit_beside_a_rank_that_stopped(version: str, tmp_path: Path) -> None:
     logs = logs_of(tmp_path / "job", version, Fault(FaultKind.LAGGING, (3,), "tp"))
     for rank, place in ((1, -3), (6, -6)):

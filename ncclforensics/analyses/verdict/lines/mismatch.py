@@ -33,6 +33,7 @@ from ncclforensics.analyses.verdict.lines.stall import WEAK
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
 
+LOST_LINES = {Doubt.LINE_LOST, Doubt.ONLY_LINE_LOST}
 FIELDS = ("name", *call_sequences.ARGUMENTS)
 
 
@@ -44,11 +45,12 @@ def find_divergent_calls(job: Job) -> Explanation | None:
         return None  # a rank that left out a call would not have come to the end of the job
     candidates = proven or candidates
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
-    if done := by_collector(job, earliest):
-        if earliest.how is not How.SKIPPED and has_other_fault(job, earliest):
-            return None  # what a collector did leaves only that fault to explain
-        if answer := decide_between(job, earliest, done):
-            return answer
+    done = by_collector(job, earliest)
+    is_altered = bool(done) and earliest.how is not How.SKIPPED
+    if (is_altered or not LOST_LINES.isdisjoint(earliest.doubts)) and has_other_fault(job, earliest):
+        return None  # what a collector did leaves only that fault to explain
+    if done and (answer := decide_between(job, earliest, done)):
+        return answer
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
     key = str(earliest.key)
     callers = {row["rank_id"] for row in job.collectives_at(key, job.divergence.get(key, -1))}
