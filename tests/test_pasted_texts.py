@@ -372,3 +372,29 @@ def test_memory_of_a_gpu_that_ran_out_is_told_where_the_program_goes_on(tmp_path
     report = _report(tmp_path, "Traceback (most recent call last):", error, *(f"model {n}" for n in range(500)))
 
     assert "the log goes on after it" in _found(report, "oom-gpu").detail
+
+
+def test_an_exception_above_the_one_process_that_ended_is_of_that_process(tmp_path: Path) -> None:
+    raised = (
+        "Traceback (most recent call last):",
+        '  File "/mnt/train.py", line 3, in load',
+        "ValueError: no data here",
+    )
+    ended = "srun: error: gpu-a012: task {task}: Exited with exit code 1"
+
+    report = _report(tmp_path, *raised, ended.format(task=3), "srun: error: gpu-a012: tasks 0-2: Terminated")
+    assert _titles(report)["app-exception"] == "task 3 of srun, gpu-a012 raised ValueError: no data here"
+
+    report = _report(tmp_path, *raised, ended.format(task=3), ended.format(task=2))
+    assert _titles(report)["app-exception"] == "a process raised ValueError: no data here"
+
+
+def test_the_reason_that_stands_below_an_exception_is_the_cause(tmp_path: Path) -> None:
+    report = _report(
+        tmp_path, "Traceback (most recent call last):", '  File "/opt/ray/manager.py", line 608, in load',
+        "RuntimeError: the actor failed to import on the worker. A library may be missing there:", "",
+        "Traceback (most recent call last):", '  File "/mnt/worker.py", line 3, in <module>',
+        "ImportError: kernels.so: undefined symbol: _ZNK3c10",
+    )  # fmt: skip
+
+    assert _titles(report)["app-exception"].startswith("a process raised ImportError: kernels.so")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -183,13 +184,16 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     rows = errors.to_dicts()
     at = {(_printer(row), row["line"]): row for row in rows}
     joined: set[int] = set()  # lines of messages that begin on the line above, as of a compiler that wraps an error
-    for row in rows:
+    for row, below in zip_longest(rows, rows[1:]):
         printer = _printer(row)
         if row["pos"] in joined:
             continue
         if (row["message"] or "").endswith(":") and (reason := at.get((printer, row["line"] + 1))) is not None:
             joined.add(reason["pos"])
             row["message"] += f" {exception_report(reason, None).name}: {reason['message'] or ''}".removesuffix(": ")
+        elif (row["message"] or "").endswith(":") and below is not None and _printer(below) == printer:
+            # The traceback of its reason stands below it.
+            row["is_passed_on"] |= below["pos"] - row["pos"] <= TRACEBACK_LINES and not below["is_caused"]
         is_handler = row["raised"] == EXITED and any(name in (row["place"] or "").lower() for name in TERM_HANDLERS)
         if is_handler or row["form"] == "told":
             yield ExitReport(SIGNAL, row, OF_TRACEBACK, rank=row["rank"], signal=TERMINATE, **_place(row))

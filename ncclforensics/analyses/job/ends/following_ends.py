@@ -69,6 +69,19 @@ def _is_soon_behind(positions: list[int], pos: int) -> bool:
     return place > 0 and pos - positions[place - 1] <= TRACEBACK_LINES
 
 
+def _name_by_exit(exceptions: list[ExitReport], reports: list[ExitReport]) -> None:
+    """Give the one exception without a process the one process that a launcher reports below it to end by an error."""
+    unnamed = [raised for raised in exceptions if not raised.follows]
+    exits = [report for report in reports if report.how == EXIT and report.code == PYTHON_ERROR]
+    if len(unnamed) != 1 or len(exits) != 1 or unnamed[0].row["source"] != exits[0].row["source"]:
+        return
+    raised, ended = unnamed[0], exits[0]
+    is_unnamed = (raised.rank, raised.pid, raised.owner) == (None, None, None) and not raised.row.get("is_of_thread")
+    if is_unnamed and raised.row["pos"] < ended.row["pos"]:
+        for name in ("rank", "child", "local_rank", "node", "pid", "owner", "reporter"):
+            setattr(raised, name, getattr(ended, name))
+
+
 def mark_consequences(
     reports: list[ExitReport],
     *,
@@ -91,6 +104,7 @@ def mark_consequences(
         or any(not report.follows for report in exceptions)
         or any(report.how == HOST_MEMORY for report in reports)
     )
+    _name_by_exit(exceptions, reports)
     passing_on = {report.owner for report in exceptions} | failed_owners
     victim_ranks = {row["rank"] for row in victims if row["rank"] is not None}
     has_unnamed_victims = any(row["rank"] is None for row in victims)
