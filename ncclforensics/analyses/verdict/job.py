@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -21,6 +21,7 @@ from ncclforensics.analyses.job.ends.failure_events import FailureEvent
 from ncclforensics.analyses.job.ends.process_exits import ProcessExit, strongest_reports
 from ncclforensics.analyses.job.identity.identity import Rank
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
+from ncclforensics.analyses.job.text.torch_text import StoreError, TorchError, TorchSource
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows, Member
@@ -52,6 +53,9 @@ class Job:
         self.all_exits = rows.typed("process_exit", ProcessExit)  # also of processes that no other line shows
         self.timeouts, self.desyncs = rows.typed("work", Timeout), rows.desyncs
         self.joined_works = rows.joined_works
+        self.torch_errors = rows.typed("torch_error", TorchError)
+        self.torch_sources = rows.typed("torch_source", TorchSource)
+        self.store_errors = rows.typed("store_error", StoreError)
         self.pytorch = {name: rows.of(name) for name in PYTORCH_FRAMES}
         self.stacks = stacks_in(frames["rank_stack"].filter(job=number))  # where its ranks stand, by rank id
         self.unranked_stacks = stacks_in(frames["unranked_stack"])
@@ -247,9 +251,9 @@ class Job:
         culprits = sorted(set(rank_ids))
         return Explanation(verdict, claim, [*doubts], culprits, sorted(self.rank_ids.keys() - culprits))
 
-    def cite(self, diagnosis: Explanation, what: str, rows: Iterable[Row]) -> None:
+    def cite(self, diagnosis: Explanation, what: str, rows: Iterable[Row | NamedTuple]) -> None:
         """Cite lines of sources that know ranks by their numbers alone."""
-        first = islice(rows, MOST_CITED)
+        first = (row if isinstance(row, dict) else row._asdict() for row in islice(rows, MOST_CITED))
         numbers = ((row, row["rank"] if "rank" in row else row["global_rank"]) for row in first)
         diagnosis.add_evidence(what, [{**row, "rank_id": self.rank_id_of.get(number)} for row, number in numbers])
 

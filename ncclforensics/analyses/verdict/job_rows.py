@@ -24,15 +24,20 @@ R = TypeVar("R", bound=NamedTuple)
 STANDING, NEAR = "standing", 100  # a topic of statements of programs; lines behind one at the end of a file
 LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()
 
-# Frames of PyTorch's and torchrun's text.
+# Frames of PyTorch's and torchrun's text whose rows have no class.
 PYTORCH_FRAMES = (
-    "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
-    "elastic_failure", "announced_position", "watchdog",
-)  # fmt: skip
+    "monitored_barrier",
+    "model_difference",
+    "fingerprint",
+    "elastic_failure",
+    "announced_position",
+    "watchdog",
+)
 # Frames that name no job: of several jobs, no line shows which of them they are about.
 OF_NO_JOB = (
-    *PYTORCH_FRAMES, "work", "desync", "early_timeout", "recorded_rank", "recorder_file", "unranked_stack",
-    "ras_snapshot", "ras_state", "job_end", "journal_exit", "program_failure", "reported_success", "group_note",
+    *PYTORCH_FRAMES, "torch_error", "torch_source", "store_error", "work", "desync", "early_timeout", "recorded_rank",
+    "recorder_file", "unranked_stack", "ras_snapshot", "ras_state", "job_end", "journal_exit", "program_failure",
+    "reported_success", "group_note",
 )  # fmt: skip
 
 

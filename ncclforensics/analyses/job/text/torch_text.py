@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -17,7 +17,7 @@ from ncclforensics.analyses.job.ends.tracebacks import FAR, LONGEST
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.stack_classes import is_library
 from ncclforensics.data.torch_calls import CALLS_WITHIN, SIGNAL_HANDLERS
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Large, text_of
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -41,24 +41,47 @@ IN_HANDLER = "a handler of signals"  # `call` of a rank that made none when it w
 REFUSED_AT_STORE = ("port_taken", "no_port", "no_name")  # forms of `store_error` in which nothing was waited for
 RENDEZVOUS = "next_rendezvous"  # the call of torchrun's agents, one on each node, at the store of the rendezvous
 
-TORCH_SOURCE = {
-    "source": pl.Int32(),
-    "rank": pl.Int32(),  # the only rank that its lines name, or that its name suggests
-    "attempt": pl.Int32(),  # of torchrun's log folder; null elsewhere
-    "last_traceback": pl.Int64(),  # position of its heading
-}
 
-TORCH_ERROR = {
-    "rank": pl.Int32(),  # that suffered it
-    "kind": pl.String(),
-    "call": pl.String(),  # the function of torch.distributed that it was in, or IN_HANDLER
-    "call_line": pl.Int32(),  # that shows it, or the place where a handler came
-    "place": pl.String(),  # the innermost call of the program's own code: `exchange (train.py:54)`
-    "peer": pl.String(),  # the address at the other end of a connection of gloo
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
-}
+class TorchSource(NamedTuple):
+    """A file with lines of PyTorch: a row of `torch_source`."""
+
+    source: int
+    rank: int | None  # the only rank that its lines name, or that its name suggests
+    attempt: int | None  # of torchrun's log folder; null elsewhere
+    last_traceback: Large | None  # position of its heading
+
+
+class TorchError(NamedTuple):
+    """A line in which a rank reports that its communication failed: a row of `torch_error`."""
+
+    rank: int | None
+    kind: str
+    call: str | None  # the function of torch.distributed that it was in, or IN_HANDLER
+    call_line: int | None  # that shows it, or the place where a handler came
+    place: str | None  # the innermost call of the program's own code: `exchange (train.py:54)`
+    peer: str | None  # the address at the other end of a connection of gloo
+    source: int
+    line: int
+    pos: Large
+
+
+class StoreError(NamedTuple):
+    """A line in which the store is not reached or lacks a key: what verdicts ask of a row of `store_error`."""
+
+    form: str
+    global_rank: int | None
+    joined: int | None  # clients
+    expected_clients: int | None
+    awaited_rank: int | None
+    awaited_group: int | None
+    awaited_member: int | None
+    program_key: str | None
+    server: str | None
+    port: int | None
+    source: int
+    line: int
+    pos: Large
+
 
 TORCH_RANK = {"rank": pl.Int32(), "source": pl.Int32()}
 
@@ -83,7 +106,7 @@ def _ranks_named(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select("source", rank=pl.col(column).cast(pl.Int32))
 
 
-@analysis(TORCH_SOURCE, of=_SPOKEN)
+@analysis(TorchSource, of=_SPOKEN)
 def torch_source(
     gloo_error: pl.DataFrame,
     monitored_barrier: pl.DataFrame,
@@ -124,7 +147,7 @@ def torch_source(
             .when(is_unnamed)
             .then(pl.coalesce(pl.col("first_rank") + pl.col("local_rank"), "hint"))
         )
-        .select(*TORCH_SOURCE)
+        .select(*TorchSource._fields)
         .sort("source")
     )
 
@@ -167,7 +190,7 @@ def _first_ranks(printed: pl.DataFrame, paths: pl.DataFrame, elastic_failure: pl
     return shown
 
 
-@analysis(TORCH_ERROR, of=("gloo_error", "monitored_barrier", "model_difference", "store_error", "fingerprint"))
+@analysis(TorchError, of=("gloo_error", "monitored_barrier", "model_difference", "store_error", "fingerprint"))
 def torch_error(
     gloo_error: pl.DataFrame,
     monitored_barrier: pl.DataFrame,
@@ -238,7 +261,7 @@ def torch_error(
         )
     named = _unasked(named, elastic_failure, exception, owner, printer)
     shown_at = pl.when(pl.col("handler").is_null()).then("call_line").otherwise("place_line")
-    return named.with_columns(call=pl.coalesce("handler", "call"), call_line=shown_at).select(*TORCH_ERROR)
+    return named.with_columns(call=pl.coalesce("handler", "call"), call_line=shown_at).select(*TorchError._fields)
 
 
 def _unasked(

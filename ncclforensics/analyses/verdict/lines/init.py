@@ -299,7 +299,7 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
         or job.has_layout
         or not may_be_in_bootstrap(job)
         or any(_application_continues(job, rank_id) for rank_id in job.rank_ids)
-        or any(row["form"] == "unique_id" for row in job.pytorch["store_error"])  # such a rank never came to NCCL
+        or any(row.form == "unique_id" for row in job.store_errors)  # such a rank never came to NCCL
     ):
         return None
     numbers = job.rank_numbers(job.rank_ids)

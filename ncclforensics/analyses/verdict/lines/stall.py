@@ -49,7 +49,7 @@ def find_stall_evidence(job: Job) -> list[Sign]:
         STORE,
         *([BARRIER] if any(row["timeout"] for row in job.pytorch["monitored_barrier"]) else []),
     )
-    if any(row["kind"] in expired for row in job.pytorch["torch_error"]):
+    if any(row.kind in expired for row in job.torch_errors):
         kinds.append(Sign.TIMEOUT)
     if len(job.snapshots) > 1:
         kinds.append(Sign.RAS)

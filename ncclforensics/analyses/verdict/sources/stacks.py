@@ -142,7 +142,7 @@ def find_odd_stacks(job: Job) -> Explanation | None:
 
 def has_stall_lines(job: Job) -> bool:
     """Whether lines of PyTorch show that the job stood still."""
-    return bool(job.timeouts or job.desyncs or job.pytorch["torch_error"])
+    return bool(job.timeouts or job.desyncs or job.torch_errors)
 
 
 def _judge_calls(job: Job, rows: list[RankStack]) -> Explanation:
@@ -278,5 +278,5 @@ def _timed_out(job: Job) -> tuple[dict[int, Row], list[Row]]:
     """Return the ranks that printed no error while others timed out, and the first lines of these."""
     first = torch_text.first_errors(job)
     silent = torch_text.silent_ranks(job, first)
-    is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
-    return ({rank: {} for rank in silent}, [*first.values()]) if is_timeout else ({}, [])
+    is_timeout = all(row.kind == TIMED_OUT for row in first.values())
+    return ({rank: {} for rank in silent}, [row._asdict() for row in first.values()]) if is_timeout else ({}, [])

@@ -73,7 +73,8 @@ def _find_model_counts(job: Job) -> Explanation | None:
     culprits = in_job(outliers, numbers_in_job(job, rows, "group_rank"))
     diagnosis = job.explanation_by(Kind.MISMATCH, reason, culprits, *([] if is_complete else [Doubt.PARTLY_COMPARED]))
     diagnosis.how = How.COMPARED
-    job.cite(diagnosis, "minority", sorted(rows, key=lambda row: row["group_rank"] not in outliers))
+    in_order = sorted(rows, key=lambda row: row["group_rank"] not in outliers)
+    job.cite(diagnosis, "minority", in_order)
     return diagnosis
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import islice
+from operator import itemgetter
 
-from ncclforensics.analyses.job.text.torch_text import NO_STORE, RENDEZVOUS, STORE
+from ncclforensics.analyses.job.text.torch_text import NO_STORE, RENDEZVOUS, STORE, StoreError, TorchError
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.sources.torch_text import silent_ranks
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, ranks_text
@@ -28,14 +29,17 @@ COMPARE_STARTS = (
 
 def find_missing_clients(job: Job) -> Explanation | None:
     """Find processes that never came to the store, by its own count of clients or as the address that it lacks."""
-    rows = [row for row in job.pytorch["store_error"] if row["joined"] is not None]
-    if not rows:
+    counts = [
+        (row.joined, row.expected_clients, row)
+        for row in job.store_errors
+        if row.joined is not None and row.expected_clients is not None
+    ]
+    if not counts:
         return _find_missing_address(job)
-    row = max(rows, key=lambda row: row["joined"])
-    expected, joined = row["expected_clients"], row["joined"]
-    lacking = expected - joined
-    at_rendezvous = {(row["source"], row["line"]) for row in job.pytorch["torch_error"] if row["call"] == RENDEZVOUS}
-    if (row["source"], row["line"]) in at_rendezvous:
+    joined, expected, row = max(counts, key=itemgetter(0))
+    rows, lacking = [row for *_, row in counts], expected - joined
+    at_rendezvous = {(row.source, row.line) for row in job.torch_errors if row.call == RENDEZVOUS}
+    if (row.source, row.line) in at_rendezvous:
         reason = (
             f"{count_of(joined, 'node')} of {expected} came to the store of torchrun's rendezvous: the ranks of the "
             "others were never started, and no line that was read shows which these are"
@@ -67,13 +71,13 @@ def _find_unreached(job: Job, lacking: int) -> Explanation | None:
     They are at fault where they asked at another port than the others; else the store was served too late for them, or
     their hosts do not reach it.
     """
-    rows = [row for row in job.pytorch["store_error"] if row["form"] in UNREACHED]
+    rows = [row for row in job.store_errors if row.form in UNREACHED]
     absent = _ranks_of(job, rows)
     if len(absent) != lacking:
         return None
-    others = [row for row in job.pytorch["store_error"] if row["form"] == "waited"]
-    place, ports = _places(rows), {row["port"] for row in others}
-    if ports and ports.isdisjoint(row["port"] for row in rows):
+    others = [row for row in job.store_errors if row.form == "waited"]
+    place, ports = _places(rows), {row.port for row in others}
+    if ports and ports.isdisjoint(row.port for row in rows):
         reason = f"asked for the store at {place}, and the others found it at {_places(others)}"
         diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, absent, Doubt.OTHER_TEXT)
     else:
@@ -87,15 +91,15 @@ def _find_unreached(job: Job, lacking: int) -> Explanation | None:
     return diagnosis
 
 
-def _places(rows: Iterable[Row]) -> str:
-    return " and ".join(sorted({f"{row['server'].removeprefix(MAPPED)}:{row['port']}" for row in rows}))
+def _places(rows: Iterable[StoreError]) -> str:
+    return " and ".join(sorted({f"{(row.server or '').removeprefix(MAPPED)}:{row.port}" for row in rows}))
 
 
-def _ranks_of(job: Job, rows: list[Row]) -> list[int]:
+def _ranks_of(job: Job, rows: Iterable[StoreError | TorchError]) -> list[int]:
     """Return the ranks that print these errors."""
-    lines = {(row["source"], row["line"]) for row in rows}
-    errors = [row for row in job.pytorch["torch_error"] if (row["source"], row["line"]) in lines]
-    return sorted({row["rank"] for row in errors if row["rank"] is not None})
+    lines = {(row.source, row.line) for row in rows}
+    errors = [row for row in job.torch_errors if (row.source, row.line) in lines]
+    return sorted({row.rank for row in errors if row.rank is not None})
 
 
 def _find_missing_address(job: Job) -> Explanation | None:
@@ -105,16 +109,16 @@ def _find_missing_address(job: Job) -> Explanation | None:
     they do, or lost its connection to one that failed before. Rank 0 serves the store and waits there for all ranks
     before it gives its address (TCPStore with wait_for_workers, torch 1.8 to 2.15).
     """
-    rows = [row for row in job.pytorch["store_error"] if row["awaited_rank"] is not None]
-    errors = job.pytorch["torch_error"]
-    awaited = sorted({row["awaited_rank"] for row in rows} - {row["rank"] for row in errors})
+    rows = [row for row in job.store_errors if row.awaited_rank is not None]
+    errors = job.torch_errors
+    awaited = sorted({row.awaited_rank for row in rows if row.awaited_rank is not None} - {row.rank for row in errors})
     if not awaited:
         return None
-    past = _ranks_of(job, [row for row in errors if row["kind"] not in (STORE, NO_STORE)])
+    past = _ranks_of(job, [row for row in errors if row.kind not in (STORE, NO_STORE)])
     waiting_ranks = _ranks_of(job, rows)
     waiting = ranks_text(waiting_ranks) or "a rank"
     silent = sorted({*silent_ranks(job, waiting_ranks)}.difference(awaited))
-    failed = {row["rank"] for row in job.pytorch["torch_source"] if row["last_traceback"] is not None}
+    failed = {row.rank for row in job.torch_sources if row.last_traceback is not None}
     if past:
         reason = (
             f"{waiting} waited in the store for the address of {ranks_text(awaited)}, and {ranks_text(past)} did not:"
@@ -136,34 +140,32 @@ def _find_missing_address(job: Job) -> Explanation | None:
 
 def find_rendezvous(job: Job) -> Explanation | None:
     """Find ranks that waited in the store for a key, or could not connect to it."""
-    rows = job.pytorch["store_error"]
+    rows = job.store_errors
     if not rows:
         return None
-    unreachable = [row for row in rows if row["form"] in UNREACHED]
+    unreachable = [row for row in rows if row.form in UNREACHED]
     collect = list(COLLECT_OUTPUT)
-    waiting = sorted({row["rank"] for row in job.pytorch["torch_error"] if row["rank"] is not None})
-    if all(row["form"] in NOT_OF_INIT for row in rows):
-        key = next((row["program_key"] for row in rows if row["program_key"]), None)
+    waiting = sorted({row.rank for row in job.torch_errors if row.rank is not None})
+    if all(row.form in NOT_OF_INIT for row in rows):
+        key = next((row.program_key for row in rows if row.program_key), None)
         what = f"for the key {key} in the store, which the program sets"
         if key is None:
-            what = f"at the store at {rows[0]['server']}:{rows[0]['port']}, and no line that was read says for what"
+            what = f"at the store at {rows[0].server}:{rows[0].port}, and no line that was read says for what"
         reason = f"{ranks_text(waiting) or 'ranks'} waited in vain {what}"
         silent = silent_ranks(job, waiting)
         answer = undecided(reason, COLLECT_OUTPUT, suspects=silent if len(silent) == 1 else [])
         job.cite(answer, "waiting", rows)
         return answer
     if unreachable:
-        place = f"{unreachable[0]['server']}:{unreachable[0]['port']}"
+        place = f"{unreachable[0].server}:{unreachable[0].port}"
         reason = (
             f"the store of the process group at {place} did not answer: rank 0, which serves it, is not there, or the"
             " address is not reachable"
         )
-        collect.insert(
-            0, f"list what listens on {unreachable[0]['server']}: `ss -ltnp | grep {unreachable[0]['port']}`"
-        )
-    elif all(row["form"] == "no_connection" for row in rows):
+        collect.insert(0, f"list what listens on {unreachable[0].server}: `ss -ltnp | grep {unreachable[0].port}`")
+    elif all(row.form == "no_connection" for row in rows):
         reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
-    elif any(row["form"] == "port_taken" for row in rows):
+    elif any(row.form == "port_taken" for row in rows):
         reason = "the port of the store is taken by another process, mostly one of an earlier run"
         collect.insert(0, "list, on the host of the store, the process that has the port (MASTER_PORT): `ss -ltnp`")
     elif by_group := _waits_in_groups(job, rows):
@@ -175,19 +177,20 @@ def find_rendezvous(job: Job) -> Explanation | None:
         reason = (
             f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
         )
-    verdict = Kind.INIT_FAILED if any(row["form"] == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
+    verdict = Kind.INIT_FAILED if any(row.form == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
     diagnosis = job.explanation_by(verdict, reason, [], Doubt.OTHER_TEXT)
     diagnosis.collect = collect
-    job.cite(diagnosis, "waiting", unreachable or sorted(rows, key=lambda row: row["form"] == "waited"))
+    in_order = sorted(rows, key=lambda row: row.form == "waited")
+    job.cite(diagnosis, "waiting", unreachable or in_order)
     return diagnosis
 
 
-def _waits_in_groups(job: Job, rows: list[Row]) -> list[str]:
+def _waits_in_groups(job: Job, rows: list[StoreError]) -> list[str]:
     """Say for which member of which process group ranks waited in the store, for each of the first groups."""
-    waits: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    waits: dict[tuple[int, int], list[StoreError]] = defaultdict(list)
     for row in rows:
-        if row["awaited_group"] is not None:
-            waits[row["awaited_group"], row["awaited_member"]].append(row)
+        if row.awaited_group is not None and row.awaited_member is not None:
+            waits[row.awaited_group, row.awaited_member].append(row)
     return [
         f"{ranks_text(_ranks_of(job, of_group)) or 'ranks'} waited in the store for member {member} of process group"
         f" {group}"

@@ -7,7 +7,7 @@ verdict is `undecidable`: a rank that printed nothing is a suspect and no culpri
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE
@@ -18,6 +18,7 @@ from ncclforensics.analyses.job.text.torch_text import (
     IN_HANDLER,
     SIZE,
     TIMED_OUT,
+    TorchError,
     minority_of,
 )
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -81,10 +82,10 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     if is_first_only and came and numbers is None and not _is_announced_for_all(naming):
         asked = (row.rank_id for row in job.process_exits if row.signal in REQUESTED_ENDS)
         ended = set(job.rank_numbers(rank_id for rank_id in asked if rank_id is not None))
-        with_errors = {row["rank"] for row in job.pytorch["torch_error"]}
+        with_errors = {row.rank for row in job.torch_errors}
         silent = sorted(ended - with_errors - came - {0, *named})
     # TORCH_DISTRIBUTED_DEBUG=DETAIL puts the barrier in front of each call: the tracebacks show which one.
-    called = {row["call"] for row in job.pytorch["torch_error"] if row["kind"] == BARRIER} - {None, IN_HANDLER}
+    called = {row.call for row in job.torch_errors if row.kind == BARRIER} - {None, IN_HANDLER}
     wrapped = called.pop() if len(called) == 1 and not called & {*CALLS_WITHIN.values(), MONITORED_BARRIER} else None
     which = f"which PyTorch puts in front of {wrapped} (DETAIL)" if wrapped else "that others had reached"
     reason = f"did not come to the barrier {which}"
@@ -94,7 +95,7 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
         )
     diagnosis = job.explanation_by(Kind.LAGGING, reason, sorted({*culprits, *silent}), Doubt.OTHER_TEXT)
     diagnosis.call = {"name": wrapped or MONITORED_BARRIER}
-    came_late = {rank for rank, row in first_errors(job).items() if row["call"] == diagnosis.call["name"]}
+    came_late = {rank for rank, row in first_errors(job).items() if row.call == diagnosis.call["name"]}
     if came_late.issuperset(job.numbers_blamed(diagnosis)):
         diagnosis.how = How.LATE
     job.cite(diagnosis, "waiting", naming)
@@ -110,16 +111,16 @@ def _is_announced_for_all(naming: list[Row]) -> bool:
 # Calls that failed on all sides
 
 
-def first_errors(job: Job) -> dict[int, Row]:
+def first_errors(job: Job) -> dict[int, TorchError]:
     """Return the first time-out or lost connection of each rank."""
-    first: dict[int, Row] = {}
-    for row in job.pytorch["torch_error"]:
-        if row["kind"] in (TIMED_OUT, CLOSED, SIZE) and row["rank"] is not None:
-            first.setdefault(row["rank"], row)
+    first: dict[int, TorchError] = {}
+    for row in job.torch_errors:
+        if row.kind in (TIMED_OUT, CLOSED, SIZE) and row.rank is not None:
+            first.setdefault(row.rank, row)
     return first
 
 
-def silent_ranks(job: Job, reporting: Collection[int]) -> list[int]:
+def silent_ranks(job: Job, reporting: Iterable[int | None]) -> list[int]:
     """Return the ranks that printed no such error; a number implies all lower ones."""
     numbers = ranks_with_output(job)
     return sorted({*numbers, *numbers_below(max(numbers, default=0))}.difference(reporting))
@@ -127,20 +128,20 @@ def silent_ranks(job: Job, reporting: Collection[int]) -> list[int]:
 
 def find_failed_calls(job: Job) -> Explanation | None:
     """Judge time-outs and lost connections of gloo by the calls in which the ranks were."""
-    errors = [row for row in job.pytorch["torch_error"] if row["kind"] in (TIMED_OUT, CLOSED, SIZE)]
+    errors = [row for row in job.torch_errors if row.kind in (TIMED_OUT, CLOSED, SIZE)]
     first = first_errors(job)
     if not errors:
         return None
-    if any(row["kind"] == SIZE for row in errors):
-        return _judge_wrong_sizes(job, [row for row in errors if row["kind"] == SIZE])
+    if any(row.kind == SIZE for row in errors):
+        return _judge_wrong_sizes(job, [row for row in errors if row.kind == SIZE])
     silent = silent_ranks(job, first)
-    calls = {rank: row["call"] for rank, row in first.items() if row["call"] not in (None, IN_HANDLER)}
-    ended = sorted(rank for rank, row in first.items() if row["call"] == IN_HANDLER and row["place"])
+    calls = {rank: row.call for rank, row in first.items() if row.call not in (None, IN_HANDLER)}
+    ended = sorted(rank for rank, row in first.items() if row.call == IN_HANDLER and row.place)
     left = [row for rank, row in first.items() if rank not in ended]
-    if 0 < len(ended) < len(left) and any(row["kind"] == TIMED_OUT for row in left):
+    if 0 < len(ended) < len(left) and any(row.kind == TIMED_OUT for row in left):
         return _judge_ended(job, first, ended)
     has_all = bool(calls) and not silent and len(calls) == len(job.rank_ids) > 1
-    is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
+    is_timeout = all(row.kind == TIMED_OUT for row in first.values())
     names = sorted(set(calls.values()))
     is_collective = not set(names) & set(POINT_TO_POINT)
     if has_all and is_timeout and len(names) == 1 and is_collective and not set(names) & set(CALLS_WITHIN.values()):
@@ -153,7 +154,7 @@ def find_failed_calls(job: Job) -> Explanation | None:
         diagnosis.collect = pytorch.compare_size(calls)
     elif has_all and len(names) > 1 and is_collective:
         outliers = minority_of(calls) if 2 * len(minority_of(calls)) < len(calls) else []
-        others = {row["call"]: row for rank, row in sorted(first.items(), reverse=True) if rank not in outliers}
+        others = {row.call: row for rank, row in sorted(first.items(), reverse=True) if rank not in outliers}
         call = "another call" if len(others) > 1 else "".join(map(_call_text, others.values()))
         where = f"was in {_call_text(first[outliers[0]])} while the others were in {call}" if outliers else ""
         reason = f"{where or _ends_text(first)}, if all use one process group"
@@ -172,9 +173,9 @@ def find_failed_calls(job: Job) -> Explanation | None:
     else:
         diagnosis = job.explanation_by(Kind.UNDECIDABLE, _unexplained(first, silent), [], Doubt.OPEN)
         diagnosis.suspects = silent if len(silent) == 1 else []
-        peers = list(dict.fromkeys(row["peer"] for row in errors if row["kind"] == CLOSED and row["peer"]))
+        peers = list(dict.fromkeys(row.peer for row in errors if row.kind == CLOSED and row.peer))
         of_ended = ranks_text(silent) or f"the processes at {some_of(peers, MOST_PEERS)}" * bool(peers)
-        kinds = {row["kind"] for row in errors}
+        kinds = {row.kind for row in errors}
         if of_ended and kinds != {TIMED_OUT}:  # a rank that ended without an error closes its connections, too
             diagnosis.collect = [f"collect the exit code and the end of the output of {of_ended}"]
         diagnosis.collect += COLLECT_STACKS * (TIMED_OUT in kinds) + COLLECT_OUTPUT * (not silent)
@@ -189,13 +190,13 @@ def find_failed_calls(job: Job) -> Explanation | None:
     return diagnosis
 
 
-def _judge_ended(job: Job, first: dict[int, Row], ended: list[int]) -> Explanation:
+def _judge_ended(job: Job, first: dict[int, TorchError], ended: list[int]) -> Explanation:
     """Judge ranks that stood in code of their own when they were told to end, where others had timed out in a call.
 
     Python calls a handler between two of its own steps, so these ranks were in no call.
     """
     waiting = {rank: row for rank, row in first.items() if rank not in ended}
-    claim = f"stood in {first[ended[0]]['place']} when the job was ended"
+    claim = f"stood in {first[ended[0]].place} when the job was ended"
     diagnosis = job.explanation_by(Kind.LAGGING, claim, ended, Doubt.OTHER_TEXT)
     diagnosis.basis = Basis.STACKS
     diagnosis.remark(_ends_text(waiting))
@@ -230,7 +231,7 @@ def find_unrecorded_difference(job: Job, recordings: Recordings) -> Explanation 
 
     All other ranks recorded the same last call of the only process group.
     """
-    wrong_sizes = [row for row in job.pytorch["torch_error"] if row["kind"] == SIZE]
+    wrong_sizes = [row for row in job.torch_errors if row.kind == SIZE]
     if not wrong_sizes or len(recordings.positions) != 1:
         return None
     group, positions = next(iter(recordings.positions.items()))
@@ -256,9 +257,9 @@ def find_unrecorded_difference(job: Job, recordings: Recordings) -> Explanation 
     return diagnosis
 
 
-def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Explanation:
+def _judge_wrong_sizes(job: Job, rows: list[TorchError]) -> Explanation:
     """Judge messages of an unexpected size: the ranks make different calls, and no line shows which rank differs."""
-    ranks = ranks_text(sorted({row["rank"] for row in rows if row["rank"] is not None})) or "a rank"
+    ranks = ranks_text(sorted({row.rank for row in rows if row.rank is not None})) or "a rank"
     reason = f"{ranks} received more bytes than expected: the ranks do not make the same call, or differ in its size"
     diagnosis = job.explanation_by(Kind.MISMATCH, reason, [], Doubt.OTHER_TEXT)
     diagnosis.how = How.SWAPPED
@@ -269,26 +270,26 @@ def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Explanation:
     return diagnosis
 
 
-def _ends_text(first: dict[int, Row]) -> str:
+def _ends_text(first: dict[int, TorchError]) -> str:
     """Say what the ranks report: `rank 0 timed out in barrier and ranks 1-3 lost a connection`."""
     by_end: dict[str, list[int]] = defaultdict(list)
     for rank, row in sorted(first.items()):
-        where = f" in {row['call']}" if row["call"] else f" at {row['place']}" if row["place"] else ""
-        by_end[("timed out" if row["kind"] == TIMED_OUT else "lost a connection") + where].append(rank)
+        where = f" in {row.call}" if row.call else f" at {row.place}" if row.place else ""
+        by_end[("timed out" if row.kind == TIMED_OUT else "lost a connection") + where].append(rank)
     return " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_end.items())
 
 
-def _call_text(row: Row) -> str:
+def _call_text(row: TorchError) -> str:
     """Name the call that a rank was in, and where the program made it."""
-    return str(row["call"]) + (f" called from {row['place']}" if row["place"] else "")
+    return str(row.call) + (f" called from {row.place}" if row.place else "")
 
 
-def _line_of_call(row: Row) -> Row:
+def _line_of_call(row: TorchError) -> TorchError:
     """Return an error at the line of its traceback that shows the call."""
-    return {**row, "line": row["call_line"] or row["line"]}
+    return row._replace(line=row.call_line or row.line)
 
 
-def _unexplained(first: dict[int, Row], silent: list[int]) -> str:
+def _unexplained(first: dict[int, TorchError], silent: list[int]) -> str:
     """Say what the ranks report, and which printed nothing."""
     without = f", and no error of {ranks_text(silent)} was read" * (len(silent) == 1)
     return (_ends_text(first) or "ranks lost a connection or timed out") + without

@@ -321,7 +321,7 @@ def _ended_programs(job: Job, rows: list[Timeout]) -> Explanation | None:
     PyTorch warns at the end of every program that destroyed no group, also of one that an exception ended.
     """
     failed = {row.rank for row in job.timeouts} | {row.rank for row in job.process_exits}
-    failed |= {row["rank"] for row in job.pytorch["torch_error"]}
+    failed |= {row.rank for row in job.torch_errors}
     ended = {row["rank"]: row for row in job.ended_programs if row["rank"] not in failed}
     waiting = [row for row in rows if row.has_timed_out]
     if not ended or not waiting or len(ended) >= len(waiting):
