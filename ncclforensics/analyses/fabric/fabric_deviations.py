@@ -62,7 +62,6 @@ FABRIC_SHAPE = {
     "leaves_of_host": pl.Int32(),  # to which these lead
     "ratio": pl.Float64(),  # bandwidth of hosts to that of uplinks, at the leaf of the median port
     "unnamed": pl.Int32(),  # ports of hosts that no description names
-    "aggregating": pl.Int32(),  # switches with a node of SHARP
     "unlinked": pl.List(pl.String()),  # switches of which no port has another end in this map; not among `switches`
 }
 
@@ -104,7 +103,6 @@ def fabric_shape(
         like = [ports for ports in hosts.values() if nics and len(ports) == nics[0][0]]
         leaves = Counter(len({nic.leaf for nic in ports}) for ports in like).most_common(1)
         ratio = leaf_ratio(graph)
-        sharp = {end.peer for guid in graph.aggregation for end in graph.ends.get(guid, ())}
         rows.append(
             {
                 **map_row,
@@ -118,7 +116,6 @@ def fabric_shape(
                 "leaves_of_host": leaves[0][0] if leaves else None,
                 "ratio": ratio and ratio[0],
                 "unnamed": unnamed,
-                "aggregating": len(sharp),
                 "unlinked": unlinked.get(map_row["source"], []),
             }
         )

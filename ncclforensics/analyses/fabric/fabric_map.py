@@ -27,7 +27,6 @@ FABRIC_SWITCH = {
     "logical_name": pl.String(),
     "level": pl.Int32(),  # 1: leaves; null where no host reaches it
     "siblings": pl.Int32(),  # number of the group of switches of its level with the same parents; null on top
-    "tier": pl.String(),  # leaf, spine (level 2), core (level 3 and above), other
     "hosts": pl.Int32(),  # ports that lead to hosts
     "uplinks": pl.Int32(),
     "downlinks": pl.Int32(),
@@ -63,7 +62,6 @@ FABRIC_MAP = {
     "is_laboratory": pl.Boolean(),  # fewer ports of hosts than switches
     "is_latest": pl.Boolean(),  # no later map shows the same switches
 }
-LEVEL_NAMES = {1: "leaf", 2: "spine"}
 
 
 def maps_of(members: pl.DataFrame, ends: pl.DataFrame) -> Iterator[tuple[int, Graph]]:
@@ -155,7 +153,6 @@ def fabric_switch(fabric_member: pl.DataFrame, fabric_end: pl.DataFrame) -> pl.D
                     "logical_name": names[graph.logical[guid]],
                     "level": level,
                     "siblings": group.get(guid),
-                    "tier": LEVEL_NAMES.get(level, "core") if level else "other",
                     "hosts": len(graph.host_ends(guid)),
                     "uplinks": len(graph.uplinks(guid)),
                     "downlinks": len(below),

@@ -17,13 +17,10 @@ STEP_CHANGE = {
     "until_step": pl.Int64(),  # the last slow one
     "has_ended": pl.Boolean(),  # later steps are as fast as before
     "time": pl.Float64(),  # of the first slow line, seconds since 1970
-    "time_before": pl.Float64(),  # of the last line before
-    "until_time": pl.Float64(),
     "ratio": pl.Float64(),  # of the medians: slow to before
     "pace_before": pl.Float64(),  # seconds for one `unit`, median
     "pace": pl.Float64(),
     "unit": pl.String(),
-    "seconds_before": pl.Float64(),  # of a step, median
     "seconds": pl.Float64(),
     "steps": pl.Int64(),  # slow ones
     "records_before": pl.Int64(),  # lines by which it was judged
@@ -69,24 +66,18 @@ def _changes(steps: pl.DataFrame) -> Iterator[dict[str, Any]]:
     for slow in _slow_stretches(levels(pace, least_records(steps))):
         rows = steps.slice(slow.start, slow.end - slow.start)
         before = steps.slice(slow.before.start, slow.start - slow.before.start)
-        first, last, previous = rows.row(0, named=True), rows.row(-1, named=True), before.row(-1, named=True)
-        medians, medians_before = (
-            rows.select(pl.col("pace", "seconds").median()),
-            before.select(pl.col("pace", "seconds").median()),
-        )
+        first, last = rows.row(0, named=True), rows.row(-1, named=True)
+        pace_before, medians = before["pace"].median(), rows.select(pl.col("pace", "seconds").median())
         yield {
             "series": first["series"],
             "since_step": first["step"] - first["averaged_over"] + 1,
             "until_step": last["step"],
             "has_ended": slow.end < steps.height,
             "time": first["time"],
-            "time_before": previous["time"],
-            "until_time": last["time"],
-            "ratio": medians["pace"][0] / medians_before["pace"][0],
-            "pace_before": medians_before["pace"][0],
+            "ratio": medians["pace"][0] / pace_before,
+            "pace_before": pace_before,
             "pace": medians["pace"][0],
             "unit": first["unit"],
-            "seconds_before": medians_before["seconds"][0],
             "seconds": medians["seconds"][0],
             "steps": rows["averaged_over"].sum(),
             "records_before": before.height,
@@ -96,7 +87,7 @@ def _changes(steps: pl.DataFrame) -> Iterator[dict[str, Any]]:
             "gpus": rows["gpus"].mode().sort().first(),
             "source": first["source"],
             "line": first["line"],
-            "line_before": previous["line"],
+            "line_before": before["line"][-1],
             "last_source": last["source"],
             "last_line": last["line"],
         }

@@ -56,7 +56,6 @@ GDR_CONNECTIONS = {
     "receives": pl.Int64(),  # receive connections of this process over it
     "direct": pl.Int64(),  # of which with GPUDirect RDMA
     "sends": pl.Int64(),
-    "sends_direct": pl.Int64(),
     "is_closed": pl.Boolean(),  # NCCL found neither a kernel module nor DMA-BUF
     "is_open": pl.Boolean(),  # a line shows that the NIC can access GPU memory
     "is_far": pl.Boolean(),  # GPU and NIC are farther apart than NCCL allows
@@ -296,7 +295,6 @@ def gdr_connections(
             receives=is_receive.sum().cast(pl.Int64),
             direct=(is_receive & is_direct).sum().cast(pl.Int64),
             sends=is_receive.not_().sum().cast(pl.Int64),
-            sends_direct=(is_receive.not_() & is_direct).sum().cast(pl.Int64),
             at=pl.col("source").first(),
             on=pl.col("line").first(),
         )

@@ -35,7 +35,6 @@ GRAPH_SEARCH = {
     "bw_inter": pl.Float64(),
     "type_intra": pl.Categorical(),  # the worst path between GPUs: NVL, PIX, PHB, SYS
     "type_inter": pl.Categorical(),  # the worst path between GPU and NIC
-    "crossnic": pl.Int32(),
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
