@@ -98,7 +98,7 @@ def journal_only_call(journal_call: pl.DataFrame, journal_only_lifetime: pl.Data
     )
 
 
-@analysis(CALL_COUNTER, of=("call_occurrence", "journal_only_call"))
+@analysis(CALL_COUNTER, of=("call_occurrence", "journal_only_call"), is_step=True)
 def call_counter(call_occurrence: pl.DataFrame, journal_only_call: pl.DataFrame) -> pl.DataFrame:
     """The number that each line of a call has: NCCL's `opCount`, or that of the journal."""
     counters = call_occurrence.select("pos", "opcount")
