@@ -78,7 +78,7 @@ class LoadedApp(Forensics):
 
     def __init__(self, report: Report, *, is_whole: bool = True) -> None:
         super().__init__(Request(("run",)))
-        self._known = content.build_content(report, is_whole=is_whole)
+        self._known = content_of(report, is_whole=is_whole)
 
     def _begin(self) -> None:
         self._set_content(self._known)
@@ -94,6 +94,17 @@ def _in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 def of(name: str) -> Report:
     """A report of its own: screens read further lines of its logs, which they find only in the incident's folder."""
     return incidents.Incident(INCIDENTS / name).answer(everything=True).report
+
+
+_CONTENT: dict[tuple[object, ...], tuple[Report, content.RunContent]] = {}  # by the id of a report, which is kept
+
+
+def content_of(report: Report, *, is_whole: bool) -> content.RunContent:
+    """The content of all screens, built once for each report."""
+    key = id(report), is_whole, *content.BUILDERS.values()
+    if key not in _CONTENT:
+        _CONTENT[key] = report, content.build_content(report, is_whole=is_whole)
+    return _CONTENT[key][1]
 
 
 def walk(app: Forensics, steps: Walk, size: tuple[int, int] = (80, 24)) -> None:
