@@ -398,3 +398,14 @@ def test_the_reason_that_stands_below_an_exception_is_the_cause(tmp_path: Path) 
     )  # fmt: skip
 
     assert _titles(report)["app-exception"].startswith("a process raised ImportError: kernels.so")
+
+
+def test_an_exception_of_an_engine_core_that_ended_is_no_caught_one(tmp_path: Path) -> None:
+    core = "(EngineCore_DP0 pid=61) ERROR 07-31 16:03:52 [core.py:710] "
+    lines = (
+        f"{core}EngineCore encountered a fatal error.", f"{core}Traceback (most recent call last):",
+        f'{core}  File "/opt/vllm/core.py", line 701, in run', f"{core}RuntimeError: PassManager::run failed",
+    )  # fmt: skip
+    report = _report(tmp_path, *lines, *(f"(APIServer pid=60) model part {n}" for n in range(500)))
+
+    assert "may have caught it" not in _found(report, "app-exception").detail

@@ -294,6 +294,17 @@ def test_a_progress_bar_that_writes_over_itself_dates_a_slowdown(tmp_path: Path)
     assert change["ratio"] == pytest.approx(1.5, rel=0.05)
 
 
+def test_a_bar_that_begins_anew_with_another_pace_is_no_slowdown(tmp_path: Path) -> None:
+    paces = {1.0: range(1, 601), 3.0: range(1, 301)}
+    updates = [
+        f"{step // 6:3d}%|##    | {step}/600 [{int(step * pace) // 60:02d}:{int(step * pace) % 60:02d}<9:59,  1.20s/it]"
+        for pace, steps in paces.items()
+        for step in steps
+    ]
+
+    assert not changes(tmp_path, "\n".join(updates) + "\n")
+
+
 def test_lines_of_a_users_own_fill_the_same_frame(own_registries: None, tmp_path: Path) -> None:
     folder = ROOT / "docs" / "example-rules"
     load_folder(folder)

@@ -128,6 +128,10 @@ def _bars(rows: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
         .select("source", "line", total="of_all", step="done", time=elapsed.cast(pl.Float64))
         .filter(pl.col("total") == pl.col("total").max().over("source"))
     )
+    # A bar that begins anew is another one: of several, the longest counts.
+    bar = (pl.col("step").diff() < 0).cum_sum().over("source").fill_null(0)
+    moments = moments.with_columns(bar=bar).filter(pl.col("bar") == pl.col("bar").mode().min().over("source"))
+    moments = moments.drop("bar")
     width = pl.max_horizontal(pl.col("time").max().over("source") / BAR_MOMENTS, pl.lit(BAR_SECONDS))
     bucket = (pl.col("time") / width).floor()
     moments = moments.filter((bucket != bucket.shift(1)).over("source").fill_null(value=True))

@@ -97,6 +97,8 @@ EXIT_FRAMES = (
     "journal_exit",
 )
 
+ENGINE_ENDED = ("fatal", "start")  # forms of `engine_wait`: the engine core of vLLM ended with the error that it prints
+
 
 @analysis(ProcessExit, of=EXIT_FRAMES)
 def process_exit(
@@ -137,6 +139,7 @@ def process_exit(
     communicator_lifetime: pl.DataFrame,
     fence: pl.DataFrame,
     deepep_timeout: pl.DataFrame,
+    engine_wait: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
     kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
@@ -196,7 +199,10 @@ def process_exit(
         interrupts=exception.filter(form="interrupt").to_dicts(),
     )
     lost = failure_event.filter(kind=LOST)
-    mark_final(reports, source, lost.to_dicts(), is_over=bool(has_errors or not lost.filter(at_exit=False).is_empty()))
+    has_lost = not lost.filter(at_exit=False).is_empty()
+    has_engine_ended = text_of("form").is_in(ENGINE_ENDED)
+    is_over = has_errors or has_lost or not engine_wait.filter(has_engine_ended).is_empty()
+    mark_final(reports, source, lost.to_dicts(), is_over=is_over)
     lengths = dict(source.select("source", "lines").iter_rows())
     steps = {source: rows["pos"].sort() for (source,), rows in training_step.group_by("source")}
     rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
