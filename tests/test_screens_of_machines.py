@@ -97,3 +97,38 @@ def test_numa_nodes_and_what_small_messages_leave_open_are_shown(tmp_path: Path)
     assert "0 0-3, 8, 9 2 GiB" in text
     assert "what NCCL warned about" not in text
     assert "as small as those of RDMA_Read BW Test (up to 8 B) do not show" in of_link
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("cd /sys/class/infiniband/hfi1_0/ports/1/hw_counters\nPktDrop    134\nRcTimeOut    0\n", "PktDrop 134"),
+        ("ops@gpu-a012:~$ kubectl describe pod trainer-0\nName:  trainer-0\nStatus:   Pending\n", "Status: Pending"),
+    ],
+)
+def test_values_of_a_failure_in_unknown_outputs_are_quoted(text: str, quoted: str, tmp_path: Path) -> None:
+    screen_text = shown(read(tmp_path, text))
+
+    assert f"“{quoted}”" in screen_text
+    assert text.splitlines()[0] in screen_text
+    assert "without a word of a failure" not in screen_text
+
+
+def test_the_host_of_the_prompt_is_named_for_a_finding_without_a_place(tmp_path: Path) -> None:
+    text = (
+        "[root@gpu-a012 ~]# ibstatus\nFatal error:  device '*': sys files not found (/sys/class/infiniband/*/ports)\n"
+    )
+
+    assert "below a prompt of gpu-a012" in shown(read(tmp_path, text))
+
+
+def test_a_statement_is_quoted_once(tmp_path: Path) -> None:
+    text = "Failed to open device\n" * 3 + "hca_id: mlx4_2\n\ttransport:\tInfiniBand (0)\n\tfw_ver:\t2.40.7000\n"
+
+    assert shown(read(tmp_path, text)).count("Failed to open device") == 1
+
+
+def test_interrupts_that_cannot_be_routed_are_no_failure_of_a_driver(tmp_path: Path) -> None:
+    text = "[   98.162696] nvidia 0001:00:00.0: can't derive routing for PCI INT A\n"
+
+    assert "derive routing" not in shown(read(tmp_path, text))

@@ -73,7 +73,8 @@ def _without_pointers(message: list[str], unread: set[str], side_notes: tuple[st
         elif word.startswith(POINTERS):
             words.append(LEFT_OUT)
         else:
-            words.append(LEFT_OUT if word.startswith(side_notes) and word.endswith("]") else word)
+            is_note = word.startswith(side_notes) or (word.startswith("[") and "::" in word)  # a function of C++
+            words.append(LEFT_OUT if is_note and word.endswith("]") else word)
     kept = [word for place, word in enumerate(words) if word != LEFT_OUT or words[place - 1 : place] != [LEFT_OUT]]
     return " ".join(kept)
 
@@ -235,8 +236,10 @@ def _from_message(line: str) -> str:
         head, mark, rest = line.partition(name)
         is_logged = any(severity in head for severity in SEVERITIES) or (head[:1] in "EWI" and head[1:5].isdecimal())
         is_logged = is_logged and not any(marker in head for marker in MARKERS)
-        if mark and is_logged and _has_letters(rest.partition("]")[2]):
-            return f"{LEFT_OUT} {rest.partition(']')[2].strip()}"
+        message = rest.partition("]")[2].strip()
+        is_function = message.startswith("[") and " " not in message  # the place stands behind the message
+        if mark and is_logged and _has_letters(message) and not is_function:
+            return f"{LEFT_OUT} {message}"
     places = [(line.find(marker), marker) for marker in MARKERS]
     found = [(place, marker) for place, marker in places if place > 0 and _has_letters(line[place + len(marker) :])]
     if not found:

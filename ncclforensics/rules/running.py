@@ -43,7 +43,8 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
     if all(finding.role is Role.CONSEQUENCE or finding.rule in unexplained for finding in strong):
         last = [finding for rule in chosen if rule.last for finding in findings_of(rule)]
         findings += _before(_far_from(last, findings), strong)
-    return sorted(findings, key=_order)
+    last_rules = {rule.name for rule in chosen if rule.last}
+    return sorted(findings, key=lambda finding: _order(finding, is_last=finding.rule in last_rules))
 
 
 def _findings(run: Frames, rule: Rule, of_program: Known, of_user: Known) -> list[Finding]:
@@ -186,10 +187,11 @@ def _unexplained(left: list[Finding], others: list[Finding]) -> list[Finding]:
     return left
 
 
-def _order(finding: Finding) -> tuple[int, int, int, str]:
+def _order(finding: Finding, *, is_last: bool) -> tuple[int, int, int, bool, str]:
     return (
         list(Role).index(finding.role),
         list(Severity).index(finding.severity or Severity.INFO),
         ["certain", "likely", "possible"].index(finding.certainty),
+        is_last,  # it knows no more than words
         finding.rule,
     )

@@ -149,7 +149,7 @@ def _why_not(report: Report) -> str:
     if report.run.has("timed_step"):
         return STEPS
     unread = report.run["unread_error"]
-    stated = unread.filter(text_of("form").is_in(["level", "words", "stack"]))
+    stated = unread.filter(text_of("form").is_in(["level", "words", "stack", "value"]))
     if stated.is_empty() and not OF_JOBS & set(report.run.kinds.values()) and _can_state(report):
         return STATES_NONE
     mild = stated_mildly(unread)

@@ -46,6 +46,7 @@ from ncclforensics.views.text_layout import (
     render_text,
     wrapped_items,
 )
+from ncclforensics.views.text_origin import origin_text
 from ncclforensics.views.text_reasons import beyond_title, remarks, says_the_same
 from ncclforensics.views.text_report import (
     ELSEWHERE,
@@ -186,8 +187,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         sections += [on_speed] if slow.is_actionable else []
     is_open = bool(jobs) and jobs[0].verdict == "undecidable"  # then steps follow, the first of which is that advice
     is_advised_below = (is_open or not everything) and shown is not None and shown.role is not Role.CONSEQUENCE
-    if shown is not None:
-        sections += _of_finding(report, shown, width, is_advised_below=is_advised_below)
+    sections += _of_finding(report, shown, width, is_advised_below=is_advised_below) if shown is not None else []
     others = [finding for finding in _others(report) if finding is not shown]
     sections += [_Section(0, [_reached(report)])] if everything and shown is None else []
     explained = report.cause_of(jobs[0]) if jobs and shown is None else None
@@ -309,7 +309,7 @@ def _of_finding(report: Report, finding: Finding, width: int, *, is_advised_belo
     row = report.verdicts[0] if report.verdicts else None
     suspect = f"; suspect {ranks_text(row.suspects)}" if row and is_suspected(report, row) else ""
     parts: list[RenderableType] = [head.append(finding.title + suspect, "bold")]
-    parts += [indented(Text(sentence(line))) for line in (finding.detail,) if line]
+    parts += [indented(Text(sentence(line))) for line in (finding.detail, origin_text(report, finding)) if line]
     # What to collect says it, too, below what follows from a failure.
     is_advice = not is_advised_below and (finding.role is not Role.CONSEQUENCE or not report.verdicts)
     remedy: list[RenderableType] = [indented(Text(sentence(finding.remedy)))] if finding.remedy and is_advice else []

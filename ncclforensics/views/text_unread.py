@@ -16,6 +16,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Finding, Line, Severity
 from ncclforensics.views.text_layout import indented, place_of
+from ncclforensics.views.text_origin import host_of_prompt
 from ncclforensics.views.text_reasons import remarks
 
 DENYING = ("that was read", "that were read", "was read", "were read", "was not read", "were not read")
@@ -26,23 +27,34 @@ LONGEST = 120  # characters of a quoted line
 
 
 def unread_failures(report: Report, shown: Iterable[Finding | None]) -> list[RenderableType]:
-    """Quote the lines with words of a failure that no finding cites, where what is shown first denies something.
+    """Quote lines with words of a failure that no finding cites, where what is shown first denies something.
 
-    `shown`: the findings that are shown beside the first verdict. What such a line says in its own words may be what a
-    rule did not find.
+    So does a report without a finding. `shown`: the findings that are shown beside the first verdict. What such a
+    line says in its own words may be what a rule did not find.
     """
-    texts = _main_texts(report, shown)
-    if not any(words in text for text in texts for words in DENYING):
+    shown = list(shown)
+    is_silent = not (report.verdicts or any(shown))  # nothing says what is wrong
+    if not is_silent and not any(words in text for text in _main_texts(report, shown) for words in DENYING):
         return []
     rows = _uncited(report)
     if rows.is_empty():
         return []
     quoted = [
         f"{place_of(report, report.cited(source, line))} “{_cut(statement)}”"
-        for source, line, statement in rows.head(MOST_QUOTED).iter_rows()
+        for source, line, statement, _ in rows.head(MOST_QUOTED).iter_rows()
     ]
     more = f"; and {rows.height - MOST_QUOTED} more" if rows.height > MOST_QUOTED else ""
-    return [indented(Text(f"Not judged, with words of a failure: {'; '.join(quoted)}{more}."))]
+    what = "counts or states" if rows["is_value"].all() else "words"
+    source, line, *_ = rows.row(0)
+    host = f" below a prompt of {host}" if (host := host_of_prompt(report, source, line)) else ""
+    begins = f". The text begins “{_cut(_first_text(report, source))}”" if rows["is_value"].all() else ""
+    return [indented(Text(f"Not judged, with {what} of a failure{host}: {'; '.join(quoted)}{more}{begins}."))]
+
+
+def _first_text(report: Report, source: int) -> str:
+    """Return the first line of a text, which mostly is the command, or names the device."""
+    report.cite([first := Line(source, 1)])
+    return str(report.cited(first.source, first.line)["text"])
 
 
 def last_lines(report: Report) -> list[RenderableType]:
@@ -70,17 +82,25 @@ def _uncited(report: Report) -> pl.DataFrame:
     is_weak = pl.col("is_warning") | ~(pl.col("has_level") | pl.col("topic").is_not_null())
     is_heading = pl.col("statement").str.ends_with(":")
     strong = failures.filter(~(pl.col("is_of_end") | is_heading)).sort(is_weak, "pos").select(columns)
-    mild = stated_mildly(report.run["unread_error"]).sort("pos")
+    unread, source = report.run["unread_error"], report.run["source"]
+    mild = stated_mildly(unread).sort("pos")
     weak = mild.select("source", "line", statement=text_of("stated_mildly"))
+    unknown = source.filter(pl.col("recognised") == 0)["source"]
+    values = unread.filter(text_of("form") == "value", pl.col("source").is_in(unknown.implode())).sort("pos")
+    values = values.select("source", "line", statement=text_of("stated_value").str.strip_chars())
     weak = weak.filter(topic_of(pl.col("statement"), TOPICS).is_not_null())
     # The screen of a hang lists no notes.
     listed = [f for f in report.findings if not (report.is_about_hang and f.severity is Severity.INFO)]
     cited = {(line.source, line.line) for found in listed for line in (*found.evidence, *found.about)}
-    rows = pl.concat([strong, weak]).unique(["source", "line"], keep="first", maintain_order=True)
+    rows = pl.concat(
+        [strong.with_columns(is_value=False), weak.with_columns(is_value=False), values.with_columns(is_value=True)]
+    )
+    rows = rows.unique(["source", "line"], keep="first", maintain_order=True)
     is_cited = pl.Series([place in cited for place in rows.select("source", "line").iter_rows()], dtype=pl.Boolean)
-    return rows.filter(~is_cited)
+    alike = pl.col("statement").is_in(rows.filter(is_cited)["statement"].implode())
+    return rows.filter(~is_cited & ~alike).unique("statement", keep="first", maintain_order=True)
 
 
 def _cut(text: str) -> str:
-    text = printable(text.strip())
+    text = printable(" ".join(text.split()))
     return text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()} …"

@@ -29,7 +29,7 @@ WITHOUT_ADVICE = [
 FIRST_WARNING = (
     "read the first warning that NCCL printed on each rank; where there is none, run again with NCCL_DEBUG=WARN"
 )
-STATED = ["level", "words", "stack"]  # forms of lines with the level or a word of a failure
+STATED = ["level", "words", "stack", "value"]  # forms of lines with the level, a word, or a value of a failure
 MOST_UNKNOWN = 4  # files of which the first line is cited
 IS_UNKNOWN = pl.col("is_whole") & (pl.col("recognised") == 0) & (pl.col("lines") > 0) & (pl.col("problem") == "")
 
