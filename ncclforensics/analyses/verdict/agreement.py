@@ -166,7 +166,7 @@ def _by_most(job: Job, explanation: Explanation, testimonies: list[Testimony]) -
 def _doubt_by_looks(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> None:
     """Doubt an answer whose culprits wait, by stacks, or launched all calls, by RAS, which counts no Send and Recv."""
     named = job.numbers_blamed(explanation)
-    is_message = (explanation.call or {}).get("name") in MESSAGES
+    is_message = explanation.call is not None and explanation.call.name in MESSAGES
     for testimony in testimonies:
         is_uncounted = is_message and testimony.source is Source.REPORTS
         waiting = frozenset() if is_uncounted or testimony.is_of(explanation) else testimony.waiting

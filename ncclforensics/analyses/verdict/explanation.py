@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ncclforensics.analyses.verdict.answer import EvidenceLine, Row
+from ncclforensics.analyses.verdict.answer import EvidenceLine, Operation, Row
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Source
@@ -46,7 +46,8 @@ class Explanation:
     missing: list[int] = field(default_factory=list)  # rank numbers of culprits without a log
     suspects: list[int] = field(default_factory=list)  # numbers of ranks without a log or an error: one may be it
     key: str | None = None
-    call: Row | None = None
+    call: Operation | None = None
+    nth: int | None = None  # of that call, among the collectives of its communicator
     how: How = How.NOT_SAID
     basis: Basis = Basis.LINES
     detail: Detail = Detail.NOTHING

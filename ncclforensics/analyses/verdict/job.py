@@ -24,9 +24,9 @@ from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.job.text.torch_text import StoreError, TorchError, TorchSource
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, JobRows, Member
+from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, Called, JobRows, Member
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import MESSAGES, ranks_text
 from ncclforensics.frames.columns import MADE_UP, lines_behind, place_of
 
 Row = dict[str, Any]
@@ -314,16 +314,16 @@ class Job:
         calls = self.calls.filter(pl.col("key").is_in(keys) & pl.col("nth").is_not_null())
         return calls.select("rank_id", "nth", self._call_line["signature"].gather(calls["call_line"]))
 
-    def last_call(self, rank_id: int) -> Row | None:
+    def last_call(self, rank_id: int) -> Called | None:
         """Return the last call of a rank, on any communicator."""
         return self._last_call_by_rank.get(rank_id)
 
     @cached_property
-    def _last_call_by_rank(self) -> dict[int, Row]:
+    def _last_call_by_rank(self) -> dict[int, Called]:
         last = self.calls.filter(pl.col("pos").is_in(list(self._last_pos.values())))
-        return {row["rank_id"]: row for row in self.describe(last)}
+        return {row.rank_id: row for row in self.describe(last)}
 
-    def shared_last_call(self) -> Row | None:
+    def shared_last_call(self) -> Called | None:
         """Return the call that every rank with calls made as its last one on any communicator; None if they differ."""
         last = {pos for rank_id, pos in self._last_pos.items() if rank_id in self.rank_ids}
         calls = self.calls.filter(pl.col("pos").is_in(list(last)))
@@ -331,28 +331,24 @@ class Job:
             return None
         return self.describe(calls.head(1))[0]
 
-    def collectives_at(self, key: str, nth: int) -> list[Row]:
+    def collectives_at(self, key: str, nth: int) -> list[Called]:
         """Return what each member called as the nth collective of a communicator."""
         return self.describe(self.calls.filter((pl.col("key") == key) & (pl.col("nth") == nth)))
 
-    def describe(self, calls: pl.DataFrame) -> list[Row]:
+    def describe(self, calls: pl.DataFrame) -> list[Called]:
         """Join a few calls with their lines, memberships and the rank of the job that is their root."""
-        members, lines = self._rows.typed("member", Member), self._rows.call_lines[calls["call_line"]].to_dicts()
-        return [
-            self._described(call, line, members[call["member"]])
-            for call, line in zip(calls.to_dicts(), lines, strict=True)
-        ]
+        lines = self._rows.call_lines[calls["call_line"]].to_dicts()
+        return [self._described({**call, **line}) for call, line in zip(calls.to_dicts(), lines, strict=True)]
 
-    def _described(self, call: Row, line: Row, member: Member) -> Row:
+    def _described(self, call: Row) -> Called:
         """Join one call as `describe_calls` does many; a join of frames takes a hundred times as long."""
-        root_id = self._rows.rank_id_of.get((call["key"], line["root"]))
-        root_rank = self.rank_number(root_id) if root_id in self.rank_ids else None
-        source, number = place_of(call["pos"])
-        return {
-            **call, **line, "job": member.job, "place": member.rank, "source": source, "line": number,
-            "nranks": member.nranks if line["stated"] is None else line["stated"],
-            "root_rank_id": root_id, "root_rank": root_rank,
-        }  # fmt: skip
+        root_id = self._rows.rank_id_of.get((call["key"], call["root"]))
+        is_message = call["name"] in MESSAGES and call["rank_id"] in self.rank_ids
+        call["source"], call["line"] = place_of(call["pos"])
+        call["root_rank"] = self.rank_number(root_id) if root_id in self.rank_ids else None
+        call["nranks"] = call["stated"] or self._rows.typed("member", Member)[call["member"]].nranks
+        call["caller"] = self.rank_number(call["rank_id"]) if is_message else None
+        return Called(**{name: call[name] for name in Called.__dataclass_fields__})
 
     def names_of(self, calls: pl.DataFrame) -> pl.Series:
         """Return the names of calls."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -13,7 +14,7 @@ import polars as pl
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
-from ncclforensics.analyses.verdict.answer import Row
+from ncclforensics.analyses.verdict.answer import Operation, Row
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import Owner, text_of
 from ncclforensics.grammar.values import ranges_by_text
@@ -71,6 +72,26 @@ class Member(NamedTuple):
     def place_of_end(self) -> Row:
         """The line of its end."""
         return {"rank_id": self.rank_id, "source": self.end_source, "line": self.end_line}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called(Operation):
+    """A call of a rank: what its line says, and its place on its communicator."""
+
+    name: str
+    rank_id: int
+    key: str
+    nth: int | None
+    pos: int
+    nranks: int
+    signature: int
+    source: int
+    line: int
+
+    @property
+    def place(self) -> Row:
+        """Its line, as a row with the rank."""
+        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
 
 
 class JobRows:

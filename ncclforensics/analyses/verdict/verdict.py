@@ -7,7 +7,7 @@ that one (`agreement`), and what the lines lack makes it less sure (`stall`, `om
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict
 
 import polars as pl
 
@@ -19,7 +19,6 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, all_jobs
 from ncclforensics.analyses.verdict.lines import omissions, stall
 from ncclforensics.analyses.verdict.sources import counts, recorder, stacks
-from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.columns import columns_of
 from ncclforensics.frames.registry import analysis
 
@@ -44,7 +43,6 @@ def _answers(frames: dict[str, pl.DataFrame]) -> Iterator[Answer]:
 
 
 def _answer(job: Job, diagnosis: Explanation, suggestions: list[Explanation], recorded_wait: pl.DataFrame) -> Answer:
-    call = Operation.of(diagnosis.call or {})
     fatal = [event for event in job.failure_events if job.is_fatal(event)]
     return Answer(
         job=job.number,
@@ -56,7 +54,7 @@ def _answer(job: Job, diagnosis: Explanation, suggestions: list[Explanation], re
         suspects=tuple(diagnosis.suspects),
         absent=tuple(sorted({*job.absent, *diagnosis.missing})),
         key=diagnosis.key,
-        operation=replace(call, caller=_caller(job, diagnosis)),
+        operation=Operation.of(asdict(diagnosis.call or Operation())),
         call_ranks=_ranks_of_part(job, diagnosis.key),
         how=diagnosis.how,
         basis=diagnosis.basis,
@@ -88,13 +86,6 @@ def _victims(job: Job, diagnosis: Explanation, recorded_wait: pl.DataFrame) -> l
     awaited = job.awaited_ranks.union(*recorded["waits_for"].to_list())
     explained = {*waiters, *recorded["waiter"], *(row.rank_id for row in job.members.get(str(diagnosis.key), []))}
     return [rank_id for rank_id in diagnosis.victims if rank_id not in awaited - explained]
-
-
-def _caller(job: Job, diagnosis: Explanation) -> int | None:
-    """Return the rank number of the process that made the Send or Recv of a diagnosis."""
-    call = diagnosis.call or {}
-    is_known = call.get("name") in MESSAGES and call.get("rank_id") in job.rank_ids
-    return job.rank_number(call["rank_id"]) if is_known else None
 
 
 def _ranks_of_part(job: Job, key: str | None) -> tuple[int, ...] | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import takewhile
 
 import polars as pl
 
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.job_rows import Called
 from ncclforensics.analyses.verdict.vocabulary import How
 from ncclforensics.data.names import argument_text, count_of
 
@@ -15,20 +17,20 @@ ARGUMENTS = ("count", "datatype", "op", "root")
 COMPARED_CALLS = 500  # compared after the divergence
 
 Token = tuple[int, int]  # the communicator's index on this rank, signature of the call
-TokensAndRows = tuple[list[Token], list[Row]]
+TokensAndRows = tuple[list[Token], list[Called]]
 
 
 def went_past(key: str, nth: int, maker: TokensAndRows, lacking: TokensAndRows) -> bool:
     """Whether `lacking` made calls that `maker` made only after its nth collective on this communicator."""
     expected, maker_rows = maker
-    position = next((index for index, row in enumerate(maker_rows) if row["key"] == key and row["nth"] == nth), None)
+    position = next((index for index, row in enumerate(maker_rows) if row.key == key and row.nth == nth), None)
     if position is None:
         return False
     after = expected[position + 1 :]
     actual, rows = lacking
-    before = [index for index, row in enumerate(rows) if row["key"] == key]
+    before = [index for index, row in enumerate(rows) if row.key == key]
     following = actual[before[-1] + 1 :] if before else actual
-    last_common = next((index for index in range(position - 1, -1, -1) if maker_rows[index]["key"] == key), -1)
+    last_common = next((index for index in range(position - 1, -1, -1) if maker_rows[index].key == key), -1)
     in_between = expected[last_common + 1 : position]
     if in_between[: len(following)] == following:
         return False  # it has not come to the calls right before this one
@@ -39,10 +41,10 @@ def went_past(key: str, nth: int, maker: TokensAndRows, lacking: TokensAndRows) 
 def call_tokens(calls: pl.DataFrame, job: Job) -> TokensAndRows:
     """Return the last collectives of one rank as tokens that are equal for equal calls, and their rows."""
     rows = job.describe(calls.filter(pl.col("nth").is_not_null()).tail(COMPARED_CALLS))
-    return [(job.communicator_index[row["rank_id"], row["key"]], row["signature"]) for row in rows], rows
+    return [(job.communicator_index[row.rank_id, row.key], row.signature) for row in rows], rows
 
 
-def classify_difference(job: Job, majority_call: Row, minority_call: Row) -> How:
+def classify_difference(job: Job, majority_call: Called, minority_call: Called) -> How:
     """Classify a difference by the explanation that aligns the longest part of both sequences after it.
 
     Calls on all communicators are compared: a skipped call shows there at once, and on its own communicator only at the
@@ -59,10 +61,10 @@ def classify_difference(job: Job, majority_call: Row, minority_call: Row) -> How
     }
     furthest = max(alignments.values())
     how = next(name for name in (How.ARGUMENTS, *alignments) if alignments[name] == furthest)
-    return how if how is not How.ARGUMENTS or majority_call["name"] == minority_call["name"] else How.ANOTHER
+    return how if how is not How.ARGUMENTS or majority_call.name == minority_call.name else How.ANOTHER
 
 
-def lacking_stretch(job: Job, majority_call: Row, minority_call: Row) -> int:
+def lacking_stretch(job: Job, majority_call: Called, minority_call: Called) -> int:
     """Return behind how many calls of the others all that a rank called since it agreed with them stands; 0: nowhere.
 
     So it is where the lines of these calls, or the calls, are missing.
@@ -72,17 +74,17 @@ def lacking_stretch(job: Job, majority_call: Row, minority_call: Row) -> int:
     return next((start for start in starts if expected[start : start + len(actual)] == actual), 0)
 
 
-def _differing_tokens(job: Job, left: Row, right: Row) -> tuple[list[Token], list[Token]]:
+def _differing_tokens(job: Job, left: Called, right: Called) -> tuple[list[Token], list[Token]]:
     """Return what two ranks called since their first difference behind the last agreement on this communicator."""
     ours, theirs = (_tokens_since_agreement(job, row) for row in (left, right))
     agreeing = _common_prefix(ours, theirs)
     return ours[agreeing:], theirs[agreeing:]
 
 
-def _tokens_since_agreement(job: Job, row: Row) -> list[Token]:
+def _tokens_since_agreement(job: Job, row: Called) -> list[Token]:
     """Return the calls of a rank after the last one on this communicator that agrees with the others."""
-    actual = job.calls_of(row["rank_id"])
-    agreed_pos = actual.filter((pl.col("key") == row["key"]) & (pl.col("nth") == row["nth"] - 1))["pos"]
+    actual = job.calls_of(row.rank_id)
+    agreed_pos = actual.filter((pl.col("key") == row.key) & (pl.col("nth") + 1 == row.nth))["pos"]
     since = actual.filter(pl.col("pos") > agreed_pos[0]) if agreed_pos.len() else actual
     return call_tokens(since.head(COMPARED_CALLS), job)[0]
 
@@ -91,7 +93,7 @@ def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
-def describe_difference(how: How, actual: Row, expected: Row) -> str:
+def describe_difference(how: How, actual: Called, expected: Called) -> str:
     """Say what the rank of `actual` did, as the end of a sentence about it."""
     match how:
         case How.SKIPPED:
@@ -101,15 +103,15 @@ def describe_difference(how: How, actual: Row, expected: Row) -> str:
         case How.SWAPPED:
             return f"made two calls in the opposite order: {call_text(actual)} before {call_text(expected)}"
         case How.ANOTHER:
-            return f"called {actual['name']} where the others called {expected['name']}"
+            return f"called {actual.name} where the others called {expected.name}"
     differing = [
-        f"{name} {argument_text(actual, name)} instead of {argument_text(expected, name)}"
+        f"{name} {argument_text(asdict(actual), name)} instead of {argument_text(asdict(expected), name)}"
         for name in ARGUMENTS
-        if actual[name] != expected[name]
+        if getattr(actual, name) != getattr(expected, name)
     ]
     return f"made the same call with {' and '.join(differing) or 'another argument'}"
 
 
-def call_text(row: Row) -> str:
+def call_text(row: Called) -> str:
     """Return the name of a call and its size."""
-    return str(row["name"]) if row["count"] is None else f"{row['name']} of {count_of(row['count'], 'element')}"
+    return row.name if row.count is None else f"{row.name} of {count_of(row.count, 'element')}"

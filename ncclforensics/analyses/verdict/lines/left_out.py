@@ -45,17 +45,17 @@ def _ranks_past_their_call(job: Job, culprits: list[int]) -> list[int]:
     collectives = [edge for edge in reversed(job.awaited_calls) if edge.kind == "collective"]
     lacking = {rank_id: edge for edge in collectives for rank_id in edge.waits_for}
     calls = {rank_id: job.last_call(rank_id) for rank_id in culprits if rank_id in lacking}
-    last = {rank_id: call for rank_id, call in calls.items() if call is not None and call["nth"] is not None}
-    nths = {nth for rank_id, call in last.items() for nth in (lacking[rank_id].nth, call["nth"])}
+    last = {rank_id: (call.key, call.nth) for rank_id, call in calls.items() if call and call.nth is not None}
+    nths = {nth for rank_id, (_, last_nth) in last.items() for nth in (lacking[rank_id].nth, last_nth)}
     made: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)  # (index, nth) -> rank id -> position
     near = job.calls.filter(pl.col("nth").is_in(sorted(nths)) & ~pl.col("rank_id").is_in(culprits))
     for rank_id, key, nth, position in near.select("rank_id", "key", "nth", "pos").iter_rows():
         made[job.communicator_index[rank_id, key], nth][rank_id] = position
     passed = []
-    for rank_id, call in last.items():
+    for rank_id, last_call in last.items():
         before, after = (
             made[job.communicator_index.get((rank_id, key), -1), nth]
-            for key, nth in ((lacking[rank_id].key, lacking[rank_id].nth), (call["key"], call["nth"]))
+            for key, nth in ((lacking[rank_id].key, lacking[rank_id].nth), last_call)
         )
         orders = [before[other] < after[other] for other in before.keys() & after.keys()]
         if sum(orders) * 2 > len(orders):
@@ -66,4 +66,4 @@ def _ranks_past_their_call(job: Job, culprits: list[int]) -> list[int]:
 def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Gap], left_out: list[int]) -> bool:
     """Whether each culprit's last call is on a communicator of which another log lacks a call."""
     keys = {gap.key for gap in gaps if gap.rank_id in left_out}
-    return all((call := job.last_call(rank_id)) is not None and call["key"] in keys for rank_id in culprits)
+    return all((call := job.last_call(rank_id)) is not None and call.key in keys for rank_id in culprits)

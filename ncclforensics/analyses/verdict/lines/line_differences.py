@@ -76,12 +76,10 @@ def _is_another_order(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
 
 def repeats_previous(job: Job, diagnosis: Explanation) -> bool:
     """Whether a culprit made an extra call that is the same as its previous collective on that communicator."""
-    nth = job.divergence.get(str(diagnosis.key), int((diagnosis.call or {}).get("nth") or 0))
-    before, extra = (
-        {row["rank_id"]: row for row in job.collectives_at(str(diagnosis.key), at)} for at in (nth - 1, nth)
-    )
+    nth = job.divergence.get(str(diagnosis.key), diagnosis.nth or 0)
+    before, extra = ({row.rank_id: row for row in job.collectives_at(str(diagnosis.key), at)} for at in (nth - 1, nth))
     return diagnosis.how is How.EXTRA and any(
-        rank_id in before and rank_id in extra and before[rank_id]["signature"] == extra[rank_id]["signature"]
+        rank_id in before and rank_id in extra and before[rank_id].signature == extra[rank_id].signature
         for rank_id in diagnosis.culprits
     )
 

@@ -16,7 +16,8 @@ from ncclforensics.analyses.job.calls.call_alignment import Gap
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD, RUN_AHEAD, SELDOM_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
+from ncclforensics.analyses.verdict.job_rows import Called
 from ncclforensics.analyses.verdict.lines import call_sequences, waiting
 from ncclforensics.analyses.verdict.lines.line_differences import (
     COLLECT_AS_WRITTEN,
@@ -53,7 +54,7 @@ def find_divergent_calls(job: Job) -> Explanation | None:
         return answer
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
     key = str(earliest.key)
-    callers = {row["rank_id"] for row in job.collectives_at(key, job.divergence.get(key, -1))}
+    callers = {row.rank_id for row in job.collectives_at(key, job.divergence.get(key, -1))}
     has_no_majority = callers == set(earliest.culprits)
     if has_no_majority:
         earliest.doubt(Doubt.NO_MAJORITY)
@@ -146,28 +147,28 @@ def _minority_line(diagnosis: Explanation) -> int:
 
 
 def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
-    groups: dict[int, list[Row]] = defaultdict(list)
+    groups: dict[int, list[Called]] = defaultdict(list)
     for row in job.collectives_at(key, nth):
-        groups[row["signature"]].append(row)
+        groups[row.signature].append(row)
     majority = _majority_signature(job, key, nth, groups)
     differing = [row for signature, rows in groups.items() if signature != majority for row in rows]
     if majority is not None and len(groups) > 2:
-        before = {row["rank_id"]: row["signature"] for row in job.collectives_at(key, nth - 1)}
+        before = {row.rank_id: row.signature for row in job.collectives_at(key, nth - 1)}
         # Of calls that differ in two ways, one like that before it may be a line that came twice.
-        differing = [row for row in differing if before.get(row["rank_id"]) != row["signature"]] or differing
-    culprits = sorted({row["rank_id"] for row in differing})
+        differing = [row for row in differing if before.get(row.rank_id) != row.signature] or differing
+    culprits = sorted({row.rank_id for row in differing})
     majority_call = (groups[majority] if majority is not None else next(iter(groups.values())))[0]
     minority_call = differing[0] if majority is not None else list(groups.values())[1][0]
     how = call_sequences.classify_difference(job, majority_call, minority_call)
     call = majority_call if how is not How.EXTRA or majority is not None else minority_call
-    diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, how=how)
-    diagnosis.fields = [name for name in FIELDS if majority_call[name] != minority_call[name]]
+    diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, nth=nth, how=how)
+    diagnosis.fields = [name for name in FIELDS if getattr(majority_call, name) != getattr(minority_call, name)]
     # A line that one of the majority lost leaves as many on the other side, unless the counter shows it.
     margin = 0 if counts_every_call(job) else 1
     if majority is not None and len(groups[majority]) <= len(differing) + margin:
         diagnosis.doubt(Doubt.NO_MAJORITY)
     if majority is not None and len(groups[majority]) <= len(differing):
-        names = job.names(row["rank_id"] for row in groups[majority])
+        names = job.names(row.rank_id for row in groups[majority])
         diagnosis.remark(f"in the same place the communicators of other ranks made the call of {names}")
     if majority is not None and differing_behind(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
@@ -175,8 +176,9 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
         lost = Doubt.ONLY_LINE_LOST if lacking < OFTEN_AHEAD else Doubt.LINE_LOST
         diagnosis.doubt(lost, "its calls are those that the others made later, as where lines are lost" * (lacking > 1))
     diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
-    diagnosis.add_evidence("minority", differing[:4])
-    diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
+    diagnosis.add_evidence("minority", [row.place for row in differing[:4]])
+    agreeing = groups[majority][:2] if majority is not None else [majority_call]
+    diagnosis.add_evidence("majority", [row.place for row in agreeing])
     return diagnosis
 
 
@@ -204,18 +206,18 @@ def _skipped_or_lost(job: Job, gaps: list[Gap]) -> Explanation | None:
         f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
     ]
     after = job.collectives_at(first.key, first.nth + first.missing)
-    diagnosis.add_evidence("minority", [row for row in after if row["rank_id"] == first.rank_id])
-    diagnosis.add_evidence("majority", calls[:2])
+    diagnosis.add_evidence("minority", [row.place for row in after if row.rank_id == first.rank_id])
+    diagnosis.add_evidence("majority", [row.place for row in calls[:2]])
     return diagnosis
 
 
-def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Row]]) -> int | None:
+def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Called]]) -> int | None:
     """Return the signature of most members, or in a tie that of the sister communicators; None if still undecided."""
     sizes = sorted(((len(rows), signature) for signature, rows in groups.items()), reverse=True)
     if sizes[0][0] > sizes[1][0]:
         return sizes[0][1]
     sample = next(iter(groups.values()))[0]
-    index, nranks = job.communicator_index[sample["rank_id"], key], sample["nranks"]
+    index, nranks = job.communicator_index[sample.rank_id, key], sample.nranks
     sister_keys = [
         sister
         for sister, rows in job.members.items()
@@ -233,7 +235,7 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | 
     """
     nth = min(edge.nth for edge in edges)
     calls = job.collectives_at(key, nth)
-    callers = {row["rank_id"] for row in calls}
+    callers = {row.rank_id for row in calls}
     passed_by = sorted({rank_id for edge in edges if edge.nth == nth for rank_id in edge.waits_for})
     made_by_callers = [call_sequences.call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
     for rank_id in passed_by:
@@ -254,9 +256,9 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | 
         claim, doubt = f"made one more {text} than the others, which continued without it", Doubt.ONLY_LINE_LOST
         culprits, minority, majority = sorted(callers), calls, last_calls
     how = How.SKIPPED if is_skipped else How.EXTRA
-    diagnosis = Explanation(Kind.MISMATCH, claim, [doubt], culprits=culprits, key=key, call=calls[0], how=how)
-    diagnosis.add_evidence("minority", minority[:4])
-    diagnosis.add_evidence("majority", majority[:2])
+    diagnosis = Explanation(Kind.MISMATCH, claim, [doubt], culprits=culprits, key=key, call=calls[0], nth=nth, how=how)
+    diagnosis.add_evidence("minority", [row.place for row in minority[:4]])
+    diagnosis.add_evidence("majority", [row.place for row in majority[:2]])
     return diagnosis
 
 
@@ -273,7 +275,7 @@ def _find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:
     lacking |= set(job.counter_jumps)
     if counts_every_call(job):
         return lacking if lacking & culprits else set()
-    places = {diagnosis.call["nth"] for diagnosis in differences if diagnosis.call is not None}
+    places = {diagnosis.nth for diagnosis in differences}
     shared = set.intersection(*(set(diagnosis.culprits) for diagnosis in differences))
     return culprits | lacking if lacking or (len(places) > 1 and not shared) else set()
 

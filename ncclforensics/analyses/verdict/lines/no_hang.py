@@ -12,7 +12,7 @@ from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.init import may_be_in_bootstrap
 from ncclforensics.analyses.verdict.lines.mismatch import differing_call_of_ended_run
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import count_of, operation_text, ranks_text
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.nccl_sources import result_text
 from ncclforensics.data.variables import (
     COLLECT_BOOTSTRAP,
@@ -101,7 +101,8 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         init = f"init completed on {job.names(initialised)}; no line that was read shows that it did on {unshown}, and"
     diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: NCCL's lines do not show what happened after init")
     last_calls = job.calls.filter(pl.col("rank_id").is_in(shown)).sort("pos").unique("rank_id", keep="last")
-    diagnosis.add_evidence("context", job.describe(last_calls.sort("pos").head(MOST_NAMED)))
+    shown_calls = job.describe(last_calls.sort("pos").head(MOST_NAMED))
+    diagnosis.add_evidence("context", [call.place for call in shown_calls])
     of_absent = [f"collect the log of {ranks_text(job.absent)}"] * bool(job.absent)
     diagnosis.collect = [
         *of_absent,
@@ -205,7 +206,7 @@ def conclude_no_hang(job: Job) -> Explanation:
     )
     doubts, collect = [Doubt.HANGS_TOGETHER], [STACK_OF_ANY_RANK]
     if call := job.shared_last_call():
-        where = f"every rank is in the same call where the logs end, {operation_text(call)}"
+        where = f"every rank is in the same call where the logs end, {call.text}"
         reason = f"{where}: it completed, or all hang in it"
     if job.is_cancelled:
         collect = COLLECT_PROGRESS

@@ -80,7 +80,7 @@ def find_missing_logs(job: Job) -> Explanation | None:
         f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls, and no failure was read; "
         f"if they stand still, they may wait for {absent}"
     )
-    last_calls = [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
+    last_calls = [row.place for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
     return undecided(reason, [f"collect the log of {collect}"], suspects=job.absent, context=last_calls)
 
 
@@ -134,8 +134,8 @@ def judge_waiting_before_init(job: Job, diagnosis: Explanation) -> Explanation:
 def ranks_that_may_wait_for_hidden(job: Job, rank_ids: Iterable[int]) -> list[int]:
     """Return the ranks whose last call is on a communicator with a member whose calls no log shows."""
     last_calls = {rank_id: job.last_call(rank_id) for rank_id in rank_ids}
-    hidden = {key for key in {last["key"] for last in last_calls.values() if last} if _has_hidden_member(job, key)}
-    return [rank_id for rank_id, last in last_calls.items() if last and last["key"] in hidden]
+    hidden = {key for key in {last.key for last in last_calls.values() if last} if _has_hidden_member(job, key)}
+    return [rank_id for rank_id, last in last_calls.items() if last and last.key in hidden]
 
 
 def _has_hidden_member(job: Job, key: str) -> bool:

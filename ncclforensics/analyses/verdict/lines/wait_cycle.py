@@ -12,6 +12,7 @@ from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job_rows import Called
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.variables import COLLECT_INIT, stacks_of
 from ncclforensics.frames.columns import text_of
@@ -28,6 +29,7 @@ OTHER_ORDER = (
     "is in a later call, while the others wait for it in an earlier one, which it made first in every round before: it "
     "used the communicators in another order, or skipped the earlier call"
 )
+LIKE = ("key", "name", "root", "count", "datatype")  # fields of calls that a program repeats
 COUNTERPART = {"Send": "Recv", "Recv": "Send"}
 
 
@@ -80,7 +82,7 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
     return diagnosis
 
 
-def _call_at(job: Job, pos: int) -> Row | None:
+def _call_at(job: Job, pos: int) -> Called | None:
     """Return the call in the line of this position."""
     return next(iter(job.describe(job.calls.filter(pl.col("pos") == pos))), None)
 
@@ -279,21 +281,21 @@ def left_own_order(job: Job, edge: Edge, standing: Edge) -> bool:
     if own["in_tail"].any():  # what stands between the windows is not shown
         own = own.filter("in_tail")
     calls = job.describe(own)
-    last = next((call for call in calls if call["pos"] == standing.pos), None)
+    last = next((call for call in calls if call.pos == standing.pos), None)
     awaited = _call_at(job, edge.pos)
     if last is None or awaited is None:
         return False
-    name = COUNTERPART.get(awaited["name"], awaited["name"])
+    name = COUNTERPART.get(awaited.name, awaited.name)
     place_of = {row.rank_id: row.rank for row in job.members[edge.key]}
-    peer = place_of.get(edge.waiter) if name != awaited["name"] else awaited["root"]
+    peer = place_of.get(edge.waiter) if name != awaited.name else awaited.root
 
-    def is_like_last(call: Row) -> bool:
-        return all(call[field] == last[field] for field in ("key", "name", "root", "count", "datatype"))
+    def is_like_last(call: Called) -> bool:
+        return all(getattr(call, field) == getattr(last, field) for field in LIKE)
 
-    def is_awaited(call: Row) -> bool:
-        return (call["key"], call["name"], call["root"]) == (edge.key, name, peer)
+    def is_awaited(call: Called) -> bool:
+        return (call.key, call.name, call.root) == (edge.key, name, peer)
 
-    occurrences = [number for number, call in enumerate(calls) if is_like_last(call) and call["pos"] <= last["pos"]]
+    occurrences = [number for number, call in enumerate(calls) if is_like_last(call) and call.pos <= last.pos]
     periods = [any(map(is_awaited, calls[begin:end])) for begin, end in pairwise(occurrences)]
     return len(periods) > ENOUGH_PERIODS and all(periods[:-1]) and not periods[-1]
 
@@ -323,9 +325,9 @@ def judge_messages_in_order(job: Job, diagnosis: Explanation) -> Explanation | N
             found.claim = "wait for each other in Send and Recv, unless each of them posts both in one group"
             waiting = waits
         found.key = edge.key
-        found.call = _call_at(job, waiting.pos)
-        found.add_evidence("waiting", [{**(found.call or {}), "rank_id": waiting.waiter}])
-        found.add_evidence("culprit", [row for rank_id in found.culprits if (row := job.last_call(rank_id))])
+        found.call = call = _call_at(job, waiting.pos)
+        found.add_evidence("waiting", [call.place] if call else [])
+        found.add_evidence("culprit", [row.place for rank_id in found.culprits if (row := job.last_call(rank_id))])
         return found
     return None
 

@@ -187,7 +187,7 @@ def _torn_behind_their_calls(job: Job, culprits: list[int]) -> list[int]:
 
 def _ends_with_a_call(job: Job, rank_id: int) -> bool:
     last, call = job.last_line(rank_id), job.last_call(rank_id)
-    return call is not None and (call["source"], call["line"]) == (last["source"], last["line"])
+    return call is not None and (call.source, call.line) == (last["source"], last["line"])
 
 
 def find_waited_for_ranks(job: Job) -> Explanation | None:
@@ -318,10 +318,14 @@ def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:
         diagnosis.claim = f"never called the {counterpart} that matches this {edge.kind.capitalize()}"
     else:
         diagnosis.claim = "did not make the call that the others are in, and waited for no other rank"
-    diagnosis.add_evidence(
-        "culprit", [row for rank_id in culprits[:4] if (row := job.last_call(rank_id) or job.last_line(rank_id))]
-    )
+    diagnosis.add_evidence("culprit", [_end_of_calls(job, rank_id) for rank_id in culprits[:4]])
     return diagnosis
+
+
+def _end_of_calls(job: Job, rank_id: int) -> Row:
+    """Return the line of a rank's last call, or, where it made none, its last line."""
+    call = job.last_call(rank_id)
+    return call.place if call else job.last_line(rank_id)
 
 
 def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Edge | None:

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, process_place
 from ncclforensics.analyses.hang.ras_tallies import Tally, shares, tallies_of
+from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
@@ -163,7 +164,7 @@ def _find_ranks_behind(reports: Reports) -> Explanation | None:
     diagnosis = reports.diagnose(verdict, claim, [Doubt.RUNS_ON if progress == {False} else Doubt.ONE_MOMENT], reported)
     diagnosis.culprits = sorted(only_behind)
     diagnosis.victims = sorted(set(reports.job.rank_ids) - set(only_behind))
-    diagnosis.call = {"name": None if lacking == "collective" else lacking}
+    diagnosis.call = Operation(name=None if lacking == "collective" else lacking)
     if verdict == Kind.MISMATCH:
         diagnosis.how, diagnosis.fields = How.ANOTHER, ["name"]
     elif sum(usual_counts.values()) - tally.total_of_rank(rank) <= 1:

@@ -7,6 +7,7 @@ from functools import wraps
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
 from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
+from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
@@ -74,7 +75,7 @@ def set_call(diagnosis: Explanation, call: RecordedCall | None) -> None:
     if call is None:
         return
     is_known = call.datatype is not None and call.datatype < len(DATATYPES) and call.elements is not None
-    diagnosis.call = call.of_nccl if is_known else {"name": call.of_nccl["name"]}
+    diagnosis.call = Operation.of(call.of_nccl) if is_known else Operation(name=call.of_nccl["name"])
 
 
 def cite(job: Job, diagnosis: Explanation, what: str, calls: list[RecordedCall]) -> None:

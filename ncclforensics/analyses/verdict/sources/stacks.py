@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from ncclforensics.analyses.hang.rank_stacks import RankStack
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import TIMED_OUT
+from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
@@ -183,7 +184,7 @@ def _diagnose(
 ) -> Explanation:
     diagnosis = job.explanation_of(verdict, reason, (row.rank_id for row in odd), doubt)
     diagnosis.basis = Basis.STACKS
-    diagnosis.call = {"name": next((row.call for row in others if row.call), None)}
+    diagnosis.call = Operation(name=next((row.call for row in others if row.call), None))
     diagnosis.add_evidence("culprit", [row.line_of_stack for row in odd[:4]])
     diagnosis.add_evidence("waiting", [row.line_of_stack for row in others[:3]])
     return diagnosis
@@ -260,7 +261,7 @@ def find_silent_outside(job: Job) -> Explanation | None:
     if newest is None:
         diagnosis.basis = Basis.STACKS
         diagnosis.remark("the stacks name no rank: as many wait as ranks timed out")
-    diagnosis.call = {"name": waiting[0].call}
+    diagnosis.call = Operation(name=waiting[0].call)
     diagnosis.add_evidence("culprit", [*lagging.values()][:2] if newest else [outside[0].line_of_stack])
     diagnosis.add_evidence("waiting", leading[:2])
     return diagnosis

@@ -9,6 +9,7 @@ from ncclforensics.analyses.job.text.torch_text import (
     differing_ranks,
     minority_of,
 )
+from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
@@ -43,7 +44,7 @@ def _find_fingerprints(job: Job) -> Explanation | None:
     majority = next((row for row in rows if row["first_rank"] is not None and row["first_rank"] not in outliers), None)
     if majority:
         name = pytorch.OPERATION_NAMES.get(majority["operation"], majority["operation"].strip("_").title())
-        diagnosis.call = {"name": name}
+        diagnosis.call = Operation(name=name)
     by_rank = sorted(rows, key=lambda row: row["first_rank"] not in outliers)
     job.cite(diagnosis, "minority", [row for row in by_rank if row["first_rank"] in outliers])
     job.cite(diagnosis, "majority", [row for row in by_rank if row["first_rank"] not in outliers][:2])

@@ -21,6 +21,7 @@ from ncclforensics.analyses.job.text.torch_text import (
     TorchError,
     minority_of,
 )
+from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
@@ -94,8 +95,9 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
             f"; the barrier names rank {named[0]} alone, and no line that was read shows that {ranks_text(silent)} came"
         )
     diagnosis = job.explanation_by(Kind.LAGGING, reason, sorted({*culprits, *silent}), Doubt.OTHER_TEXT)
-    diagnosis.call = {"name": wrapped or MONITORED_BARRIER}
-    came_late = {rank for rank, row in first_errors(job).items() if row.call == diagnosis.call["name"]}
+    called_name = wrapped or MONITORED_BARRIER
+    diagnosis.call = Operation(name=called_name)
+    came_late = {rank for rank, row in first_errors(job).items() if row.call == called_name}
     if came_late.issuperset(job.numbers_blamed(diagnosis)):
         diagnosis.how = How.LATE
     job.cite(diagnosis, "waiting", naming)
@@ -181,7 +183,7 @@ def find_failed_calls(job: Job) -> Explanation | None:
         diagnosis.collect += COLLECT_STACKS * (TIMED_OUT in kinds) + COLLECT_OUTPUT * (not silent)
     awaited = [call for rank, call in calls.items() if rank not in outliers] if diagnosis.culprits else names
     if len(set(awaited)) == 1 and awaited[0] not in CALLS_WITHIN.values():
-        diagnosis.call = {"name": awaited[0]}
+        diagnosis.call = Operation(name=awaited[0])
     culprit_numbers = job.rank_numbers(diagnosis.culprits)
     job.cite(diagnosis, "minority", [first[rank] for rank in culprit_numbers if rank in first])
     job.cite(

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from ncclforensics.analyses.hang.watchdog_works import WORLD, Timeout
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import minority_of
+from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
@@ -66,7 +67,7 @@ def _diagnose(
     waiting = [row for row in rows if row.rank not in ranks]
     operations = [row.operation for row in waiting or rows if row.operation]
     if operations and (waiting or len(set(operations)) == 1):
-        diagnosis.call = {"name": _operation_name(operations[0])}
+        diagnosis.call = Operation(name=_operation_name(operations[0]))
     for what, lines in (("culprit", culprit_rows[:4]), ("waiting", waiting[:3])):
         diagnosis.add_evidence(what, [row.place(job.rank_id_of.get(row.rank)) for row in lines])
     return diagnosis
@@ -259,7 +260,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     diagnosis = _diagnose(job, verdict, reason, [doubt], [*rows, *alike], [])
     diagnosis.add_evidence("desync report", joined["lines"][:1])
     if joined["operation"] and not diagnosis.call:
-        diagnosis.call = {"name": _operation_name(joined["operation"])}
+        diagnosis.call = Operation(name=_operation_name(joined["operation"]))
     if silent_ranks:
         diagnosis.suspects = sorted(silent)
         further = "" if job.is_size_stated or members else ", and of all further ranks, whose number is not known"
