@@ -50,9 +50,9 @@ def altered_lines(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dial
     extended = dialect.including_formats_in(texts["text"])
     found = answered_shapes(match(texts, extended), extended)
     found = found.select("shape", number=pl.col("line").cast(pl.UInt32)).unique("number")
-    caught = rows.filter(pl.col("text").str.contains(f"^(?:{_part('_caught_level')})")).select(PLACE)
-    of_caught = candidates.join(caught, on=PLACE, how="semi")["number"].implode()
-    is_caught = pl.col("shape").str.starts_with(f"{dialect.raised} ") & pl.col("number").is_in(of_caught)
+    logged = rows.filter(pl.col("text").str.contains(f"^(?:{_part('_caught_level')})")).select(PLACE)
+    of_logged = candidates.join(logged, on=PLACE, how="semi")["number"].implode()
+    is_caught = pl.col("shape").str.starts_with(f"{dialect.raised} ") & pl.col("number").is_in(of_logged)
     found = found.filter(~is_caught)
     ranks = extended.ranks_of_forms
     own = answered_shapes(matched, dialect).join(ranks.select("shape", own="order"), on="shape").unique(PLACE)

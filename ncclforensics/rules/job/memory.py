@@ -116,13 +116,13 @@ def oom_gpu(
         yield finding
         return
     unsettled = unsettled_exits(process_exit, verdict, GPU_MEMORY)
-    for (is_near_end,), caught in unsettled.group_by("is_near_end", maintain_order=True):
-        state, remedy = memory_state(caught, gpu_exception)
+    for (is_near_end,), rows in unsettled.group_by("is_near_end", maintain_order=True):
+        state, remedy = memory_state(rows, gpu_exception)
         goes_on = "" if is_near_end else "the log goes on after it: "
         unsure = f"{goes_on}the program may have caught it"
-        detail = f"{_asked_for(caught)}{state}reported by PyTorch's allocator; {unsure}"
+        detail = f"{_asked_for(rows)}{state}reported by PyTorch's allocator; {unsure}"
         certainty = "likely" if is_near_end else "possible"
-        finding = exit_finding(caught, rank, "out of GPU memory on {processes}", detail, certainty)
+        finding = exit_finding(rows, rank, "out of GPU memory on {processes}", detail, certainty)
         if not is_near_end:
             finding.severity, finding.role = Severity.INFO, Role.CONTEXT
         finding.remedy = remedy

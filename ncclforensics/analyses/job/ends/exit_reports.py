@@ -174,7 +174,8 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     Both frames with the `local_rank` of spawned processes, and what their tracebacks show.
     """
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
-    errors = exception.filter(pl.col("form").is_in(["error", "what", "interrupt", "told"]) | is_raised).sort("pos")
+    is_error = pl.col("form").is_in(["error", "what", "interrupt", "terminated"])
+    errors = exception.filter(is_error | is_raised).sort("pos")
     errors = errors.with_columns(raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message"))
     errors = errors.unique(
         [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
@@ -195,7 +196,7 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
             # The traceback of its reason stands below it.
             row["is_passed_on"] |= below["pos"] - row["pos"] <= TRACEBACK_LINES and not below["is_caused"]
         is_handler = row["raised"] == EXITED and any(name in (row["place"] or "").lower() for name in TERM_HANDLERS)
-        if is_handler or row["form"] == "told":
+        if is_handler or row["form"] == "terminated":
             yield ExitReport(SIGNAL, row, OF_TRACEBACK, rank=row["rank"], signal=TERMINATE, **_place(row))
             continue
         if row["form"] == "interrupt":

@@ -76,9 +76,9 @@ def lacking_stretch(job: Job, majority_call: Called, minority_call: Called) -> i
 
 def _differing_tokens(job: Job, left: Called, right: Called) -> tuple[list[Token], list[Token]]:
     """Return what two ranks called since their first difference behind the last agreement on this communicator."""
-    ours, theirs = (_tokens_since_agreement(job, row) for row in (left, right))
-    agreeing = _common_prefix(ours, theirs)
-    return ours[agreeing:], theirs[agreeing:]
+    calls, other_calls = (_tokens_since_agreement(job, row) for row in (left, right))
+    agreeing = _common_prefix(calls, other_calls)
+    return calls[agreeing:], other_calls[agreeing:]
 
 
 def _tokens_since_agreement(job: Job, row: Called) -> list[Token]:
