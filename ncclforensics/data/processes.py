@@ -126,6 +126,7 @@ SECOND_HAND_MESSAGES = (
     "Broken pipe",
     "Engine core initialization failed",
     "Engine process failed to start",
+    "Worker failed with error",
     "Socket Timeout",
     "wait timeout after",
     "Timed out after",

@@ -14,6 +14,8 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import crash_reports, name_crashes
 from ncclforensics.analyses.job.ends.exit_reports import (
+    EXCEPTION,
+    GPU_MEMORY,
     KERNEL,
     OF_CONTAINER,
     OF_HOST,
@@ -98,6 +100,7 @@ EXIT_FRAMES = (
 )
 
 ENGINE_ENDED = ("fatal", "start")  # forms of `engine_wait`: the engine core of vLLM ended with the error that it prints
+OF_AN_ENGINE = (EXCEPTION, GPU_MEMORY)  # an error of the GPU in it is that of a worker, which it passes on
 
 
 @analysis(ProcessExit, of=EXIT_FRAMES)
@@ -200,9 +203,10 @@ def process_exit(
     )
     lost = failure_event.filter(kind=LOST)
     has_lost = not lost.filter(at_exit=False).is_empty()
-    has_engine_ended = text_of("form").is_in(ENGINE_ENDED)
-    is_over = has_errors or has_lost or not engine_wait.filter(has_engine_ended).is_empty()
-    mark_final(reports, source, lost.to_dicts(), is_over=is_over)
+    mark_final(reports, source, lost.to_dicts(), is_over=has_errors or has_lost)
+    if not engine_wait.filter(text_of("form").is_in(ENGINE_ENDED)).is_empty():
+        for report in reports:
+            report.final |= report.how in OF_AN_ENGINE
     lengths = dict(source.select("source", "lines").iter_rows())
     steps = {source: rows["pos"].sort() for (source,), rows in training_step.group_by("source")}
     rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
