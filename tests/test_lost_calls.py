@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmark.make_cases import drawn_plan
 from ncclforensics import analyze
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Layout, Plan
@@ -121,6 +122,15 @@ def test_a_few_lines_that_one_log_lost_in_a_row_do_not_hide_the_rank_that_stoppe
     hang = hang_of(without_call(without_call(logs, rank, -5), rank, -5), tmp_path / "logs")
 
     assert hang["culprits"] == [3] or (is_beside_it and hang["certainty"] != "certain")
+
+
+def test_sorted_lines_do_not_show_which_process_stopped_printing(tmp_path: Path) -> None:
+    generate(drawn_plan("2.30.7", FaultKind.KILLED, random.Random("killed 2.30.7 0")), tmp_path / "job")
+    logs = {
+        path.name: sorted({*path.read_bytes().splitlines(keepends=True)}) for path in (tmp_path / "job").glob("*.log")
+    }
+
+    assert not hang_of(logs, tmp_path / "logs")["culprits"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.job.calls.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
+from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
@@ -34,7 +35,7 @@ class LineFaults(NamedTuple):
 
     kinds: tuple[str, ...]
     most: float  # share of the ranks that may have such a log
-    feigned: tuple[Kind | How, ...]
+    feigned: tuple[Kind | How | Claim, ...]
     reason: str
     collect: str
 
@@ -43,8 +44,8 @@ FEIGNING = (
     LineFaults(
         (SORTED,),
         0,
-        (*FROM_CALLS, Kind.NO_HANG),
-        "the lines of these logs were sorted: their order does not show which calls were made before which",
+        (*FROM_CALLS, Kind.NO_HANG, Claim.LOST),
+        "the lines of these logs were sorted: their order does not show which calls were made before which, or last",
         "collect the logs as they were written, not sorted",
     ),
     LineFaults(
@@ -75,8 +76,8 @@ FEIGNING = (
 def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     """Doubt a verdict that rests on calls which logs lack, where lines are missing from these."""
     for faults in FEIGNING:
-        is_feigned = diagnosis.verdict in faults.feigned or diagnosis.how in faults.feigned
-        if is_feigned and _share_with_fault(job, faults.kinds) > faults.most:
+        judged = (diagnosis.verdict, diagnosis.how, diagnosis.suggested_by)
+        if not set(faults.feigned).isdisjoint(judged) and _share_with_fault(job, faults.kinds) > faults.most:
             accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "its lines are as the ranks wrote them")
             return undecided(faults.reason, [faults.collect], diagnosis, between=[accusation])
     if diagnosis.verdict in OF_ABSENCE and _may_only_begin_later(job, diagnosis.culprits):
