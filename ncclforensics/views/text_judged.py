@@ -6,7 +6,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.analyses.job.text.program_failures import stated_mildly
+from ncclforensics.analyses.job.text.program_failures import STATED, stated_mildly
 from ncclforensics.data.busbw import LARGE_MESSAGE
 from ncclforensics.data.names import bytes_text, count_of, pci_address, printable, some_of
 from ncclforensics.frames.columns import text_of
@@ -149,7 +149,7 @@ def _why_not(report: Report) -> str:
     if report.run.has("timed_step"):
         return STEPS
     unread = report.run["unread_error"]
-    stated = unread.filter(text_of("form").is_in(["level", "words", "stack", "value"]))
+    stated = unread.filter(text_of("form").is_in(STATED))
     if stated.is_empty() and not OF_JOBS & set(report.run.kinds.values()) and _can_state(report):
         return STATES_NONE
     mild = stated_mildly(unread)

@@ -16,7 +16,7 @@ from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
 from ncclforensics.analyses.verdict.answer import Operation, Row
 from ncclforensics.data.names import ranks_text
-from ncclforensics.frames.columns import Owner, text_of
+from ncclforensics.frames.columns import Owner, text_of, typed_rows
 from ncclforensics.grammar.values import ranges_by_text
 
 R = TypeVar("R", bound=NamedTuple)
@@ -123,7 +123,7 @@ class JobRows:
     def typed(self, name: str, of: type[R]) -> list[R]:
         """The rows of a frame as values of a class whose fields are columns."""
         if name not in self._typed:
-            self._typed[name] = [*map(of._make, self.frames[name][:, of._fields].iter_rows())]
+            self._typed[name] = typed_rows(self.frames[name], of)
         return self._typed[name]
 
     def typed_of_job(self, name: str, of: type[R], job: int) -> list[R]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.text.program_failures import stated_mildly
+from ncclforensics.analyses.job.text.program_failures import STATED, stated_mildly
 from ncclforensics.data.names import count_of, some_of
 from ncclforensics.data.variables import COLLECT_CALLS, NO_LINES, NO_NCCL_LINES
 from ncclforensics.frames.columns import OWNER, text_of
@@ -29,7 +29,6 @@ WITHOUT_ADVICE = [
 FIRST_WARNING = (
     "read the first warning that NCCL printed on each rank; where there is none, run again with NCCL_DEBUG=WARN"
 )
-STATED = ["level", "words", "stack", "value"]  # forms of lines with the level, a word, or a value of a failure
 MOST_UNKNOWN = 4  # files of which the first line is cited
 IS_UNKNOWN = pl.col("is_whole") & (pl.col("recognised") == 0) & (pl.col("lines") > 0) & (pl.col("problem") == "")
 

@@ -99,7 +99,7 @@ def oom_gpu(
 
     Means: one rank's model, batch or cache did not fit; the other ranks wait for it, or lose their connection.
     Not when: the application caught the error and tried again with less; therefore an error without a rank counts only
-    if processes ended, or its log ends soon after it; elsewhere it is told as a possibility (info), unless the job
+    if processes ended, or its log ends soon after it; elsewhere it is a possibility (info), unless the job
     ended well.
     Do: see with nvidia-smi whether another process holds memory of that GPU (the line tells capacity, what is free and
     what this process has); else compare memory over ranks at that step; smaller batch,

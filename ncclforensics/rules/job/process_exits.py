@@ -106,7 +106,7 @@ def app_exception(
     follow from it.
     Not when: the exception only passes on an NCCL error or the end of another process (these are left out, unless
     nothing else is known); another rule tells this exception; it was caught and the run continued. An exception
-    without a rank counts if processes ended, or if its log ends soon after it; elsewhere it is told as a possibility
+    without a rank counts if processes ended, or if its log ends soon after it; elsewhere it is a possibility
     (info), unless the job ended well.
     Do: read the traceback above the cited line.
     Sources: PyTorch's excepthook ([rank3]:); torch.distributed.elastic, errors.

@@ -27,6 +27,7 @@ PROGRAM_FAILURE = {
     "is_repeated_attempt": pl.Boolean(),  # the program tries again
     "lines_behind": pl.Int64(),  # in its file
 }
+STATED = ["level", "words", "stack", "value"]  # forms of `unread_error` that state a failure
 DIGITS = list("0123456789")
 RANKS = ("rank_of_level", "rank_of_note", "rank_of_words")  # columns of PyTorch's tag in front of a line
 GRAMMAR = "unread"
