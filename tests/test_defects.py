@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 
 from ncclforensics import analyze, cli
+from ncclforensics.data.variables import NOT_JUDGED, REPORT_DEFECT
 from ncclforensics.diff import compare
 from ncclforensics.frames import registry as analyses
 from ncclforensics.parsing import parser, workers
@@ -70,6 +71,10 @@ def test_what_needs_a_broken_analysis_is_left_out_and_the_analysis_named_once(mo
     assert [defect.part for defect in report.defects] == ["the analysis wait"]
     assert {"wait", "verdict"} <= report.run.broken
     assert report.verdicts == []  # an empty frame of waits would have said that nobody waits
+    answer = json_report.as_object(report)["hang"]
+    assert (answer["verdict"], answer["reason"]) == ("undecidable", NOT_JUDGED)
+    assert answer["collect_next"] == REPORT_DEFECT
+    assert "which rank printed it" not in text_report.text(report)
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,16 @@ def test_a_value_is_computed_where_what_was_shipped_is_of_something_else(
     assert user_cache.kept("topic", "name", "another key", lambda: [2]) == [2]
 
 
+def test_what_was_compiled_of_files_that_were_written_meanwhile_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(user_cache, "SHIPPED", tmp_path / "nothing")
+
+    assert user_cache.kept("topic", "name", "of the old text", lambda: ["new"], lambda: False) == ["new"]
+    assert user_cache.kept("topic", "name", "of the old text", lambda: ["old"]) == ["old"]
+
+
 def test_a_dialect_holds_the_shapes_of_a_grammar_once_however_many_formats_name_it() -> None:
     frames = [shape.frame for shape in dialect().with_all_formats.shapes]
 

@@ -22,11 +22,18 @@ def digest(text: str) -> str:
     return hashlib.sha256(os.fsencode(text)).hexdigest()
 
 
-def kept(topic: str, name: str, key: str, compute: Callable[[], Any]) -> Any:
+def _is_current() -> bool:
+    return True
+
+
+def kept(
+    topic: str, name: str, key: str, compute: Callable[[], Any], is_current: Callable[[], bool] = _is_current
+) -> Any:
     """The JSON value that `compute` gives, as it was shipped or kept in the user's cache under this key.
 
     It is kept in a file of its own per topic and name, of which the topic has no `-`; files of the topic that were not
-    written for LIFETIME are removed.
+    written for LIFETIME are removed. It is not kept where the key is not current any more once it is computed: files
+    that are written anew while they are read would stay wrong for all later starts.
     """
     file_name = f"{topic}-{name}.json"
     for value in _written(SHIPPED / file_name, key):
@@ -39,6 +46,8 @@ def kept(topic: str, name: str, key: str, compute: Callable[[], Any]) -> Any:
     for value in _written(file, key):
         return value
     value = orjson.loads(orjson.dumps(compute()))
+    if not is_current():
+        return value
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(f".{os.getpid()}")

@@ -2,6 +2,7 @@
 
 NO_NCCL_LINES = "these files hold no line of NCCL, nor one of another known format"
 NO_LINES = "these files are empty"
+NOT_JUDGED = "a part of this program failed, so that these files were not judged"
 NO_PROCESSES = "no line of NCCL here shows which rank printed it"
 ENDED_WELL = "the program reports that it came to its end, and no failure was read"
 READY = "the engine reports that it is ready, which all its ranks must reach, and no failure after that was read"
@@ -15,6 +16,7 @@ LOG_FILE = "NCCL_DEBUG_FILE=/path/%h.%p.log"
 COLLECT_CALLS = [
     f"set on every rank, and run the job again: `export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL {LOG_FILE}`"
 ]
+REPORT_DEFECT = ["report the failure of the program, with the file that it names, and keep these files"]
 COLLECT_RANKS_OF_DUMPS = [
     "give the dumps under the names that PyTorch gave them (comm_lib_trace_rank_N), or renamed to rank_N"
 ]

@@ -30,15 +30,20 @@ def declarations(package: str, describe: Callable[[], list[Any]]) -> list[Any]:
         return describe()
 
     def of_these_texts() -> list[Any]:
-        return list(kept("declarations", package, _digest_of_program(), import_all))
+        return list(kept("declarations", package, _digest_of_program(), import_all, is_unchanged))
 
-    return list(kept(package, digest(str(folder))[:16], _state_of_program(), of_these_texts))
+    def is_unchanged() -> bool:
+        return _state() == _state_of_program()
+
+    return list(kept(package, digest(str(folder))[:16], _state_of_program(), of_these_texts, is_unchanged))
 
 
-@cache
-def _state_of_program() -> str:
+def _state() -> str:
     """Changes with every module: a declaration may name what any other module defines."""
     return digest("\n".join(sorted(_modules(str(PROGRAM)))))
+
+
+_state_of_program = cache(_state)  # when this process started
 
 
 @cache

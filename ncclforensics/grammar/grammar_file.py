@@ -218,24 +218,37 @@ class Grammar:
 
 def _cached(path: Path, name: str, compute: Callable[[], Any]) -> Any:
     """The JSON value `compute` gives, from the user's cache where present: importing and running Lark takes 0.3 s."""
-    key = digest(f"{__version__} {path.stem} {name} {_inputs_digest(folders.import_folders(path))}")
-    return kept(path.stem, key[:16], key, compute)
+    read = folders.import_folders(path)
+    key = digest(f"{__version__} {path.stem} {name} {_inputs_digest(read)}")
+    return kept(path.stem, key[:16], key, compute, lambda: _are_unchanged(read))
 
 
 @cache
 def _inputs_digest(grammar_folders: tuple[Path, ...]) -> str:
     """A digest of all that compiled patterns depend on: the grammars, which import one another, and the compiler."""
+    states = _first_states(grammar_folders)
+
+    def of_texts() -> str:
+        return hashlib.sha256(b"".join(Path(file).read_bytes() for file in states)).hexdigest()
+
+    where, key = digest(" ".join(map(str, grammar_folders)))[:16], digest(f"{states}")
+    return str(kept("ncclforensics.grammars", where, key, of_texts, lambda: _are_unchanged(grammar_folders)))
+
+
+def _states(grammar_folders: tuple[Path, ...]) -> dict[str, tuple[int, int]]:
+    """Path -> size in bytes and time in ns of the files that compiled patterns depend on."""
     files: list[os.DirEntry[str]] = []
     for folder, end in [(HERE, ".py"), *((folder, ".lark") for folder in grammar_folders)]:
         own = (entry for entry in os.scandir(folder) if entry.name.endswith(end))
         files += sorted(own, key=attrgetter("name"))
+    return {file.path: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
 
-    def of_texts() -> str:
-        return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
 
-    states = [f"{file.path} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
-    where = digest(" ".join(map(str, grammar_folders)))[:16]
-    return str(kept("ncclforensics.grammars", where, digest("\n".join(states)), of_texts))
+_first_states = cache(_states)  # when this process read them first
+
+
+def _are_unchanged(grammar_folders: tuple[Path, ...]) -> bool:
+    return _states(grammar_folders) == _first_states(grammar_folders)
 
 
 def _shape(
@@ -310,7 +323,7 @@ def _grammars_of_rules(grammar_folders: tuple[Path, ...]) -> dict[str, str]:
         return {name.partition(".")[0]: stem for stem, (name, colon, _) in begins if colon and name[:1].islower()}
 
     key = _inputs_digest(grammar_folders)
-    return dict(kept("rules", key[:16], key, find_rules))
+    return dict(kept("rules", key[:16], key, find_rules, lambda: _are_unchanged(grammar_folders)))
 
 
 @cache

@@ -22,7 +22,9 @@ from ncclforensics.data.variables import (
     NO_NCCL_LINES,
     NO_PROCESSES,
     NO_RANKS_OF_DUMPS,
+    NOT_JUDGED,
     READY,
+    REPORT_DEFECT,
     STANDING_STACKS,
 )
 from ncclforensics.frames.protocol import Frames
@@ -30,6 +32,7 @@ from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.benchmark_text import called
 
 BENCHMARKS, TRACES = "nccl-tests", "profiler-trace"  # kinds of files
+VERDICTS = "job_diagnosis"  # the frame that holds what is known of each job
 MOST_PATHS = 4  # in a command
 ONLY_TRACES = "these files hold traces of profilers, which show how long steps take, not in which call a rank stands"
 MOST_BENCHMARKS = 3  # in a sentence
@@ -75,6 +78,8 @@ _KINDS = (
 
 def reason_without_job(run: Frames) -> str:
     """Why there is nothing to judge: no line of NCCL, none that names a process, or evidence of another kind alone."""
+    if _has_failed(run):
+        return NOT_JUDGED
     if well := health(run):
         return well
     logs = {source for source, kind in run.kinds.items() if kind == "nccl-log"}
@@ -102,12 +107,17 @@ def verdict_without_job(run: Frames) -> Kind:
 
 def ends_well(run: Frames) -> bool:
     """Whether a program without lines of ranks says that it came to its end."""
-    return bool(_end(run))
+    return bool(_end(run)) and not _has_failed(run)
+
+
+def _has_failed(run: Frames) -> bool:
+    """Whether nothing was judged because a part of the program failed."""
+    return VERDICTS in run.broken or any(defect.is_of_input for defect in run.defects)
 
 
 def holds_machines(run: Frames) -> bool:
     """Whether inputs without a job hold what hosts, GPUs or ports report."""
-    return bool(_kinds(run)) and not health(run)
+    return bool(_kinds(run)) and not health(run) and not _has_failed(run)
 
 
 def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
@@ -115,6 +125,8 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
 
     Where the first finding, worst first, says itself what to do, no more is asked for than what shows the hosts.
     """
+    if _has_failed(run):
+        return REPORT_DEFECT
     if health(run):
         return []
     found = next((f for f in findings if f.severity is not Severity.INFO and not f.is_elsewhere), None)
