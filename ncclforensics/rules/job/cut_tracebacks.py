@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import OF_TRACEBACK
 from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
+from ncclforensics.analyses.job.text.torch_text import FROM_END
 from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.data.stack_classes import is_of_launcher
@@ -15,7 +16,6 @@ from ncclforensics.frames.columns import count_behind, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
-FROM_END = 12  # lines of a file, thanks and blank ones among them, behind the last call of a traceback that was cut
 MOST_WORKERS = 4  # in a title
 ENDED = ("died", "worker_died")  # forms of lines by which another process is known to have ended
 OF_TORCH = "torch/distributed/distributed_c10d.py"  # the file of calls of which only torch.distributed is known

@@ -36,7 +36,7 @@ from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
 from ncclforensics.analyses.job.ends.torchrun_reports import torchrun_reports
-from ncclforensics.analyses.job.ends.tracebacks import with_places
+from ncclforensics.analyses.job.ends.tracebacks import with_places, with_places_in_code
 from ncclforensics.analyses.job.identity import torch_ranks
 from ncclforensics.analyses.job.identity.lifetimes import finished_processes
 from ncclforensics.analyses.job.text.torch_text import SIZE
@@ -118,6 +118,8 @@ def process_exit(
     exception_chain: pl.DataFrame,
     traceback_frame: pl.DataFrame,
     traced_call: pl.DataFrame,
+    unread_code: pl.DataFrame,
+    program_failure: pl.DataFrame,
     ray_task: pl.DataFrame,
     native_frame: pl.DataFrame,
     faulthandler_thread: pl.DataFrame,
@@ -153,13 +155,14 @@ def process_exit(
     exception, gpu_exception = with_places(
         (exception, gpu_exception), exception, exception_chain, traceback_frame, traced_call, ray_task
     )
+    exception = with_places_in_code(exception, unread_code)
     reports = [
         *launcher_reports(process_end, job_end),
         *torchrun_reports(elastic_failure, exception),
         *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
         *system_reports(job_end, pl.concat([worker_end, worker_end_cut], how="diagonal_relaxed"), kernel_kill),
         *crash_reports(crash, native_frame, faulthandler_thread, faulthandler_frame),
-        *exception_reports(exception, gpu_exception),
+        *exception_reports(exception, gpu_exception, _statements(program_failure)),
         *capture_reports(journal_exit),
     ]
     if not reports:
@@ -230,6 +233,11 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[
         and not _goes_on(steps.get(place["source"]), place["pos"]),
         **place,
     }
+
+
+def _statements(program_failure: pl.DataFrame) -> dict[tuple[int, int], str]:
+    """Return what lines state that no grammar knows, by their place."""
+    return {row[:2]: row[2] for row in program_failure.select("source", "line", "statement").iter_rows()}
 
 
 def _goes_on(steps: pl.Series | None, pos: int) -> bool:
