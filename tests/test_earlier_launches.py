@@ -15,7 +15,7 @@ AGAIN = INCIDENTS / "a-launch-fails-and-the-next-one-loses-a-rank" / "job.log"
 LINES = AGAIN.read_text(encoding="utf-8").splitlines(keepends=True)
 BANNER = next(line for line in LINES if "OMP_NUM_THREADS" in line)
 STARTS = [number for number, line in enumerate(LINES) if "OMP_NUM_THREADS" in line]
-LATER_BANNER = LINES[STARTS[1]]
+SECOND = LINES[STARTS[1]] + "[rank2]: RuntimeError: the checkpoint has other shapes\n"
 FIRST = "".join(LINES[: STARTS[1] - 2])
 STEPS = "".join(f"step {number} loss 2.5\n" for number in range(1, 4))
 LATER_STEPS = "".join(f"step {number} loss 2.5\n" for number in range(11, 14))
@@ -62,8 +62,8 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
 @pytest.mark.parametrize(
     ("text", "is_again"),
     [
-        (FIRST + LATER_BANNER, True),
-        (FIRST + LATER_BANNER + TIME_LIMIT, True),
+        (FIRST + SECOND, True),
+        (FIRST + SECOND + TIME_LIMIT, True),
         (STEPS + TIME_LIMIT + STEPS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.\n", False),
@@ -80,8 +80,8 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
 @pytest.mark.parametrize(
     "text",
     [
-        BANNER + FIRST + LATER_BANNER,  # another node has not reported its end
-        FIRST + FIRST,  # the logs of two nodes, one below the other
+        BANNER + FIRST + SECOND,  # another node has not reported its end
+        FIRST + FIRST.replace("rank2", "rank9").replace("rank      : 2", "rank      : 9"),  # the logs of two nodes
         FIRST + STEPS,  # stdout below stderr
         STEPS + TIME_LIMIT + LATER_STEPS,
         STEPS + TIME_LIMIT + STEPS[: STEPS.index("\n") + 1],
@@ -124,7 +124,7 @@ def test_a_report_on_another_host_and_process_is_not_of_the_rank_of_that_number(
     logs = sorted(HUNG.glob("*.log"))[:-1]  # one rank prints nothing, so that it is open whether the launch is another
     text = "".join(path.read_text(encoding="utf-8") for path in logs)
 
-    report = _report(tmp_path, FIRST + text)
+    report = _report(tmp_path, FIRST.replace("[rank2]: ", "") + text)
 
     assert report.run["earlier_launch"].is_empty()
-    assert [answer.verdict for answer in report.verdicts] == ["lagging-ranks"]
+    assert [answer.verdict for answer in report.verdicts] == ["undecidable"]  # the silent rank may be behind

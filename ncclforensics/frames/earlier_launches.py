@@ -13,7 +13,6 @@ import polars as pl
 from ncclforensics.frames.assemble import with_positions
 from ncclforensics.frames.columns import ORIGIN, OWNER, no_rows, text_of
 from ncclforensics.frames.protocol import Frames
-from ncclforensics.frames.time_range import NO_YEAR, as_time
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.parsing.load import EARLIER_LAUNCH
 
@@ -31,6 +30,7 @@ ERRORS = ("exception", "gpu_exception", "unstarted_program", "engine_wait", "cra
 HEADING = "traceback"  # form of `exception`: the error stands below it
 TORCHRUN = "torchrun"  # form of `program_start` that every node of a launch prints
 REPORTS = "elastic_failure"
+OF_RANKS = (REPORTS, "exception", "gpu_exception")
 SUMMARY = "summary"  # form of `elastic_failure` that it prints at its end
 
 
@@ -63,7 +63,7 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     What a launch wrote to stdout may stand behind what it wrote to stderr: steps behind an end, or the start of a
     process or a server behind an error, show no other launch by themselves.
     """
-    starts = run["program_start"].select("source", "pos", "line", "form", "started")
+    starts = run["program_start"].select("source", "pos", "line", "form")
     agents, programs = (starts.filter((text_of("form") == TORCHRUN) == is_agent) for is_agent in (True, False))
     first = programs.group_by("source").agg(first=pl.col("pos").min())
     of_first = failed.join(first, on="source").filter(pl.col("pos") > pl.col("first"))
@@ -113,27 +113,19 @@ def _steps_again(run: Frames, ended: pl.DataFrame) -> pl.DataFrame:
 
 
 def _agents_again(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:
-    """Starts of torchrun after the time of the last failure above, where every agent above had reported its end.
+    """Starts of torchrun before which every agent of the input had reported its end, and a rank that prints after it.
 
-    Logs of several nodes may stand in one file, one below the other: their agents started at about one time.
+    Logs of several nodes may stand in one file, one below the other, each with other ranks.
     """
-    starts = agents.sort("pos").with_columns(
-        before=pl.int_range(pl.len()).over("source"), started=_in_one_year("started")
-    )
+    starts = agents.sort("pos").with_columns(before=pl.int_range(pl.len()).over("source"))
     summaries = ended.filter(text_of("form") == SUMMARY).sort("pos")
     counted = summaries.select("source", "pos", ends=pl.int_range(1, pl.len() + 1).over("source"))
-    failed = run[REPORTS].drop_nulls("time").select("source", "pos", failed=_in_one_year("time")).sort("pos")
-    placed = starts
-    for rows in (counted, failed):
-        placed = placed.join_asof(rows, on="pos", by="source", check_sortedness=False)
-    is_again = (pl.col("ends") >= pl.col("before")) & (pl.col("started") > pl.col("failed"))
-    return placed.filter(is_again).drop("before", "ends", "failed")
-
-
-def _in_one_year(name: str) -> pl.Expr:
-    """The times in a column; torchrun's log has no year, its table of failures has one, and `_` before the hours."""
-    text = pl.col(name).cast(pl.String).str.replace("_", " ", literal=True)
-    return as_time(text, NO_YEAR).dt.replace(year=NO_YEAR)
+    placed = starts.join_asof(counted, on="pos", by="source", check_sortedness=False)
+    alone = placed.filter(pl.col("ends") >= pl.col("before")).select("source", "pos", "line")
+    named = pl.concat([run[name].select("source", "rank", at="pos") for name in OF_RANKS])
+    spans = named.drop_nulls("rank").group_by("source", "rank").agg(first=pl.col("at").min(), last=pl.col("at").max())
+    is_between = (pl.col("first") < pl.col("pos")) & (pl.col("pos") < pl.col("last"))
+    return alone.join(alone.join(spans, on="source").filter(is_between), on=["source", "pos"], how="semi")
 
 
 def _last_before(rows: pl.DataFrame, lines: pl.DataFrame, name: str) -> pl.DataFrame:
