@@ -121,11 +121,11 @@ def _agents_again(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> pl.
     summaries = ended.filter(text_of("form") == SUMMARY).sort("pos")
     counted = summaries.select("source", "pos", ends=pl.int_range(1, pl.len() + 1).over("source"))
     placed = starts.join_asof(counted, on="pos", by="source", check_sortedness=False)
-    alone = placed.filter(pl.col("ends") >= pl.col("before")).select("source", "pos", "line")
+    single = placed.filter(pl.col("ends") >= pl.col("before")).select("source", "pos", "line")
     named = pl.concat([run[name].select("source", "rank", at="pos") for name in OF_RANKS])
     spans = named.drop_nulls("rank").group_by("source", "rank").agg(first=pl.col("at").min(), last=pl.col("at").max())
     is_between = (pl.col("first") < pl.col("pos")) & (pl.col("pos") < pl.col("last"))
-    return alone.join(alone.join(spans, on="source").filter(is_between), on=["source", "pos"], how="semi")
+    return single.join(single.join(spans, on="source").filter(is_between), on=["source", "pos"], how="semi")
 
 
 def _last_before(rows: pl.DataFrame, lines: pl.DataFrame, name: str) -> pl.DataFrame:
