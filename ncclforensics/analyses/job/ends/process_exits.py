@@ -70,7 +70,7 @@ class ProcessExit(NamedTuple):
     memory_of: str  # what ran out of memory: host, container; empty: no reporter knows
     is_first: bool  # it ended by itself; false if its end follows from that of another process
     is_by_clock: bool  # another process ended at about that time on another host, whose clock may differ
-    is_placed: bool  # false: host or time do not join a line of the kernel, and nothing else reports this
+    is_placed: bool  # false: a line of the kernel of no known host or time, or NCCL shows another process of this rank
     is_final: bool  # the process certainly ended; an exception without a rank may have been caught
     is_near_end: bool  # its file ends within the lines of a traceback, and shows no steps behind it
     source: int
@@ -212,7 +212,11 @@ def process_exit(
             report.final |= report.how in OF_AN_ENGINE
     lengths = dict(source.select("source", "lines").iter_rows())
     steps = {source: rows["pos"].sort() for (source,), rows in training_step.group_by("source")}
+    named_pids = {(report.row["source"], report.rank): report.pid for report in reports if report.pid}
     rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
+    for row in rows:  # a launcher names another process than NCCL's lines do for this rank
+        named = named_pids.get((row["source"], row["rank"]))
+        row["is_placed"] &= not (row["rank_id"] is not None and named and row["pid"] and named != row["pid"])
     return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")
 
 
