@@ -130,15 +130,27 @@ def test_a_report_on_another_host_and_process_is_not_of_the_rank_of_that_number(
     assert [answer.verdict for answer in report.verdicts] == ["undecidable"]  # the silent rank may be behind
 
 
-@pytest.mark.parametrize(("pid", "verdict", "culprit"), [(2249, "lagging-ranks", 11), (23894, "rank-died", 2)])
+KILLED = next(line for line in LINES if "failed (exitcode: 1)" in line).replace("exitcode: 1", "exitcode: -9")
+
+
+@pytest.mark.parametrize(
+    ("text", "pid", "verdict", "culprit"),
+    [
+        (FIRST, 2249, "lagging-ranks", 11),
+        (FIRST, 23894, "rank-died", 2),
+        (KILLED, 2249, "lagging-ranks", 11),
+        (KILLED, 23894, "rank-died", 2),
+    ],
+    ids=["raised", "raised-in-this-launch", "killed", "killed-in-this-launch"],
+)
 def test_a_rank_did_not_end_whose_launcher_names_another_process(
-    tmp_path: Path, pid: int, verdict: str, culprit: int
+    tmp_path: Path, text: str, pid: int, verdict: str, culprit: int
 ) -> None:
-    (tmp_path / "job.err").write_text(
-        FIRST.replace("pid: 2249", f"pid: {pid}").replace("node1", "gpu-node-00"), encoding="utf-8"
-    )
+    errors = text.replace("pid: 2249", f"pid: {pid}").replace("node1", "gpu-node-00")
+    (tmp_path / "job.err").write_text(errors, encoding="utf-8")
 
     report = analyze([str(tmp_path), *map(str, sorted(HUNG.glob("*.log")))])
 
     (answer,) = report.verdicts
     assert (answer.verdict, report.numbers(answer.culprits)) == (verdict, [culprit])
+    assert (report.cause_of(answer) is not None) == (pid == 23894)

@@ -33,6 +33,7 @@ from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.following_ends import mark_consequences, mark_final
 from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
+from ncclforensics.analyses.job.ends.other_launches import mark_other_launches
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
 from ncclforensics.analyses.job.ends.torchrun_reports import torchrun_reports
@@ -212,11 +213,8 @@ def process_exit(
             report.final |= report.how in OF_AN_ENGINE
     lengths = dict(source.select("source", "lines").iter_rows())
     steps = {source: rows["pos"].sort() for (source,), rows in training_step.group_by("source")}
-    named_pids = {(report.row["source"], report.rank): report.pid for report in reports if report.pid}
     rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
-    for row in rows:  # a launcher names another process than NCCL's lines do for this rank
-        named = named_pids.get((row["source"], row["rank"]))
-        row["is_placed"] &= not (row["rank_id"] is not None and named and row["pid"] and named != row["pid"])
+    mark_other_launches(rows, reports, rank, nranks)
     return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")
 
 
