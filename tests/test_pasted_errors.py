@@ -159,3 +159,58 @@ def test_an_error_in_a_launchers_handler_of_signals_follows(tmp_path: Path) -> N
     finding = raised_in(reported(tmp_path, f"{HEADING}{handler}NameError: name 'cmd' is not defined\n"))
     assert finding.severity == "warning"
     assert "it follows from something else" in finding.detail
+
+
+def test_a_call_in_a_box_whose_line_is_marked_is_one_of_a_traceback(tmp_path: Path) -> None:
+    call = "[rank0]: │ /srv/job/model.py:1528 in _pre_forward                    │\n"
+    (tmp_path / "other").mkdir()
+    assert "raised" not in first_screen(reported(tmp_path / "other", call))
+    marked = "[rank0]: │   1527 │   │   # once                                  │\n"
+    marked += "[rank0]: │ ❱ 1528 │   │   if self.reducer._rebuild_buckets():     │\n"
+    shown = first_screen(reported(tmp_path, call + marked))
+    assert "rank 0 raised an exception, and no line that was read names it" in shown
+    assert "_pre_forward (model.py:1528)" in shown
+
+
+def test_the_end_of_an_engine_core_is_a_failure_and_names_it(tmp_path: Path) -> None:
+    died = "Engine core proc EngineCore_DP0 died unexpectedly, shutting down client."
+    echo = (
+        "(Worker_TP0 pid=483) INFO 10-14 13:42:23 [multiproc_executor.py:546] Parent process exited, terminating worker"
+    )
+    report = reported(tmp_path, f"(APIServer pid=4797) ERROR 10-14 13:42:23 [core_client.py:564] {died}\n{echo}\n")
+    assert [finding.title for finding in report.findings if finding.severity != "info"] == [
+        "EngineCore_DP0: the engine core of vLLM ended"
+    ]
+
+
+def test_the_error_file_of_torchrun_ends_its_message(tmp_path: Path) -> None:
+    opening = 'ERROR:torch.distributed.elastic.multiprocessing.errors.error_handler:{\n  "message": {\n'
+    text = f'{opening}    "message": "RuntimeError: the table is empty",\n    "extraInfo": {{\n'
+    assert raised_in(reported(tmp_path, text)).title == "a process raised RuntimeError: the table is empty"
+
+
+def test_ranks_that_all_got_an_error_from_init_do_not_wait_for_one(tmp_path: Path) -> None:
+    refused = "[0] transport/p2p.cc:548 NCCL WARN failed to open CUDA IPC handle : 64 peer access is not supported"
+    lines = [
+        f"gpu-a012:2753:2762 {refused}",
+        "gpu-a012:2753:2762 [0] NCCL INFO init.cc:568 -> 1",
+        "gpu-a012:2753:2762 [0] NCCL INFO init.cc:642 -> 1",
+        *(
+            f"gpu-a012:{pid}:{pid + 9} [0] NCCL INFO comm 0x7f91{rank} rank {rank} nranks 2 cudaDev 0 nvmlDev 0 "
+            "busId 1a000 commId 0x4ed8 - Init START"
+            for rank, pid in enumerate((4974, 2753))
+        ),
+        f"gpu-a012:4974:4983 {refused}",
+        "gpu-a012:4974:4983 [0] NCCL INFO init.cc:568 -> 1",
+        "gpu-a012:4974:4983 [0] NCCL INFO init.cc:642 -> 1",
+    ]
+    (verdict,) = reported(tmp_path, "\n".join(lines) + "\n").verdicts
+    assert (verdict.verdict, len(verdict.culprits), len(verdict.victims)) == ("init-failed", 2, 0)
+
+
+def test_what_mpirun_says_in_a_box_is_no_message_that_no_rule_knows(tmp_path: Path) -> None:
+    edge = "-" * 74
+    what = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  Connection refused\n"
+    ended = "mpirun noticed that process rank 1 with PID 29013 on node gpu-a012 exited on signal 6 (Aborted)."
+    shown = first_screen(reported(tmp_path, f"{what}{edge}\n{ended}\n{edge}\n"))
+    assert "that no rule knows" not in shown

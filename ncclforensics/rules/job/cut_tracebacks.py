@@ -31,6 +31,7 @@ def app_traceback_cut(
     traceback_frame: pl.DataFrame,
     traced_call: pl.DataFrame,
     exception: pl.DataFrame,
+    marked_code: pl.DataFrame,
     ray_task: pl.DataFrame,
     gpu_exception: pl.DataFrame,
     call_error: pl.DataFrame,
@@ -67,9 +68,12 @@ def app_traceback_cut(
     of_ends = [rows.filter(text_of("form").is_in(ENDED)) for rows in (engine_wait, process_end)]
     is_named = any(rows.height for rows in (nccl_warning, *of_ends))
     named = ["source", "line", "pos", "launcher_pid", "launcher_node", "launcher_process"]
-    frames = traceback_frame.drop_nulls("file").select(  # a call in a box alone is none of a traceback
-        *named, "file", "numbered", rank=pl.coalesce("rank", "launcher_rank"), call=text_of("frame_function")
-    )
+    # A call in a box is one of a traceback where its line is marked there.
+    is_of_traceback = pl.col("file").is_not_null() | pl.col("source").is_in(marked_code["source"].implode())
+    frames = traceback_frame.filter(is_of_traceback).select(
+        *named, "numbered", file=pl.coalesce(text_of("file"), text_of("boxed_file")), call=text_of("frame_function"),
+        rank=pl.coalesce("rank", "launcher_rank"),
+    )  # fmt: skip
     of_torch = traced_call.filter(form="").select(
         *named, rank=pl.coalesce("global_rank", "launcher_rank"), call=text_of("function")
     )

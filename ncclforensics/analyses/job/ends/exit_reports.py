@@ -178,9 +178,13 @@ def exception_reports(
     no grammar knows, by their place.
     """
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
-    is_error = pl.col("form").is_in(["error", "what", "interrupt", "terminated"])
+    is_error = pl.col("form").is_in(["error", "what", "file", "interrupt", "terminated"])
     errors = exception.filter(is_error | is_raised).sort("pos")
-    errors = errors.with_columns(raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message"))
+    # torchrun prints an error file as it is; where its beginning was taken for a tag, the end of the quotation is left.
+    unquoted = pl.coalesce(text_of("message").str.strip_suffix('",'), text_of("quoted_message"))
+    errors = errors.with_columns(
+        message=unquoted, raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message")
+    )
     errors = errors.unique(
         [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
     )
