@@ -214,3 +214,12 @@ def test_what_mpirun_says_in_a_box_is_no_message_that_no_rule_knows(tmp_path: Pa
     ended = "mpirun noticed that process rank 1 with PID 29013 on node gpu-a012 exited on signal 6 (Aborted)."
     shown = first_screen(reported(tmp_path, f"{what}{edge}\n{ended}\n{edge}\n"))
     assert "that no rule knows" not in shown
+
+
+def test_the_hint_below_a_cuda_error_tells_of_it_where_the_error_is_cut_off(tmp_path: Path) -> None:
+    hint = "CUDA kernel errors might be asynchronously reported at some other API call."
+    title = "a CUDA call of the program failed, and the line that says why was not read"
+    assert title in first_screen(reported(tmp_path, f"[rank0]: {hint}\n"))
+    (tmp_path / "whole").mkdir()
+    whole = f"{HEADING}{IMPORT}RuntimeError: CUDA error: invalid argument\n{hint}\n"
+    assert title not in first_screen(reported(tmp_path / "whole", whole))
