@@ -37,6 +37,8 @@ def cell(text: str) -> str:
 
 COPIES: Mapping[str, Copied] = {
     "links": by_line(lambda text: SITE.sub(r"[\1:\2](https://example.org/\1#L\2)", text)),
+    "cat -n": lambda texts, _: [f"{n:6}\t{text}" for n, text in enumerate(texts, 1)],
+    "less -N": lambda texts, _: [f"{n:7} {text}" for n, text in enumerate(texts, 41)],
     "bullets": by_line(lambda text: f"- `{text}`" if text else text),
     "table": lambda texts, _: ["| # | message |", "|---|---|", *(f"| {n} | {cell(t)} |" for n, t in enumerate(texts))],
     "page": lambda texts, _: ["<p>It hangs:</p>", *(f"<span>{html.escape(text)}</span><br/>" for text in texts)],

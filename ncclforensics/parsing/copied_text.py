@@ -18,6 +18,7 @@ REPLACED = CHARACTERS | ENTITIES | MARKDOWN_ESCAPES
 LINE_FEED = "\\n"
 LINK = "](http"  # in Markdown
 BOX_SIDES = ["│", "┃", "║"]
+MIN_NUMBERED, NEARLY_ALL = 5, 0.9  # lines in a row, and their share of the lines of an input
 
 
 def has_marks(texts: pl.Series) -> bool:
@@ -81,6 +82,25 @@ def without_margin(rows: pl.DataFrame, margin: str) -> pl.DataFrame:
     return rows.with_columns(pl.col("text").str.strip_prefix(margin))
 
 
+def find_numbered(texts: pl.DataFrame) -> list[int]:
+    """The inputs (columns `source`, `text`) whose lines begin with numbers, each by one greater than that above it."""
+    begins = texts["text"].str.contains("^ *[0-9]")
+    if not begins.any():
+        return []
+    number = pl.col("text").str.extract_groups(_numbered()).struct.field("line_number")
+    numbers = texts.select("source", number=number.cast(pl.Int64, strict=False))
+    step = pl.col("number") - pl.col("number").shift(1).over("source")
+    counted = numbers.with_columns(is_next=(step == 1).fill_null(value=False)).group_by("source").agg("is_next")
+    sums = counted.select("source", rows=pl.col("is_next").list.len(), hits=pl.col("is_next").list.sum())
+    is_numbered = (pl.col("hits") >= MIN_NUMBERED) & (pl.col("hits") >= NEARLY_ALL * (pl.col("rows") - 1))
+    return sums.filter(is_numbered)["source"].to_list()
+
+
+def without_numbers(rows: pl.DataFrame) -> pl.DataFrame:
+    """Lines without the number in front of each."""
+    return rows.with_columns(pl.col("text").str.replace(_numbered(), ""))
+
+
 def cleaned_in_order(rows: pl.DataFrame) -> pl.DataFrame:
     """Lines without escape sequences and control bytes, in their order."""
     if not lines.is_strange(rows["text"]).any():
@@ -116,6 +136,12 @@ def _links() -> tuple[str, ...]:
 def _code() -> str:
     (regex,) = _alternatives("_code")
     return regex
+
+
+@cache
+def _numbered() -> str:
+    (regex,) = _alternatives("_line_number")
+    return f"^{regex}"
 
 
 def _alternatives(rule: str) -> tuple[str, ...]:

@@ -14,7 +14,15 @@ from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.plain_pickle import PROTOCOLS
 from ncclforensics.inputs.windows import InputReader
-from ncclforensics.parsing.copied_text import cleaned_in_order, find_margins, has_marks, without_margin, without_marks
+from ncclforensics.parsing.copied_text import (
+    cleaned_in_order,
+    find_margins,
+    find_numbered,
+    has_marks,
+    without_margin,
+    without_marks,
+    without_numbers,
+)
 from ncclforensics.parsing.cut_lines import detect_cut_widths, mark_cut
 from ncclforensics.parsing.headed_values import have_values_below_paths, join_values_to_paths
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
@@ -51,6 +59,7 @@ class InputFormat:
     cut_width: int | None = None  # at which lines were cut
     inner_width: int | None = None  # at which they were wrapped before they got these prefixes
     margin: str = ""  # blanks in front of all lines
+    is_numbered: bool = False  # whether a program or an editor numbered its lines
     is_marked: bool = False  # whether it holds marks of the page or program that it was copied out of
     tail: str | None = None  # what closes lines, as a regex
     is_padded: bool = False  # whether blanks fill its lines
@@ -59,7 +68,7 @@ class InputFormat:
     @property
     def is_plain(self) -> bool:
         """Whether lines are parsed as they stand in the input."""
-        is_changed = self.prefixes or self.margin or self.is_padded or self.has_values_below_paths
+        is_changed = self.prefixes or self.margin or self.is_numbered or self.is_padded or self.has_values_below_paths
         return self.keeps_lines and not is_changed
 
     @property
@@ -76,10 +85,12 @@ class InputFormat:
         """Remove marks of pages and programs, put wrapped lines together, strip launcher prefixes and padding."""
         is_coloured = bool(self.prefixes) and rows["text"].str.contains_any(COLOUR_STARTS).any()
         # Samples are cleaned: a tab is a blank there, and a tag has no colour.
-        if is_coloured or self.is_marked or self.has_learned_tag or self.margin:
+        if is_coloured or self.is_marked or self.has_learned_tag or self.margin or self.is_numbered:
             rows = cleaned_in_order(rows)
         if self.is_marked:
             rows = without_marks(rows)
+        if self.is_numbered:
+            rows = without_numbers(rows)
         if self.margin:
             rows = without_margin(rows, self.margin)
         if self.outer_width is not None:
@@ -152,6 +163,13 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
             own = texts.filter(source=number)
             formats[number].is_marked = has_marks(own["text"])
             texts = pl.concat([texts.filter(pl.col("source") != number), without_marks(own)])
+    for number in find_numbered(texts):
+        own = texts.filter(source=number)
+        rest = without_numbers(own)
+        known = _count_known(without_margin(rest, find_margins(rest).get(number, "")), dialect)
+        if known > _count_known(own, dialect):
+            formats[number].is_numbered = True
+            texts = pl.concat([texts.filter(pl.col("source") != number), rest])
     for number, margin in find_margins(texts).items():
         own = texts.filter(source=number)
         if _count_known(rest := without_margin(own, margin), dialect) >= STILL_KNOWN * _count_known(own, dialect):
