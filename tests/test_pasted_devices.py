@@ -350,3 +350,33 @@ def test_counters_of_all_ports_of_a_node_are_called_so(tmp_path: Path) -> None:
     text = 'Errors for 0x1070fd0300370ea2 "leaf-4"\n   GUID 0x1070fd0300370ea2 port ALL: [LinkDownedCounter == 25]\n'
 
     assert "leaf-4 all ports" in screen(read(tmp_path, text), width=120, everything=True)
+
+
+def test_statistics_below_the_driver_of_an_interface_are_of_its_device(tmp_path: Path) -> None:
+    def block(bus: str, lost: int) -> str:
+        return f"driver: mlx5_core\n{bus}NIC statistics:\n     rx_discards_phy: {lost}\n"
+
+    text = block("bus-info: 0000:5e:00.0\n", 40) + block("bus-info: 0000:5e:00.1\n", 12) + block("", 13)
+
+    counted = read(tmp_path, text).run["host_counter"].select("device", "value").rows()
+    assert counted == [("0000:5e:00.0", 40), ("0000:5e:00.1", 12), (None, 13)]
+
+
+def test_a_device_that_could_not_be_opened_is_told_beside_those_that_are_listed(tmp_path: Path) -> None:
+    device = "hca_id:\tmlx5_1\n\tphys_port_cnt:\t1\n\t\tport:\t1\n\t\t\tstate:\tPORT_ACTIVE (4)\n"
+
+    report = read(tmp_path, f"Failed to open device\n{device}")
+    assert [(finding.severity, finding.title) for finding in report.findings] == [
+        (
+            Severity.WARNING,
+            "ibv_devinfo could not open an RDMA device, which it does not name, so that NCCL cannot use that one",
+        )
+    ]
+    assert read(tmp_path, device).findings == []
+
+
+def test_the_host_of_a_prompt_is_that_of_the_port_that_ibstat_was_asked_for(tmp_path: Path) -> None:
+    port = "CA 'mlx5_7'\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n\t\tLink layer: InfiniBand\n"
+
+    (finding,) = read(tmp_path, f"root@gpu-a012:~# ibstat mlx5_7\n{port}").findings
+    assert finding.hosts == ["gpu-a012"]

@@ -10,8 +10,8 @@ from ncclforensics.data.counters import UNITS
 
 # Tools that always report on the host where they run.
 LOCAL_TOOLS = (
-    "ethtool", "rdma", "ibv_devinfo", "show_gids", "ibdev2netdev", "mlnx_qos", "mlxlink", "mstlink", "flint",
-    "mstflint", "mlxfwmanager", "opainfo", "grep", "cat", "smartctl", "nvme",
+    "ethtool", "rdma", "ibstat", "ibstatus", "ibv_devinfo", "show_gids", "ibdev2netdev", "mlnx_qos", "mlxlink",
+    "mstlink", "flint", "mstflint", "mlxfwmanager", "opainfo", "grep", "cat", "smartctl", "nvme",
 )  # fmt: skip
 
 # Counters of Omni-Path as opainfo and opapmaquery print them, and the names of Linux. Data is in flits. A link replays

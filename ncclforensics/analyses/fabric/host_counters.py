@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import product
 
@@ -74,6 +74,7 @@ def host_counter(
     rdma_statistic: pl.DataFrame,
     rdma_more: pl.DataFrame,
     nic_statistics: pl.DataFrame,
+    ethernet_device: pl.DataFrame,
     dump_host: pl.DataFrame,
     nic_counter: pl.DataFrame,
     qdisc: pl.DataFrame,
@@ -90,11 +91,12 @@ def host_counter(
     devices = {
         (host, source, netdev): (device, port) for host, source, netdev, device, port in netdev_device.iter_rows()
     }
+    names = interface_names(nic_statistics, ethernet_device, dump_host, commands)
     rows: list[Row] = [
         *_of_files(rows_with_origin(port_counter_file.filter(pl.col("counter").is_not_null()), output_heading)),
         *_of_folders(counter_folder, port_counter, output_heading),
         *_of_statistics(rdma_statistic, rdma_more, output_heading),
-        *_of_ethernet(nic_statistics, dump_host, nic_counter, output_heading, commands, devices),
+        *_of_ethernet(names, nic_statistics, nic_counter, output_heading, commands, devices),
         *_of_queues(rows_with_origin(qdisc, output_heading), devices),
         *_of_links(mlxlink_section, mlxlink_field, output_heading, commands),
         *_of_samples(metric_value, devices),
@@ -195,15 +197,14 @@ def _port_of(netdev: str | None, source: int, host: str | None, devices: Devices
 
 
 def _of_ethernet(
+    names: Mapping[tuple[int, int], str | None],
     heads: pl.DataFrame,
-    headings: pl.DataFrame,
     counters: pl.DataFrame,
     output_heading: pl.DataFrame,
     commands: CommandHistory,
     devices: Devices,
 ) -> Iterator[Row]:
     """Counters of ethtool; if several blocks of a source have no known interface, these blocks are left out."""
-    names = interface_names(heads, headings, commands)
     nameless = Counter(source for (source, _), name in names.items() if name is None)
     picked = Counter(counters.filter(pl.col("picked").is_not_null()).select("source", text_of("picked")).iter_rows())
     netdev: str | None = None
@@ -374,7 +375,11 @@ def _labels(texts: pl.Series) -> dict[str, dict[str, str]]:
 
 @analysis(PROBLEM, of=("unread_file", "nic_statistics"))
 def host_problem(
-    unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_host: pl.DataFrame, dump_command: pl.DataFrame
+    unread_file: pl.DataFrame,
+    nic_statistics: pl.DataFrame,
+    ethernet_device: pl.DataFrame,
+    dump_host: pl.DataFrame,
+    dump_command: pl.DataFrame,
 ) -> pl.DataFrame:
     """Problems of host dumps as text: unreadable files, statistics without an interface."""
     of_files = unread_file.group_by("source", "error", maintain_order=True).agg(pl.col("line").min(), files=pl.len())
@@ -384,7 +389,7 @@ def host_problem(
         for source, error, line, files in of_files.iter_rows()
     ]
     for (source,), heads in nic_statistics.group_by("source", maintain_order=True):
-        names = interface_names(heads, dump_host, commands)
+        names = interface_names(heads, ethernet_device, dump_host, commands)
         lines = [line for (_, line), name in names.items() if name is None]
         if len(lines) > 1:
             problem = f"line {lines[0]}: {len(lines)} statistics of ethtool without an interface, left out"
