@@ -149,6 +149,13 @@ LINE_FORMATS = {
     ),
     # Network interfaces of a host: ip addr, ip link, ifconfig.
     "interfaces": LineFormat("interfaces collected", "ip_interface", "topology", MACHINE_DUMP),
+    # Pods and nodes of Kubernetes, as kubectl describe shows them.
+    "kube_describe": LineFormat(
+        "kubedescribe",
+        "described_section",
+        "topology",
+        HOST_COLUMNS={"kubedescribe": ("described_name",)},
+    ),
     # NCCL's topology and graphs as XML.
     "markup": LineFormat("markup", "xml_line", "topology", MACHINE_DUMP),
     # Prometheus metrics of ports, interfaces and GPUs: node_exporter, DCGM.

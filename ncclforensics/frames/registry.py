@@ -22,7 +22,6 @@ RUN_FRAMES = frozenset(
         "source",
         "speaker",
         "repeated_line",
-        "earlier_launch",
         "stated_line",
         "calls_between",
         "call_template",

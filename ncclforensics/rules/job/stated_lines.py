@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.text.described_objects import with_described
 from ncclforensics.analyses.verdict import vocabulary
 from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import OWNER
@@ -18,6 +19,7 @@ from ncclforensics.rules.shared.survival import not_survived
 
 ROLE_OF_KIND = {Kind.FAILURE: Role.CAUSE, Kind.CONDITION: Role.CONTEXT, Kind.CONSEQUENCE: Role.CONSEQUENCE}
 PLACE = ["source", "line"]
+OF_OBJECTS = ("pod_event", "pod_status", "host_service", "node_offers_none")  # frames of lines of Kubernetes
 SUBJECTS = 3  # that a title names
 OF_MACHINES = (
     "drivers",
@@ -37,10 +39,10 @@ def stated_failure(
     milestone: pl.DataFrame,
     training_step: pl.DataFrame,
     program_end: pl.DataFrame,
-    engine_ready: pl.DataFrame,
     speaker: pl.DataFrame,
     process_exit: pl.DataFrame,
     traceback_frame: pl.DataFrame,
+    described_title: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A line states a failure or a condition, and nothing else in the report answers it.
@@ -64,11 +66,12 @@ def stated_failure(
     rows = rows.join(process_exit.filter(~pl.col("is_first")), on=PLACE, how="anti", maintain_order="left")
     rows = _fatal(rows, failure_event, rank)
     rows = not_survived(rows, communicator_progress, milestone, training_step, program_end)
-    rows = _lasting(rows, speaker, engine_ready)
+    rows = _lasting(rows, speaker)
     numbers = rank.group_by(OWNER).agg(number=pl.when(pl.len() == 1).then(pl.col("rank").first()))
     rows = rows.join(numbers, on=OWNER, how="left", maintain_order="left").with_columns(
         rank=pl.coalesce("number", "rank")
     )
+    rows = with_described(rows, described_title)
     for _, alike in rows.group_by("frame", "meaning", maintain_order=True):
         yield _stated(alike, rank)
 
@@ -97,18 +100,12 @@ def _fatal(rows: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame) 
     return rows.join(harmless, on=PLACE, how="anti", maintain_order="left")
 
 
-def _lasting(rows: pl.DataFrame, speaker: pl.DataFrame, engine_ready: pl.DataFrame) -> pl.DataFrame:
-    """Leave out conditions of processes that printed other lines afterwards: a connection was made in the end.
-
-    So was it where an engine then reports that it is ready, for which it waits for all its workers.
-    """
+def _lasting(rows: pl.DataFrame, speaker: pl.DataFrame) -> pl.DataFrame:
+    """Leave out conditions of processes that printed other lines afterwards: a connection was made in the end."""
     spoke = speaker.group_by(OWNER).agg(spoke_pos=pl.col("last_pos").max())
-    ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
-    rows = rows.join(spoke, on=OWNER, how="left", maintain_order="left")
-    rows = rows.join(ready, on="source", how="left", maintain_order="left")
     last = pl.col("pos").max().over(*OWNER, "frame", "meaning")
-    is_past = (pl.col("kind") == Kind.CONDITION) & (last < pl.max_horizontal("spoke_pos", "ready_pos"))
-    return rows.filter(is_past.fill_null(value=False).not_())
+    is_past = (pl.col("kind") == Kind.CONDITION) & (last < pl.col("spoke_pos"))
+    return rows.join(spoke, on=OWNER, how="left", maintain_order="left").filter(is_past.fill_null(value=False).not_())
 
 
 def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
@@ -122,6 +119,9 @@ def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     finding = error_finding(rows, rank, f"{{processes}}: {row['meaning']}", detail, "certain")
     subjects = rows["subject"].drop_nulls().unique(maintain_order=True).to_list()
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ") + f": {some_of(subjects, SUBJECTS)}" * bool(subjects)
+    objects = rows.filter(pl.col("frame").is_in(OF_OBJECTS))["described"].drop_nulls().unique(maintain_order=True)
+    unnamed = [name for name in objects if name.rpartition(" ")[2] not in finding.title]
+    finding.title = f"{some_of(unnamed, SUBJECTS)}: " * bool(unnamed) + finding.title
     finding.category, finding.remedy, finding.role = Category(row["category"]), row["remedy"], ROLE_OF_KIND[kind]
     is_of_machine = kind is Kind.CONDITION and not rank.is_empty() and grammar_of(str(row["frame"])) in OF_MACHINES
     finding.severity = Severity.INFO if is_of_machine else Severity.WARNING

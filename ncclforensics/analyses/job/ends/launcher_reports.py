@@ -105,7 +105,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 has_code = following.get("form") == "sglang_code" and is_next_line(row, following)
                 yield exit_report(row, "SGLang", following["exit_code"] if has_code else None, child=row["rank"])
             case "container":
-                yield exit_report(row, "Kubernetes", int(row["error_code"]))
+                yield exit_report(row, "Kubernetes", int(row["error_code"]), worker=row["described"] or "")
             case "pals_launch":
                 yield ExitReport(NOT_STARTED, row, "the launcher (PALS)", node=node, message=row["not_launched"])
             case "srun_launch":
