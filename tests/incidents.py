@@ -71,10 +71,7 @@ class Incident:
     @property
     def logs(self) -> list[str]:
         """The inputs, relative to the folder: everything but the case and its golden report."""
-        files = (
-            path for path in self.folder.rglob("*") if path.is_file() and path.name not in ("case.json", "report.md")
-        )
-        return sorted(path.relative_to(self.folder).as_posix() for path in files)
+        return [*_logs(self.folder)]
 
     def answer(self, *, backwards: bool = False, whole: bool = False, everything: bool = False) -> Answer:
         """Read the logs again: forwards or backwards, through windows or whole; ask the rules on a hang, or all."""
@@ -95,6 +92,12 @@ class Incident:
 def _case(folder: Path) -> Json:
     case: Json = json.loads((folder / "case.json").read_text(encoding="utf-8"))
     return case
+
+
+@cache
+def _logs(folder: Path) -> tuple[str, ...]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("case.json", "report.md"))
+    return tuple(sorted(path.relative_to(folder).as_posix() for path in files))
 
 
 @cache

@@ -69,11 +69,10 @@ def _forms(shape: Shape) -> Iterable[str | None]:
     forms = {pattern.form for pattern in shape.patterns}
     if len(forms) == 1:
         return [*forms] * len(shape.examples)
-    texts = pl.Series(shape.examples, dtype=pl.String)
     first_match = pl.coalesce(
-        pl.when(texts.str.contains(pattern.regex)).then(pl.lit(pattern.form)) for pattern in shape.patterns
+        pl.when(pl.col("text").str.contains(pattern.regex)).then(pl.lit(pattern.form)) for pattern in shape.patterns
     )
-    return pl.select(first_match).to_series()
+    return pl.DataFrame({"text": shape.examples}).select(first_match).to_series()
 
 
 def _samples(shape: Shape) -> Iterator[Sample]:

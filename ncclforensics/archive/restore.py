@@ -17,9 +17,17 @@ from ncclforensics.inputs.file_state import state_in
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.calls_between import CALLS_BETWEEN
-from ncclforensics.parsing.load import Records
+from ncclforensics.parsing.load import EARLIER_LAUNCH, Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
 from ncclforensics.parsing.repeated_lines import REPEATED, no_repeats
+
+# Frames of what parsing gives beside parsed frames -> their columns.
+OF_PARSING: dict[str, Mapping[str, pl.DataType]] = {
+    "speaker": SPEAKER,
+    "repeated_line": REPEATED,
+    "calls_between": CALLS_BETWEEN,
+    "earlier_launch": EARLIER_LAUNCH,
+}
 
 
 @dataclass(slots=True)
@@ -108,6 +116,8 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
             continue
         records.speakers.append(held.pop("speaker", pl.DataFrame(schema=SPEAKER)))
         records.repeated_lines.append(held.pop("repeated_line", no_repeats()))
+        if "earlier_launch" in held:
+            records.earlier_launches.extend(held.pop("earlier_launch"))
         if "calls_between" in held:
             records.counted_stretches.add_rows(held.pop("calls_between"))
         for name, rows in held.items():
@@ -137,11 +147,7 @@ def _held(
     saved: Saved, dialect: Dialect, renumbering: Mapping[int, int], *, with_frames: bool
 ) -> dict[str, pl.DataFrame]:
     """The parsed frames of a saved run, by name, and what else parsing gives. Raises SavedError."""
-    held = {
-        name: parquet.frame(saved, name, schema)
-        for name, schema in {"speaker": SPEAKER, "repeated_line": REPEATED, "calls_between": CALLS_BETWEEN}.items()
-        if saved.holds(name)
-    }
+    held = {name: parquet.frame(saved, name, schema) for name, schema in OF_PARSING.items() if saved.holds(name)}
     if with_frames:
         shared = {name: lines.SCHEMA[name] for name in ("source", "line")}
         shared |= {label: base.dtype for label, base in dialect.labels.items()}

@@ -35,7 +35,8 @@ def save(report: Report, path: Path, *, with_tables: bool = False, with_analyses
     shapes = run.dialect.with_all_formats.shapes
     parsed = [shape.frame for shape in shapes]
     computed = analyses() if with_analyses else ()
-    rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", "calls_between", *computed]}
+    others = ("speaker", "repeated_line", "earlier_launch", "calls_between")
+    rows = {name: run[name].height for name in [*parsed, *others, *computed]}
     rows = {name: height for name, height in rows.items() if height and name not in run.broken}
     unquoted = {"calls_between", *analyses(), *(shape.frame for shape in shapes if shape.grammar in STACKS)}
     report.cite(_quotable(run, [name for name in rows if name not in unquoted]))

@@ -159,6 +159,15 @@ def parse_short_integer(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
+def without_folders(text: str) -> str:
+    """Return a text with the names of files alone, of which the folders may be longer than what is said of them.
+
+    >>> without_folders("/opt/venv/lib/a.so: undefined symbol: x")
+    '…/a.so: undefined symbol: x'
+    """
+    return " ".join(f"…/{word.rpartition('/')[2]}" if word.startswith("/") else word for word in text.split())
+
+
 def ranks_text(numbers: Iterable[int], noun: str = "rank") -> str:
     """Format numbers of ranks, or of other things, with ranges; empty without any.
 

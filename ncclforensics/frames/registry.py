@@ -22,6 +22,7 @@ RUN_FRAMES = frozenset(
         "source",
         "speaker",
         "repeated_line",
+        "earlier_launch",
         "stated_line",
         "calls_between",
         "call_template",

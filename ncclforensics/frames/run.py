@@ -18,6 +18,7 @@ from ncclforensics.data.names import NO_KIND
 from ncclforensics.data.settings import ExpectedMachine, Settings, Thresholds
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats, filled_by
+from ncclforensics.frames import earlier_launches
 from ncclforensics.frames.assemble import assemble, concat_small, labels_of, no_lines, parsed_schema, with_positions
 from ncclforensics.frames.columns import (
     ORIGIN,
@@ -132,7 +133,18 @@ class Run:
             elif (wanted := self["read_next"]).height or (wanted := self["read_to_verify"]).height:
                 self.read_on(wanted)
             else:
-                return
+                break
+        if self._records.earlier_launches.is_empty() and (earlier := earlier_launches.find(self)).height:
+            self._leave_out(earlier)
+
+    def _leave_out(self, earlier: pl.DataFrame) -> None:
+        """Forget what launches printed that had ended before the last one of their input, and what followed of it."""
+        without = partial(earlier_launches.without, earlier=earlier, ends=self._ends)
+        for name, pieces in self._records.frames.items():
+            self._records.frames[name] = [without(rows, name) for rows in pieces]
+        parsed = {*self._frames} - {*analyses()} - {"stated_line", "earlier_launch"}
+        self._frames = {name: without(self._frames[name], name) for name in parsed}
+        self._records.earlier_launches = earlier.drop("pos")
 
     @property
     def tally(self) -> pl.DataFrame:
@@ -205,6 +217,8 @@ class Run:
             return {name: self._calls_between()}
         if name == "repeated_line":
             return {name: self._repeated_lines()}
+        if name == "earlier_launch":
+            return {name: with_positions(self._records.earlier_launches, self._ends)}
         if name == "stated_line":
             return {name: stated_lines(self, self._parsed_names())}
         if name in (TEMPLATES, OCCURRENCES):

@@ -36,6 +36,12 @@ SAMPLED_TOGETHER = 512  # inputs
 SAMPLED_BYTES = 4 << 20  # of fewer inputs, where their samples are long
 FEW_INPUTS = 16
 LONGEST_WINDOWS = 400_000_000  # bytes, of a few inputs; reading these whole and counting calls takes less memory
+EARLIER_LAUNCH = {  # a launch that ended before the last one of its input
+    "source": pl.Int32(),
+    "line": pl.Int32(),  # the first that shows the next launch
+    "failure_line": pl.Int32(),  # of the last error before it; null without one
+    "end_line": pl.Int32(),  # of the launcher's report of that end; null where the program alone was started again
+}
 Progress = Callable[[int], None]  # called with the bytes parsed since the last call
 Keep = Callable[[pl.DataFrame], pl.DataFrame]  # leaves out the rows of a frame that are not wanted
 
@@ -57,6 +63,7 @@ class Records:
         self.tallies: list[pl.DataFrame] = []
         self.speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
         self.repeated_lines: list[pl.DataFrame] = [no_repeats()]  # lines that stand for many equal ones
+        self.earlier_launches = pl.DataFrame(schema=EARLIER_LAUNCH)  # nothing of them is kept in the frames
         self.calls_between: dict[int, list[dict[str, Any]]] = {}  # rows of CALLS_BETWEEN of an input, counted as text
         self.counted_stretches = CountedStretches()  # of the inputs that were read through
         self._events: dict[str, AlikeRows] = {}  # parsed frame -> what bounds it, if it is one of events

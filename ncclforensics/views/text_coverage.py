@@ -55,9 +55,18 @@ def coverage(report: Report) -> Text:
         if nccl
         else "no NCCL lines",
     ]
+    items += _launches(report.run["earlier_launch"])
     if tally.get("damaged"):
         items.append(f"{tally['damaged']:,} damaged")
     return Text(" · ".join(items), style="dim")
+
+
+def _launches(earlier: pl.DataFrame) -> list[str]:
+    """Say from which line on a file is judged, where earlier launches stand above it."""
+    if earlier.is_empty():
+        return []
+    of_files = f"line {earlier['line'][0]} on" if earlier.height == 1 else f"a later line on in {earlier.height} files"
+    return [f"the last launch is judged, from {of_files}"]
 
 
 def _processes_text(rank: pl.DataFrame) -> str:

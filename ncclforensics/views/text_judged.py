@@ -46,6 +46,7 @@ UP, DOWN = ("up", "active"), ("down",)  # states of links in the kernel's log
 MOST_TESTS = 3  # named
 OF_JOBS = {"nccl-log", "pytorch-log", "nccl-tests"}  # kinds of input
 MOST_SUBJECTS = 3
+TOLD_TO_END = ("torchrun-told-to-end", "app-told-to-end")
 MOST_RULES = 3  # named; of more, the number says that much was looked at
 SURROUNDING = ("collected",)  # grammars of what stands around the output of any tool
 OF_KERNEL = ("kernel_line", "driver_statement", "kernel_report", "hardware_event", "nic_driver")
@@ -80,9 +81,15 @@ def without_findings(report: Report) -> list[RenderableType]:
     noted = " but what the notes below say" * any(note.rule not in UNSEEN for note in report.findings)
     named = f" ({', '.join(looking)})" * (len(looking) <= MOST_RULES)
     looked = f"{count_of(len(looking), 'rule')} looked at these lines and found no fault{noted}{named}."
-    found = [f"{well[0].upper()}{well[1:]}."] if well else [*_subjects(report), looked]
+    found = [f"{well[0].upper()}{well[1:]}."] if well else [*_told_to_end(report), *_subjects(report), looked]
     sentences = [*found, *_shown(report), *_open(report), *_next(report)]
     return [Text("\nno findings", style=STYLE["no-hang"]), *(indented(Text(sentence)) for sentence in sentences)]
+
+
+def _told_to_end(report: Report) -> list[str]:
+    """Say that the job did not end by itself, where that is all that is known of its end."""
+    notes = (note for note in report.findings if note.rule in TOLD_TO_END)
+    return [f"The job was ended: {note.title}." for note in notes][:1]
 
 
 def _shown(report: Report) -> list[str]:

@@ -25,6 +25,7 @@ from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import (
     ends_well,
+    health,
     holds_machines,
     reason_without_job,
     steps_without_job,
@@ -37,15 +38,7 @@ from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import considered_table, unexplained_table
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_findings import first_problem, one_liners, other_jobs, verdict_text
-from ncclforensics.views.text_layout import (
-    GAP,
-    STYLE,
-    UNSEEN,
-    heading,
-    indented,
-    render_text,
-    wrapped_items,
-)
+from ncclforensics.views.text_layout import GAP, STYLE, UNSEEN, heading, indented, render_text, wrapped_items
 from ncclforensics.views.text_origin import origin_text
 from ncclforensics.views.text_reasons import beyond_title, remarks, says_the_same
 from ncclforensics.views.text_report import (
@@ -143,7 +136,7 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     if jobs and jobs[0].verdict not in OPEN:
         return None
     findings = _others(report)
-    if not jobs and not everything and not ends_well(report.run):
+    if not jobs and not everything and not health(report.run):
         # Then also what is no fault, such as an end that a launcher asked for; what happened before what was given.
         notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
         notes.sort(key=lambda note: note.category is Category.INCOMPLETE_EVIDENCE)

@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import OF_TRACEBACK
 from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
+from ncclforensics.analyses.job.text.torch_text import FROM_END
 from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.data.stack_classes import is_of_launcher
@@ -15,7 +16,6 @@ from ncclforensics.frames.columns import count_behind, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
-FROM_END = 12  # lines of a file, thanks and blank ones among them, behind the last call of a traceback that was cut
 MOST_WORKERS = 4  # in a title
 ENDED = ("died", "worker_died")  # forms of lines by which another process is known to have ended
 OF_TORCH = "torch/distributed/distributed_c10d.py"  # the file of calls of which only torch.distributed is known
@@ -31,6 +31,7 @@ def app_traceback_cut(
     traceback_frame: pl.DataFrame,
     traced_call: pl.DataFrame,
     exception: pl.DataFrame,
+    marked_code: pl.DataFrame,
     ray_task: pl.DataFrame,
     gpu_exception: pl.DataFrame,
     call_error: pl.DataFrame,
@@ -67,9 +68,12 @@ def app_traceback_cut(
     of_ends = [rows.filter(text_of("form").is_in(ENDED)) for rows in (engine_wait, process_end)]
     is_named = any(rows.height for rows in (nccl_warning, *of_ends))
     named = ["source", "line", "pos", "launcher_pid", "launcher_node", "launcher_process"]
-    frames = traceback_frame.drop_nulls("file").select(  # a call in a box alone is none of a traceback
-        *named, "file", "numbered", rank=pl.coalesce("rank", "launcher_rank"), call=text_of("frame_function")
-    )
+    # A call in a box is one of a traceback where its line is marked there.
+    is_of_traceback = pl.col("file").is_not_null() | pl.col("source").is_in(marked_code["source"].implode())
+    frames = traceback_frame.filter(is_of_traceback).select(
+        *named, "numbered", file=pl.coalesce(text_of("file"), text_of("boxed_file")), call=text_of("frame_function"),
+        rank=pl.coalesce("rank", "launcher_rank"),
+    )  # fmt: skip
     of_torch = traced_call.filter(form="").select(
         *named, rank=pl.coalesce("global_rank", "launcher_rank"), call=text_of("function")
     )

@@ -233,8 +233,10 @@ def engine_start_incomplete(
         frame.select("source", "pos") for frame in (engine_nccl, engine_ready, workers.filter(form="ended_by_rank"))
     ]
     passed = pl.concat(later).group_by("source").agg(passed_pos=pl.col("pos").max())
+    ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
     is_open = (pl.col("form") == "begun") | (pl.col("pos") > pl.col("passed_pos").fill_null(-1))
-    begun = begun.join(passed, on="source", how="left", maintain_order="left").filter(is_open)
+    is_open &= pl.col("pos") > pl.col("ready_pos").fill_null(-1)  # all workers end their start before
+    begun = begun.join(passed, on="source", how="left").join(ready, on="source", how="left").filter(is_open)
     pending = begun.join(ended, on=["source", "worker"], how="anti").sort("source", "line")
     if pending.is_empty():
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ipaddress import ip_address
+from operator import itemgetter
 from typing import NamedTuple
 
 import polars as pl
@@ -266,6 +267,7 @@ def open_mpi_says_more(
     mpi_launch: pl.DataFrame,
     mpi_transport: pl.DataFrame,
     mpi_box_field: pl.DataFrame,
+    process_end: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Open MPI, PRRTE or PMIx prints a message in a box, and no rule knows it.
@@ -280,7 +282,9 @@ def open_mpi_says_more(
     edges = mpi_box_edge.select("source", "line").sort("source", "line")
     boxes = edges.with_columns(height=pl.col("line").shift(-1).over("source") - pl.col("line"))
     boxes = boxes.filter(pl.col("height").is_between(SHORTEST_BOX, BOX_LINES))
-    known = set(pl.concat([frame.select("source", "line") for frame in (mpi_launch, mpi_transport)]).rows())
+    known = set(
+        pl.concat([frame.select("source", "line") for frame in (mpi_launch, mpi_transport, process_end)]).rows()
+    )
     last_edge = (None, 0)
     for source, line, height in boxes.rows():
         if (source, line) == last_edge:  # lies between two boxes
@@ -320,13 +324,23 @@ def mpirun_daemon_missing(
     named = mpi_daemon.filter(form="of_lost").sort("line")
     heads = job_end.filter(form="daemon_lost").select("source", head="line")
     named = named.join(heads, on="source").filter((pl.col("line") - pl.col("head")).is_between(1, NEAR_HOST))
-    named = pl.concat([mpi_daemon.filter(form="lost"), named], how="diagonal").select("source", "line", "daemon_host")
-    lost = pl.concat([named, job_end.filter(form="daemon_lost").select("source", "line")], how="diagonal")
+    place = ("source", "line", "pos")
+    named = pl.concat([mpi_daemon.filter(form="lost"), named], how="diagonal").select(*place, "daemon_host")
+    lost = pl.concat([named, job_end.filter(form="daemon_lost").select(place)], how="diagonal").sort("pos")
     not_started = mpi_daemon.filter(form="not_started")
     failed = mpi_daemon.filter(text_of("form").is_in(["unresolved", "unreachable"])).sort("source", "line")
     hosts = sorted(failed["daemon_host"].cast(pl.String).unique().to_list())
     tcp = mpi_launch.filter(form="tcp")
-    ssh_report = f"ssh reports: {failed['ssh_reason'].cast(pl.String)[0]}" if hosts else ""
+    found = []
+    if not lost.is_empty():
+        nodes = sorted(lost["daemon_host"].cast(pl.String).drop_nulls().unique().to_list())
+        title = f"mpirun lost its daemon on {', '.join(nodes[:SHOWN]) or 'a node'}"
+        of_nodes = failed.filter(text_of("daemon_host").is_in(nodes))
+        detail = (
+            _ssh_report(of_nodes) or "the node, its daemon or the connection to it failed; mpirun then ends the job"
+        )
+        evidence = [*evidence_lines(of_nodes), *evidence_lines(lost)]
+        found.append((lost["pos"][0], Finding(title, detail, "certain", hosts=nodes, evidence=evidence)))
     if not not_started.is_empty():
         where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
         stated = statements_before(not_started, program_failure).tail(0 if hosts else 1)
@@ -347,13 +361,13 @@ def mpirun_daemon_missing(
             *evidence_lines(reported),
         ]
         title = f"mpirun could not start its daemon{where}"
-        yield Finding(title, ssh_report or before, "certain", hosts=hosts, evidence=evidence)
-    if not lost.is_empty():
-        hosts = sorted(lost["daemon_host"].cast(pl.String).drop_nulls().unique().to_list())
-        title = f"mpirun lost its daemon on {', '.join(hosts[:SHOWN]) or 'a node'}"
-        detail = ssh_report or "the node, its daemon or the connection to it failed; mpirun then ends the job"
-        evidence = [*evidence_lines(failed), *evidence_lines(lost.sort("source", "line"))]
-        yield Finding(title, detail, "certain", hosts=hosts, evidence=evidence)
+        finding = Finding(title, _ssh_report(failed) or before, "certain", hosts=hosts, evidence=evidence)
+        found.append((not_started["pos"].min(), finding))
+    yield from (finding for _, finding in sorted(found, key=itemgetter(0)))
+
+
+def _ssh_report(failed: pl.DataFrame) -> str:
+    return f"ssh reports: {failed['ssh_reason'].cast(pl.String)[0]}" if failed.height else ""
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("mpi_box",), hang=True)

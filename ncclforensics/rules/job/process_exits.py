@@ -21,6 +21,7 @@ from ncclforensics.analyses.job.ends.spawned_processes import UNNAMED as UNNAMED
 from ncclforensics.analyses.job.text.program_failures import compares_ranks, topic_of
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
+from ncclforensics.data.names import without_folders
 from ncclforensics.data.processes import (
     ABORT,
     BUS_ERROR,
@@ -62,7 +63,7 @@ MAX_MESSAGE = 160  # characters of a message in a title
 
 def _shorten(message: str) -> str:
     """Shorten a message to one line of a report; a message of several lines is shown to go on."""
-    message = message.rstrip()
+    message = message.rstrip() if len(message) <= MAX_MESSAGE else without_folders(message)
     return message if len(message) <= MAX_MESSAGE and not message.endswith(":") else message[:MAX_MESSAGE] + "…"
 
 

@@ -39,6 +39,7 @@ def stated_failure(
     milestone: pl.DataFrame,
     training_step: pl.DataFrame,
     program_end: pl.DataFrame,
+    engine_ready: pl.DataFrame,
     speaker: pl.DataFrame,
     process_exit: pl.DataFrame,
     traceback_frame: pl.DataFrame,
@@ -66,7 +67,7 @@ def stated_failure(
     rows = rows.join(process_exit.filter(~pl.col("is_first")), on=PLACE, how="anti", maintain_order="left")
     rows = _fatal(rows, failure_event, rank)
     rows = not_survived(rows, communicator_progress, milestone, training_step, program_end)
-    rows = _lasting(rows, speaker)
+    rows = _lasting(rows, speaker, engine_ready)
     numbers = rank.group_by(OWNER).agg(number=pl.when(pl.len() == 1).then(pl.col("rank").first()))
     rows = rows.join(numbers, on=OWNER, how="left", maintain_order="left").with_columns(
         rank=pl.coalesce("number", "rank")
@@ -100,12 +101,18 @@ def _fatal(rows: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame) 
     return rows.join(harmless, on=PLACE, how="anti", maintain_order="left")
 
 
-def _lasting(rows: pl.DataFrame, speaker: pl.DataFrame) -> pl.DataFrame:
-    """Leave out conditions of processes that printed other lines afterwards: a connection was made in the end."""
+def _lasting(rows: pl.DataFrame, speaker: pl.DataFrame, engine_ready: pl.DataFrame) -> pl.DataFrame:
+    """Leave out conditions of processes that printed other lines afterwards: a connection was made in the end.
+
+    So was it where an engine then reports that it is ready, for which it waits for all its workers.
+    """
     spoke = speaker.group_by(OWNER).agg(spoke_pos=pl.col("last_pos").max())
+    ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
+    rows = rows.join(spoke, on=OWNER, how="left", maintain_order="left")
+    rows = rows.join(ready, on="source", how="left", maintain_order="left")
     last = pl.col("pos").max().over(*OWNER, "frame", "meaning")
-    is_past = (pl.col("kind") == Kind.CONDITION) & (last < pl.col("spoke_pos"))
-    return rows.join(spoke, on=OWNER, how="left", maintain_order="left").filter(is_past.fill_null(value=False).not_())
+    is_past = (pl.col("kind") == Kind.CONDITION) & (last < pl.max_horizontal("spoke_pos", "ready_pos"))
+    return rows.filter(is_past.fill_null(value=False).not_())
 
 
 def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:

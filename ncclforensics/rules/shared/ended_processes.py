@@ -10,7 +10,7 @@ from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
 from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.processes import CRASHES
 from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
-from ncclforensics.rules.finding import Finding, Severity
+from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.grouping import (
     SHOWN,
     UNNAMED,
@@ -154,6 +154,7 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         processes = of_hosts if named == processes else named
     if certainty == "certain" and not rows["is_placed"].all():
         certainty = "likely"  # other hosts and days have the same process id
+    is_of_another = not rows["is_placed"].any() and KERNEL not in set(rows["reporter"])
     return Finding(
         title=titled(title, processes),
         detail=detail,
@@ -161,6 +162,7 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         ranks=ranks,
         hosts=hosts,
         place=next(iter(rows["place"].drop_nulls()), ""),
+        role=Role.CONTEXT if is_of_another else Role.CAUSE,
         evidence=evidence_lines(
             rows.sort("source", "line").unique(["source", "line"], maintain_order=True).drop("host")
         ),

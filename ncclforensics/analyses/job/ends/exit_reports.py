@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import PurePosixPath
@@ -166,18 +166,26 @@ CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # column
 EXITED = "SystemExit"
 OF_TRACEBACK = "its traceback"  # as a reporter
 TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which programs end when SIGTERM asks for it
+LAUNCHER_HANDLERS = ("sigkill_handler ",)  # of signals: an error in it follows from what the launcher was told
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
 
-def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> Iterator[ExitReport]:
+def exception_reports(
+    exception: pl.DataFrame, gpu_exception: pl.DataFrame, statements: Mapping[tuple[int, int], str]
+) -> Iterator[ExitReport]:
     """Yield uncaught exceptions of the application; one that names no process may have been caught.
 
-    Both frames with the `local_rank` of spawned processes, and what their tracebacks show.
+    Both frames with the `local_rank` of spawned processes, and what their tracebacks show. `statements`: of lines that
+    no grammar knows, by their place.
     """
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
-    is_error = pl.col("form").is_in(["error", "what", "interrupt", "terminated"])
+    is_error = pl.col("form").is_in(["error", "what", "file", "interrupt", "terminated"])
     errors = exception.filter(is_error | is_raised).sort("pos")
-    errors = errors.with_columns(raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message"))
+    # torchrun prints an error file as it is; where its beginning was taken for a tag, the end of the quotation is left.
+    unquoted = pl.coalesce(text_of("message").str.strip_suffix('",'), text_of("quoted_message"))
+    errors = errors.with_columns(
+        message=unquoted, raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message")
+    )
     errors = errors.unique(
         [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
     )
@@ -193,6 +201,8 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
         if (row["message"] or "").endswith(":") and (reason := at.get((printer, row["line"] + 1))) is not None:
             joined.add(reason["pos"])
             row["message"] += f" {exception_report(reason, None).name}: {reason['message'] or ''}".removesuffix(": ")
+        elif (row["message"] or "").endswith(":") and (stated := statements.get((row["source"], row["line"] + 1))):
+            row["message"] += f" {stated}"
         elif (row["message"] or "").endswith(":") and below is not None and _printer(below) == printer:
             # The traceback of its reason stands below it.
             row["is_passed_on"] |= below["pos"] - row["pos"] <= TRACEBACK_LINES and not below["is_caused"]
@@ -208,6 +218,7 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
         report = exception_report(row, row["rank"])
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
+        report.follows |= (row["place"] or "").startswith(LAUNCHER_HANDLERS)
         report.follows |= (
             row["is_passed_on"] or row["is_of_others"] or (is_near and (row["is_caused"] or _names_process(row)))
         )

@@ -33,10 +33,11 @@ from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.following_ends import mark_consequences, mark_final
 from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
+from ncclforensics.analyses.job.ends.other_launches import mark_other_launches
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
 from ncclforensics.analyses.job.ends.torchrun_reports import torchrun_reports
-from ncclforensics.analyses.job.ends.tracebacks import with_places
+from ncclforensics.analyses.job.ends.tracebacks import with_places, with_places_in_code
 from ncclforensics.analyses.job.identity import torch_ranks
 from ncclforensics.analyses.job.identity.lifetimes import finished_processes
 from ncclforensics.analyses.job.text.described_objects import with_described
@@ -71,7 +72,7 @@ class ProcessExit(NamedTuple):
     memory_of: str  # what ran out of memory: host, container; empty: no reporter knows
     is_first: bool  # it ended by itself; false if its end follows from that of another process
     is_by_clock: bool  # another process ended at about that time on another host, whose clock may differ
-    is_placed: bool  # false: host or time do not join a line of the kernel, and nothing else reports this
+    is_placed: bool  # false: a line of the kernel of no known host or time, or NCCL shows another process of this rank
     is_final: bool  # the process certainly ended; an exception without a rank may have been caught
     is_near_end: bool  # its file ends within the lines of a traceback, and shows no steps behind it
     source: int
@@ -119,6 +120,8 @@ def process_exit(
     exception_chain: pl.DataFrame,
     traceback_frame: pl.DataFrame,
     traced_call: pl.DataFrame,
+    unread_code: pl.DataFrame,
+    program_failure: pl.DataFrame,
     ray_task: pl.DataFrame,
     native_frame: pl.DataFrame,
     faulthandler_thread: pl.DataFrame,
@@ -155,6 +158,7 @@ def process_exit(
     exception, gpu_exception = with_places(
         (exception, gpu_exception), exception, exception_chain, traceback_frame, traced_call, ray_task
     )
+    exception = with_places_in_code(exception, unread_code)
     workers = pl.concat([worker_end, worker_end_cut], how="diagonal_relaxed")
     reports = [
         *launcher_reports(with_described(process_end, described_title), job_end),
@@ -162,7 +166,7 @@ def process_exit(
         *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
         *system_reports(job_end, with_described(workers, described_title), kernel_kill),
         *crash_reports(crash, native_frame, faulthandler_thread, faulthandler_frame),
-        *exception_reports(exception, gpu_exception),
+        *exception_reports(exception, gpu_exception, _statements(program_failure)),
         *capture_reports(journal_exit),
     ]
     if not reports:
@@ -213,6 +217,7 @@ def process_exit(
     lengths = dict(source.select("source", "lines").iter_rows())
     steps = {source: rows["pos"].sort() for (source,), rows in training_step.group_by("source")}
     rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
+    mark_other_launches(rows, reports, rank, nranks)
     return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")
 
 
@@ -233,6 +238,11 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[
         and not _goes_on(steps.get(place["source"]), place["pos"]),
         **place,
     }
+
+
+def _statements(program_failure: pl.DataFrame) -> dict[tuple[int, int], str]:
+    """Return what lines state that no grammar knows, by their place."""
+    return {row[:2]: row[2] for row in program_failure.select("source", "line", "statement").iter_rows()}
 
 
 def _goes_on(steps: pl.Series | None, pos: int) -> bool:

@@ -96,4 +96,13 @@ class ProcessFinder:
         if report.owner is not None:
             return self._by_owner.get(report.owner) or [{}]
         candidates = self._by_number[report.rank] if report.rank is not None else []
-        return candidates if len(candidates) == 1 else [{}]
+        return candidates if len(candidates) == 1 and not _is_of_another(report, candidates[0]) else [{}]
+
+
+def _is_of_another(report: ExitReport, rank: Row) -> bool:
+    """Whether a report names another host and another process than those that NCCL shows for its rank.
+
+    A launcher knows a host by an alias, and torchrun the pid of a script that starts the rank; not both at once.
+    """
+    hosts, pids = (report.node, rank["host"]), (report.pid, rank["pid"])
+    return all((*hosts, *pids)) and not is_same_host(*hosts) and report.pid != rank["pid"]

@@ -12,6 +12,7 @@ from ncclforensics.frames.columns import text_of
 PRINTER = ["source", "launcher_rank", "launcher_pid"]  # lines with equal values come from one program
 FILES = ("file", "boxed_file")
 FAR = 40  # lines from the last call of a traceback to its error: the code, and what others print meanwhile
+SYNTAX_ERRORS = ("Syntax", "Indentation", "Tab")  # classes, without -Error
 LONGEST = 400  # lines of a traceback, from its heading to its error
 
 
@@ -93,6 +94,16 @@ def with_places(
     passed_on = pl.concat([frame["passed_pos"] for frame in placed]).drop_nulls().implode()
     is_passed_on = pl.col("is_passed_on") | pl.col("pos").is_in(passed_on)
     return [frame.with_columns(is_passed_on=is_passed_on).drop("passed_pos") for frame in placed]
+
+
+def with_places_in_code(exception: pl.DataFrame, unread_code: pl.DataFrame) -> pl.DataFrame:
+    """Put in the `place` of errors of syntax where in a file they are: the innermost call only imports that file."""
+    name = text_of("file").str.split("/").list.last()
+    code = unread_code.select(*PRINTER, "pos", code=pl.format("{}:{}", name, "numbered"))
+    is_of_syntax = text_of("exception").is_in(SYNTAX_ERRORS) & pl.col("code").is_not_null()
+    place = pl.when(is_of_syntax).then("code").otherwise("place").alias("place")
+    own_place = pl.when(is_of_syntax).then(pl.lit(None, pl.String)).otherwise("own_place").alias("own_place")
+    return with_last_above(exception, code, FAR).with_columns(place, own_place).drop("code")
 
 
 def traced_frames(traceback_frame: pl.DataFrame, traced_call: pl.DataFrame) -> pl.DataFrame:

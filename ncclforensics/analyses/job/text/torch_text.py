@@ -17,7 +17,7 @@ from ncclforensics.analyses.job.ends.tracebacks import FAR, LONGEST
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.stack_classes import is_library
 from ncclforensics.data.torch_calls import CALLS_WITHIN, SIGNAL_HANDLERS
-from ncclforensics.frames.columns import Large, text_of
+from ncclforensics.frames.columns import Large, count_behind, text_of
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -40,6 +40,7 @@ _KINDS = {
 IN_HANDLER = "a handler of signals"  # `call` of a rank that made none when it was told to end
 REFUSED_AT_STORE = ("port_taken", "no_port", "no_name")  # forms of `store_error` in which nothing was waited for
 RENDEZVOUS = "next_rendezvous"  # the call of torchrun's agents, one on each node, at the store of the rendezvous
+FROM_END = 12  # lines of a file, thanks and blank ones among them, behind the last call of a traceback that was cut
 
 
 class TorchSource(NamedTuple):
@@ -49,6 +50,7 @@ class TorchSource(NamedTuple):
     rank: int | None  # the only rank that its lines name, or that its name suggests
     attempt: int | None  # of torchrun's log folder; null elsewhere
     last_traceback: Large | None  # position of its heading
+    cut_rank: int | None  # that raised an exception of which the file, which ends there, shows no more than calls
 
 
 class TorchError(NamedTuple):
@@ -120,6 +122,8 @@ def torch_source(
     watchdog_failure: pl.DataFrame,
     crash: pl.DataFrame,
     elastic_failure: pl.DataFrame,
+    traceback_frame: pl.DataFrame,
+    gpu_exception: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files with lines of PyTorch: the rank that each belongs to, and the attempt of an elastic launch."""
@@ -141,6 +145,7 @@ def torch_source(
     return (
         placed.join(_first_ranks(printed, paths, elastic_failure), on="folder", how="left")
         .join(headings, on="source", how="left")
+        .join(_cut_tracebacks(traceback_frame, (*spoken, call_error, gpu_exception), source), on="source", how="left")
         .with_columns(
             rank=pl.when(is_one)
             .then(pl.col("rank").list.first())
@@ -150,6 +155,16 @@ def torch_source(
         .select(*TorchSource._fields)
         .sort("source")
     )
+
+
+def _cut_tracebacks(calls: pl.DataFrame, errors: Iterable[pl.DataFrame], source: pl.DataFrame) -> pl.DataFrame:
+    """Return the files that end in a call of a traceback, behind which no error stands, and the rank that made it."""
+    lines = [
+        frame.select("source", "line", "pos", rank=rank, is_call=pl.lit(frame is calls))
+        for frame, rank in ((calls, pl.col("rank").cast(pl.Int32)), *((frame, None) for frame in errors))
+    ]
+    last = pl.concat(lines).sort("pos").group_by("source").last().join(source.select("source", "lines"), on="source")
+    return last.filter(pl.col("is_call") & (count_behind() <= FROM_END)).select("source", cut_rank="rank")
 
 
 def attempt_of(path: str) -> int | None:

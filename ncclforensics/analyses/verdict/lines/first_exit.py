@@ -46,6 +46,11 @@ def find_first_exit(job: Job) -> Explanation | None:
     diagnosis = job.explanation_of(Kind.RANK_DIED, ended_text(strongest[0]), culprits)
     if strongest[0].how == EXIT or len(culprits) > 1:
         diagnosis.doubt(Doubt.EXIT_CODE_ALONE if len(culprits) == 1 else Doubt.SEVERAL_ENDED)
+    elif not is_placed and strongest[0].reporter != KERNEL:
+        diagnosis.doubt(
+            Doubt.OF_ANOTHER_RUN,
+            "the launcher names another process of this rank than NCCL's lines do: its output may be of another run",
+        )
     elif not is_placed and not _is_end_seen(job, culprits[0]):
         diagnosis.doubt(
             Doubt.PROCESS_ID_REUSED,

@@ -65,6 +65,8 @@ def find_failed_init(job: Job) -> Explanation | None:
         faults = [
             event for event in returned if _is_returned(job, event) and event.rank_id not in other and is_inside(event)
         ]
+        if faults:  # a rank that got an error before it began this init does not only wait for them
+            faults += [event for event in returned if event.rank_id in inside.keys() - other and _is_of_init(event)]
         fault = UNNAMED_FAULT
     culprits = sorted({event.rank_id for event in faults if event.rank_id is not None})
     if not culprits:
@@ -93,6 +95,10 @@ def _is_returned(job: Job, event: FailureEvent) -> bool:
     """Whether an error left NCCL, or is the last that the process printed; what it survived is no failure."""
     process = job.processes.get((event.host, event.pid), {})
     return is_top_file(event.unwound) or process.get("last_pos") == event.pos
+
+
+def _is_of_init(event: FailureEvent) -> bool:
+    return is_top_file(event.unwound, (INIT_FILE,))
 
 
 # Failure forms that are a fault of the rank itself, with their description; the most specific first.
@@ -132,7 +138,7 @@ def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     returned = [
         event
         for event in job.failure_events
-        if event.form == "unwinding" and is_top_file(event.unwound, (INIT_FILE,))
+        if event.form == "unwinding" and _is_of_init(event)
         if not (event.at_exit or event.is_of_call) and event.rank_id in began and event.pos > began[event.rank_id]
     ]
     if not returned:

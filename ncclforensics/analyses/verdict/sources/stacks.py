@@ -110,8 +110,8 @@ def find_odd_stacks(job: Job) -> Explanation | None:
         return _describe(job, "between two dumps ranks moved on", collect=COLLECT_AGAIN)
     if not outside:
         return _judge_calls(job, waiting)
-    if not waiting:
-        return _describe(job, "no rank stands in a collective", collect=COLLECT_AGAIN)
+    if all(row.kind == THREAD for row in waiting):  # the main thread, which is not shown, may stand anywhere
+        return _describe(job, "no rank is shown in a collective", collect=COLLECT_AGAIN)
     if len(outside) > len(waiting):
         return _describe(job, "most ranks stand outside of any collective", collect=COLLECT_AGAIN)
     is_still = is_standing_still(job) or has_stall_lines(job)

@@ -70,16 +70,17 @@ def find_failed_ranks(job: Job) -> Explanation | None:
     is_abort = all(row.signal == ABORT and not row.message for row in strongest)
     losses = [row for row in job.torch_errors if row.kind == CLOSED and row.rank not in numbers]
     victims = _victims_with_traceback(job, strongest, losses) if is_exit else []
-    is_lone_abort, are_named = is_abort and not losses, job.rank_id_of.keys() <= set(numbers)
+    cut = {place.cut_rank for place in job.torch_sources if place.cut_rank is not None}.difference(numbers)
+    is_lone_abort, are_named = is_abort and not losses, job.rank_id_of.keys() <= {*numbers, *cut}
     if _has_recovered(job, last):
         reason = (
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
         )
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
-    elif (is_exit and not victims) or is_lone_abort or (are_named and len(numbers) > 1):
+    elif (is_exit and not victims) or is_lone_abort or (are_named and len({*numbers, *cut}) > 1):
         end = "exit code 1" if is_exit else "SIGABRT, as after a time-out of the watchdog"
         reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
-        if are_named and len(numbers) > 1 and not is_lone_abort:
+        if are_named and len({*numbers, *cut}) > 1 and not is_lone_abort:
             reason = "each rank of which this text was read failed by itself, so that none of these waits for another"
         reason += first_seen_by_torchrun(job, len(numbers) - 1)
         output = COLLECT_OUTPUT * (is_exit or is_lone_abort)
@@ -91,6 +92,8 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         )
         if are_named:
             diagnosis.doubt(Doubt.ALL_ENDED)
+        if cut:
+            diagnosis.doubt(Doubt.SEVERAL_ENDED, f"{ranks_text(cut)} raised, too, and the text ends there")
         if victims:
             diagnosis.remark(f"a lost connection ends a rank with a traceback, as it did {ranks_text(victims)}")
         if is_abort:

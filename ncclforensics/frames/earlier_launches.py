@@ -1,0 +1,152 @@
+"""Launches that ended before the last one in the same text: a log that a queue or a retry appends to holds several.
+
+What an ended launch printed accuses no process of the next one. Nodes and ranks of one launch share a text, too, and
+not all of them end at once, so that a later line alone shows no new launch: see `_begins`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import polars as pl
+
+from ncclforensics.frames.assemble import with_positions
+from ncclforensics.frames.columns import ORIGIN, OWNER, no_rows, text_of
+from ncclforensics.frames.protocol import Frames
+from ncclforensics.grammar.grammar_file import load
+from ncclforensics.parsing.load import EARLIER_LAUNCH
+
+EARLIER_LAUNCH_COLUMNS = {**ORIGIN, **EARLIER_LAUNCH}
+# What programs of a job print; the kernel's lines, settings and lines of NCCL are of a host or of a process.
+GRAMMARS = ("job", "pytorch", "c10d", "engines", "openmpi", "stated", "steps", "unread")
+OF_HOSTS = ("kernel_kill", "kernel_line", "hardware_event", "process_listed")
+OF_SETTINGS = ("exported", "library_variable", "launch_command", "engine_nccl")
+# Forms of lines by which a launch ends as a whole.
+LAUNCHER_ENDS = {
+    "elastic_failure": ("summary", "root_cause", "first_entry"),
+    "job_end": ("cancelled", "time_limit", "mpirun", "mpirun_status"),
+}
+ERRORS = ("exception", "gpu_exception", "unstarted_program", "engine_wait", "crash")
+HEADING = "traceback"  # form of `exception`: the error stands below it
+TORCHRUN = "torchrun"  # form of `program_start` that every node of a launch prints
+REPORTS = "elastic_failure"
+OF_RANKS = (REPORTS, "exception", "gpu_exception")
+SUMMARY = "summary"  # form of `elastic_failure` that it prints at its end
+
+
+def find(run: Frames) -> pl.DataFrame:
+    """Return a row for each input in which a launch ended, and another one followed."""
+    ends = [
+        run[name].filter(text_of("form").is_in(forms)).select("source", "pos", "line", "form")
+        for name, forms in LAUNCHER_ENDS.items()
+        if run.has(name)
+    ]
+    errors = [
+        run[name].filter(text_of("form") != HEADING).select("source", "pos", "line") for name in ERRORS if run.has(name)
+    ]
+    if not ends and not (errors and run.has("program_start")):
+        return no_rows(EARLIER_LAUNCH_COLUMNS)
+    ended = pl.concat(ends) if ends else run["job_end"].select("source", "pos", "line", "form").clear()
+    failed = pl.concat(errors) if errors else ended.drop("form").clear()
+    begins = _begins(run, ended, failed)
+    if begins.is_empty():
+        return no_rows(EARLIER_LAUNCH_COLUMNS)
+    behind_last = begins.filter(pl.col("end") == pl.col("end").max().over("source"))
+    last = behind_last.group_by("source").agg(pl.all().sort_by("pos").first())
+    found = _last_before(last, failed, "failure_line")
+    return _last_before(found, ended, "end_line").sort("source").select(*EARLIER_LAUNCH_COLUMNS)
+
+
+def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFrame:
+    """The lines that only a launch prints that began after another one had ended: `source`, `pos`, `line`, `end`.
+
+    What a launch wrote to stdout may stand behind what it wrote to stderr: steps behind an end, or the start of a
+    process or a server behind an error, show no other launch by themselves.
+    """
+    starts = run["program_start"].select("source", "pos", "line", "form")
+    agents, programs = (starts.filter((text_of("form") == TORCHRUN) == is_agent) for is_agent in (True, False))
+    first = programs.group_by("source").agg(first=pl.col("pos").min())
+    of_first = failed.join(first, on="source").filter(pl.col("pos") > pl.col("first"))
+    by_scheduler = ended.filter(~text_of("form").is_in(LAUNCHER_ENDS[REPORTS]))
+    shown = (_other_processes(run, ended), _steps_again(run, by_scheduler), _agents_again(run, agents, ended))
+    rows = [*(_after_ends(rows, ended) for rows in shown), _after_ends(programs, of_first)]
+    return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
+
+
+def _after_ends(rows: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:
+    """The rows behind the last end that has one behind it, in each input, with the place of that `end`."""
+    earlier = ended.sort("pos").select("source", "pos", end="pos")
+    placed = rows.sort("pos").join_asof(earlier, on="pos", by="source", check_sortedness=False).drop_nulls("end")
+    return placed.filter(pl.col("end") == pl.col("end").max().over("source"))
+
+
+def _other_processes(run: Frames, ended: pl.DataFrame) -> pl.DataFrame:
+    """The first lines of processes of NCCL, where they are all ranks, and none is one that torchrun had reported."""
+    communicators = run["communicator"].drop_nulls([*OWNER, "rank", "nranks"])
+    largest = communicators.filter(pl.col("nranks") == pl.col("nranks").max().over("source"))
+    all_ranks = largest.group_by("source").agg(
+        pl.col("rank").n_unique(), pl.col("nranks").first(), pl.col("pid"), created=pl.col("pos").min()
+    )
+    reports = run[REPORTS].drop_nulls("pid").join(all_ranks.select("source", "created"), on="source")
+    before = reports.filter(pl.col("pos") < pl.col("created"))
+    others = all_ranks.join(before.group_by("source").agg(reported=pl.col("pid")), on="source").filter(
+        (pl.col("rank") == pl.col("nranks")) & (pl.col("pid").list.set_intersection("reported").list.len() == 0)
+    )
+    new = run["speaker"].drop_nulls(OWNER).join(others.select("source"), on="source")
+    first = new.group_by("source").agg(pl.col("pos", "line").sort_by("pos").first())
+    return first.join(ended.select("source").unique(), on="source")
+
+
+def _steps_again(run: Frames, ended: pl.DataFrame) -> pl.DataFrame:
+    """Steps behind the first end of a launch that begin with one that was made before, where each was printed once."""
+    after = ended.group_by("source").agg(end=pl.col("pos").min())
+    steps = run["training_step"].select("source", "pos", "line", "step").drop_nulls("step").join(after, on="source")
+    is_later = pl.col("pos") > pl.col("end")
+    before = (
+        steps.filter(~is_later)
+        .group_by("source")
+        .agg(pl.len(), pl.col("step").n_unique(), reached=pl.col("step").max())
+    )
+    later = steps.filter(is_later).join(before.filter(pl.col("len") == pl.col("step")), on="source")
+    is_again = (pl.col("step").first() <= pl.col("reached").first()).over("source")
+    return later.filter(is_again & (pl.len().over("source") > 1)).drop("end")
+
+
+def _agents_again(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:
+    """Starts of torchrun before which every agent of the input had reported its end, and a rank that prints after it.
+
+    Logs of several nodes may stand in one file, one below the other, each with other ranks.
+    """
+    starts = agents.sort("pos").with_columns(before=pl.int_range(pl.len()).over("source"))
+    summaries = ended.filter(text_of("form") == SUMMARY).sort("pos")
+    counted = summaries.select("source", "pos", ends=pl.int_range(1, pl.len() + 1).over("source"))
+    placed = starts.join_asof(counted, on="pos", by="source", check_sortedness=False)
+    single = placed.filter(pl.col("ends") >= pl.col("before")).select("source", "pos", "line")
+    named = pl.concat([run[name].select("source", "rank", at="pos") for name in OF_RANKS])
+    spans = named.drop_nulls("rank").group_by("source", "rank").agg(first=pl.col("at").min(), last=pl.col("at").max())
+    is_between = (pl.col("first") < pl.col("pos")) & (pl.col("pos") < pl.col("last"))
+    return single.join(single.join(spans, on="source").filter(is_between), on=["source", "pos"], how="semi")
+
+
+def _last_before(rows: pl.DataFrame, lines: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Add the line of the last one of `lines` before each row, as a column of this name."""
+    return rows.sort("pos").join_asof(
+        lines.sort("pos").select("source", "pos", pl.col("line").alias(name)),
+        on="pos", by="source", check_sortedness=False,
+    )  # fmt: skip
+
+
+def without(rows: pl.DataFrame, name: str, *, earlier: pl.DataFrame, ends: pl.Series) -> pl.DataFrame:
+    """The rows of a parsed frame of this name that launches before the last one of their input did not print."""
+    if name not in _frames_of_launches() or rows.is_empty():
+        return rows
+    placed = rows if "pos" in rows.columns else with_positions(rows, ends)
+    first = dict(earlier.select("source", "pos").iter_rows())
+    begin = pl.col("source").replace_strict(first, default=None, return_dtype=pl.Int64)
+    return rows.filter(placed.select((pl.col("pos") >= begin).fill_null(True)).to_series())
+
+
+@cache
+def _frames_of_launches() -> frozenset[str]:
+    frames = {shape.frame for name in GRAMMARS for shape in load(name).shapes}
+    return frozenset(frames - {*OF_HOSTS, *OF_SETTINGS})

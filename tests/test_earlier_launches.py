@@ -1,0 +1,156 @@
+"""Launches that ended before the last one in the same file: what they printed accuses nobody of the next one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.archive.write import save
+from ncclforensics.report.build import Report
+from tests.incidents import INCIDENTS
+
+AGAIN = INCIDENTS / "a-launch-fails-and-the-next-one-loses-a-rank" / "job.log"
+LINES = AGAIN.read_text(encoding="utf-8").splitlines(keepends=True)
+BANNER = next(line for line in LINES if "OMP_NUM_THREADS" in line)
+STARTS = [number for number, line in enumerate(LINES) if "OMP_NUM_THREADS" in line]
+SECOND = LINES[STARTS[1]] + "[rank2]: RuntimeError: the checkpoint has other shapes\n"
+FIRST = "".join(LINES[: STARTS[1] - 2])
+STEPS = "".join(f"step {number} loss 2.5\n" for number in range(1, 4))
+LATER_STEPS = "".join(f"step {number} loss 2.5\n" for number in range(11, 14))
+TIME_LIMIT = "slurmstepd: error: *** JOB 88123 ON node1 CANCELLED AT 2026-11-22T12:00:00 DUE TO TIME LIMIT ***\n"
+VLLM_ERROR = "ValueError: Free memory on device (10.2/79.1 GiB) on startup is less than desired GPU memory.\n"
+VLLM = "INFO 11-22 10:12:11 [api_server.py:1090] vLLM API server version 0.8.5\n"
+HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
+
+
+def _report(tmp_path: Path, text: str) -> Report:
+    log = tmp_path / "job.log"
+    log.write_text(text, encoding="utf-8")
+    return analyze([str(log)])
+
+
+def _titles(report: Report) -> str:
+    return "\n".join(finding.title for finding in report.findings)
+
+
+def test_the_answer_is_that_on_the_last_launch_alone(tmp_path: Path) -> None:
+    whole = analyze([str(AGAIN)])
+    alone = _report(tmp_path, "".join(LINES[STARTS[1] :]))
+
+    assert whole.run["earlier_launch"].select("line").rows() == [(STARTS[1] + 1,)]
+    assert [whole.title_of(answer) for answer in whole.verdicts] == [
+        alone.title_of(answer) for answer in alone.verdicts
+    ]
+    assert "FileNotFoundError" not in _titles(whole)
+    (note,) = (finding for finding in whole.findings if finding.rule == "app-launched-again")
+    quoted = [row["text"] for row in whole.evidence(note)]
+    assert ["FileNotFoundError" in text for text in quoted] == [True, False, False]
+
+
+def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(tmp_path: Path) -> None:
+    logs = "".join(path.read_text(encoding="utf-8") for path in sorted(HUNG.glob("*.log")))
+
+    report = _report(tmp_path, FIRST + logs)
+    answers = report.verdicts
+
+    assert [answer.verdict for answer in answers] == ["lagging-ranks"]
+    assert report.numbers(answers[0].culprits) == [11]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_again"),
+    [
+        (FIRST + SECOND, True),
+        (FIRST + SECOND + TIME_LIMIT, True),
+        (STEPS + TIME_LIMIT + STEPS, True),
+        (FIRST + TIME_LIMIT, False),
+        (FIRST + "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.\n", False),
+    ],
+    ids=["torchrun", "and-an-end", "steps-of-a-requeued-job", "the-end-of-the-job", "the-script-that-called-it"],
+)
+def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str, *, is_again: bool) -> None:
+    report = _report(tmp_path, text)
+
+    assert report.run["earlier_launch"].height == is_again
+    assert ("FileNotFoundError" in _titles(report)) is (FIRST in text and not is_again)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BANNER + FIRST + SECOND,  # another node has not reported its end
+        FIRST + FIRST.replace("rank2", "rank9").replace("rank      : 2", "rank      : 9"),  # the logs of two nodes
+        FIRST + STEPS,  # stdout below stderr
+        STEPS + TIME_LIMIT + LATER_STEPS,
+        STEPS + TIME_LIMIT + STEPS[: STEPS.index("\n") + 1],
+        VLLM_ERROR + VLLM,
+    ],
+    ids=["a-node-goes-on", "two-nodes", "stdout", "steps-on-their-way", "one-step", "a-server-wrote-to-stdout"],
+)
+def test_what_one_launch_may_have_printed_shows_no_other(tmp_path: Path, text: str) -> None:
+    assert _report(tmp_path, text).run["earlier_launch"].is_empty()
+
+
+def test_processes_of_nccl_of_which_one_is_reported_are_of_that_launch(tmp_path: Path) -> None:
+    logs = "".join(path.read_text(encoding="utf-8") for path in sorted(HUNG.glob("*.log")))
+    pid = min(analyze([str(HUNG)]).run["rank"]["pid"])
+
+    assert _report(tmp_path, FIRST.replace("2249", str(pid)) + logs).run["earlier_launch"].is_empty()
+
+
+def test_a_server_that_is_started_again_and_is_ready_has_not_failed(tmp_path: Path) -> None:
+    ready = "INFO:     Application startup complete.\n"
+
+    once, again = _report(tmp_path, VLLM + VLLM_ERROR), _report(tmp_path, VLLM + VLLM_ERROR + VLLM + ready)
+
+    assert "Free memory" in _titles(once)
+    assert "Free memory" not in _titles(again)
+    assert [finding.severity for finding in again.findings if finding.severity != "info"] == []
+
+
+def test_a_saved_run_keeps_where_the_last_launch_begins(tmp_path: Path) -> None:
+    report = analyze([str(AGAIN)])
+    save(report, tmp_path / "saved")
+
+    restored = analyze([str(tmp_path / "saved")])
+
+    assert restored.run["earlier_launch"].rows() == report.run["earlier_launch"].rows()
+    assert _titles(restored) == _titles(report)
+
+
+def test_a_report_on_another_host_and_process_is_not_of_the_rank_of_that_number(tmp_path: Path) -> None:
+    logs = sorted(HUNG.glob("*.log"))[:-1]  # one rank prints nothing, so that it is open whether the launch is another
+    text = "".join(path.read_text(encoding="utf-8") for path in logs)
+
+    report = _report(tmp_path, FIRST.replace("[rank2]: ", "") + text)
+
+    assert report.run["earlier_launch"].is_empty()
+    assert [answer.verdict for answer in report.verdicts] == ["undecidable"]  # the silent rank may be behind
+
+
+KILLED = next(line for line in LINES if "failed (exitcode: 1)" in line).replace("exitcode: 1", "exitcode: -9")
+
+
+@pytest.mark.parametrize(
+    ("text", "pid", "verdict", "culprit"),
+    [
+        (FIRST, 2249, "lagging-ranks", 11),
+        (FIRST, 23894, "rank-died", 2),
+        (KILLED, 2249, "lagging-ranks", 11),
+        (KILLED, 23894, "rank-died", 2),
+    ],
+    ids=["raised", "raised-in-this-launch", "killed", "killed-in-this-launch"],
+)
+def test_a_rank_did_not_end_whose_launcher_names_another_process(
+    tmp_path: Path, text: str, pid: int, verdict: str, culprit: int
+) -> None:
+    errors = text.replace("pid: 2249", f"pid: {pid}").replace("node1", "gpu-node-00")
+    (tmp_path / "job.err").write_text(errors, encoding="utf-8")
+
+    report = analyze([str(tmp_path), *map(str, sorted(HUNG.glob("*.log")))])
+
+    (answer,) = report.verdicts
+    assert (answer.verdict, report.numbers(answer.culprits)) == (verdict, [culprit])
+    assert (report.cause_of(answer) is not None) == (pid == 23894)
