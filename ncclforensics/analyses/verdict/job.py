@@ -104,7 +104,8 @@ class Job:
         self.sources = rows.sources
         self.is_cancelled, self.captured_ends = rows.is_cancelled, rows.captured_ends
         self.successes, self.ended_programs = rows.successes, rows.ended_programs
-        self.has_layout, self.releases, self.release_hosts = rows.has_layout, rows.releases, rows.release_hosts
+        self.has_layout = not rows.laid_out.isdisjoint([*owners, (None, None)])
+        self.releases, self.release_hosts = rows.releases, rows.release_hosts
         self.reports_stall = rows.reports_stall
 
     @cached_property

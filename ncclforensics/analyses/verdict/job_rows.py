@@ -286,9 +286,10 @@ class JobRows:
         return ranked.to_dicts()
 
     @cached_property
-    def has_layout(self) -> bool:
-        """Whether rings, trees or connections show: NCCL makes them after the bootstrap."""
-        return any(self.frames[name].height for name in ("ring", "tree", "connection"))
+    def laid_out(self) -> set[tuple[str | None, int | None]]:
+        """Host and pid of processes that show rings, trees or connections: NCCL makes them after the bootstrap."""
+        shown = [self.frames[name].select(text_of("host"), "pid").unique() for name in ("ring", "tree", "connection")]
+        return {owner for rows in shown for owner in rows.iter_rows()}
 
     @cached_property
     def releases(self) -> list[str]:

@@ -15,7 +15,8 @@ from ncclforensics.analyses.job.calls.members_without_calls import members_witho
 from ncclforensics.analyses.job.identity.communicator_ids import Member, group_by_key, name_communicators
 from ncclforensics.analyses.job.identity.lifetimes import COMMUNICATOR_LIFETIME
 from ncclforensics.analyses.job.identity.missing_init import inferred_members
-from ncclforensics.frames.columns import MADE_UP, OWNER
+from ncclforensics.analyses.job.identity.restarts import BANNERS
+from ncclforensics.frames.columns import MADE_UP, OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
 MOST_PAIRS = 1_000_000  # pairs of unfinished communicators of one host and size that are compared
@@ -43,6 +44,7 @@ def job_member(
     calls_without_init: pl.DataFrame,
     calls_behind: pl.DataFrame,
     process: pl.DataFrame,
+    milestone: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every communicator of every process, and every process without one, with job and rank."""
     lifetimes = communicator_lifetime.filter(pl.col("nranks").is_not_null())
@@ -54,7 +56,8 @@ def job_member(
     members += later.values()
     without_calls = members_without_calls(members, later, streams, calls_behind, processes)
     members += without_calls
-    memberless = _assign_ranks(members, processes)
+    begun = milestone.filter(text_of("form").is_in(BANNERS) & ~text_of("host").str.starts_with(MADE_UP))
+    memberless = _assign_ranks(members, processes, set(begun.drop_nulls(OWNER).select(OWNER).unique().iter_rows()))
     parts = [
         lifetimes,
         streams[list(later)]
@@ -92,9 +95,12 @@ def _column(name: str, values: list[Any]) -> pl.Series:
     return pl.Series(name, values, JOB_MEMBER[name])
 
 
-def _assign_ranks(members: list[Member], processes: list[dict[str, Any]]) -> list[Member]:
-    """Assign jobs, and ranks of them, to members; return the processes that are known as ranks, but of none."""
-    jobs = _jobs(members, processes)
+def _assign_ranks(members: list[Member], processes: list[dict[str, Any]], begun: set[tuple[str, int]]) -> list[Member]:
+    """Assign jobs, and ranks of them, to members; return the processes that are known as ranks, but of none.
+
+    `begun`: processes of which the logs show that they started NCCL.
+    """
+    jobs = _jobs(members, processes, begun)
     job_of = {owner: number for number, owners in enumerate(jobs) for owner in owners}
     members_of_job: list[list[Member]] = [[] for _ in jobs]
     processes_of_job: list[list[dict[str, Any]]] = [[] for _ in jobs]
@@ -123,8 +129,13 @@ def _doubt_subgroups(members: list[Member], begin_later: set[tuple[str, int]]) -
         m.is_inferred |= m.owner in begin_later and m.parent is None and m.nranks < largest
 
 
-def _jobs(members: list[Member], processes: list[dict[str, Any]]) -> list[set[tuple[str, int]]]:
-    """Group processes that share a communicator into jobs; processes without any join the job if there is only one."""
+def _jobs(
+    members: list[Member], processes: list[dict[str, Any]], begun: set[tuple[str, int]]
+) -> list[set[tuple[str, int]]]:
+    """Group processes that share a communicator into jobs; processes without any join the job if there is only one.
+
+    Those that started NCCL are of another job if all ranks of that one are other processes.
+    """
     leader: dict[tuple[str, int], tuple[str, int]] = {}
 
     def find_leader(owner: tuple[str, int]) -> tuple[str, int]:
@@ -145,10 +156,18 @@ def _jobs(members: list[Member], processes: list[dict[str, Any]]) -> list[set[tu
     jobs = list(grouped.values())
     without_communicator = {(p["host"], p["pid"]) for p in processes} - set(leader)
     if without_communicator and len(jobs) == 1:
-        jobs[0] |= without_communicator
+        of_another = without_communicator & begun if _is_whole(members) else set()
+        jobs += [of_another] if len(of_another) > 1 else []
+        jobs[0] |= without_communicator.difference(*jobs[1:])
     elif without_communicator:
         jobs.append(without_communicator)
     return jobs
+
+
+def _is_whole(members: list[Member]) -> bool:
+    """Whether all ranks of the largest communicator are known."""
+    largest = _largest_communicator(members)
+    return len({m.rank for m in largest} - {None}) == max(m.nranks for m in largest)
 
 
 def _processes_in_crossed_init(members: list[Member]) -> list[tuple[tuple[str, int], tuple[str, int]]]:

@@ -191,6 +191,12 @@ def _ranks_of(events: list[FailureEvent]) -> set[int]:
     return {event.rank_id for event in events if event.rank_id is not None}
 
 
+def _ranks_that_start(job: Job) -> list[int]:
+    """Return the ranks that began NCCL, and of which no communicator was read."""
+    begun, members = {(row["host"], row["pid"]) for row in job.milestones}, {row.rank_id for row in job.memberships}
+    return [rank_id for rank_id, row in job.rank_ids.items() if rank_id not in members and row.owner in begun]
+
+
 def conclude_no_hang(job: Job) -> Explanation:
     """Conclude that the job did not hang: all ranks made the same calls and none failed."""
     unfinished = {row.rank_id for row in job.memberships if row.end != "Destroy"}
@@ -212,6 +218,10 @@ def conclude_no_hang(job: Job) -> Explanation:
         collect = COLLECT_PROGRESS
     if job.is_finished:
         doubts, reason = [], "every rank destroyed its communicators: the run completed"
+        if starting := _ranks_that_start(job):
+            doubts = [Doubt.LOGS_END_BEFORE]
+            number = count_of(len(starting), "process")
+            reason = f"all ranks with a communicator destroyed it; of {number} more only the start of NCCL was read"
     elif len(finished) > len(unfinished):
         doubts = [Doubt.LOGS_END_BEFORE]
         earlier = job.names(unfinished)
