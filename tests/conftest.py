@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
@@ -62,21 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(cache.cleanup)
 
 
-def pytest_collection(session: pytest.Session) -> None:
+def pytest_collection() -> None:
     """Collect tests without the garbage collector, which would look through all modules and tests again and again."""
     gc.disable()
-    _import_a_share(session.config)
-
-
-def _import_a_share(config: pytest.Config) -> None:
-    """Let each worker import other modules first, so that each rewrites a share of the asserts for all others."""
-    if (worker := getattr(config, "workerinput", None)) is None:
-        return
-    sys.dont_write_bytecode = False
-    modules = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
-    for module in modules[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
-        with suppress(Exception, pytest.skip.Exception):  # pytest imports it again, and says what is wrong
-            importlib.import_module(module)
 
 
 def pytest_collection_finish() -> None:
