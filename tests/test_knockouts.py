@@ -43,10 +43,19 @@ def _noticed_by_labels() -> set[str]:
 
 @pytest.mark.slow
 @every_rule
-def test_an_incident_fails_without_the_rule(one: Rule) -> None:
+def test_an_incident_fails_without_the_rule(one: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     incident = _smallest(incident for incident in ALL if one.name in incident.rules)
 
-    assert _speaking(incident, [other for other in RULES if other.name != one.name]) != incident.rules
+    @wraps(one.function)
+    def silent() -> Iterator[Finding]:
+        yield from ()
+
+    silent.__annotations__ = {"return": Iterator[Finding]}
+    del silent.__wrapped__  # type: ignore[attr-defined]
+    # Not left out: a line that no rule asked for answers is looked at by those that were not.
+    monkeypatch.setitem(registry._RULES, one.name, one._replace(imported=silent, of=()))
+
+    assert _speaking(incident, list(registry.all_rules())) != incident.rules
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def test_lines_in_the_output_of_a_rank_are_of_this_rank(host: str | None, report
     ]
     processes.append({"host": host, "pid": 0, "hint": None, "reported": reported, "last_pos": 20})
 
-    (other,) = _assign_ranks(members, processes)
+    (other,) = _assign_ranks(members, processes, set())
 
     assert (other.rank_id == members[1].rank_id) == is_known
     assert (other.rank_id in {member.rank_id for member in members}) == is_known

@@ -167,6 +167,7 @@ QUESTIONS = (
             "engine_rate",
             "gradient_error",
             "exception",
+            "earlier_launch",
             "file_system",
             "host_limit",
             "driver_state",
@@ -259,7 +260,7 @@ QUESTIONS = (
         ),
         ("dcgm", "fabricmanager", "health"),
         "gpus",
-        ("gpu_test", "gpu_burn"),
+        ("gpu_test", "gpu_burn", "described_label", "described_title"),
     ),
     Question(
         "how long each step of training took",

@@ -123,7 +123,9 @@ def _stated(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     named = rows.filter(pl.any_horizontal(pl.col(owner).is_not_null())).select("source", *owner)
     processes = f" of {count_of(named.n_unique(), 'process')}" if named.height == rows.height else ""
     detail = f"{count_of(rows.height, 'line')}{processes}"
-    finding = error_finding(rows, rank, f"{{processes}}: {row['meaning']}", detail, "certain")
+    is_named = pl.any_horizontal(pl.col(*owner, "rank", "subject", "described").is_not_null())
+    cited = rows.filter(is_named | pl.col("source").is_first_distinct())  # such lines only repeat one another
+    finding = error_finding(cited, rank, f"{{processes}}: {row['meaning']}", detail, "certain")
     subjects = rows["subject"].drop_nulls().unique(maintain_order=True).to_list()
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ") + f": {some_of(subjects, SUBJECTS)}" * bool(subjects)
     objects = rows.filter(pl.col("frame").is_in(OF_OBJECTS))["described"].drop_nulls().unique(maintain_order=True)
