@@ -1,4 +1,4 @@
-"""Launches that ended before the last one in the same file: what they printed accuses nobody of the next one."""
+"""Launches that ended before the last one in the same file: what they printed accuses no rank of the next one."""
 
 from __future__ import annotations
 

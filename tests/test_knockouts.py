@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import wraps
 
 import pytest
 
@@ -41,19 +40,23 @@ def _noticed_by_labels() -> set[str]:
     return found
 
 
+def _that_finds(one: Rule, *found: Finding) -> Rule:
+    """The rule, which finds this instead, whatever the frames hold."""
+
+    def instead() -> Iterator[Finding]:
+        yield from found
+
+    instead.__module__ = one.function.__module__  # imported, so that it does not register its rules a second time
+    return one._replace(imported=instead, of=())
+
+
 @pytest.mark.slow
 @every_rule
 def test_an_incident_fails_without_the_rule(one: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     incident = _smallest(incident for incident in ALL if one.name in incident.rules)
 
-    @wraps(one.function)
-    def silent() -> Iterator[Finding]:
-        yield from ()
-
-    silent.__annotations__ = {"return": Iterator[Finding]}
-    del silent.__wrapped__  # type: ignore[attr-defined]
     # Not left out: a line that no rule asked for answers is looked at by those that were not.
-    monkeypatch.setitem(registry._RULES, one.name, one._replace(imported=silent, of=()))
+    monkeypatch.setitem(registry._RULES, one.name, _that_finds(one))
 
     assert _speaking(incident, list(registry.all_rules())) != incident.rules
 
@@ -63,13 +66,7 @@ def test_an_incident_fails_without_the_rule(one: Rule, monkeypatch: pytest.Monke
 def test_an_incident_fails_where_the_rule_always_speaks(one: Rule) -> None:
     incident = _smallest(incident for incident in ALL if one.category in incident.case["must_not_report"])
 
-    @wraps(one.function)
-    def always() -> Iterator[Finding]:
-        yield Finding("title", "detail", "certain")
-
-    always.__annotations__ = {"return": Iterator[Finding]}
-    del always.__wrapped__  # type: ignore[attr-defined]
-    loud = one._replace(imported=always, of=(), fallback=False, last=False)
+    loud = _that_finds(one, Finding("title", "detail", "certain"))._replace(fallback=False, last=False)
     rules = [loud if one is other else other for other in RULES]
 
     assert one.name in _speaking(incident, rules) - incident.rules

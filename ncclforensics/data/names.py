@@ -160,7 +160,7 @@ def parse_short_integer(text: str | None) -> int | None:
 
 
 def without_folders(text: str) -> str:
-    """Return a text with the names of files alone, of which the folders may be longer than what is said of them.
+    """Return a text with the names of files alone, without folders, which may be longer than the statement on them.
 
     >>> without_folders("/opt/venv/lib/a.so: undefined symbol: x")
     '…/a.so: undefined symbol: x'

@@ -19,8 +19,10 @@ from ncclforensics.parsing.load import EARLIER_LAUNCH
 EARLIER_LAUNCH_COLUMNS = {**ORIGIN, **EARLIER_LAUNCH}
 # What programs of a job print; the kernel's lines, settings and lines of NCCL are of a host or of a process.
 GRAMMARS = ("job", "pytorch", "c10d", "engines", "openmpi", "stated", "steps", "unread")
-OF_HOSTS = ("kernel_kill", "kernel_line", "hardware_event", "process_listed")
-OF_SETTINGS = ("exported", "library_variable", "launch_command", "engine_nccl")
+NOT_OF_LAUNCHES = (
+    "kernel_kill", "kernel_line", "hardware_event", "process_listed",
+    "exported", "library_variable", "launch_command", "engine_nccl",
+)  # fmt: skip
 # Forms of lines by which a launch ends as a whole.
 LAUNCHER_ENDS = {
     "elastic_failure": ("summary", "root_cause", "first_entry"),
@@ -53,8 +55,9 @@ def find(run: Frames) -> pl.DataFrame:
         return no_rows(EARLIER_LAUNCH_COLUMNS)
     behind_last = begins.filter(pl.col("end") == pl.col("end").max().over("source"))
     last = behind_last.group_by("source").agg(pl.all().sort_by("pos").first())
-    found = _last_before(last, failed, "failure_line")
-    return _last_before(found, ended, "end_line").sort("source").select(*EARLIER_LAUNCH_COLUMNS)
+    for lines, name in ((failed, "failure_line"), (ended, "end_line")):
+        last = _with_last_before(last, lines.select("source", "pos", pl.col("line").alias(name)))
+    return last.sort("source").select(*EARLIER_LAUNCH_COLUMNS)
 
 
 def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFrame:
@@ -75,8 +78,7 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
 
 def _after_ends(rows: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:
     """The rows behind the last end that has one behind it, in each input, with the place of that `end`."""
-    earlier = ended.sort("pos").select("source", "pos", end="pos")
-    placed = rows.sort("pos").join_asof(earlier, on="pos", by="source", check_sortedness=False).drop_nulls("end")
+    placed = _with_last_before(rows, ended.select("source", "pos", end="pos")).drop_nulls("end")
     return placed.filter(pl.col("end") == pl.col("end").max().over("source"))
 
 
@@ -120,7 +122,7 @@ def _agents_again(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> pl.
     starts = agents.sort("pos").with_columns(before=pl.int_range(pl.len()).over("source"))
     summaries = ended.filter(text_of("form") == SUMMARY).sort("pos")
     counted = summaries.select("source", "pos", ends=pl.int_range(1, pl.len() + 1).over("source"))
-    placed = starts.join_asof(counted, on="pos", by="source", check_sortedness=False)
+    placed = _with_last_before(starts, counted)
     single = placed.filter(pl.col("ends") >= pl.col("before")).select("source", "pos", "line")
     named = pl.concat([run[name].select("source", "rank", at="pos") for name in OF_RANKS])
     spans = named.drop_nulls("rank").group_by("source", "rank").agg(first=pl.col("at").min(), last=pl.col("at").max())
@@ -128,12 +130,9 @@ def _agents_again(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> pl.
     return single.join(single.join(spans, on="source").filter(is_between), on=["source", "pos"], how="semi")
 
 
-def _last_before(rows: pl.DataFrame, lines: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Add the line of the last one of `lines` before each row, as a column of this name."""
-    return rows.sort("pos").join_asof(
-        lines.sort("pos").select("source", "pos", pl.col("line").alias(name)),
-        on="pos", by="source", check_sortedness=False,
-    )  # fmt: skip
+def _with_last_before(rows: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+    """Add to each row, by `pos`, the columns of the last one of `lines` before it in its input; null without one."""
+    return rows.sort("pos").join_asof(lines.sort("pos"), on="pos", by="source", check_sortedness=False)
 
 
 def without(rows: pl.DataFrame, name: str, *, earlier: pl.DataFrame, ends: pl.Series) -> pl.DataFrame:
@@ -149,4 +148,4 @@ def without(rows: pl.DataFrame, name: str, *, earlier: pl.DataFrame, ends: pl.Se
 @cache
 def _frames_of_launches() -> frozenset[str]:
     frames = {shape.frame for name in GRAMMARS for shape in load(name).shapes}
-    return frozenset(frames - {*OF_HOSTS, *OF_SETTINGS})
+    return frozenset(frames.difference(NOT_OF_LAUNCHES))

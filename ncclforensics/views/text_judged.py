@@ -46,7 +46,7 @@ UP, DOWN = ("up", "active"), ("down",)  # states of links in the kernel's log
 MOST_TESTS = 3  # named
 OF_JOBS = {"nccl-log", "pytorch-log", "nccl-tests"}  # kinds of input
 MOST_SUBJECTS = 3
-TOLD_TO_END = ("torchrun-told-to-end", "app-told-to-end")
+ENDED_BY_REQUEST = ("torchrun-told-to-end", "app-told-to-end")
 MOST_RULES = 3  # named; of more, the number says that much was looked at
 SURROUNDING = ("collected",)  # grammars of what stands around the output of any tool
 OF_KERNEL = ("kernel_line", "driver_statement", "kernel_report", "hardware_event", "nic_driver")
@@ -88,7 +88,7 @@ def without_findings(report: Report) -> list[RenderableType]:
 
 def _told_to_end(report: Report) -> list[str]:
     """Say that the job did not end by itself, where that is all that is known of its end."""
-    notes = (note for note in report.findings if note.rule in TOLD_TO_END)
+    notes = (note for note in report.findings if note.rule in ENDED_BY_REQUEST)
     return [f"The job was ended: {note.title}." for note in notes][:1]
 
 

@@ -166,7 +166,7 @@ CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # column
 EXITED = "SystemExit"
 OF_TRACEBACK = "its traceback"  # as a reporter
 TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which programs end when SIGTERM asks for it
-LAUNCHER_HANDLERS = ("sigkill_handler ",)  # of signals: an error in it follows from what the launcher was told
+LAUNCHER_HANDLERS = ("sigkill_handler ",)  # of signals: an error in it follows from the signal
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
 
