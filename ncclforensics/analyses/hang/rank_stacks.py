@@ -37,12 +37,6 @@ class RankStack(NamedTuple):
     source: int
     line: int
 
-    @property
-    def line_of_stack(self) -> Row:
-        """Its line, as a row with the rank."""
-        rank_id = None if self.rank_id < 0 else self.rank_id
-        return {"rank_id": rank_id, "source": self.source, "line": self.line}
-
 
 def stacks_in(rows: pl.DataFrame) -> list[RankStack]:
     """Return the rows of `rank_stack` or `unranked_stack`."""

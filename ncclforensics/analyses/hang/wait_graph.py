@@ -67,9 +67,9 @@ class Edge(NamedTuple):
         return self.key, self.kind, self.nth
 
     @property
-    def place(self) -> dict[str, int]:
-        """The line of the call, as a row with the rank that waits."""
-        return {"rank_id": self.waiter, "source": self.source, "line": self.line}
+    def rank_id(self) -> int:
+        """The rank of its line."""
+        return self.waiter
 
 
 @analysis(Edge, of=("member",))

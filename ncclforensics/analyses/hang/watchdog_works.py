@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -52,10 +52,6 @@ class Timeout(NamedTuple):
         if self.completed is not None:
             return self.completed
         return self.sequence - 1 if self.has_timed_out and self.sequence and self.guid else 0
-
-    def place(self, rank_id: int | None) -> dict[str, Any]:
-        """Return its line as a row, with the rank that it is about."""
-        return {"rank_id": rank_id, "source": self.source, "line": self.line}
 
 
 @analysis(Timeout, of=("work_timeout", "work_status"))

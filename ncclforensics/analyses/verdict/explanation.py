@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from ncclforensics.analyses.verdict.answer import EvidenceLine, Operation, Row
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Source
+
+Placed = (
+    Row | tuple[Any, ...] | Operation | None
+)  # a row or an object of a line of a rank, which is -1 if it is not known
+PLACE = ("rank_id", "source", "line")
 
 
 def certainty_of(doubts: Iterable[Doubt], confirmations: int = 0) -> Certainty:
@@ -88,18 +94,20 @@ class Explanation:
         """Note that a source of another kind shows the same."""
         self.confirmations += 1
 
-    def add_evidence(self, what: str, rows: Iterable[Row]) -> None:
-        """Cite the lines of these rows, each line once; rows without a line number are skipped."""
+    def add_evidence(self, what: str, rows: Iterable[Placed]) -> None:
+        """Cite the lines of these rows, each line once; rows without a line number, and None, are skipped."""
         cited = {(line.rank_id, line.source, line.line) for line in self.evidence_lines}
-        for row in rows:
-            place = (row.get("rank_id"), row["source"], row["line"]) if row.get("line") is not None else None
-            if place is not None and place not in cited:
-                cited.add(place)
-                self.evidence_lines.append(EvidenceLine(what, *place))
+        for row in filter(None, rows):
+            place: Any = map(row.get, PLACE) if isinstance(row, dict) else attrgetter(*PLACE)(row)
+            rank_id, source, line = place
+            rank_id = None if rank_id == -1 else rank_id
+            if line is not None and (rank_id, source, line) not in cited:
+                cited.add((rank_id, source, line))
+                self.evidence_lines.append(EvidenceLine(what, rank_id, source, line))
 
     def cite(self, lines: Iterable[EvidenceLine]) -> None:
         """Cite lines of another explanation as context, each line once."""
-        self.add_evidence("context", [line._asdict() for line in lines])
+        self.add_evidence("context", lines)
 
 
 def undecided(
@@ -109,7 +117,7 @@ def undecided(
     *,
     suspects: Iterable[int] = (),
     between: Iterable[Alternative] = (),
-    context: Iterable[Row] = (),
+    context: Iterable[Placed] = (),
 ) -> Explanation:
     """Answer that the evidence does not show which fault holds.
 

@@ -64,11 +64,6 @@ class Member(NamedTuple):
     end_line: int | None
 
     @property
-    def place(self) -> Row:
-        """The line of its creation, as a row with the rank."""
-        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
-
-    @property
     def place_of_end(self) -> Row:
         """The line of its end."""
         return {"rank_id": self.rank_id, "source": self.end_source, "line": self.end_line}
@@ -87,11 +82,6 @@ class Called(Operation):
     signature: int
     source: int
     line: int
-
-    @property
-    def place(self) -> Row:
-        """Its line, as a row with the rank."""
-        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
 
 
 class JobRows:

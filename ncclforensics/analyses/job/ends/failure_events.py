@@ -9,7 +9,7 @@ after which its thread went on with init.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -71,11 +71,6 @@ class FailureEvent(NamedTuple):
     source: int
     line: int
     pos: Large
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """Its line, as a row with the rank."""
-        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
 
 
 @analysis(FailureEvent, of=("failure", "libfabric_error", "journal_failure"))

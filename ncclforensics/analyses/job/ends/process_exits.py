@@ -79,11 +79,6 @@ class ProcessExit(NamedTuple):
     line: int
     pos: Large
 
-    @property
-    def line_of_end(self) -> Row:
-        """Its line, as a row with the rank."""
-        return {"rank_id": self.rank_id, "source": self.source, "line": self.line}
-
 
 EXIT_FRAMES = (
     "process_end",

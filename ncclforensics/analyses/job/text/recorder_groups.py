@@ -52,11 +52,6 @@ class RecordedCall(NamedTuple):
     line: int
 
     @property
-    def place(self) -> Row:
-        """Its line, as a row with the number of the rank."""
-        return {"rank": self.rank, "source": self.source, "line": self.line}
-
-    @property
     def of_nccl(self) -> Row:
         """The call as NCCL names it; `root` is the peer of a message."""
         root = self.peer if self.is_p2p else None

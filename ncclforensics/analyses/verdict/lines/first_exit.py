@@ -60,10 +60,10 @@ def find_first_exit(job: Job) -> Explanation | None:
     elif are_others_awaited and all(row.reporter == KERNEL for row in strongest):
         awaited = f"but NCCL's lines show the others waiting for {job.names(job.awaited_ranks)}"
         diagnosis.doubt(Doubt.SECOND_FAULT, awaited)
-    diagnosis.add_evidence("culprit", [row.line_of_end for row in strongest[:4]])
+    diagnosis.add_evidence("culprit", strongest[:4])
     cite_first_missing_call(job, diagnosis)
     connection_losses = [
-        event.place
+        event
         for event in job.failure_events
         if event.kind == LOST and not event.at_exit and event.rank_id not in culprits
     ]
@@ -78,7 +78,7 @@ def _one_ended_first(job: Job, ends: dict[int, ProcessExit]) -> Explanation:
         f"{job.names(ends)} ended within minutes of each other, as {reporter} reports, by clocks of "
         "different hosts, which may differ: the times do not show which of them ended first, and the others followed"
     )
-    return one_of_these_died(job, [*ends], reason, "context", [row.line_of_end for row in ends.values()][:4])
+    return one_of_these_died(job, [*ends], reason, "context", [*ends.values()][:4])
 
 
 def _is_end_seen(job: Job, rank_id: int) -> bool:

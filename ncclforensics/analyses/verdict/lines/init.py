@@ -78,7 +78,7 @@ def find_failed_init(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.FAULT_SURVIVED)
     diagnosis.key = next((row.key for rank_id in culprits for row in inside.get(rank_id, [])), None)
     diagnosis.add_evidence(
-        "failure", [next(event.place for event in faults if event.rank_id == rank_id) for rank_id in culprits[:4]]
+        "failure", [next(event for event in faults if event.rank_id == rank_id) for rank_id in culprits[:4]]
     )
     return diagnosis
 
@@ -148,11 +148,11 @@ def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     first_of_rank = {event.rank_id: event for event in reversed(returned) if event.rank_id is not None}
     diagnosis.victims = sorted(first_of_rank)
     own_first = sorted(first_of_rank.values(), key=lambda event: (event.result == REMOTE_ERROR, event.rank_id))
-    diagnosis.add_evidence("failure", [event.place for event in own_first[:4]])
+    diagnosis.add_evidence("failure", own_first[:4])
     if len(began_by := _ids_of_one_group(job, inside)) > 1:
         ranks = " and ".join(job.names(rank_ids) for rank_ids in began_by)
         diagnosis.remark(f"{ranks} began it with different unique ids: one is stale, or was not shared with all ranks")
-        diagnosis.add_evidence("minority", [row.place for row in inside[:4]])
+        diagnosis.add_evidence("minority", inside[:4])
     return diagnosis
 
 
@@ -207,7 +207,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
         if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.key, diagnosis.victims = key, victims
-    diagnosis.add_evidence("waiting", [row.place for row in rows[:3]])
+    diagnosis.add_evidence("waiting", rows[:3])
     return diagnosis
 
 
@@ -254,8 +254,8 @@ def _judge_creation_order(inside: dict[str, list[Member]], edges: list[Edge]) ->
     diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits)
     diagnosis.key = minority[0].key
     diagnosis.victims = sorted({row.rank_id for rows in groups for row in rows} - set(culprits))
-    diagnosis.add_evidence("minority", [row.place for row in minority[:4]])
-    diagnosis.add_evidence("majority", [row.place for row in groups[-1][:2]])
+    diagnosis.add_evidence("minority", minority[:4])
+    diagnosis.add_evidence("majority", groups[-1][:2])
     return diagnosis
 
 

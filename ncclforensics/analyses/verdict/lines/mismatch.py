@@ -176,9 +176,9 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
         lost = Doubt.ONLY_LINE_LOST if lacking < OFTEN_AHEAD else Doubt.LINE_LOST
         diagnosis.doubt(lost, "its calls are those that the others made later, as where lines are lost" * (lacking > 1))
     diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
-    diagnosis.add_evidence("minority", [row.place for row in differing[:4]])
+    diagnosis.add_evidence("minority", differing[:4])
     agreeing = groups[majority][:2] if majority is not None else [majority_call]
-    diagnosis.add_evidence("majority", [row.place for row in agreeing])
+    diagnosis.add_evidence("majority", agreeing)
     return diagnosis
 
 
@@ -206,8 +206,8 @@ def _skipped_or_lost(job: Job, gaps: list[Gap]) -> Explanation | None:
         f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
     ]
     after = job.collectives_at(first.key, first.nth + first.missing)
-    diagnosis.add_evidence("minority", [row.place for row in after if row.rank_id == first.rank_id])
-    diagnosis.add_evidence("majority", [row.place for row in calls[:2]])
+    diagnosis.add_evidence("minority", [row for row in after if row.rank_id == first.rank_id])
+    diagnosis.add_evidence("majority", calls[:2])
     return diagnosis
 
 
@@ -257,8 +257,8 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | 
         culprits, minority, majority = sorted(callers), calls, last_calls
     how = How.SKIPPED if is_skipped else How.EXTRA
     diagnosis = Explanation(Kind.MISMATCH, claim, [doubt], culprits=culprits, key=key, call=calls[0], nth=nth, how=how)
-    diagnosis.add_evidence("minority", [row.place for row in minority[:4]])
-    diagnosis.add_evidence("majority", [row.place for row in majority[:2]])
+    diagnosis.add_evidence("minority", minority[:4])
+    diagnosis.add_evidence("majority", majority[:2])
     return diagnosis
 
 

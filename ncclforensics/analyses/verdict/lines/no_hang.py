@@ -102,7 +102,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: NCCL's lines do not show what happened after init")
     last_calls = job.calls.filter(pl.col("rank_id").is_in(shown)).sort("pos").unique("rank_id", keep="last")
     shown_calls = job.describe(last_calls.sort("pos").head(MOST_NAMED))
-    diagnosis.add_evidence("context", [call.place for call in shown_calls])
+    diagnosis.add_evidence("context", shown_calls)
     of_absent = [f"collect the log of {ranks_text(job.absent)}"] * bool(job.absent)
     diagnosis.collect = [
         *of_absent,
@@ -183,7 +183,7 @@ def find_returned_error(job: Job) -> Explanation | None:
     reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome was not read"
     ranks = job.names(_ranks_of(later_errors))
     diagnosis = undecided(reason, [f"collect the program output of {ranks}"])
-    diagnosis.add_evidence("failure", [event.place for events in of_code.values() for event in events[:2]])
+    diagnosis.add_evidence("failure", [event for events in of_code.values() for event in events[:2]])
     return diagnosis
 
 

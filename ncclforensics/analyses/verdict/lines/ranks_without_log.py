@@ -80,7 +80,7 @@ def find_missing_logs(job: Job) -> Explanation | None:
         f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls, and no failure was read; "
         f"if they stand still, they may wait for {absent}"
     )
-    last_calls = [row.place for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
+    last_calls = map(job.last_call, list(job.rank_ids)[:2])
     return undecided(reason, [f"collect the log of {collect}"], suspects=job.absent, context=last_calls)
 
 

@@ -48,8 +48,8 @@ def find_refused_init(job: Job) -> Explanation | None:
     elif first.form == "gpu_twice" and _are_numbers_of_job(job, lines):
         named = sorted(number for group in _numbers_on_one_gpu(lines) for number in group)
         diagnosis.missing = [number for number in named if number in job.absent]
-    diagnosis.add_evidence("failure", [event.place for event in lines if event.form == first.form][:4])
-    diagnosis.add_evidence("culprit", [row.place for row in unfinished if row.rank_id in culprits][:4])
+    diagnosis.add_evidence("failure", [event for event in lines if event.form == first.form][:4])
+    diagnosis.add_evidence("culprit", [row for row in unfinished if row.rank_id in culprits][:4])
     is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first.form)
     if not culprits or is_partly_known or first.form in ("message_truncated", "root_info"):
         diagnosis.doubt(Doubt.REASON_OF_ANOTHER)
@@ -69,7 +69,7 @@ def _find_shared_gpu(job: Job) -> Explanation | None:
             reason = f"{ranks_text(job.rank_numbers(shared))} began it on the same GPU, which NCCL refuses"
             diagnosis = job.explanation_of(Kind.INIT_FAILED, reason, shared, Doubt.ONE_NAME)
             diagnosis.key, diagnosis.detail = key, Detail.SAME_GPU
-            diagnosis.add_evidence("culprit", [members[rank_id].place for rank_id in shared[:4]])
+            diagnosis.add_evidence("culprit", [members[rank_id] for rank_id in shared[:4]])
             return diagnosis
     return None
 

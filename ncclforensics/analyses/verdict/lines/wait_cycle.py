@@ -77,8 +77,8 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
     majority.sort(key=lambda edge: edge.waits_for[0] not in diagnosis.culprits)
     diagnosis.key = (majority or minority)[0].key
     diagnosis.call = _call_at(job, (majority or minority)[0].pos)
-    diagnosis.add_evidence("minority", [edge.place for edge in minority[:4]])
-    diagnosis.add_evidence("majority", [edge.place for edge in majority[:2]])
+    diagnosis.add_evidence("minority", minority[:4])
+    diagnosis.add_evidence("majority", majority[:2])
     return diagnosis
 
 
@@ -168,8 +168,7 @@ def _between_unknown_communicators(job: Job, first_edges: dict[int, Edge]) -> Ex
         "members of these are missing: which rank waits for which is not known"
     )
     between = [Alternative(Kind.DEADLOCK, [rank_id], "it left the order of the program") for rank_id in first_edges]
-    places = [edge.place for edge in list(first_edges.values())[:4]]
-    return undecided(reason, COLLECT_INIT, between=between, context=places)
+    return undecided(reason, COLLECT_INIT, between=between, context=[*first_edges.values()][:4])
 
 
 def skipped_or_lost(job: Job, skipping: list[int], waiting: list[int], of: Explanation | None = None) -> Explanation:
@@ -326,8 +325,8 @@ def judge_messages_in_order(job: Job, diagnosis: Explanation) -> Explanation | N
             waiting = waits
         found.key = edge.key
         found.call = call = _call_at(job, waiting.pos)
-        found.add_evidence("waiting", [call.place] if call else [])
-        found.add_evidence("culprit", [row.place for rank_id in found.culprits if (row := job.last_call(rank_id))])
+        found.add_evidence("waiting", [call])
+        found.add_evidence("culprit", map(job.last_call, found.culprits))
         return found
     return None
 

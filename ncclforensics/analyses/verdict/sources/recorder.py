@@ -178,7 +178,7 @@ def _diagnose_roots(job: Job, recordings: Recordings, roots: Roots) -> Explanati
         set_call(diagnosis, waiting[0])
     for rank in [*roots.unfinished, *roots.lagging][: 2 * SHOWN]:
         call = recordings.blocking(rank) if rank in roots.unfinished else recordings.last_call(rank)
-        job.cite(diagnosis, "culprit", [call.place if call else recordings.head(rank)])
+        job.cite(diagnosis, "culprit", [call or recordings.head(rank)])
     cite(job, diagnosis, "waiting", waiting)
     if recordings.without_dump:
         diagnosis.collect = [request(recordings.noun, ranks_text(recordings.without_dump))]

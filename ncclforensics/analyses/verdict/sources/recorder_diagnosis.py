@@ -80,7 +80,7 @@ def set_call(diagnosis: Explanation, call: RecordedCall | None) -> None:
 
 def cite(job: Job, diagnosis: Explanation, what: str, calls: list[RecordedCall]) -> None:
     """Cite the dumps of the first of these calls."""
-    job.cite(diagnosis, what, [call.place for call in calls[:SHOWN]])
+    job.cite(diagnosis, what, calls[:SHOWN])
 
 
 def communicator_of(job: Job, recordings: Recordings, diagnosis: Explanation) -> str | None:

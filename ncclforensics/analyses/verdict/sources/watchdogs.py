@@ -68,8 +68,8 @@ def _diagnose(
     operations = [row.operation for row in waiting or rows if row.operation]
     if operations and (waiting or len(set(operations)) == 1):
         diagnosis.call = Operation(name=_operation_name(operations[0]))
-    for what, lines in (("culprit", culprit_rows[:4]), ("waiting", waiting[:3])):
-        diagnosis.add_evidence(what, [row.place(job.rank_id_of.get(row.rank)) for row in lines])
+    job.cite(diagnosis, "culprit", culprit_rows)
+    job.cite(diagnosis, "waiting", waiting[:3])
     return diagnosis
 
 
