@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ncclforensics.analyses.verdict import testimonies
+from ncclforensics.analyses.verdict import agreement
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
@@ -55,7 +55,7 @@ def _find_in_doubtful_sources(job: Job) -> Explanation | None:
         return None
     by_dumps, by_watchdogs = (
         counts.as_possibility(job, find(job), source) if source in job.doubts else None
-        for source, find in ((Source.DUMPS, testimonies.find_recorded_roots), (Source.WATCHDOGS, pytorch.find_desync))
+        for source, find in ((Source.DUMPS, agreement.find_recorded_roots), (Source.WATCHDOGS, pytorch.find_desync))
     )
     return by_dumps or by_watchdogs
 
@@ -82,9 +82,9 @@ SUGGESTIONS: tuple[tuple[Claim, Source | None, Suggest], ...] = (
     (Claim.CALL_MISSING, Source.LINES, mismatch.find_by_lines),
     (Claim.LOST, Source.LINES, waiting.find_lost_process),
     (Claim.TRANSPORT_FAILED, Source.LINES, transport_failure.find_transport_failure),
-    (Claim.ENDED, Source.EXITS, testimonies.find_ended),
+    (Claim.ENDED, Source.EXITS, agreement.find_ended),
     (Claim.RECORDED_DIFFERENCE, Source.DUMPS, recorder.find_recorded_mismatch),
-    (Claim.RECORDED_WAIT, Source.DUMPS, testimonies.find_recorded_roots),
+    (Claim.RECORDED_WAIT, Source.DUMPS, agreement.find_recorded_roots),
     (Claim.RECORDED_OPEN, Source.DUMPS, _find_recorded_open),
     (Claim.ALL_OVER, None, recorder.find_nothing_open),
     (Claim.COUNTED_WAIT, Source.WATCHDOGS, pytorch.find_desync),

@@ -94,10 +94,10 @@ class Explanation:
         """Note that a source of another kind shows the same."""
         self.confirmations += 1
 
-    def add_evidence(self, what: str, rows: Iterable[Placed]) -> None:
-        """Cite the lines of these rows, each line once; rows without a line number, and None, are skipped."""
+    def add_evidence(self, **rows: Iterable[Placed]) -> None:
+        """Cite the lines of rows by what they show, each line once; rows without a line, and None, are skipped."""
         cited = {(line.rank_id, line.source, line.line) for line in self.evidence_lines}
-        for row in filter(None, rows):
+        for what, row in ((what, row) for what, of_this in rows.items() for row in of_this if row):
             place: Any = map(row.get, PLACE) if isinstance(row, dict) else attrgetter(*PLACE)(row)
             rank_id, source, line = place
             rank_id = None if rank_id == -1 else rank_id
@@ -107,7 +107,7 @@ class Explanation:
 
     def cite(self, lines: Iterable[EvidenceLine]) -> None:
         """Cite lines of another explanation as context, each line once."""
-        self.add_evidence("context", lines)
+        self.add_evidence(context=lines)
 
 
 def undecided(
@@ -131,5 +131,5 @@ def undecided(
         answer.evidence_lines = [
             line._replace(what="context") if line.what == "culprit" else line for line in of.evidence_lines
         ]
-    answer.add_evidence("context", context)
+    answer.add_evidence(context=context)
     return answer

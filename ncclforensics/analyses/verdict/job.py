@@ -39,8 +39,7 @@ class Job:
 
     def __init__(self, number: int, rows: JobRows) -> None:
         frames = rows.frames
-        self.number = number
-        self._rows = rows
+        self.number, self.run = number, rows
         self.rank_ids = {row.rank_id: row for row in rows.typed_of_job("rank", Rank, number)}
         self.members: dict[str, list[Member]] = defaultdict(list)
         self.memberships = rows.typed_of_job("member", Member, number)
@@ -51,15 +50,14 @@ class Job:
         self.completion_errors = rows.where("completion_error", job=number)
         self.process_exits = rows.typed_of_job("process_exit", ProcessExit, number)
         self.all_exits = rows.typed("process_exit", ProcessExit)  # also of processes that no other line shows
-        self.timeouts, self.desyncs = rows.typed("work", Timeout), rows.desyncs
-        self.joined_works = rows.joined_works
+        self.timeouts = rows.typed("work", Timeout)
         self.torch_errors = rows.typed("torch_error", TorchError)
         self.torch_sources = rows.typed("torch_source", TorchSource)
         self.store_errors = rows.typed("store_error", StoreError)
         self.pytorch = {name: rows.of(name) for name in PYTORCH_FRAMES}
         self.stacks = stacks_in(frames["rank_stack"].filter(job=number))  # where its ranks stand, by rank id
         self.unranked_stacks = stacks_in(frames["unranked_stack"])
-        self.recordings, self.old_dumps = rows.recordings, rows.old_dumps
+        self.recordings = rows.recordings
         self.left_out = list(rows.left_out)  # what is said of sources that are left out
         self.communicators_of_groups: dict[str, str] = {}  # process group of the dumps -> key with the same members
         self.stall_evidence: list[Sign] = []  # what shows that it stood still, once its sources were compared
@@ -96,23 +94,17 @@ class Job:
             rank_id: row for rank_id in self.rank_ids for row in rows.where("visibility", rank_id=rank_id)
         }
         self.unplaced = [row for row in rows.unplaced if row[0] in self.rank_ids]
-        self.last_omission, self.last_split = rows.last_omission, rows.last_split
         # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
         self.counter_jumps = rows.last_of_ranks("counter_jump", self.rank_ids)
         self.line_faults = {owner: rows.line_faults[owner] for owner in owners if owner in rows.line_faults}
         self.last_times = {row["rank_id"]: row for row in rows.where("last_time", job=number)}
-        self.sources = rows.sources
-        self.is_cancelled, self.captured_ends = rows.is_cancelled, rows.captured_ends
-        self.successes, self.ended_programs = rows.successes, rows.ended_programs
         self.has_layout = not rows.laid_out.isdisjoint([*owners, (None, None)])
-        self.releases, self.release_hosts = rows.releases, rows.release_hosts
-        self.reports_stall = rows.reports_stall
 
     @cached_property
     def calls(self) -> pl.DataFrame:
         """The calls of its ranks."""
-        calls = self._rows.frames["call"]
-        return calls if self._rows.is_only_job else calls.filter(pl.col("rank_id").is_in(list(self.rank_ids)))
+        calls = self.run.frames["call"]
+        return calls if self.run.is_only_job else calls.filter(pl.col("rank_id").is_in(list(self.rank_ids)))
 
     @cached_property
     def communicator_index(self) -> dict[tuple[int, str], int]:
@@ -252,11 +244,13 @@ class Job:
         culprits = sorted(set(rank_ids))
         return Explanation(verdict, claim, [*doubts], culprits, sorted(self.rank_ids.keys() - culprits))
 
-    def cite(self, diagnosis: Explanation, what: str, rows: Iterable[Row | NamedTuple]) -> None:
+    def cite(self, diagnosis: Explanation, **rows: Iterable[Row | NamedTuple]) -> None:
         """Cite lines of sources that know ranks by their numbers alone."""
-        first = (row if isinstance(row, dict) else row._asdict() for row in islice(rows, MOST_CITED))
-        numbers = ((row, row["rank"] if "rank" in row else row["global_rank"]) for row in first)
-        diagnosis.add_evidence(what, [{**row, "rank_id": self.rank_id_of.get(number)} for row, number in numbers])
+        for what, of_this in rows.items():
+            first = (row if isinstance(row, dict) else row._asdict() for row in islice(of_this, MOST_CITED))
+            numbers = ((row, row["rank"] if "rank" in row else row["global_rank"]) for row in first)
+            cited: list[Row] = [{**row, "rank_id": self.rank_id_of.get(number)} for row, number in numbers]
+            diagnosis.add_evidence(**{what: cited})
 
     def numbers_blamed(self, diagnosis: Explanation) -> frozenset[int]:
         """Return the known numbers of the culprits, and of ranks without a log."""
@@ -277,10 +271,10 @@ class Job:
     def application_lines_after(self, rank_id: int) -> int:
         """Count the lines of the rank's file behind the last line of NCCL; 0 where another job prints there."""
         process = self.process(rank_id)
-        source, last = process["last_source"], self._rows.last_lines.get(process["last_source"])
+        source, last = process["last_source"], self.run.last_lines.get(process["last_source"])
         if last is None or process["last_line"] is None or last not in self._own_last_lines[source]:
             return 0
-        return lines_behind(last, self.sources[source]["lines"])
+        return lines_behind(last, self.run.sources[source]["lines"])
 
     def lag(self, rank_ids: Iterable[int]) -> int:
         """Count the collectives by which one of some ranks is behind the furthest member that waits for it."""
@@ -338,16 +332,16 @@ class Job:
 
     def describe(self, calls: pl.DataFrame) -> list[Called]:
         """Join a few calls with their lines, memberships and the rank of the job that is their root."""
-        lines = self._rows.call_lines[calls["call_line"]].to_dicts()
+        lines = self.run.call_lines[calls["call_line"]].to_dicts()
         return [self._described({**call, **line}) for call, line in zip(calls.to_dicts(), lines, strict=True)]
 
     def _described(self, call: Row) -> Called:
         """Join one call as `describe_calls` does many; a join of frames takes a hundred times as long."""
-        root_id = self._rows.rank_id_of.get((call["key"], call["root"]))
+        root_id = self.run.rank_id_of.get((call["key"], call["root"]))
         is_message = call["name"] in MESSAGES and call["rank_id"] in self.rank_ids
         call["source"], call["line"] = place_of(call["pos"])
         call["root_rank"] = self.rank_number(root_id) if root_id in self.rank_ids else None
-        call["nranks"] = call["stated"] or self._rows.typed("member", Member)[call["member"]].nranks
+        call["nranks"] = call["stated"] or self.run.typed("member", Member)[call["member"]].nranks
         call["caller"] = self.rank_number(call["rank_id"]) if is_message else None
         return Called(**{name: call[name] for name in Called.__dataclass_fields__})
 
@@ -387,11 +381,11 @@ class Job:
 
     def count_lines(self, rank_id: int, *kinds: str) -> int:
         """Count the lines of some kinds in the rank's files."""
-        return sum(self.sources[source][kind] for source in self.process(rank_id)["sources"] for kind in kinds)
+        return sum(self.run.sources[source][kind] for source in self.process(rank_id)["sources"] for kind in kinds)
 
     def has_omission(self, rank_id: int) -> bool:
         """Whether a line in the rank's files says that lines were left out there."""
-        return not self.last_omission.keys().isdisjoint(self.process(rank_id)["sources"])
+        return not self.run.last_omission.keys().isdisjoint(self.process(rank_id)["sources"])
 
 
 def all_jobs(frames: Frames) -> list[Job]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import polars as pl
 
@@ -44,34 +45,19 @@ def _answers(frames: dict[str, pl.DataFrame]) -> Iterator[Answer]:
 
 def _answer(job: Job, diagnosis: Explanation, suggestions: list[Explanation], recorded_wait: pl.DataFrame) -> Answer:
     fatal = [event for event in job.failure_events if job.is_fatal(event)]
-    return Answer(
-        job=job.number,
-        verdict=diagnosis.verdict,
-        certainty=diagnosis.certainty,
-        culprits=tuple(diagnosis.culprits),
-        victims=tuple(_victims(job, diagnosis, recorded_wait)),
-        missing=tuple(diagnosis.missing),
-        suspects=tuple(diagnosis.suspects),
-        absent=tuple(sorted({*job.absent, *diagnosis.missing})),
-        key=diagnosis.key,
-        operation=Operation.of(asdict(diagnosis.call or Operation())),
-        call_ranks=_ranks_of_part(job, diagnosis.key),
-        how=diagnosis.how,
-        basis=diagnosis.basis,
-        detail=diagnosis.detail,
-        fault=diagnosis.fault,
-        doubts=tuple(diagnosis.doubts),
-        fields=tuple(diagnosis.fields),
-        claim=diagnosis.claim,
-        remarks=tuple(diagnosis.remarks),
-        reason=diagnosis.reason,
-        stall_evidence=tuple(job.stall_evidence),
-        rests_on_stall=diagnosis.rests_on_stall,
-        collect=tuple(diagnosis.collect),
-        evidence_lines=tuple(diagnosis.evidence_lines),
-        considered=considered(diagnosis, suggestions, job.rank_numbers(diagnosis.culprits)),
-        unexplained=unexplained(diagnosis, job.first_ends, fatal),
-    )
+    of_diagnosis = {name: getattr(diagnosis, name) for name in Answer._fields if hasattr(diagnosis, name)}
+    values: dict[str, Any] = of_diagnosis | {
+        "job": job.number,
+        "victims": _victims(job, diagnosis, recorded_wait),
+        "absent": sorted({*job.absent, *diagnosis.missing}),
+        "operation": Operation.of(asdict(diagnosis.call or Operation())),
+        "call_ranks": _ranks_of_part(job, diagnosis.key),
+        "stall_evidence": job.stall_evidence,
+        "considered": considered(diagnosis, suggestions, job.rank_numbers(diagnosis.culprits)),
+        "unexplained": unexplained(diagnosis, job.first_ends, fatal),
+    }
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return Answer(**values)
 
 
 def _victims(job: Job, diagnosis: Explanation, recorded_wait: pl.DataFrame) -> list[int]:
@@ -98,63 +84,21 @@ def _ranks_of_part(job: Job, key: str | None) -> tuple[int, ...] | None:
 
 @analysis(Answer, of=("rank",))
 def job_diagnosis(
-    rank: pl.DataFrame,
-    member: pl.DataFrame,
-    process: pl.DataFrame,
-    call: pl.DataFrame,
-    call_line: pl.DataFrame,
-    last_call: pl.DataFrame,
-    divergence: pl.DataFrame,
-    call_gap: pl.DataFrame,
-    message: pl.DataFrame,
-    wait: pl.DataFrame,
-    visibility: pl.DataFrame,
-    failure_event: pl.DataFrame,
-    completion_error: pl.DataFrame,
-    process_exit: pl.DataFrame,
-    milestone: pl.DataFrame,
-    duplicate_source: pl.DataFrame,
-    source: pl.DataFrame,
-    version: pl.DataFrame,
-    work: pl.DataFrame,
-    early_timeout: pl.DataFrame,
-    desync: pl.DataFrame,
-    ras_snapshot: pl.DataFrame,
-    ras_state: pl.DataFrame,
-    ras_member: pl.DataFrame,
-    counted_call: pl.DataFrame,
-    job_end: pl.DataFrame,
-    journal_exit: pl.DataFrame,
-    torch_error: pl.DataFrame,
-    torch_source: pl.DataFrame,
-    monitored_barrier: pl.DataFrame,
-    model_difference: pl.DataFrame,
-    store_error: pl.DataFrame,
-    fingerprint: pl.DataFrame,
-    announced_position: pl.DataFrame,
-    watchdog: pl.DataFrame,
-    elastic_failure: pl.DataFrame,
-    last_time: pl.DataFrame,
-    group_note: pl.DataFrame,
-    reported_success: pl.DataFrame,
-    program_failure: pl.DataFrame,
-    rank_stack: pl.DataFrame,
-    unranked_stack: pl.DataFrame,
-    recorder_file: pl.DataFrame,
-    recorded_rank: pl.DataFrame,
-    recorded_position: pl.DataFrame,
-    recorded_call: pl.DataFrame,
-    omission: pl.DataFrame,
-    line_fault: pl.DataFrame,
-    unplaced_member: pl.DataFrame,
-    counter_jump: pl.DataFrame,
-    unfinished_setup: pl.DataFrame,
-    ring: pl.DataFrame,
-    tree: pl.DataFrame,
-    connection: pl.DataFrame,
-    recorded_wait: pl.DataFrame,
-    branch: pl.DataFrame,
-) -> pl.DataFrame:
+    rank: pl.DataFrame, member: pl.DataFrame, process: pl.DataFrame, call: pl.DataFrame, call_line: pl.DataFrame,
+    last_call: pl.DataFrame, divergence: pl.DataFrame, call_gap: pl.DataFrame, message: pl.DataFrame,
+    wait: pl.DataFrame, visibility: pl.DataFrame, failure_event: pl.DataFrame, completion_error: pl.DataFrame,
+    process_exit: pl.DataFrame, milestone: pl.DataFrame, duplicate_source: pl.DataFrame, source: pl.DataFrame,
+    version: pl.DataFrame, work: pl.DataFrame, early_timeout: pl.DataFrame, desync: pl.DataFrame,
+    ras_snapshot: pl.DataFrame, ras_state: pl.DataFrame, ras_member: pl.DataFrame, counted_call: pl.DataFrame,
+    job_end: pl.DataFrame, journal_exit: pl.DataFrame, torch_error: pl.DataFrame, torch_source: pl.DataFrame,
+    monitored_barrier: pl.DataFrame, model_difference: pl.DataFrame, store_error: pl.DataFrame,
+    fingerprint: pl.DataFrame, announced_position: pl.DataFrame, watchdog: pl.DataFrame, elastic_failure: pl.DataFrame,
+    last_time: pl.DataFrame, group_note: pl.DataFrame, reported_success: pl.DataFrame, program_failure: pl.DataFrame,
+    rank_stack: pl.DataFrame, unranked_stack: pl.DataFrame, recorder_file: pl.DataFrame, recorded_rank: pl.DataFrame,
+    recorded_position: pl.DataFrame, recorded_call: pl.DataFrame, omission: pl.DataFrame, line_fault: pl.DataFrame,
+    unplaced_member: pl.DataFrame, counter_jump: pl.DataFrame, unfinished_setup: pl.DataFrame, ring: pl.DataFrame,
+    tree: pl.DataFrame, connection: pl.DataFrame, recorded_wait: pl.DataFrame, branch: pl.DataFrame,
+) -> pl.DataFrame:  # fmt: skip
     """One row per job: its verdict with the evidence lines."""
     return pl.DataFrame([answer.row() for answer in _answers(locals())], schema=columns_of(Answer))
 

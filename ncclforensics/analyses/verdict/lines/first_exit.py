@@ -60,14 +60,14 @@ def find_first_exit(job: Job) -> Explanation | None:
     elif are_others_awaited and all(row.reporter == KERNEL for row in strongest):
         awaited = f"but NCCL's lines show the others waiting for {job.names(job.awaited_ranks)}"
         diagnosis.doubt(Doubt.SECOND_FAULT, awaited)
-    diagnosis.add_evidence("culprit", strongest[:4])
+    diagnosis.add_evidence(culprit=strongest[:4])
     cite_first_missing_call(job, diagnosis)
     connection_losses = [
         event
         for event in job.failure_events
         if event.kind == LOST and not event.at_exit and event.rank_id not in culprits
     ]
-    diagnosis.add_evidence("failure", connection_losses[:3])
+    diagnosis.add_evidence(failure=connection_losses[:3])
     return diagnosis
 
 

@@ -77,9 +77,8 @@ def find_failed_init(job: Job) -> Explanation | None:
     if diagnosis.detail is Detail.UNNAMED_FAULT and not has_left:
         diagnosis.doubt(Doubt.FAULT_SURVIVED)
     diagnosis.key = next((row.key for rank_id in culprits for row in inside.get(rank_id, [])), None)
-    diagnosis.add_evidence(
-        "failure", [next(event for event in faults if event.rank_id == rank_id) for rank_id in culprits[:4]]
-    )
+    first_of_rank = {event.rank_id: event for event in reversed(faults)}
+    diagnosis.add_evidence(failure=[first_of_rank[rank_id] for rank_id in culprits[:4]])
     return diagnosis
 
 
@@ -148,11 +147,11 @@ def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     first_of_rank = {event.rank_id: event for event in reversed(returned) if event.rank_id is not None}
     diagnosis.victims = sorted(first_of_rank)
     own_first = sorted(first_of_rank.values(), key=lambda event: (event.result == REMOTE_ERROR, event.rank_id))
-    diagnosis.add_evidence("failure", own_first[:4])
+    diagnosis.add_evidence(failure=own_first[:4])
     if len(began_by := _ids_of_one_group(job, inside)) > 1:
         ranks = " and ".join(job.names(rank_ids) for rank_ids in began_by)
         diagnosis.remark(f"{ranks} began it with different unique ids: one is stale, or was not shared with all ranks")
-        diagnosis.add_evidence("minority", inside[:4])
+        diagnosis.add_evidence(minority=inside[:4])
     return diagnosis
 
 
@@ -190,7 +189,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
     if complete:
         reason = "never began the init that the other ranks wait in"
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, culprits=complete)
-        diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in complete[:4]])
+        diagnosis.add_evidence(culprit=[job.last_line(rank_id) for rank_id in complete[:4]])
         if job.absent and unseen_members > len(complete):
             diagnosis = judge_waiting_before_init(job, diagnosis)
     elif unseen_members and any(row.rank is None for row in job.rank_ids.values()):
@@ -207,7 +206,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
         if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.key, diagnosis.victims = key, victims
-    diagnosis.add_evidence("waiting", rows[:3])
+    diagnosis.add_evidence(waiting=rows[:3])
     return diagnosis
 
 
@@ -227,12 +226,12 @@ def _begins_a_split(job: Job, rank_id: int) -> bool:
     """Whether the last that a rank began is a part of a communicator, whose own lines come behind that."""
     owner = job.rank_ids[rank_id].owner
     created = max((row.created_pos for row in job.memberships if (row.host, row.pid) == owner), default=-1)
-    return job.last_split.get(owner, -1) > created
+    return job.run.last_split.get(owner, -1) > created
 
 
 def _begins_after_bootstrap(job: Job) -> bool:
     """Whether this version prints START only when all ranks of the communicator have met."""
-    return bool(versions := releases(job.releases)) and versions[-1] < START_BEFORE_BOOTSTRAP
+    return bool(versions := releases(job.run.releases)) and versions[-1] < START_BEFORE_BOOTSTRAP
 
 
 def _application_continues(job: Job, rank_id: int) -> bool:
@@ -254,8 +253,7 @@ def _judge_creation_order(inside: dict[str, list[Member]], edges: list[Edge]) ->
     diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits)
     diagnosis.key = minority[0].key
     diagnosis.victims = sorted({row.rank_id for rows in groups for row in rows} - set(culprits))
-    diagnosis.add_evidence("minority", minority[:4])
-    diagnosis.add_evidence("majority", groups[-1][:2])
+    diagnosis.add_evidence(minority=minority[:4], majority=groups[-1][:2])
     return diagnosis
 
 
@@ -289,8 +287,8 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
         return None
     reason = "did not begin the creation of a communicator that the others are creating"
     diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=idle, victims=pending)
-    diagnosis.add_evidence("waiting", [{**last[process_of[rank_id]], "rank_id": rank_id} for rank_id in pending[:3]])
-    diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in idle[:4]])
+    diagnosis.add_evidence(waiting=[{**last[process_of[rank_id]], "rank_id": rank_id} for rank_id in pending[:3]])
+    diagnosis.add_evidence(culprit=[job.last_line(rank_id) for rank_id in idle[:4]])
     return diagnosis
 
 
@@ -326,15 +324,15 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], victims=victims, collect=collect)
         if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
-    diagnosis.add_evidence("waiting", [job.last_line(rank_id) for rank_id in victims[:3]])
+    diagnosis.add_evidence(waiting=[job.last_line(rank_id) for rank_id in victims[:3]])
     return diagnosis
 
 
 def may_be_in_bootstrap(job: Job) -> bool:
     """Whether the logs show init from its beginning, nothing of what follows the bootstrap, and most ranks there."""
     forms = {row["form"] for row in job.milestones}
-    is_from_start = bool(forms & {"bootstrap", "driver"} or job.releases)
-    versions = releases(job.releases)
+    is_from_start = bool(forms & {"bootstrap", "driver"} or job.run.releases)
+    versions = releases(job.run.releases)
     if (versions and versions[-1] >= START_BEFORE_BOOTSTRAP) or not is_from_start or not forms <= set(BOOTSTRAP_ONLY):
         return False
     steps: dict[Any, int] = defaultdict(int)

@@ -18,7 +18,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.job_rows import Called
-from ncclforensics.analyses.verdict.lines import call_sequences, waiting
+from ncclforensics.analyses.verdict.lines import line_differences, waiting
 from ncclforensics.analyses.verdict.lines.line_differences import (
     COLLECT_AS_WRITTEN,
     by_collector,
@@ -35,7 +35,7 @@ from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
 
 LOST_LINES = {Doubt.LINE_LOST, Doubt.ONLY_LINE_LOST}
-FIELDS = ("name", *call_sequences.ARGUMENTS)
+FIELDS = ("name", *line_differences.ARGUMENTS)
 
 
 def find_divergent_calls(job: Job) -> Explanation | None:
@@ -159,7 +159,7 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     culprits = sorted({row.rank_id for row in differing})
     majority_call = (groups[majority] if majority is not None else next(iter(groups.values())))[0]
     minority_call = differing[0] if majority is not None else list(groups.values())[1][0]
-    how = call_sequences.classify_difference(job, majority_call, minority_call)
+    how = line_differences.classify_difference(job, majority_call, minority_call)
     call = majority_call if how is not How.EXTRA or majority is not None else minority_call
     diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, nth=nth, how=how)
     diagnosis.fields = [name for name in FIELDS if getattr(majority_call, name) != getattr(minority_call, name)]
@@ -172,13 +172,13 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
         diagnosis.remark(f"in the same place the communicators of other ranks made the call of {names}")
     if majority is not None and differing_behind(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
-    if not counts_every_call(job) and (lacking := call_sequences.lacking_stretch(job, majority_call, minority_call)):
+    if not counts_every_call(job) and (lacking := line_differences.lacking_stretch(job, majority_call, minority_call)):
         lost = Doubt.ONLY_LINE_LOST if lacking < OFTEN_AHEAD else Doubt.LINE_LOST
         diagnosis.doubt(lost, "its calls are those that the others made later, as where lines are lost" * (lacking > 1))
-    diagnosis.claim = call_sequences.describe_difference(how, minority_call, majority_call)
-    diagnosis.add_evidence("minority", differing[:4])
+    diagnosis.claim = line_differences.describe_difference(how, minority_call, majority_call)
+    diagnosis.add_evidence(minority=differing[:4])
     agreeing = groups[majority][:2] if majority is not None else [majority_call]
-    diagnosis.add_evidence("majority", agreeing)
+    diagnosis.add_evidence(majority=agreeing)
     return diagnosis
 
 
@@ -198,7 +198,7 @@ def _skipped_or_lost(job: Job, gaps: list[Gap]) -> Explanation | None:
     calls = job.collectives_at(first.key, first.nth)
     if not calls:
         return None
-    skipped = call_sequences.call_text(calls[0])
+    skipped = line_differences.call_text(calls[0])
     claim = f"skipped {skipped}, or its line was lost from the log: the counter of this version does not tell"
     diagnosis = job.explanation_of(Kind.MISMATCH, claim, (gap.rank_id for gap in gaps), Doubt.LINE_LOST)
     diagnosis.key, diagnosis.call, diagnosis.how = first.key, calls[0], How.SKIPPED
@@ -206,8 +206,7 @@ def _skipped_or_lost(job: Job, gaps: list[Gap]) -> Explanation | None:
         f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
     ]
     after = job.collectives_at(first.key, first.nth + first.missing)
-    diagnosis.add_evidence("minority", [row for row in after if row.rank_id == first.rank_id])
-    diagnosis.add_evidence("majority", calls[:2])
+    diagnosis.add_evidence(minority=[row for row in after if row.rank_id == first.rank_id], majority=calls[:2])
     return diagnosis
 
 
@@ -237,17 +236,17 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | 
     calls = job.collectives_at(key, nth)
     callers = {row.rank_id for row in calls}
     passed_by = sorted({rank_id for edge in edges if edge.nth == nth for rank_id in edge.waits_for})
-    made_by_callers = [call_sequences.call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
+    made_by_callers = [line_differences.call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
     for rank_id in passed_by:
-        made = call_sequences.call_tokens(job.calls_of(rank_id), job)
-        if not any(call_sequences.went_past(key, nth, made_by_caller, made) for made_by_caller in made_by_callers):
+        made = line_differences.call_tokens(job.calls_of(rank_id), job)
+        if not any(line_differences.went_past(key, nth, made_by_caller, made) for made_by_caller in made_by_callers):
             return None  # this rank has only not reached the call
     if len(passed_by) == len(callers):
         return None  # a tie: either side may be right
     is_skipped, skipping = len(passed_by) < len(callers), set(passed_by)
     if is_skipped and any(edge.waiter in skipping and not skipping.issuperset(edge.waits_for) for edge in job.waits):
         return None  # its line may be lost, and a rank that it waits for explains the hang without that
-    text = call_sequences.call_text(calls[0])
+    text = line_differences.call_text(calls[0])
     last_calls = [row for rank_id in passed_by[:4] if (row := job.last_call(rank_id)) is not None]
     if is_skipped:
         claim, doubt = f"made later calls but not this one: {text} is missing from its sequence", Doubt.LINE_LOST
@@ -257,8 +256,7 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | 
         culprits, minority, majority = sorted(callers), calls, last_calls
     how = How.SKIPPED if is_skipped else How.EXTRA
     diagnosis = Explanation(Kind.MISMATCH, claim, [doubt], culprits=culprits, key=key, call=calls[0], nth=nth, how=how)
-    diagnosis.add_evidence("minority", minority[:4])
-    diagnosis.add_evidence("majority", majority[:2])
+    diagnosis.add_evidence(minority=minority[:4], majority=majority[:2])
     return diagnosis
 
 

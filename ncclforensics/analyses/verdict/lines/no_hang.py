@@ -37,27 +37,27 @@ def find_reported_success(job: Job) -> Explanation | None:
     if job.is_finished or has_failed:
         return None
     # What one process or rank reports is not of the others, which may still wait.
-    processes = {(row["ended_pid"], row["ended_rank"]) for row in job.successes}
-    if job.successes and ((None, None) in processes or len(processes) >= len(job.rank_ids)):
+    processes = {(row["ended_pid"], row["ended_rank"]) for row in job.run.successes}
+    if job.run.successes and ((None, None) in processes or len(processes) >= len(job.rank_ids)):
         diagnosis = Explanation(
             Kind.NO_HANG, "the program reports that it came to its end, and nothing failed", [Doubt.LOGS_END_BEFORE]
         )
-        diagnosis.add_evidence("success", job.successes[-2:])
+        diagnosis.add_evidence(success=job.run.successes[-2:])
         return diagnosis
     if _is_aborted_at_exit(job):
         reason = "every rank aborted its communicators, as PyTorch does where a program ends without destroying its "
         reason += "process groups, and no time-out or error was read in the program's output"
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.ABORTED_AFTER_TIME_OUT])
-        diagnosis.add_evidence("end", [row.place_of_end for row in job.memberships if row.end][-2:])
+        diagnosis.add_evidence(end=[row.place_of_end for row in job.memberships if row.end][-2:])
         return diagnosis
     ranks = {row.rank for row in job.rank_ids.values()}
-    if job.absent or not ranks <= {row["rank"] for row in job.ended_programs}:
+    if job.absent or not ranks <= {row["rank"] for row in job.run.ended_programs}:
         return None
     reason = (
         "the programs of all ranks ended without destroying their process groups, and no failure before that was read"
     )
     diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.LOGS_END_BEFORE])
-    diagnosis.add_evidence("end", job.ended_programs[-2:])
+    diagnosis.add_evidence(end=job.run.ended_programs[-2:])
     return diagnosis
 
 
@@ -68,14 +68,14 @@ def _is_aborted_at_exit(job: Job) -> bool:
     shows_calls = any(row["calls"] for row in job.visibility.values())
     return (
         job.is_ended
-        and not (job.absent or job.timeouts or job.is_cancelled or shows_calls)
+        and not (job.absent or job.timeouts or job.run.is_cancelled or shows_calls)
         and all(place["source"] in has_output for place in ends)
     )
 
 
 def _files_with_output(job: Job) -> set[int]:
     """Return the sources that hold lines of the program, too."""
-    return {number for number, row in job.sources.items() if row["lines"] > row["recognised"] + row["damaged"]}
+    return {number for number, row in job.run.sources.items() if row["lines"] > row["recognised"] + row["damaged"]}
 
 
 def find_missing_call_lines(job: Job) -> Explanation | None:
@@ -102,7 +102,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     diagnosis = Explanation(Kind.UNDECIDABLE, f"{init} {which}: NCCL's lines do not show what happened after init")
     last_calls = job.calls.filter(pl.col("rank_id").is_in(shown)).sort("pos").unique("rank_id", keep="last")
     shown_calls = job.describe(last_calls.sort("pos").head(MOST_NAMED))
-    diagnosis.add_evidence("context", shown_calls)
+    diagnosis.add_evidence(context=shown_calls)
     of_absent = [f"collect the log of {ranks_text(job.absent)}"] * bool(job.absent)
     diagnosis.collect = [
         *of_absent,
@@ -119,7 +119,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.claim = (
             "init came to the connections between ranks; the lines that were read show no call, nor that it completed"
         )
-        diagnosis.add_evidence("context", [job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
+        diagnosis.add_evidence(context=[job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
         diagnosis.collect.insert(0, STANDING_STACKS)
     elif not job.memberships and len(job.rank_ids) > 1 and may_be_in_bootstrap(job):
         diagnosis.claim = "an init began, and these lines end in its bootstrap, before any communicator is printed"
@@ -141,7 +141,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         count, last = output
         goes_on = f"the output goes on for {count_of(count, 'line')} behind the last line of NCCL"
         diagnosis.claim = f"init completed, and {goes_on}; {which}, so that the call that the ranks are in is unknown"
-        diagnosis.add_evidence("context", [last])
+        diagnosis.add_evidence(context=[last])
     return diagnosis
 
 
@@ -151,7 +151,9 @@ def _output_behind(job: Job) -> tuple[int, Row] | None:
     if not count:
         return None
     last = job.last_line(rank_id)
-    line = job.sources[last["source"]]["lines"] if last["line"] > 0 else -1  # counted from the end of what was sampled
+    line = (
+        job.run.sources[last["source"]]["lines"] if last["line"] > 0 else -1
+    )  # counted from the end of what was sampled
     return count, {"source": last["source"], "line": line}
 
 
@@ -162,7 +164,7 @@ def _has_single_ranks(job: Job) -> bool:
 
 def _damaged_lines(job: Job) -> str:
     """Return how many lines of NCCL are cut or torn, if these are many; else an empty string."""
-    damaged, recognised = (sum(row[kind] for row in job.sources.values()) for kind in ("damaged", "recognised"))
+    damaged, recognised = (sum(row[kind] for row in job.run.sources.values()) for kind in ("damaged", "recognised"))
     if damaged <= MANY_DAMAGED * (damaged + recognised):
         return ""
     return f"{damaged:,} of {damaged + recognised:,} lines of NCCL are cut or torn"
@@ -183,7 +185,7 @@ def find_returned_error(job: Job) -> Explanation | None:
     reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome was not read"
     ranks = job.names(_ranks_of(later_errors))
     diagnosis = undecided(reason, [f"collect the program output of {ranks}"])
-    diagnosis.add_evidence("failure", [event for events in of_code.values() for event in events[:2]])
+    diagnosis.add_evidence(failure=[event for events in of_code.values() for event in events[:2]])
     return diagnosis
 
 
@@ -214,7 +216,7 @@ def conclude_no_hang(job: Job) -> Explanation:
     if call := job.shared_last_call():
         where = f"every rank is in the same call where the logs end, {call.text}"
         reason = f"{where}: it completed, or all hang in it"
-    if job.is_cancelled:
+    if job.run.is_cancelled:
         collect = COLLECT_PROGRESS
     if job.is_finished:
         doubts, reason = [], "every rank destroyed its communicators: the run completed"
@@ -244,7 +246,7 @@ def conclude_no_hang(job: Job) -> Explanation:
         answer.claim = "every communicator in these logs has one rank, which waits for no other"
         answer.doubts = [Doubt.LOGS_END_BEFORE]
         if output := _output_behind(job):
-            answer.add_evidence("context", [output[1]])
+            answer.add_evidence(context=[output[1]])
             answer.collect = []
     if job.divergence and job.is_finished:
         differing = differing_call_of_ended_run(job)

@@ -135,7 +135,7 @@ def _doubt_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], 
         reason = f"{missing}: what the logs lack proves nothing"
         return undecided(reason, collect, diagnosis, between=[accusation], context=jumps[:2])
     diagnosis.culprits, diagnosis.collect = known, collect
-    diagnosis.add_evidence("context", jumps[:2])
+    diagnosis.add_evidence(context=jumps[:2])
     diagnosis.doubt(Doubt.LINES_LEFT_OUT, missing)
     return diagnosis
 
@@ -163,7 +163,7 @@ def _idle_communicator_of(job: Job, diagnosis: Explanation) -> str:
         if key not in called and rows[0].nranks > 1 and any(row.is_complete for row in rows)
     ]
     concerned = max(idle, key=lambda ranks: len(ranks & culprits), default=set())
-    if concerned.isdisjoint(culprits) or (job.releases and _names_called(job).is_in(["AllReduce"]).any()):
+    if concerned.isdisjoint(culprits) or (job.run.releases and _names_called(job).is_in(["AllReduce"]).any()):
         return ""
     return job.names(concerned)
 
@@ -215,6 +215,6 @@ def _end_alike(job: Job, culprits: list[int], rank_ids: Iterable[int], number: i
 
 def _calls_after_omission(job: Job, rank_id: int, most: int) -> int:
     """Count a rank's calls behind all lines that were left out of its log, up to `most`."""
-    last = job.last_omission.get(job.process(rank_id)["last_source"], -1)
+    last = job.run.last_omission.get(job.process(rank_id)["last_source"], -1)
     last = max(last, job.counter_jumps[rank_id]["pos"] - 1 if rank_id in job.counter_jumps else -1)
     return int((job.calls_of(rank_id)["pos"].tail(most) > last).sum())

@@ -48,8 +48,8 @@ def find_refused_init(job: Job) -> Explanation | None:
     elif first.form == "gpu_twice" and _are_numbers_of_job(job, lines):
         named = sorted(number for group in _numbers_on_one_gpu(lines) for number in group)
         diagnosis.missing = [number for number in named if number in job.absent]
-    diagnosis.add_evidence("failure", [event for event in lines if event.form == first.form][:4])
-    diagnosis.add_evidence("culprit", [row for row in unfinished if row.rank_id in culprits][:4])
+    diagnosis.add_evidence(failure=[event for event in lines if event.form == first.form][:4])
+    diagnosis.add_evidence(culprit=[row for row in unfinished if row.rank_id in culprits][:4])
     is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first.form)
     if not culprits or is_partly_known or first.form in ("message_truncated", "root_info"):
         diagnosis.doubt(Doubt.REASON_OF_ANOTHER)
@@ -69,7 +69,7 @@ def _find_shared_gpu(job: Job) -> Explanation | None:
             reason = f"{ranks_text(job.rank_numbers(shared))} began it on the same GPU, which NCCL refuses"
             diagnosis = job.explanation_of(Kind.INIT_FAILED, reason, shared, Doubt.ONE_NAME)
             diagnosis.key, diagnosis.detail = key, Detail.SAME_GPU
-            diagnosis.add_evidence("culprit", [members[rank_id] for rank_id in shared[:4]])
+            diagnosis.add_evidence(culprit=[members[rank_id] for rank_id in shared[:4]])
             return diagnosis
     return None
 
@@ -100,17 +100,17 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
             return outliers, f"{sizes}; the minority: {ranks_text(job.rank_numbers(outliers))}", Detail.OTHER_SIZE
         case "version_mismatch":
             return ranks_of_pair[1:], f"{pair} run different versions of NCCL", Detail.OTHER_VERSION
-        case "root_info" | "message_truncated" if len(job.releases) > 1:
+        case "root_info" | "message_truncated" if len(job.run.releases) > 1:
             outliers = [
                 rank_id
                 for rank_id in job.rank_ids
                 if not any(job.communicator_index.get((rank_id, key)) == 0 for key in job.members)
             ]
-            versions = f"processes of different versions of NCCL connect to each other: {', '.join(job.releases)}"
+            versions = f"processes of different versions of NCCL connect to each other: {', '.join(job.run.releases)}"
             return outliers, versions, Detail.OTHER_VERSION
         case "root_info" if line.nroots != line.otherroots and _is_of_another_layout(line):
-            shown_versions = ", ".join(job.releases)
-            silent = sorted({row.host for row in job.rank_ids.values() if row.host} - job.release_hosts)
+            shown_versions = ", ".join(job.run.releases)
+            silent = sorted({row.host for row in job.rank_ids.values() if row.host} - job.run.release_hosts)
             none = f"; no line of {some_of(silent, SHOWN_HOSTS)} that was read shows one" if silent else ""
             only = f"; the only version that these logs show is {shown_versions}{none}" if shown_versions else ""
             numbers = f"nroots {shown(line.nroots)} vs {shown(line.otherroots)}"

@@ -55,6 +55,5 @@ def find_transport_failure(job: Job) -> Explanation | None:
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits]
     last = max(job.describe(job.calls.tail(1)), key=lambda row: row.pos, default=None)
     diagnosis.key, diagnosis.call = (last.key, last) if last else (None, None)
-    diagnosis.add_evidence("failure", cited[:4])
-    diagnosis.add_evidence("context", [member.place_of_end for member in aborted[:2]])
+    diagnosis.add_evidence(failure=cited[:4], context=[member.place_of_end for member in aborted[:2]])
     return diagnosis

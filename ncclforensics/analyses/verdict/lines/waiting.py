@@ -13,8 +13,8 @@ from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, Placed, undecided
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.lines.left_out import doubt_left_out_calls
 from ncclforensics.analyses.verdict.lines.ranks_without_log import (
+    doubt_left_out_calls,
     exclude_waiting_for_absent,
     ranks_that_may_wait_for_hidden,
 )
@@ -81,16 +81,16 @@ def find_lost_process(job: Job) -> Explanation | None:
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
         reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line of a rank there was read"
         answer = undecided(reason, [f"collect the logs of {', '.join(absent_hosts)}"], suspects=job.absent)
-        answer.add_evidence("failure", connection_losses[:3])
+        answer.add_evidence(failure=connection_losses[:3])
         return answer
     claim = "stopped printing, without an error of its own that was read, and other ranks lost their connection to it"
     diagnosis = job.explanation_of(Kind.RANK_DIED, claim, culprits, Doubt.NO_REPORT_OF_END)
     if not named_ranks and (job.inside_completed_init | job.unfinished_setups.keys()).issuperset(culprits):
         diagnosis.doubt(Doubt.LINES_MISSING, "its log ends while NCCL connects it, perhaps without its last lines")
     cite_first_missing_call(job, diagnosis)
-    diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in culprits[:4]])
+    diagnosis.add_evidence(culprit=[job.last_line(rank_id) for rank_id in culprits[:4]])
     of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
-    diagnosis.add_evidence("failure", of_culprits[:3] or connection_losses[:3])
+    diagnosis.add_evidence(failure=of_culprits[:3] or connection_losses[:3])
     return diagnosis
 
 
@@ -150,7 +150,7 @@ def one_of_these_died(job: Job, rank_ids: list[int], reason: str, what: str, row
     collect = [f"collect the exit codes of {job.names(rank_ids)}, and the end of their logs"]
     between = [Alternative(Kind.RANK_DIED, [rank_id], "it ended before the others") for rank_id in rank_ids]
     answer = undecided(reason, collect, between=between)
-    answer.add_evidence(what, rows)
+    answer.add_evidence(**{what: rows})
     return answer
 
 
@@ -318,7 +318,7 @@ def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Explanation:
         diagnosis.claim = f"never called the {counterpart} that matches this {edge.kind.capitalize()}"
     else:
         diagnosis.claim = "did not make the call that the others are in, and waited for no other rank"
-    diagnosis.add_evidence("culprit", [job.last_call(rank_id) or job.last_line(rank_id) for rank_id in culprits[:4]])
+    diagnosis.add_evidence(culprit=[job.last_call(rank_id) or job.last_line(rank_id) for rank_id in culprits[:4]])
     return diagnosis
 
 
@@ -351,7 +351,7 @@ def cite_first_missing_call(job: Job, diagnosis: Explanation) -> Edge | None:
     cited_edges = [
         edge for edge in job.waits if edge.call == first_edge.call and not culprits.isdisjoint(edge.waits_for)
     ]
-    diagnosis.add_evidence("waiting", cited_edges[:3])
+    diagnosis.add_evidence(waiting=cited_edges[:3])
     rows = job.describe(job.calls.filter(pl.col("pos") == first_edge.pos))
     diagnosis.call = rows[0] if rows else None
     return first_edge

@@ -250,4 +250,4 @@ def mention_counts(job: Job, diagnosis: Explanation) -> None:
         else:
             continue
         diagnosis.remark(f"{source.shows} {shown}")
-        diagnosis.add_evidence("context", rows_in_memory(job, source, of_culprits)[:1])
+        diagnosis.add_evidence(context=rows_in_memory(job, source, of_culprits)[:1])

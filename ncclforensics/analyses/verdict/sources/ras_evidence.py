@@ -63,16 +63,14 @@ class Reports:
         unknown = {self.number(row) for row in rows if self.rank_id(row) is None}
         diagnosis.missing = sorted(number for number in unknown if number is not None)
         diagnosis.key = next((row["communicator"] for row in rows if row["communicator"]), None)
-        self.cite(diagnosis, "culprit", rows[:4])
+        self.cite(diagnosis, culprit=rows[:4])
         return diagnosis
 
-    def cite(self, diagnosis: Explanation, what: str, rows: list[Row]) -> None:
+    def cite(self, diagnosis: Explanation, **rows: list[Row]) -> None:
         """Cite the line that names a rank and the line that gives its state."""
-        for row in rows:
-            rank_id = self.rank_id(row)
-            diagnosis.add_evidence(
-                what, [{**row, "rank_id": rank_id, "line": row["rank_line"]}, {**row, "rank_id": rank_id}]
-            )
+        for what, row in ((what, row) for what, of_this in rows.items() for row in of_this):
+            lines = [row["rank_line"], row["line"]]
+            diagnosis.add_evidence(**{what: [{**row, "rank_id": self.rank_id(row), "line": line} for line in lines]})
 
 
 def diagnose_reports(job: Job) -> Explanation | None:
@@ -177,13 +175,13 @@ def _find_ranks_behind(reports: Reports) -> Explanation | None:
     if progress == {False}:
         diagnosis.remark("neither count changed between the reports")
         earlier = _earlier_tallies(reports, name, rank)[-1]
-        reports.cite(diagnosis, "culprit", [row for row in earlier.rows[rank] if row["operation"] == lacking])
+        reports.cite(diagnosis, culprit=[row for row in earlier.rows[rank] if row["operation"] == lacking])
     else:
         diagnosis.remark("this is one report, and the ranks of a running job differ, too")
         diagnosis.collect = [COLLECT_SECOND_REPORT]
     others = [row for rank, rows in tally.rows.items() if rank not in laggards for row in rows]
     waiting = [row for row in others if row["operation"] == lacking and row["launched"] == usual_counts[lacking]]
-    reports.cite(diagnosis, "waiting", waiting[:2])
+    reports.cite(diagnosis, waiting=waiting[:2])
     return diagnosis
 
 
@@ -328,7 +326,7 @@ def _judge_without_culprits(job: Job) -> Explanation:
             "and one report cannot show the difference"
         )
     diagnosis = Explanation(verdict, reason, [doubt], collect=[*collect])
-    diagnosis.add_evidence("context", [{**row, "rank_id": None} for row in shown])
+    diagnosis.add_evidence(context=[{**row, "rank_id": None} for row in shown])
     return diagnosis
 
 

@@ -20,24 +20,22 @@ from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.sources.recorder_diagnosis import (
+from ncclforensics.analyses.verdict.sources.recorder_open import (
     SHOWN,
     cite,
     communicator_of,
     described,
     diagnose,
-    place_text,
-    request,
-    set_call,
-    stand_text,
-    with_dumps,
-)
-from ncclforensics.analyses.verdict.sources.recorder_open import (
     find_common_call,
     find_open_messages,
     find_rank_without_dump,
     find_ranks_not_begun,
     find_ranks_unclear,
+    place_text,
+    request,
+    set_call,
+    stand_text,
+    with_dumps,
 )
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import count_of, ranks_text
@@ -113,8 +111,7 @@ def _diagnose_mismatch(
         diagnosis.collect = [request(recordings.noun, "one more rank of this process group")]
     diagnosis.how, diagnosis.fields = (How.ANOTHER if field == "name" else How.ARGUMENTS), [field]
     set_call(diagnosis, called[(others or outliers)[0]][0])
-    cite(job, diagnosis, "minority", [called[rank][0] for rank in outliers])
-    cite(job, diagnosis, "majority", [called[rank][0] for rank in others])
+    cite(job, diagnosis, minority=[called[rank][0] for rank in outliers], majority=[called[rank][0] for rank in others])
     return diagnosis
 
 
@@ -178,8 +175,8 @@ def _diagnose_roots(job: Job, recordings: Recordings, roots: Roots) -> Explanati
         set_call(diagnosis, waiting[0])
     for rank in [*roots.unfinished, *roots.lagging][: 2 * SHOWN]:
         call = recordings.blocking(rank) if rank in roots.unfinished else recordings.last_call(rank)
-        job.cite(diagnosis, "culprit", [call or recordings.head(rank)])
-    cite(job, diagnosis, "waiting", waiting)
+        job.cite(diagnosis, culprit=[call or recordings.head(rank)])
+    cite(job, diagnosis, waiting=waiting)
     if recordings.without_dump:
         diagnosis.collect = [request(recordings.noun, ranks_text(recordings.without_dump))]
     return diagnosis
@@ -251,8 +248,7 @@ def _diagnose_cycle(job: Job, recordings: Recordings, roots: Roots) -> Explanati
     diagnosis.basis = Basis.DUMPS
     of_culprits = [call for call in standing if call.rank in job.numbers_blamed(diagnosis)]
     set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
-    cite(job, diagnosis, "culprit", of_culprits)
-    cite(job, diagnosis, "waiting", [call for call in standing if call not in of_culprits])
+    cite(job, diagnosis, culprit=of_culprits, waiting=[call for call in standing if call not in of_culprits])
     return diagnosis
 
 
@@ -342,7 +338,7 @@ def find_nothing_open(job: Job, recordings: Recordings) -> Explanation | None:
         diagnosis.verdict = Kind.UNDECIDABLE
         diagnosis.remark("gloo did not record its messages, in which a rank may wait")
         diagnosis.collect = [f"while it stands still, take all stacks on each host: `{STACKS_OF_HOST}`"]
-    job.cite(diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)[:SHOWN]])
+    job.cite(diagnosis, context=[recordings.head(rank) for rank in sorted(recordings.dumps)[:SHOWN]])
     return diagnosis
 
 
@@ -350,11 +346,11 @@ def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
     """Say which dumps do not count: those of an earlier attempt, or of an earlier moment than the logs."""
     for remark in job.left_out:
         diagnosis.remark(remark)
-    if not job.old_dumps:
+    if not job.run.old_dumps:
         return
-    ranks = ranks_text(row["rank"] for row in job.old_dumps)
-    least = min(row["older_ns"] for row in job.old_dumps)
-    are_before_run = all(row["is_before_run"] for row in job.old_dumps)
+    ranks = ranks_text(row["rank"] for row in job.run.old_dumps)
+    least = min(row["older_ns"] for row in job.run.old_dumps)
+    are_before_run = all(row["is_before_run"] for row in job.run.old_dumps)
     than = "the first communicator in the logs" if are_before_run else "the others"
     age = f"at least {count_of(least // MINUTE, 'minute')} older than {than}"
     reason = f"the dumps of {ranks} do not count: they are "
@@ -365,7 +361,7 @@ def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
     else:
         reason += f"{age}, so that they are of an earlier attempt or by a clock that is off"
     diagnosis.remark(reason)
-    noun = noun_of(job.old_dumps)
+    noun = noun_of(job.run.old_dumps)
     asked = [item for item in diagnosis.collect if item != request(noun, ranks)]
     diagnosis.collect = [*asked, request(noun, f"{ranks} of this attempt")]
 

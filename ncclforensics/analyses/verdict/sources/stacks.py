@@ -20,7 +20,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.sources import torch_text
-from ncclforensics.analyses.verdict.sources.recorder_diagnosis import diagnose
+from ncclforensics.analyses.verdict.sources.recorder_open import diagnose
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.stack_classes import (
@@ -143,7 +143,7 @@ def find_odd_stacks(job: Job) -> Explanation | None:
 
 def has_stall_lines(job: Job) -> bool:
     """Whether lines of PyTorch show that the job stood still."""
-    return bool(job.timeouts or job.desyncs or job.torch_errors)
+    return bool(job.timeouts or job.run.desyncs or job.torch_errors)
 
 
 def _judge_calls(job: Job, rows: list[RankStack]) -> Explanation:
@@ -185,8 +185,7 @@ def _diagnose(
     diagnosis = job.explanation_of(verdict, reason, (row.rank_id for row in odd), doubt)
     diagnosis.basis = Basis.STACKS
     diagnosis.call = Operation(name=next((row.call for row in others if row.call), None))
-    diagnosis.add_evidence("culprit", odd[:4])
-    diagnosis.add_evidence("waiting", others[:3])
+    diagnosis.add_evidence(culprit=odd[:4], waiting=others[:3])
     return diagnosis
 
 
@@ -196,7 +195,7 @@ def _describe(job: Job, reason: str, collect: str) -> Explanation:
         Kind.UNDECIDABLE, f"{reason}: {_groups_text(job, job.stacks)}", [Doubt.OPEN], basis=Basis.STACKS
     )
     diagnosis.collect = [collect]
-    diagnosis.add_evidence("context", job.stacks[:4])
+    diagnosis.add_evidence(context=job.stacks[:4])
     return diagnosis
 
 
@@ -217,10 +216,10 @@ def mention_stacks(job: Job, diagnosis: Explanation) -> None:
     """Add where the ranks of a diagnosis stand, if it is not by the stacks."""
     if not job.stacks and diagnosis.basis != Basis.STACKS and (rows := _unranked(job)):
         diagnosis.remark(f"of the stacks, which do not show their ranks: {_groups_text(job, rows)}")
-        diagnosis.add_evidence("context", rows[:2])
+        diagnosis.add_evidence(context=rows[:2])
     if len(job.stacks) == 1 and diagnosis.verdict == Kind.UNDECIDABLE and diagnosis.basis != Basis.STACKS:
         diagnosis.remark(f"by the stacks of one process alone: {_groups_text(job, job.stacks)}")
-        diagnosis.add_evidence("context", job.stacks)
+        diagnosis.add_evidence(context=job.stacks)
     of_culprits = [row for row in job.stacks if row.rank_id in diagnosis.culprits]
     is_of_calls = diagnosis.verdict in (Kind.LAGGING, Kind.MISMATCH, Kind.UNMATCHED)
     if not of_culprits or not is_of_calls or diagnosis.basis == Basis.STACKS:
@@ -229,8 +228,7 @@ def mention_stacks(job: Job, diagnosis: Explanation) -> None:
     are_together = len({place_text(row) for row in job.stacks}) == 1
     groups = [job.stacks] if are_together else [rows for rows in (of_culprits, others) if rows]
     diagnosis.remark(f"by the stacks: {', '.join(_groups_text(job, rows) for rows in groups)}")
-    diagnosis.add_evidence("culprit", of_culprits[:2])
-    diagnosis.add_evidence("waiting", others[:2])
+    diagnosis.add_evidence(culprit=of_culprits[:2], waiting=others[:2])
 
 
 def _unranked(job: Job) -> list[RankStack]:
@@ -262,8 +260,7 @@ def find_silent_outside(job: Job) -> Explanation | None:
         diagnosis.basis = Basis.STACKS
         diagnosis.remark("the stacks name no rank: as many wait as ranks timed out")
     diagnosis.call = Operation(name=waiting[0].call)
-    diagnosis.add_evidence("culprit", [*lagging.values()][:2] if newest else outside[:1])
-    diagnosis.add_evidence("waiting", leading[:2])
+    diagnosis.add_evidence(culprit=[*lagging.values()][:2] if newest else outside[:1], waiting=leading[:2])
     return diagnosis
 
 

@@ -46,8 +46,8 @@ def _find_fingerprints(job: Job) -> Explanation | None:
         name = pytorch.OPERATION_NAMES.get(majority["operation"], majority["operation"].strip("_").title())
         diagnosis.call = Operation(name=name)
     by_rank = sorted(rows, key=lambda row: row["first_rank"] not in outliers)
-    job.cite(diagnosis, "minority", [row for row in by_rank if row["first_rank"] in outliers])
-    job.cite(diagnosis, "majority", [row for row in by_rank if row["first_rank"] not in outliers][:2])
+    job.cite(diagnosis, minority=[row for row in by_rank if row["first_rank"] in outliers])
+    job.cite(diagnosis, majority=[row for row in by_rank if row["first_rank"] not in outliers][:2])
     return diagnosis
 
 
@@ -75,7 +75,7 @@ def _find_model_counts(job: Job) -> Explanation | None:
     diagnosis = job.explanation_by(Kind.MISMATCH, reason, culprits, *([] if is_complete else [Doubt.PARTLY_COMPARED]))
     diagnosis.how = How.COMPARED
     in_order = sorted(rows, key=lambda row: row["group_rank"] not in outliers)
-    job.cite(diagnosis, "minority", in_order)
+    job.cite(diagnosis, minority=in_order)
     return diagnosis
 
 
@@ -105,5 +105,5 @@ def _find_model_shapes(job: Job) -> Explanation | None:
         reason = f"the parameters of {names} have other shapes than those of {of_reference}"
     diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.PARTLY_COMPARED)
     diagnosis.how = How.COMPARED
-    job.cite(diagnosis, "minority", rows)
+    job.cite(diagnosis, minority=rows)
     return diagnosis

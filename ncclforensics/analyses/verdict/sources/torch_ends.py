@@ -48,7 +48,7 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     tracebacks = {place.source: place.last_traceback for place in job.torch_sources}
     if (tracebacks.get(last["source"]) or -1) > last["pos"]:
         return False  # torchrun ends with one
-    return lines_behind(last["line"], job.sources[last["source"]]["lines"]) > 1
+    return lines_behind(last["line"], job.run.sources[last["source"]]["lines"]) > 1
 
 
 def find_failed_ranks(job: Job) -> Explanation | None:
@@ -100,8 +100,7 @@ def find_failed_ranks(job: Job) -> Explanation | None:
             diagnosis.doubt(Doubt.ABORTED_FOR_ANOTHER, "no line that was read says why it aborted")
         if before := [attempt for row, attempt in attempts.items() if attempt < last and row.rank in numbers]:
             diagnosis.remark(f"attempt {max(before)} had ended so, too, and the ranks were started again")
-    job.cite(diagnosis, "culprit", strongest)
-    job.cite(diagnosis, "failure", losses[:3])
+    job.cite(diagnosis, culprit=strongest, failure=losses[:3])
     return diagnosis
 
 

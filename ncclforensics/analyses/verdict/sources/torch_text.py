@@ -26,7 +26,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines.first_exit import first_ends_of_nodes, first_seen_by_torchrun
-from ncclforensics.analyses.verdict.sources import recorder_diagnosis
+from ncclforensics.analyses.verdict.sources import recorder_open
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import ranks_text, some_of
@@ -60,7 +60,7 @@ def in_job(ranks: list[int], numbers: dict[int, int] | None) -> list[int]:
 
 def ranks_with_output(job: Job) -> set[int]:
     """Return the ranks that lines name, and those that a file is named after, which may hold no known line."""
-    named = {row["hint"] for row in job.sources.values()}
+    named = {row["hint"] for row in job.run.sources.values()}
     return {number for number in (*named, *job.rank_id_of) if number is not None}
 
 
@@ -100,8 +100,7 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     came_late = {rank for rank, row in first_errors(job).items() if row.call == called_name}
     if came_late.issuperset(job.numbers_blamed(diagnosis)):
         diagnosis.how = How.LATE
-    job.cite(diagnosis, "waiting", naming)
-    job.cite(diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
+    job.cite(diagnosis, waiting=naming, context=[row for row in rows if row["group_rank"] is not None][:2])
     return diagnosis
 
 
@@ -162,8 +161,8 @@ def find_failed_calls(job: Job) -> Explanation | None:
         reason = f"{where or _ends_text(first)}, if all use one process group"
         diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.OTHER_GROUP)
         diagnosis.how = How.SWAPPED
-        job.cite(diagnosis, "minority", [_line_of_call(first[rank]) for rank in outliers])
-        job.cite(diagnosis, "majority", [_line_of_call(row) for row in others.values()])
+        job.cite(diagnosis, minority=[_line_of_call(first[rank]) for rank in outliers])
+        job.cite(diagnosis, majority=[_line_of_call(row) for row in others.values()])
     elif silent and silent == _ranks_that_left(job, silent):
         end = "ended with exit code 0 before the others, for torchrun neither saw a failure of it nor ended it"
         reason = f"{end}: {_ends_text(first)}"
@@ -185,10 +184,8 @@ def find_failed_calls(job: Job) -> Explanation | None:
     if len(set(awaited)) == 1 and awaited[0] not in CALLS_WITHIN.values():
         diagnosis.call = Operation(name=awaited[0])
     culprit_numbers = job.rank_numbers(diagnosis.culprits)
-    job.cite(diagnosis, "minority", [first[rank] for rank in culprit_numbers if rank in first])
-    job.cite(
-        diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
-    )
+    job.cite(diagnosis, minority=[first[rank] for rank in culprit_numbers if rank in first])
+    job.cite(diagnosis, waiting=[row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors)
     return diagnosis
 
 
@@ -202,8 +199,8 @@ def _judge_ended(job: Job, first: dict[int, TorchError], ended: list[int]) -> Ex
     diagnosis = job.explanation_by(Kind.LAGGING, claim, ended, Doubt.OTHER_TEXT)
     diagnosis.basis = Basis.STACKS
     diagnosis.remark(_ends_text(waiting))
-    job.cite(diagnosis, "culprit", [_line_of_call(first[rank]) for rank in ended])
-    job.cite(diagnosis, "waiting", [row for _, row in sorted(waiting.items())])
+    job.cite(diagnosis, culprit=[_line_of_call(first[rank]) for rank in ended])
+    job.cite(diagnosis, waiting=[row for _, row in sorted(waiting.items())])
     return diagnosis
 
 
@@ -227,7 +224,7 @@ def _ranks_that_left(job: Job, silent: list[int]) -> list[int]:
     return sorted(left)
 
 
-@recorder_diagnosis.with_dumps
+@recorder_open.with_dumps
 def find_unrecorded_difference(job: Job, recordings: Recordings) -> Explanation | None:
     """Find the only rank without a dump, if a message of an unexpected size shows that calls differ and no dump does.
 
@@ -246,16 +243,16 @@ def find_unrecorded_difference(job: Job, recordings: Recordings) -> Explanation 
     if len(recorded) != 1 or len(calls) != len(positions):
         return None
     others = ranks_text(call.rank for call in calls)
-    place = recorder_diagnosis.place_text(recordings, calls[0])
+    place = recorder_open.place_text(recordings, calls[0])
     reason = (
-        f"made another call than {others}, which recorded {recorder_diagnosis.described(calls[0], with_size=True)},"
+        f"made another call than {others}, which recorded {recorder_open.described(calls[0], with_size=True)},"
         f" {place}: a message of an unexpected size shows that calls differ, and only this rank left no dump"
     )
     diagnosis = job.explanation_by(Kind.MISMATCH, reason, [*undumped], Doubt.OTHER_TEXT)
     diagnosis.how = How.ANOTHER
-    recorder_diagnosis.set_call(diagnosis, calls[0])
-    job.cite(diagnosis, "failure", wrong_sizes)
-    recorder_diagnosis.cite(job, diagnosis, "majority", calls)
+    recorder_open.set_call(diagnosis, calls[0])
+    job.cite(diagnosis, failure=wrong_sizes)
+    recorder_open.cite(job, diagnosis, majority=calls)
     return diagnosis
 
 
@@ -268,7 +265,7 @@ def _judge_wrong_sizes(job: Job, rows: list[TorchError]) -> Explanation:
     diagnosis.collect = [
         "set, and run again, so that PyTorch names the call of every rank: `export TORCH_DISTRIBUTED_DEBUG=DETAIL`"
     ]
-    job.cite(diagnosis, "failure", rows)
+    job.cite(diagnosis, failure=rows)
     return diagnosis
 
 
@@ -302,7 +299,7 @@ def describe_end(job: Job) -> Explanation:
     terminated = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("terminated", "signal")]
     failed = any(row["form"] in IN_TABLE for row in job.pytorch["elastic_failure"])
     reason = "what was read of PyTorch's text does not decide it"
-    if terminated or job.is_cancelled:
+    if terminated or job.run.is_cancelled:
         is_open = not job.stall_evidence
         reason = "the job was told to end" + "; whether it stood still is not known" * is_open
     elif failed:
@@ -312,5 +309,5 @@ def describe_end(job: Job) -> Explanation:
             reason = f"{seen[2:]}; one that a time-out or an error of another process ended looks the same"
     diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
     diagnosis.collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
-    job.cite(diagnosis, "context", [*terminated, *(row._asdict() for row in first_ends_of_nodes(job))])
+    job.cite(diagnosis, context=[*terminated, *first_ends_of_nodes(job)])
     return diagnosis

@@ -68,8 +68,7 @@ def _diagnose(
     operations = [row.operation for row in waiting or rows if row.operation]
     if operations and (waiting or len(set(operations)) == 1):
         diagnosis.call = Operation(name=_operation_name(operations[0]))
-    job.cite(diagnosis, "culprit", culprit_rows)
-    job.cite(diagnosis, "waiting", waiting[:3])
+    job.cite(diagnosis, culprit=culprit_rows, waiting=waiting[:3])
     return diagnosis
 
 
@@ -87,10 +86,10 @@ def find_desync(job: Job) -> Explanation | None:
             return _diagnose(job, Kind.LAGGING, reason, [Doubt.SECOND_HAND], rows, lagging_ranks)
         if diagnosis := _find_different_works(job, rows, sequence, name):
             return diagnosis
-    lagging = sorted({rank for row in job.desyncs for rank in row["ranks"]})
+    lagging = sorted({rank for row in job.run.desyncs for rank in row["ranks"]})
     waiting_numbers = {*(row.rank for row in job.rank_ids.values()), *(row.rank for row in job.timeouts)} - {None}
     if lagging and waiting_numbers - {*lagging}:
-        numbers = sorted({row["sequence"] for row in job.desyncs} - {None})
+        numbers = sorted({row["sequence"] for row in job.run.desyncs} - {None})
         place = f"collective {numbers[0]}" if len(numbers) == 1 else "a collective that the others are in"
         diagnosis = _diagnose(
             job,
@@ -100,7 +99,7 @@ def find_desync(job: Job) -> Explanation | None:
             job.timeouts,
             lagging,
         )
-        diagnosis.add_evidence("culprit", [{**row, "rank_id": None} for row in job.desyncs[:2]])
+        diagnosis.add_evidence(culprit=[{**row, "rank_id": None} for row in job.run.desyncs[:2]])
         return diagnosis
     return None
 
@@ -223,7 +222,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         return diagnosis
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, len(numbers | reporting_ranks))
-    joined = job.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
+    joined = job.run.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
     of_group = "" if guid in WORLD else f" of process group {guid}"
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence}{of_group} and did not complete it"
     if alike:
@@ -258,7 +257,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     if absent > len(reporting_ranks) + len(alike):  # too few speak for all
         verdict, doubt = Kind.UNDECIDABLE, Doubt.OPEN
     diagnosis = _diagnose(job, verdict, reason, [doubt], [*rows, *alike], [])
-    diagnosis.add_evidence("desync report", joined["lines"][:1])
+    diagnosis.add_evidence(**{"desync report": joined["lines"][:1]})
     if joined["operation"] and not diagnosis.call:
         diagnosis.call = Operation(name=_operation_name(joined["operation"]))
     if silent_ranks:
@@ -323,14 +322,14 @@ def _ended_programs(job: Job, rows: list[Timeout]) -> Explanation | None:
     """
     failed = {row.rank for row in job.timeouts} | {row.rank for row in job.process_exits}
     failed |= {row.rank for row in job.torch_errors}
-    ended = {row["rank"]: row for row in job.ended_programs if row["rank"] not in failed}
+    ended = {row["rank"]: row for row in job.run.ended_programs if row["rank"] not in failed}
     waiting = [row for row in rows if row.has_timed_out]
     if not ended or not waiting or len(ended) >= len(waiting):
         return None
     claim = "came to the end of its program without destroying the process group, and the others were in a call of it"
     diagnosis = _diagnose(job, Kind.RANK_DIED, claim, [Doubt.OTHER_TEXT], rows, sorted(ended))
     diagnosis.how = How.LEFT
-    job.cite(diagnosis, "culprit", ended.values())
+    job.cite(diagnosis, culprit=ended.values())
     own = ranks_text(sorted(ended))
     diagnosis.collect = [
         f"compare how many steps and batches {own} had with the others: no more data or work ends it so"
