@@ -16,6 +16,7 @@ from inspect import cleandoc
 
 import polars as pl
 
+from ncclforensics.frames.columns import LINE
 from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Line
 
@@ -27,8 +28,7 @@ FACT = {
     "key": pl.String(),  # name of the communicator
     "rank": pl.Int32(),
     "host": pl.String(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 FIGURE = {
     "what": pl.String(),
@@ -36,8 +36,7 @@ FIGURE = {
     "size": pl.Int64(),  # bytes; null where there is none
     "value": pl.Float64(),
     "unit": pl.String(),  # GB/s: more is better; us: less is better
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

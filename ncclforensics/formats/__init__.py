@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Format(Protocol):
-    """The names that every module of this package defines."""
+    """The names of a format; a module of this package that has no grammar lacks them."""
 
     GRAMMARS: tuple[str, ...]  # in the order they are tried
     # Frames; an input with a line of one of them holds this format. Empty: found otherwise, or looked for everywhere.
@@ -138,6 +138,8 @@ def add_format(name: str, module: Format) -> None:
 def all_formats() -> Mapping[str, Format]:
     """Every module of this package, all formats of lines without code, and what was added, by name."""
     modules = {found.name: import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)}
+    for module in modules.values():
+        vars(module).update({"GRAMMARS": (), "SIGNATURES": (), "KINDS": {}} | vars(module))
     return cast(dict[str, Format], dict(sorted({**LINE_FORMATS, **modules}.items()))) | _ADDED
 
 

@@ -9,9 +9,6 @@ from ncclforensics.data.gpu_metrics import AMD_READINGS, AMD_WELL, XGMI_ERRORS
 from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import json_array, json_int32, json_object, json_text, parse_json
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 CARD, GPUS = "card", "gpu_data"
 BEGINNINGS = (b'{"card0": {"', b'{"system": {"', b'[{"gpu": ', b'[{"gpu":', b'{"gpu_data": [{"gpu"')
 

@@ -5,14 +5,10 @@ It holds the plan and the figures, which stand in journals and tables too: nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 MAGIC = b'{\n "tool": "ncclforensics c'  # how it begins
 MARKER = b'"began"'  # and what stands next to that
 

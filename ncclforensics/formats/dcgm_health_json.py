@@ -8,9 +8,6 @@ from typing import Any
 from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import json_array, json_object, json_text, parse_json
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 OVERALL = "Overall Health"
 # Other commands of dcgmi write a body, too; titles stand at the end. The watches of an entity stand below `Errors`.
 MARKERS = (b'"Errors"', b'"Overall Health"')

@@ -8,9 +8,6 @@ from typing import Any
 from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import json_array, json_object, json_scalar, json_text, parse_json
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 MAGIC = b"{"
 MARKER = b'"test_categories"'
 PADDING = "  "  # that ends a text in its cell, where it is printed

@@ -19,9 +19,6 @@ from ncclforensics.inputs.tolerant_json import (
     parse_json,
 )
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 MAGIC = b"{"
 MARKER = b'"inspector_output_format_version"'
 ONE_RECORD_A_LINE = True

@@ -8,9 +8,6 @@ from typing import Any
 from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import json_object, parse_json
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 MAGIC = b"{"
 MARKER = b'"Operational Info"'
 

@@ -21,9 +21,6 @@ from ncclforensics.inputs.tolerant_json import (
     parse_json,
 )
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 MAGIC = b'{"version":'  # how it begins
 MARKER = b'"start_time"'  # and what stands next to that
 

@@ -15,9 +15,6 @@ from ncclforensics.inputs.tolerant_json import (
     parse_json,
 )
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 MAGIC = b"{"
 MARKER = b'"test_info"'
 UNITS = {"Gb/sec": 1e9 / 8, "MiB/sec": 1 << 20}  # bytes/s; the object does not tell which

@@ -8,9 +8,6 @@ from typing import Any
 from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import json_array, json_int32, json_object, json_text, parse_json
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 MAGIC = b"["
 MARKER = b'"thread_id"'
 

@@ -15,9 +15,6 @@ from ncclforensics.inputs.tolerant_json import (
     parse_json,
 )
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 MAGIC = b"["
 MARKER = b'"ifname"'
 NO_STATISTICS = ("ifindex", "port", "lid", "sm_lid", "lmc", "netdev_index")

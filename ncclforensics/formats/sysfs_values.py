@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import json_int32, json_object, parse_json
 
-GRAMMARS = ()
-SIGNATURES = ()
-KINDS: Mapping[str, str] = {}
 MAGIC = b"{"
 MARKER = b"/infiniband/"
 COUNTERS = ("counters", "hw_counters", "counters_ext")

@@ -16,7 +16,9 @@ import polars as pl
 # `pos` orders the lines of one process, over all its files and both windows of each: source, then line.
 SOURCE_BITS = 40
 TAIL_OFFSET = 1 << (SOURCE_BITS - 1)  # added for lines of the tail, numbered from the end of a file
-ORIGIN = {"source": pl.Int32(), "line": pl.Int32(), "pos": pl.Int64()}
+LINE = {"source": pl.Int32(), "line": pl.Int32()}
+ORIGIN = {**LINE, "pos": pl.Int64()}
+PROCESS = {"host": pl.Categorical(), "pid": pl.Int32()}
 OWNER = ["host", "pid"]  # the process that printed a line
 Owner = tuple[str, int | None]  # the same as values
 PLACE = [*OWNER, "source", "line"]

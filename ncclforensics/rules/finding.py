@@ -86,7 +86,7 @@ class Line:
 
 @dataclass(slots=True)
 class Finding:
-    """What a rule reports. The registry fills in `rule`, and `category`, `severity` and `remedy` if they are empty."""
+    """What a rule reports. The registry fills in `rule`, and category, severity, role and remedy if they are empty."""
 
     title: str
     detail: str

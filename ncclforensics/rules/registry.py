@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from ncclforensics.errors import UsageError
 from ncclforensics.frames.declarations import declarations
-from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
 
 RuleFunction = Callable[..., Iterator[Finding]]
 
@@ -27,6 +27,7 @@ class Rule(NamedTuple):
     category: Category
     severity: Severity
     of: tuple[str, ...]  # the frames that it judges; it runs if at least one has rows
+    role: Role  # of its findings, where they are no cause
     hang: bool  # `hang` runs it: it explains a hang, and needs only both ends of each file
     fallback: bool = False  # a finding of it holds only where no other rule cites one of its lines
     verdict: str = ""  # the verdict on a job that its findings state
@@ -62,6 +63,7 @@ def rule(
     severity: Severity,
     *,
     of: tuple[str, ...] = (),
+    role: Role = Role.CAUSE,
     hang: bool = False,
     fallback: bool = False,
     verdict: str = "",
@@ -70,6 +72,7 @@ def rule(
     """Register a function as a rule. Raises ValueError for a second rule of the same name.
 
     `of`: the frames that the rule judges; it does not run if all of them are empty.
+    `role`: of its findings, where they name no other one than that of a cause.
     `hang`: the command `hang` runs the rule, too; other rules run only in `check`, which reads every line.
     `fallback`: its findings are dropped where another rule explains one of the lines that they are about.
     `verdict`: the verdict on a job that its findings state.
@@ -82,7 +85,7 @@ def rule(
         if taken and (taken.imported or taken.module != module):
             raise ValueError(f"two rules are named {name}: {taken.module}, {module}")
         page = cleandoc(function.__doc__ or "")
-        _RULES[name] = Rule(name, module, category, severity, of, hang, fallback, verdict, last, page, function)
+        _RULES[name] = Rule(name, module, category, severity, of, role, hang, fallback, verdict, last, page, function)
         return function
 
     return register
@@ -101,8 +104,8 @@ def _declare_rules() -> None:
     def describe() -> list[Any]:
         return [[*(getattr(rule, name) for name in Rule._fields if name != "imported")] for rule in _RULES.values()]
 
-    for name, module, category, severity, of, *rest in declarations(__name__.rpartition(".")[0], describe):
-        declared = Rule(name, module, Category(category), Severity(severity), tuple(of), *rest)
+    for name, module, category, severity, of, role, *rest in declarations(__name__.rpartition(".")[0], describe):
+        declared = Rule(name, module, Category(category), Severity(severity), tuple(of), Role(role), *rest)
         _RULES.setdefault(name, declared)
 
 

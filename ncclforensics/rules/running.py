@@ -68,6 +68,7 @@ def _findings(run: Frames, rule: Rule, of_program: Known, of_user: Known) -> lis
         finding.ranks = sorted(set(finding.ranks))
         finding.category = finding.category or rule.category
         finding.severity = finding.severity or rule.severity
+        finding.role = rule.role if finding.role is Role.CAUSE else finding.role
         finding.remedy = finding.remedy or rule.section("Do")
     return yielded
 

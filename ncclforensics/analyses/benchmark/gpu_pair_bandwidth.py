@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 
 GPU_PAIR = {
@@ -17,8 +17,7 @@ GPU_PAIR = {
     "row": pl.Int32(),  # the GPU of the table's row; null if that is host memory, or all GPUs
     "column": pl.Int32(),  # the GPU of the table's column
     "value": pl.Float64(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 CAPTURE = "capture"  # form of ncclforensics capture

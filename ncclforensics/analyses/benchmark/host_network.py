@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.data.cloud_networks import OF_PLATFORM, OF_PLUGIN, OF_PROVIDER, OVER_TCP
 from ncclforensics.data.networks import NVLINK
-from ncclforensics.frames.columns import short_host, text_of
+from ncclforensics.frames.columns import LINE, short_host, text_of
 from ncclforensics.frames.registry import analysis
 
 HOST_NETWORK = {
@@ -14,8 +14,7 @@ HOST_NETWORK = {
     "nics": pl.UInt32(),  # null: only their sum is known
     "rate": pl.Float64(),  # GB/s of all of them, in one direction
     "by": pl.String(),  # nccl, ports, provider (of Libfabric); of plugins machine, or tcp, over which less is reached
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 BITS = 8
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.data.busbw import HALVES, IN_PLACE, OUT_OF_PLACE
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.parsing.templates import distinct_rows
 
@@ -26,8 +26,7 @@ BENCHMARK_LINE = {
     "row": pl.Int32(),  # number of the table's row; several lines where the row was torn
     "half": pl.Categorical(),  # out-of-place or in-place, where the line holds one of them
     "frame": pl.Categorical(),  # the frame that holds the line
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 
 # GB/s in the unit of a head; `MB/sec` too means 2^20 bytes (perftest, src/perftest_parameters.h).
@@ -19,8 +19,7 @@ LINK_MEASUREMENT = {
     "size": pl.Int64(),  # bytes; null of iperf, which sends a stream
     "bandwidth_GBps": pl.Float64(),  # average; 1 GB is 1e9 bytes
     "latency_us": pl.Float64(),  # typical
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.fabric.counters import COUNTER_SAMPLE, PORT, concat_filled, dump_of
 from ncclforensics.data.counters import AFTER, BEFORE, UNITS
-from ncclforensics.frames.columns import no_rows, with_all_columns
+from ncclforensics.frames.columns import LINE, no_rows, with_all_columns
 from ncclforensics.frames.registry import analysis
 from ncclforensics.parsing.templates import distinct_rows
 
@@ -37,8 +37,7 @@ COUNTER_DELTA = {
     "order": pl.String(),  # how the earlier dump is known: time, place (in one file), name (of files), traffic
     "moment": pl.Datetime("us"),
     "before_moment": pl.Datetime("us"),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "before_source": pl.Int32(),
     "before_line": pl.Int32(),
 }
@@ -54,8 +53,7 @@ COUNTER_INCREASE = {
     "order": pl.String(),
     "first_increase": pl.Datetime("us"),  # time of the first dump after an increase
     "last_unchanged": pl.Datetime("us"),  # time of the last dump before it
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "before_source": pl.Int32(),
     "before_line": pl.Int32(),
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from ncclforensics.data.fabric import PLANE_DEVICE
-from ncclforensics.frames.columns import SOURCE_BITS, equal_before
+from ncclforensics.frames.columns import LINE, SOURCE_BITS, equal_before
 from ncclforensics.frames.registry import analysis
 
 # The port of a counter or a state. Tools of the fabric print LID, GUID and node, tools of a host print the device; what
@@ -21,8 +21,7 @@ PORT = {
     "node": pl.String(),  # its description in the fabric
 }
 COUNTER = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "moment": pl.Datetime("us"),  # of the dump, where it is printed
     **PORT,
     "name": pl.Categorical(),  # as in Linux below `counters` and `hw_counters`; of others as the tool prints it
@@ -33,8 +32,7 @@ COUNTER = {
 IS_PLANE = pl.col("device").str.starts_with(PLANE_DEVICE).fill_null(value=False)
 COUNTER_SAMPLE = {**COUNTER, "sample": pl.Int32()}  # number of the dump in its source, from 0
 PORT_STATE = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "moment": pl.Datetime("us"),
     **PORT,
     "state": pl.String(),  # down, initializing, armed, active

@@ -18,7 +18,7 @@ from ncclforensics.analyses.fabric.uplinks import (
     slow_links,
     uplink_deviations,
 )
-from ncclforensics.frames.columns import frame_of_rows
+from ncclforensics.frames.columns import LINE, frame_of_rows
 from ncclforensics.frames.registry import analysis
 
 FABRIC_DEVIATION = {
@@ -49,8 +49,7 @@ FABRIC_DEVIATION = {
     "evidence": pl.List(pl.Int32()),  # lines
 }
 FABRIC_SHAPE = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "switches": pl.Int32(),
     "systems": pl.Int32(),  # logical switches: the chips of a director are one
     "levels": pl.Int32(),  # to which half of the switches below has links; branches of managers are left out

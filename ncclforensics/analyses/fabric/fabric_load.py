@@ -26,7 +26,7 @@ from ncclforensics.data.fabric import (
     WIDE_TICK_BYTES,
     WIDE_TICK_DEVICES,
 )
-from ncclforensics.frames.columns import frame_of_rows
+from ncclforensics.frames.columns import LINE, frame_of_rows
 from ncclforensics.frames.registry import analysis
 
 FABRIC_LOAD = {
@@ -43,8 +43,7 @@ FABRIC_LOAD = {
     "lost": pl.Float64(),  # share of the time with data that the port waited for credits; null without that counter
     "seconds": pl.Float64(),
     "key": pl.String(),  # of counter_increase
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "before_source": pl.Int32(),
     "before_line": pl.Int32(),
 }

@@ -10,7 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.fabric.fabric_graph import End, Graph, Name, Node, switch_names
 from ncclforensics.data.fabric import BOTH_ENDS_LEAST, NO_HOST_NAMES, PLANAR_DEVICE, PLANAR_SPEED, PLANE_DEVICE, VENDOR
-from ncclforensics.frames.columns import frame_of_rows
+from ncclforensics.frames.columns import LINE, frame_of_rows
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
 
@@ -32,8 +32,7 @@ FABRIC_SWITCH = {
     "downlinks": pl.Int32(),
 }
 FABRIC_LINK = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "kind": pl.String(),  # host, uplink, level (between switches of one level), inside (a director), aggregation, other
     "guid": pl.String(),  # the lower end: the host, or the switch of the lower level
     "port": pl.Int32(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.fabric.fabric_tools import guid_of, node_of
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 
 FABRIC_MEMBER = {
@@ -21,8 +21,7 @@ FABRIC_MEMBER = {
     "moment": pl.Datetime("us"),  # at which the map was made
 }
 FABRIC_END = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "guid": pl.String(),
     "port": pl.Int32(),
     "peer_guid": pl.String(),

@@ -9,12 +9,11 @@ import polars as pl
 
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above
 from ncclforensics.data.counters import LINK_SPEED_CODES, LINK_WIDTH_CODES, PHYSICAL_STATE_CODES, PORT_STATE_CODES
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 
 TABLED_NODE = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "guid": pl.String(),  # as printed
     "node": pl.String(),
     "kind": pl.String(),  # switch, host, router
@@ -42,8 +41,7 @@ TABLED_LINK = {
     "peer_lid": pl.Int32(),
 }
 TABLED_FIRMWARE = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "guid": pl.String(),
     "node": pl.String(),
     "board": pl.String(),  # PSID

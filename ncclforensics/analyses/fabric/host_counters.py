@@ -24,13 +24,12 @@ from ncclforensics.analyses.host.numbers import LARGEST, parse_float, parse_inte
 from ncclforensics.data.counters import CANONICAL, MOST, WORD
 from ncclforensics.data.gpu_metrics import EXPORTED_XIDS, XID
 from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, OF_HFI1, unit
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
 
 METRIC_VALUE = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "moment": pl.Datetime("us"),
     "host": pl.String(),
     "family": pl.String(),

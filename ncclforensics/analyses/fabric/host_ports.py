@@ -20,7 +20,7 @@ from ncclforensics.analyses.host.command_sessions import (
 from ncclforensics.analyses.host.numbers import parse_float, parse_hexadecimal, parse_integer
 from ncclforensics.data.counters import LANES
 from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, port_state_of
-from ncclforensics.frames.columns import frame_of_rows
+from ncclforensics.frames.columns import LINE, frame_of_rows
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import parse_value
 
@@ -40,8 +40,7 @@ WRONG = ">!<"
 LISTED_STATES = {"actv": "active", "init": "initializing", "poll": "down", "down": "down"}
 LISTED_LAYERS = {"IB": "InfiniBand", "Eth": "Ethernet"}
 LSHCA_PORT = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "launcher_node": pl.String(),
     "launcher_time": pl.String(),
     **dict.fromkeys(LSHCA_NAMES.values(), pl.String()),

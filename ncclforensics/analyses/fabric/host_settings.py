@@ -16,11 +16,11 @@ from ncclforensics.analyses.host.command_sessions import (
     rows_with_origin,
 )
 from ncclforensics.analyses.host.numbers import parse_float, parse_integer
+from ncclforensics.frames.columns import LINE
 from ncclforensics.frames.registry import analysis
 
 PORT_GID = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "host": pl.String(),
     "device": pl.String(),
     "port": pl.Int32(),
@@ -32,8 +32,7 @@ PORT_GID = {
     "netdev": pl.String(),
 }
 PFC = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "host": pl.String(),
     "netdev": pl.String(),
     "priorities": pl.List(pl.Int32()),  # with PFC: they pause instead of dropping packets
@@ -41,8 +40,7 @@ PFC = {
     "trust_line": pl.Int32(),
 }
 LINK_QUALITY = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "host": pl.String(),
     "device": pl.String(),
     "port": pl.Int32(),
@@ -55,8 +53,7 @@ LINK_QUALITY = {
     "ber_line": pl.Int32(),
 }
 INTERFACE = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "host": pl.String(),
     "netdev": pl.String(),
     "mtu": pl.Int32(),

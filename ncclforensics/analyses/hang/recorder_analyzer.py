@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import numbers_of_ranges
 
@@ -20,8 +20,7 @@ ANALYZED_CALL = {
     "missing": pl.List(pl.Int32()),  # ranks that the analyser names as missing
     "joined": pl.List(pl.Int32()),  # the other members of the group
     "suspects": pl.List(pl.Int32()),  # of the missing: those that stand in no call that was printed
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 MESSAGES = ("send", "recv")
 COMPLETED = "completed"

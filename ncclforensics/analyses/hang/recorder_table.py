@@ -16,7 +16,7 @@ import polars as pl
 from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import EQUAL_SIZED, SYMMETRIC
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import TEXT, find_values
 
@@ -31,8 +31,7 @@ PRINTED_CALL = {
     "group_desc": pl.String(),
     "sequence": pl.Int64(),  # number of the collective in its group; null without -v
     "is_p2p": pl.Boolean(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 PRINTED_DIFFERENCE = {

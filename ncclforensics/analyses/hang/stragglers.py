@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.data.names import MESSAGES
-from ncclforensics.frames.columns import OWNER, text_of, with_line
+from ncclforensics.frames.columns import LINE, OWNER, text_of, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import of_template
 from ncclforensics.frames.time_range import as_time
@@ -27,8 +27,7 @@ LAG = {
     "lag": pl.Float64(),  # seconds after the median of the ranks
     "time_us": pl.Float64(),  # microseconds, on the aligned clocks
     "clock_resolution": pl.Float64(),  # seconds
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.hang.stragglers import SECOND, YEAR
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import LINE, OWNER
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import time_of
 
@@ -20,8 +20,7 @@ TIME_BETWEEN_CALLS = {
     "ordinal": pl.Int32(),  # of the call that follows
     "seconds": pl.Float64(),  # from the return of the call before
     "excess": pl.Float64(),  # seconds beyond the median of the other ranks over all calls
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

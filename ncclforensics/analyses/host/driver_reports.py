@@ -6,13 +6,12 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.kernel_events import of_these_days
 from ncclforensics.data.driver_topics import DRIVER_TOPICS, OTHER_TOPIC
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.grammar_file import load
 
 DRIVER_REPORT = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "node": pl.Categorical(),
     "logged": pl.Categorical(),
     "launcher_time": pl.Categorical(),

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import PLACE, text_of
+from ncclforensics.frames.columns import LINE, PLACE, PROCESS, text_of
 from ncclforensics.frames.registry import analysis
 
 LINK = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "kind": pl.String(),  # nvswitch: a GPU's NVLinks to switches; gpu, nic: its PCIe link; net: a network port
     "device": pl.String(),  # PCI address, or device:port
     "rate": pl.Float64(),  # GB/s
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 MEGABITS_PER_GIGABYTE = 8000
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.text.recorder_groups import size_of
 from ncclforensics.data.collectives import WAITS_FOR_ALL, collective_named
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 
 HOST_CALL = {
@@ -23,8 +23,7 @@ HOST_CALL = {
     "kind": pl.String(),  # operation and number of elements
     "time_us": pl.Float64(),
     "resolution_us": pl.Float64(),  # of these times
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

@@ -7,14 +7,13 @@ import polars as pl
 from ncclforensics.data.networks import IB_TIMEOUTS, INFINIBAND, ROCE
 from ncclforensics.data.verbs import DOWN, EARLY_CALLS, RETRY_EXCEEDED, STATUS_NAMES
 from ncclforensics.data.versions import releases
-from ncclforensics.frames.columns import OWNER, begins_with, no_rows, text_of
+from ncclforensics.frames.columns import LINE, ORIGIN, OWNER, PROCESS, begins_with, no_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import as_time
 
 COMPLETION_ERROR = {
     "job": pl.Int32(),  # null where no communicator of the process is seen
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "status": pl.Int64(),  # of the completion (enum ibv_wc_status)
     "vendor_error": pl.Int64(),
     "hca": pl.String(),
@@ -26,9 +25,7 @@ COMPLETION_ERROR = {
     "is_survived": pl.Boolean(),  # NCCL continued over other ports
     "at_exit": pl.Boolean(),  # the process had begun to destroy or abort its communicators
     "moment": pl.Datetime("us"),  # null where the line has no full date
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
+    **ORIGIN,
 }
 # From 2.18 on, the line has the GIDs on RoCE, and the kind of request, which some forms of 2.20 and later leave out.
 WITH_GIDS = ["ib_completion", "ib_completion_gin"]
@@ -40,8 +37,7 @@ FATAL_FORMS = ["fatal", "too_many", "no_replacement", "failed_for_good", "given_
 SURVIVED_FORMS = ["failed", "not_fatal", "replaced"]
 UNANSWERED_TRANSFER = {
     "job": pl.Int32(),
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "hca": pl.String(),
     "peer": pl.String(),
     "peer_host": pl.String(),
@@ -55,8 +51,7 @@ UNANSWERED_TRANSFER = {
     "default": pl.Int64(),
     "set_source": pl.Int32(),
     "set_line": pl.Int32(),  # of the setting
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import LINE, OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
 TRANSPORT = {
@@ -33,8 +33,7 @@ CHANNELS = {
     "coll": pl.Int32(),
     "nvls": pl.Int32(),
     "p2p": pl.Int32(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 MEDIUM = text_of("form").str.split("_").list.first().str.to_uppercase()

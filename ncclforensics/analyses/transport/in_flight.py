@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.frames.columns import frame_of_rows, text_of
+from ncclforensics.frames.columns import LINE, frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
 
@@ -31,8 +31,7 @@ TRANSFER_IN_FLIGHT = {
     "step": pl.Int32(),  # the last one that began
     "state": pl.String(),  # of that step: SendGpuWait, SendPeerWait, SendWait, RecvWait, RecvFlushWait, RecvGpuWait
     "queue_pair": pl.Int64(),  # the last one used
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 HEADING, PROXY = "heading", "network operation"
 SENDING, RECEIVING = "send", "receive"

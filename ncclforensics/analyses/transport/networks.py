@@ -9,12 +9,11 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.data.networks import EFA, MOST_GPUS, RDMA, SOCKET, TCP_PROVIDERS
-from ncclforensics.frames.columns import OWNER, PLACE, text_of
+from ncclforensics.frames.columns import LINE, OWNER, PLACE, PROCESS, text_of
 from ncclforensics.frames.registry import analysis
 
 REPORTED_NETWORK = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "network": pl.String(),
     "source": pl.Int32(),
     "line": pl.Int32(),  # the first line that names it
@@ -22,8 +21,7 @@ REPORTED_NETWORK = {
 
 CHOSEN_NETWORK = {
     "job": pl.Int32(),  # null where no communicator of the process is seen
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "network": pl.String(),  # as NCCL names it: IB, Socket, AWS Libfabric
     "family": pl.String(),  # without version: some lines have IBext, others IBext_v8
     "provider": pl.String(),  # of Libfabric
@@ -36,8 +34,7 @@ CHOSEN_NETWORK = {
     "variable": pl.String(),  # the setting behind it, as NAME=value
     "reason_source": pl.Int32(),
     "reason_line": pl.Int32(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 CHOSEN = "chosen"  # a variable requests sockets
 PRESENT = "present"  # NCCL lists InfiniBand devices and does not use them
@@ -50,8 +47,7 @@ REASONS = [CHOSEN, PRESENT, UNOPENED, PLUGIN, LIBRARY, NO_DEVICE, UNTRIED]  # by
 
 GDR_CONNECTIONS = {
     "job": pl.Int32(),
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "network": pl.String(),
     "receives": pl.Int64(),  # receive connections of this process over it
     "direct": pl.Int64(),  # of which with GPUDirect RDMA

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.transport.connections import join_communicator
-from ncclforensics.frames.columns import OWNER, PLACE, text_of
+from ncclforensics.frames.columns import LINE, OWNER, PLACE, PROCESS, text_of
 from ncclforensics.frames.registry import analysis
 
 COMMUNICATOR_PLACEMENT = {
@@ -27,24 +27,20 @@ GRAPH_SEARCH = {
     "job": pl.Int32(),
     "key": pl.Categorical(),
     "rank_id": pl.Int32(),
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "pattern": pl.Int32(),
     "channels": pl.Int64(),
     "bw_intra": pl.Float64(),  # GB/s of one channel
     "bw_inter": pl.Float64(),
     "type_intra": pl.Categorical(),  # the worst path between GPUs: NVL, PIX, PHB, SYS
     "type_inter": pl.Categorical(),  # the worst path between GPU and NIC
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 GPU_INTERCONNECT = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "interconnect": pl.String(),  # NVLink, NVSwitch, multicast (an NVSwitch that also reduces)
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 
@@ -149,8 +145,7 @@ RING_HOST = {
     "hosts": pl.Int32(),  # with ranks of the communicator
     "host_changes": pl.Int32(),  # hops between hosts along the closed ring
     "host_order": pl.String(),  # the first hosts in the order of the ring
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

@@ -115,17 +115,15 @@ def undecided(
     collect: Iterable[str],
     of: Explanation | None = None,
     *,
-    suspects: Iterable[int] = (),
-    between: Iterable[Alternative] = (),
     context: Iterable[Placed] = (),
+    **more: Any,
 ) -> Explanation:
     """Answer that the evidence does not show which fault holds.
 
     `of`: the explanation that it does not prove. Its culprits may wait like the others, and its lines are context, as
     those of the rows `context` are.
     """
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], suspects=[*suspects], collect=[*collect])
-    answer.between = [*between]
+    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[*collect], **more)
     if of is not None:
         answer.victims = sorted({*of.victims, *of.culprits})
         answer.evidence_lines = [

@@ -231,18 +231,20 @@ class Job:
         """Number of a rank -> its id."""
         return {row.rank: rank_id for rank_id, row in self.rank_ids.items() if row.rank is not None}
 
-    def explanation_by(self, verdict: Kind, claim: str, numbers: Iterable[int], *doubts: Doubt) -> Explanation:
+    def explanation_by(
+        self, verdict: Kind, claim: str, ranks: Iterable[int], *doubts: Doubt, **more: Any
+    ) -> Explanation:
         """Return an explanation by ranks of these numbers: the culprits, or missing without a log; the others wait."""
-        named = set(numbers)
-        known = (self.rank_id_of[number] for number in named & self.rank_id_of.keys())
-        explanation = self.explanation_of(verdict, claim, known, *doubts)
-        explanation.missing = sorted(named - self.rank_id_of.keys())
-        return explanation
+        numbers, known = {*ranks}, self.rank_id_of
+        missing = sorted(numbers - known.keys())
+        return self.explanation_of(
+            verdict, claim, [known[number] for number in numbers & known.keys()], *doubts, missing=missing, **more
+        )
 
-    def explanation_of(self, verdict: Kind, claim: str, rank_ids: Iterable[int], *doubts: Doubt) -> Explanation:
+    def explanation_of(self, verdict: Kind, claim: str, ids: Iterable[int], *doubts: Doubt, **more: Any) -> Explanation:
         """Return an explanation by these ranks, which all others wait for."""
-        culprits = sorted(set(rank_ids))
-        return Explanation(verdict, claim, [*doubts], culprits, sorted(self.rank_ids.keys() - culprits))
+        culprits = sorted({*ids})
+        return Explanation(verdict, claim, [*doubts], culprits, sorted(self.rank_ids.keys() - culprits), **more)
 
     def cite(self, diagnosis: Explanation, **rows: Iterable[Row | NamedTuple]) -> None:
         """Cite lines of sources that know ranks by their numbers alone."""

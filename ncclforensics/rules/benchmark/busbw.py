@@ -103,7 +103,7 @@ def _known_machine(row: Row, configured: Sequence[Row]) -> Machine | None:
     return machine_of(row["gpus"][0], gpus)
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("benchmark",))
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("benchmark",), role=Role.CONTEXT)
 def bench_not_judged(
     benchmark: pl.DataFrame, measurement: pl.DataFrame, host_network: pl.DataFrame, expected_machine: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -139,7 +139,6 @@ def bench_not_judged(
             detail=f"the program does not know what to expect: {lacks}",
             certainty="certain",
             hosts=row["hosts"] or [],
-            role=Role.CONTEXT,
             evidence=[Line(best["source"], best["line"], "best")],
         )
 
@@ -249,7 +248,7 @@ def _below_nics(
     )
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("benchmark",))
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("benchmark",), role=Role.CONTEXT)
 def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
     """At one size, or at a few in a row, a test is much slower than at the sizes below and above.
 
@@ -282,7 +281,6 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
             f"{bandwidth_text(worst['neighbours'])} or more at the next smaller and larger size",
             certainty="likely",
             hosts=row["hosts"] or [],
-            role=Role.CONTEXT,
             evidence=evidence_lines(of_run.sort("line"), "dip"),
         )
 
@@ -346,7 +344,7 @@ def bench_drop_above_a_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) 
             )
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("benchmark",))
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("benchmark",), role=Role.CONTEXT)
 def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
     """In-place and out-of-place bandwidth differ much at all large sizes.
 
@@ -378,6 +376,5 @@ def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
             detail=f"{bandwidth_text(less[0])} against {bandwidth_text(more[0])} at {bytes_text(last['size'])}",
             certainty="likely",
             hosts=row["hosts"] or [],
-            role=Role.CONTEXT,
             evidence=evidence_lines(of_run.sort("line")),
         )

@@ -159,7 +159,7 @@ def bench_pairs_below_links(gpu_pair: pl.DataFrame, pair_device: pl.DataFrame) -
         )
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("pair_waived",))
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("pair_waived",), role=Role.CONTEXT)
 def bench_pair_test_waived(pair_waived: pl.DataFrame, pair_test: pl.DataFrame) -> Iterator[Finding]:
     """Nvbandwidth did not run a test, because the machine lacks what it measures.
 
@@ -182,7 +182,6 @@ def bench_pair_test_waived(pair_waived: pl.DataFrame, pair_test: pl.DataFrame) -
             + reason,
             detail="nothing was measured",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(rows),
         )
 
@@ -298,7 +297,7 @@ def _syndrome(syndrome: str | None) -> str:
     return f", vendor syndrome {syndrome}" if syndrome else ""  # ibv_rc_pingpong prints none
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("link_measurement",))
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("link_measurement",), role=Role.CONTEXT)
 def bench_link_drop_above_a_size(link_measurement: pl.DataFrame) -> Iterator[Finding]:
     """A test of a link is much slower at its largest sizes than at smaller ones.
 
@@ -326,12 +325,11 @@ def bench_link_drop_above_a_size(link_measurement: pl.DataFrame) -> Iterator[Fin
             f"{bytes_text(last['size'])}",
             detail=f"at most {bandwidth_text(max(slow[rate].to_list()))} from {bytes_text(slow['size'][0])} on",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=[Line(best["source"], best["line"], "best"), *evidence_lines(slow, "slower")],
         )
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("link_title",))
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("link_title",), role=Role.CONTEXT)
 def bench_link_test_without_result(
     link_title: pl.DataFrame, link_test: pl.DataFrame, link_row: pl.DataFrame, link_failure: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -363,12 +361,11 @@ def bench_link_test_without_result(
             if has_peer
             else "no line that was read shows that the other end was there",
             "certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(rows),
         )
 
 
-@rule(Category.P2P, Severity.INFO, of=("pair_access",))
+@rule(Category.P2P, Severity.INFO, of=("pair_access",), role=Role.CONTEXT)
 def bench_pairs_without_peer_access(pair_access: pl.DataFrame) -> Iterator[Finding]:
     """CUDA gives some GPUs of a host no direct access to one another.
 
@@ -394,6 +391,5 @@ def bench_pairs_without_peer_access(pair_access: pl.DataFrame) -> Iterator[Findi
             + (f", only among {within}" if groups else ""),
             "by CUDA's own answer (cudaDeviceCanAccessPeer)",
             "certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(denied),
         )

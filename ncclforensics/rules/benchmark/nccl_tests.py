@@ -236,7 +236,7 @@ def bench_call_failed(
         )
 
 
-@rule(Category.TIMEOUT, Severity.ERROR, of=("test_failure",), hang=True)
+@rule(Category.TIMEOUT, Severity.ERROR, of=("test_failure",), hang=True, role=Role.CONSEQUENCE)
 def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
     """A test gave up waiting for an operation.
 
@@ -256,12 +256,11 @@ def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
         detail="an operation did not finish within the time given by -T",
         certainty="certain",
         hosts=hosts,
-        role=Role.CONSEQUENCE,
         evidence=evidence_lines(rows),
     )
 
 
-@rule(Category.VERSION_MISMATCH, Severity.INFO, of=("benchmark",))
+@rule(Category.VERSION_MISMATCH, Severity.INFO, of=("benchmark",), role=Role.CONTEXT)
 def bench_other_library(
     benchmark: pl.DataFrame, test_setting: pl.DataFrame, benchmark_line: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -284,7 +283,6 @@ def bench_other_library(
             detail=f"the test printed nccl-headers={row['headers']} nccl-library={row['library']}",
             certainty="certain",
             hosts=row["hosts"] or [],
-            role=Role.CONTEXT,
             evidence=evidence_lines(headers),
         )
 

@@ -127,7 +127,7 @@ def bench_good_bad_pair(host_run: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("host_run",))
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("host_run",), role=Role.CONTEXT)
 def bench_two_node_tree_inflated(host_run: pl.DataFrame, setting: pl.DataFrame) -> Iterator[Finding]:
     """all_reduce reaches more bus bandwidth on two hosts than on three or more.
 
@@ -155,7 +155,6 @@ def bench_two_node_tree_inflated(host_run: pl.DataFrame, setting: pl.DataFrame) 
             f"{large['busbw']:.1f}: two hosts are no reference",
             detail="on two hosts busbw of a tree can exceed what the NICs carry; the larger run need not be slow",
             certainty="likely",
-            role=Role.CONTEXT,
             evidence=[
                 Line(small["source"], small["best_line"], "two"),
                 Line(large["source"], large["best_line"], f"{large['host_count']}"),
@@ -248,7 +247,7 @@ def bench_gpu_memory_slower(link_measurement: pl.DataFrame) -> Iterator[Finding]
         )
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("link_measurement",))
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("link_measurement",), role=Role.CONTEXT)
 def bench_link_rate_varies(link_measurement: pl.DataFrame) -> Iterator[Finding]:
     """A link test that repeats one size of messages measures a rate that changes.
 
@@ -270,6 +269,5 @@ def bench_link_rate_varies(link_measurement: pl.DataFrame) -> Iterator[Finding]:
             title=f"the rate of {least['device'] or 'a link'} changes between {rates} in one test",
             detail=f"{rows.height} rows of {bytes_text(int(str(size)))} messages",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=[Line(least["source"], least["line"], "least"), Line(most["source"], most["line"], "most")],
         )

@@ -36,7 +36,7 @@ def bench_tcp_test_stood_still(tcp_test: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.CONGESTION, Severity.INFO, of=("tcp_test",))
+@rule(Category.CONGESTION, Severity.INFO, of=("tcp_test",), role=Role.CONTEXT)
 def bench_tcp_sent_again(tcp_test: pl.DataFrame) -> Iterator[Finding]:
     """A test of TCP between two hosts had to send many segments again.
 
@@ -53,6 +53,5 @@ def bench_tcp_sent_again(tcp_test: pl.DataFrame) -> Iterator[Finding]:
             f"a test of TCP to {row['peer'] or 'another host'} sent {row['sent_again']:,} segments again",
             f"{row['share']:.1%} or more of all, at {bandwidth_text(row['bandwidth_GBps'])}",
             "certain",
-            role=Role.CONTEXT,
             evidence=[Line(row["source"], row["line"], "")],
         )

@@ -82,7 +82,7 @@ def roce_without_flow_control(
     yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("pfc",))
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("pfc",), role=Role.CONTEXT)
 def roce_trusts_pcp(pfc: pl.DataFrame) -> Iterator[Finding]:
     """A lossless priority is chosen by the tag of a VLAN (trust pcp), and the interface has no VLAN.
 
@@ -101,13 +101,12 @@ def roce_trusts_pcp(pfc: pl.DataFrame) -> Iterator[Finding]:
         f"{rows['netdev'][0]} takes the priority of packets from VLAN tags (trust pcp), and has no VLAN",
         f"priority {priorities} is lossless, and packets without a tag are of priority 0",
         "possible",
-        role=Role.CONTEXT,
         hosts=sorted(rows["host"].drop_nulls().unique()),
         evidence=[Line(source, line) for source, line in rows.select("source", "trust_line").head(SHOWN).iter_rows()],
     )
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("port_state",))
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("port_state",), role=Role.CONTEXT)
 def roce_small_mtu(port_state: pl.DataFrame, net_devices: pl.DataFrame) -> Iterator[Finding]:
     """An adapter that NCCL uses over RoCE has an RDMA MTU of 1024.
 
@@ -123,14 +122,13 @@ def roce_small_mtu(port_state: pl.DataFrame, net_devices: pl.DataFrame) -> Itera
             f"{port_names(rows)} uses an RDMA MTU of {ROCE_MTU}",
             "the MTU of its interface is below 2,200; one of 4,200 or more allows 4096",
             "certain",
-            role=Role.CONTEXT,
             hosts=sorted(rows["host"].drop_nulls().unique()),
             nics=nics_of(rows.to_dicts()),
             evidence=evidence_lines(rows.select("source", "line")),
         )
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("port_state",))
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("port_state",), role=Role.CONTEXT)
 def net_iwarp(port_state: pl.DataFrame) -> Iterator[Finding]:
     """An adapter runs iWARP, which NCCL does not use.
 
@@ -145,13 +143,12 @@ def net_iwarp(port_state: pl.DataFrame) -> Iterator[Finding]:
             f"{port_names(rows)} runs iWARP, which NCCL does not use",
             "NCCL supports InfiniBand and RoCE",
             "certain",
-            role=Role.CONTEXT,
             hosts=sorted(rows["host"].drop_nulls().unique()),
             evidence=evidence_lines(rows.select("source", "line")),
         )
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("device_firmware", "ibdiagnet_firmware"))
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("device_firmware", "ibdiagnet_firmware"), role=Role.CONTEXT)
 def nic_firmware_differs(device_firmware: pl.DataFrame, ibdiagnet_firmware: pl.DataFrame) -> Iterator[Finding]:
     """Adapters or switches of one model run different versions of their firmware.
 
@@ -168,7 +165,6 @@ def nic_firmware_differs(device_firmware: pl.DataFrame, ibdiagnet_firmware: pl.D
             f"firmware of board {board} differs: {some_of(names, SHOWN)} do not run {latest}",
             "as ibdiagnet reports",
             "certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(rows.select("source", "line")),
         )
     reported = ibdiagnet_firmware["board"].cast(pl.String).implode()
@@ -189,7 +185,6 @@ def nic_firmware_differs(device_firmware: pl.DataFrame, ibdiagnet_firmware: pl.D
             f"firmware of {board} differs: {', '.join(versions['firmware'])}",
             f"{unusual.height} of {rows.height} do not run {usual}" + (f": {some_of(named, SHOWN)}" if named else ""),
             "possible",
-            role=Role.CONTEXT,
             hosts=sorted(unusual["host"].drop_nulls().unique()),
             evidence=[Line(*at) for at in shown.select("source", "line").rows()],
         )

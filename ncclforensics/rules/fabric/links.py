@@ -184,7 +184,7 @@ def _total(row: Row) -> str:
     return f"{row['name']} {row['value']:,}{at_most}"
 
 
-@rule(Category.LINK_ERROR, Severity.INFO, of=("counter_increase",))
+@rule(Category.LINK_ERROR, Severity.INFO, of=("counter_increase",), role=Role.CONTEXT)
 def ctr_need_delta(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     """Error counters are not zero, and there is only one dump.
 
@@ -217,7 +217,6 @@ def ctr_need_delta(counter_increase: pl.DataFrame) -> Iterator[Finding]:
         + ("; and others" if single.height > SHOWN else ""),
         "certain",
         hosts=single["host"].drop_nulls().unique().sort().to_list(),
-        role=Role.CONTEXT,
         evidence=counter_lines(lines.to_dicts()),
     )
 
@@ -243,7 +242,7 @@ def ctr_bad_elsewhere(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -
         yield finding
 
 
-@rule(Category.LINK_ERROR, Severity.INFO, of=("counter_increase",))
+@rule(Category.LINK_ERROR, Severity.INFO, of=("counter_increase",), role=Role.CONTEXT)
 def ctr_contradicts_log(
     counter_increase: pl.DataFrame, port_state: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -285,7 +284,6 @@ def ctr_contradicts_log(
         "likely",
         ranks=ranks,
         hosts=cited["short"].unique().sort().to_list(),
-        role=Role.CONTEXT,
         evidence=[
             *(Line(source, line, "counter") for source, line in cited.select("source", "line").head(2).iter_rows()),
             *(Line(source, line, "log") for source, line in first.iter_rows()),

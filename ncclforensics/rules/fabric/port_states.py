@@ -60,7 +60,7 @@ def ctr_no_subnet_manager(port_state: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("port_state",))
+@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("port_state",), role=Role.CONTEXT)
 def ctr_port_down_with_link(port_state: pl.DataFrame) -> Iterator[Finding]:
     """A port is down although its physical link is up.
 
@@ -88,14 +88,13 @@ def ctr_port_down_with_link(port_state: pl.DataFrame) -> Iterator[Finding]:
             else "not the cable: it was not activated: a virtual function without a GUID, or that its host holds down",
             "likely",
             severity=Severity.INFO if has_active else None,
-            role=Role.CONTEXT,
             hosts=sorted({port["host"] for port in ports if port["host"]}),
             nics=nics_of(ports),
             evidence=[port_line(port) for port in ports[:SHOWN]],
         )
 
 
-@rule(Category.LINK_ERROR, Severity.WARNING, of=("port_state",))
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("port_state",), role=Role.CONTEXT)
 def ctr_all_ports_down(port_state: pl.DataFrame) -> Iterator[Finding]:
     """Every port that a host's list shows is down, or the port that a tool was asked for is switched off.
 
@@ -128,7 +127,6 @@ def ctr_all_ports_down(port_state: pl.DataFrame) -> Iterator[Finding]:
             if ports.height > 1
             else "nothing can be sent over it; no other port is shown",
             "certain",
-            role=Role.CONTEXT,
             hosts=[host] if host else [],
             nics=nics_of(ports.to_dicts()),
             evidence=[port_line(port) for port in ports.head(SHOWN).to_dicts()],
@@ -158,7 +156,6 @@ def ctr_port_lost(port_state: pl.DataFrame) -> Iterator[Finding]:
                     "certain",
                     hosts=link_hosts(last),
                     nics=nics_of([last]),
-                    role=Role.CAUSE,
                     evidence=[port_line(last, "after"), port_line(first, "before")],
                 )
             )

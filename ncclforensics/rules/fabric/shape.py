@@ -104,7 +104,7 @@ def _down_text(port_state: pl.DataFrame, switch: str) -> str:
     return f"; down on {switch}: {ranks_text(ports).replace('rank', 'port')}" if ports else ""
 
 
-@rule(Category.TOPOLOGY, Severity.INFO, of=("fabric_deviation",))
+@rule(Category.TOPOLOGY, Severity.INFO, of=("fabric_deviation",), role=Role.CONTEXT)
 def fabric_links_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
     """Single links between switches are absent.
 
@@ -120,7 +120,6 @@ def fabric_links_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
             f"{'switch' if switches == 1 else 'switches'}",
             f"such as {row['name']}, which has {row['have']} of {row['usual']}; large fabrics have some of these",
             "likely",
-            role=Role.CONTEXT,
             evidence=lines_of(row),
         )
 
@@ -147,7 +146,7 @@ def fabric_spine_short(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.TOPOLOGY, Severity.INFO, of=("fabric_deviation",))
+@rule(Category.TOPOLOGY, Severity.INFO, of=("fabric_deviation",), role=Role.CONTEXT)
 def fabric_spine_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
     """A spine may be absent: the same ports are unused on all leaves, and the names of the spines have a gap.
 
@@ -166,7 +165,6 @@ def fabric_spine_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
             f"{'is' if first == last else 'are'} unused",
             "the names of the spines have a gap that fits these ports",
             "possible",
-            role=Role.CONTEXT,
             evidence=lines_of(row),
         )
 

@@ -15,7 +15,7 @@ from ncclforensics.rules.registry import rule
 SHOWN = 4
 
 
-@rule(Category.PEER_LOST, Severity.WARNING, of=("ras_state",), hang=True)
+@rule(Category.PEER_LOST, Severity.WARNING, of=("ras_state",), hang=True, role=Role.CONTEXT)
 def ras_incomplete_dead(ras_state: pl.DataFrame, ras_member: pl.DataFrame) -> Iterator[Finding]:
     """RAS gets no answer from processes of the job.
 
@@ -43,12 +43,11 @@ def ras_incomplete_dead(ras_state: pl.DataFrame, ras_member: pl.DataFrame) -> It
             ranks=sorted({number for row in processes if (number := memberships.get(process_place(row))) is not None}),
             hosts=sorted({row["node"] for row in processes if row["node"]}),
             communicator=name,
-            role=Role.CONTEXT,
             evidence=[Line(row["source"], row["line"], row["state_kind"]) for row in processes[:SHOWN]],
         )
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.WARNING, of=("ras_snapshot",), hang=True)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.WARNING, of=("ras_snapshot",), hang=True, role=Role.CONTEXT)
 def ras_report_contradicts_itself(ras_snapshot: pl.DataFrame) -> Iterator[Finding]:
     """A RAS report counts more ranks in a communicator than the communicator has.
 
@@ -65,12 +64,11 @@ def ras_report_contradicts_itself(ras_snapshot: pl.DataFrame) -> Iterator[Findin
             f" {row['contradiction_size']:,}",
             detail="such lines are left out; it is a known defect of NCCL 2.27 that is fixed in 2.29.2",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=[Line(row["source"], row["contradiction_line"])],
         )
 
 
-@rule(Category.LAGGING_RANK, Severity.INFO, of=("ras_state",), hang=True)
+@rule(Category.LAGGING_RANK, Severity.INFO, of=("ras_state",), hang=True, role=Role.CONTEXT)
 def ras_mismatch_transient(
     ras_state: pl.DataFrame, ras_snapshot: pl.DataFrame, verdict: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -92,6 +90,5 @@ def ras_mismatch_transient(
             detail=f"{', '.join(differing[:SHOWN])}: in a running job this is normal, unless it persists",
             certainty="possible",
             communicator=name,
-            role=Role.CONTEXT,
             evidence=[Line(row["source"], row["line"], "differs") for row in rows[:SHOWN]],
         )

@@ -16,7 +16,7 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 SHOWN = 3
 
 
-@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("bmc_event",), fallback=True)
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("bmc_event",), fallback=True, role=Role.CONTEXT)
 def bmc_logged_fault(bmc_event: pl.DataFrame, output_heading: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The BMC of a host logged that hardware failed, was lost or is outside of its limits.
 
@@ -54,7 +54,6 @@ def bmc_logged_fault(bmc_event: pl.DataFrame, output_heading: pl.DataFrame, rank
             "; ".join(filter(None, [count_of(rows.height, "event"), _span(times)])),
             "certain",
             severity=Severity.INFO if is_over or rank.height else Severity.WARNING,
-            role=Role.CONTEXT,
             hosts=[str(host)] if host else [],
             evidence=evidence_lines(rows.filter(text_of("form") != "over")),
         )
@@ -65,7 +64,6 @@ def bmc_logged_fault(bmc_event: pl.DataFrame, output_heading: pl.DataFrame, rank
             "",
             "certain",
             severity=Severity.INFO,
-            role=Role.CONTEXT,
             hosts=[str(host)] if host else [],
             remedy="Look at its network and password (ipmitool -I lanplus -H HOST chassis status), and at the host.",
             evidence=evidence_lines(rows),

@@ -17,7 +17,7 @@ OUT_OF_USE = ("down", "drain", "drng", "fail", "inval", "unk", "error")
 REASONS = 3  # that a title names
 
 
-@rule(Category.ENVIRONMENT, Severity.WARNING, of=("slurm_node", "sinfo_row", "sinfo_reason"))
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("slurm_node", "sinfo_row", "sinfo_reason"), role=Role.CONTEXT)
 def slurm_hosts_out_of_use(
     slurm_node: pl.DataFrame,
     slurm_state: pl.DataFrame,
@@ -63,7 +63,6 @@ def slurm_hosts_out_of_use(
         f"Slurm has hosts out of use: {some_of(names, REASONS)}",
         "no job starts on them",
         "certain",
-        role=Role.CONTEXT,
         hosts=sorted(set(hosts["host"].to_list())),
         evidence=[Line(row["source"], row["line"]) for row in hosts.head(SHOWN).to_dicts()],
     )

@@ -53,7 +53,6 @@ def dcgm_nvlinks_down(dcgm_link: pl.DataFrame) -> Iterator[Finding]:
             if is_all
             else f"{int(gpus['up'].sum())} links of these GPUs are up",
             certainty="possible" if is_all else "likely",
-            role=Role.CAUSE,
             evidence=evidence_lines(down),
         )
 
@@ -84,7 +83,6 @@ def nvlinks_inactive(gpu_link: pl.DataFrame) -> Iterator[Finding]:
             + ("no other GPU to compare with" if up else "none that is up"),
             certainty="possible" if up else "likely",
             hosts=[str(host)] if host else [],
-            role=Role.CAUSE,
             evidence=[
                 Line(source, line)
                 for source, line in rows.select("source", pl.coalesce("down_line", "line")).head(SHOWN).iter_rows()

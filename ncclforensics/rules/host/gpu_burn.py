@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.data.names import some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import find_values
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 
@@ -39,6 +39,5 @@ def gpu_burn_counts(burn_progress: pl.DataFrame, gpu_burn: pl.DataFrame) -> Iter
             title=f"gpu-burn counted wrong values on {some_of([f'GPU {gpu}' for gpu in wrong['gpu']], SHOWN)}",
             detail=f"at {last['percent'].cast(pl.String)[0]} % of its time",
             certainty="certain",
-            role=Role.CAUSE,
             evidence=evidence_lines(last),
         )

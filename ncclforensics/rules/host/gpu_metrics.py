@@ -104,7 +104,6 @@ def amd_memory_errors(amd_errors: pl.DataFrame, amd_page: pl.DataFrame) -> Itera
             f"{count_of(number, 'memory error')} that could not be corrected",
             detail=", ".join(f"{block}: {errors:,}" for block, errors in blocks) or "since the driver was loaded",
             certainty="certain",
-            role=Role.CAUSE,
             evidence=evidence_lines(of_gpu),
         )
     yield from _bad_pages(amd_errors, amd_page)

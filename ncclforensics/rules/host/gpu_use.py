@@ -41,7 +41,7 @@ def _watts(rows: pl.DataFrame) -> str:
     return f" at {'-'.join(dict.fromkeys((power[0], power[-1])))} W" if power else ""
 
 
-@rule(Category.LAGGING_RANK, Severity.INFO, of=("gpu_use",), hang=True)
+@rule(Category.LAGGING_RANK, Severity.INFO, of=("gpu_use",), hang=True, role=Role.CONTEXT)
 def gpu_at_rest_among_busy(gpu_use: pl.DataFrame) -> Iterator[Finding]:
     """A few GPUs run no kernel while all others do, at little power.
 
@@ -84,7 +84,6 @@ def gpu_at_rest_among_busy(gpu_use: pl.DataFrame) -> Iterator[Finding]:
         " kernels that wait for a peer look so",
         certainty="possible",
         hosts=sorted({str(host) for host in resting["host"].drop_nulls()}),
-        role=Role.CONTEXT,
         evidence=[
             *(Line(row["source"], row["line"], "at rest") for row in resting.head(SHOWN).to_dicts()),
             Line(usual["source"], usual["line"], "another"),
@@ -92,7 +91,7 @@ def gpu_at_rest_among_busy(gpu_use: pl.DataFrame) -> Iterator[Finding]:
     )
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("gpu_use",), hang=True)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("gpu_use",), hang=True, role=Role.CONTEXT)
 def gpus_spin(gpu_use: pl.DataFrame) -> Iterator[Finding]:
     """GPUs are busy at little power.
 
@@ -126,7 +125,6 @@ def gpus_spin(gpu_use: pl.DataFrame) -> Iterator[Finding]:
             "the most at any moment shown: they spin, and compute nothing",
             certainty="likely",
             hosts=[str(host)] if host else [],
-            role=Role.CONTEXT,
             evidence=[Line(row["source"], row["line"], "busy") for row in rows.head(SHOWN).to_dicts()],
         )
 
@@ -134,7 +132,7 @@ def gpus_spin(gpu_use: pl.DataFrame) -> Iterator[Finding]:
 MOST_NAMES = 8  # of GPUs in a title: those of most hosts
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("use_readings",), hang=True)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("use_readings",), hang=True, role=Role.CONTEXT)
 def gpu_columns_unknown(use_readings: pl.DataFrame, gpu_use: pl.DataFrame) -> Iterator[Finding]:
     """Rows of nvidia-smi stand without a head, so that it is not known what their numbers are.
 
@@ -149,7 +147,6 @@ def gpu_columns_unknown(use_readings: pl.DataFrame, gpu_use: pl.DataFrame) -> It
             title=f"{count_of(rows.height, 'row')} of nvidia-smi without a head: their columns are not known",
             detail="utilisation of a GPU and of its memory look alike, and so do all powers",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=[Line(source, rows["line"][0], "a row")],
         )
 
@@ -278,7 +275,6 @@ def _shown_of_gpus(rows: pl.DataFrame, title: str, detail: str, line: str) -> Fi
         title=f"{what}: {title}",
         detail=detail,
         certainty="certain",
-        role=Role.CAUSE,
         evidence=[Line(source, number) for source, number in rows.select("source", line).head(3).rows()],
     )
 

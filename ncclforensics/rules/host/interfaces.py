@@ -16,7 +16,7 @@ SHOWN = 4
 VIRTUAL = ("lo", "docker", "virbr", "veth", "br-", "cali", "cni", "flannel", "tun", "dummy")
 
 
-@rule(Category.LINK_ERROR, Severity.INFO, of=("ip_interface",))
+@rule(Category.LINK_ERROR, Severity.INFO, of=("ip_interface",), role=Role.CONTEXT)
 def interface_states(ip_interface: pl.DataFrame, ip_detail: pl.DataFrame) -> Iterator[Finding]:
     """Network interfaces of a host are switched on without a carrier, or counted damaged packets.
 
@@ -36,7 +36,6 @@ def interface_states(ip_interface: pl.DataFrame, ip_detail: pl.DataFrame) -> Ite
             title=f"no carrier on {some_of(names, SHOWN)}: nothing is plugged in there, or the other end is down",
             detail="which of them a job uses, these lines do not show",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(rows),
         )
     owners = real.select("source", "pos", "name")
@@ -48,6 +47,5 @@ def interface_states(ip_interface: pl.DataFrame, ip_detail: pl.DataFrame) -> Ite
             title=f"{name} counted {count_of(int(rows['bad'].sum()), 'damaged or lost packet')} since the boot",
             detail="whether they still grow, a second look shows",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(rows),
         )

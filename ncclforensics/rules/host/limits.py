@@ -23,7 +23,7 @@ ENOUGH_FILES = 1024
 UNITS = {"locked_kilobytes": 1024, "locked_bytes": 1}
 
 
-@rule(Category.SHM, Severity.WARNING, of=("file_system",))
+@rule(Category.SHM, Severity.WARNING, of=("file_system",), role=Role.CONTEXT)
 def file_system_full(file_system: pl.DataFrame, file_systems: pl.DataFrame) -> Iterator[Finding]:
     """A file system is full, or the shared memory of a container has its small default size.
 
@@ -47,7 +47,6 @@ def file_system_full(file_system: pl.DataFrame, file_systems: pl.DataFrame) -> I
             title=f"the file system {some_of(mounts, SHOWN)} {what}",
             detail="what writes there fails with “No space left on device”",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(alike),
         )
     is_small = (text_of("mount") == SHARED_MEMORY) & text_of("size").is_in(SMALL) & (pl.col("percent") < FULL)
@@ -58,12 +57,11 @@ def file_system_full(file_system: pl.DataFrame, file_systems: pl.DataFrame) -> I
             detail="too small for NCCL with many GPUs, and for data loaders that pass batches in it",
             certainty="possible",
             severity=Severity.INFO,
-            role=Role.CONTEXT,
             evidence=evidence_lines(small),
         )
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("host_limit",))
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("host_limit",), role=Role.CONTEXT)
 def low_limits(host_limit: pl.DataFrame) -> Iterator[Finding]:
     """A limit of the user is too low for a job with RDMA or many connections.
 
@@ -86,7 +84,6 @@ def low_limits(host_limit: pl.DataFrame) -> Iterator[Finding]:
             title=f"locked memory is limited to {min(locked['kilobytes']):,} KiB",
             detail="NCCL registers more with RDMA NICs, which then fails; over sockets it does not matter",
             certainty="possible",
-            role=Role.CONTEXT,
             evidence=evidence_lines(locked),
         )
     files = rows.filter((text_of("form") == "files") & (pl.col("number") < ENOUGH_FILES))
@@ -96,6 +93,5 @@ def low_limits(host_limit: pl.DataFrame) -> Iterator[Finding]:
             detail="a rank opens several for each peer, and fails with “Too many open files”",
             certainty="likely",
             severity=Severity.WARNING,
-            role=Role.CONTEXT,
             evidence=evidence_lines(files),
         )

@@ -127,7 +127,7 @@ def gpu_memory_errors(smi_gpu: pl.DataFrame, machine_device: pl.DataFrame) -> It
         )
 
 
-@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("pci_link",))
+@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("pci_link",), role=Role.CONTEXT)
 def pci_link_of_unnamed_device(
     pci_link: pl.DataFrame, pci_device: pl.DataFrame, pci_address: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -158,12 +158,11 @@ def pci_link_of_unnamed_device(
             unnamed + alike + "; GPUs at rest lower the speed" * (not narrow),
             "certain" if narrow else "possible",
             severity=Severity.WARNING if narrow and not are_alike else Severity.INFO,
-            role=Role.CONTEXT,
             evidence=evidence_lines(rows),
         )
 
 
-@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("lshca_port",))
+@rule(Category.LINK_DEGRADED, Severity.WARNING, of=("lshca_port",), role=Role.CONTEXT)
 def lshca_marks_port(lshca_port: pl.DataFrame) -> Iterator[Finding]:
     """The list of lshca marks a cell of a port as an error.
 
@@ -182,6 +181,5 @@ def lshca_marks_port(lshca_port: pl.DataFrame) -> Iterator[Finding]:
             title=f"lshca marks {names}: {wrong}",
             detail=f"LnkCapWidth, what the card can use, is {could[0]}" if could else "its sign is >!<",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(rows),
         )

@@ -98,7 +98,6 @@ def _stated(other: pl.DataFrame) -> Iterator[Finding]:
             title=f"a monitor reports of {part} on {node}: {row['event_message'] or row['codes'] or check}",
             detail=f"by its check {check}" + ", which calls it fatal" * (str(row["fatal"]) == "true"),
             certainty="certain",
-            role=Role.CAUSE,
             hosts=[str(node)],
             remedy=_remedy(row["action"]),
             evidence=evidence_lines(alike),

@@ -13,7 +13,7 @@ from ncclforensics.rules.registry import rule
 SHOWN = 4  # ranks
 
 
-@rule(Category.LAGGING_RANK, Severity.INFO, of=("announced_position",), hang=True)
+@rule(Category.LAGGING_RANK, Severity.INFO, of=("announced_position",), hang=True, role=Role.CONTEXT)
 def torch_rank_announced_less(announced_position: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks did not announce the call that the others announced last.
 
@@ -36,7 +36,6 @@ def torch_rank_announced_less(announced_position: pl.DataFrame) -> Iterator[Find
             title=f"ranks announced different calls to PyTorch last: {', '.join(ends.select(last).to_series())}",
             detail="no majority tells which are behind, and the lines do not name the process groups",
             certainty="possible",
-            role=Role.CONTEXT,
             evidence=[Line(row["source"], row["line"]) for row in ends.to_dicts()],
         )
         return
@@ -48,7 +47,6 @@ def torch_rank_announced_less(announced_position: pl.DataFrame) -> Iterator[Find
         f" {ranks_text([own['rank']])} is {own['operation']} {own['sequence']}",
         certainty="possible",
         ranks=ranks,
-        role=Role.CONTEXT,
         evidence=[
             *(Line(row["source"], row["line"], "lagging") for row in lagging.head(2).to_dicts()),
             Line(call["source"], call["line"], "the others"),

@@ -15,7 +15,7 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 SHOWN = 4
 
 
-@rule(Category.VERSION_MISMATCH, Severity.WARNING, of=("build_mismatch",), hang=True)
+@rule(Category.VERSION_MISMATCH, Severity.WARNING, of=("build_mismatch",), hang=True, role=Role.CONTEXT)
 def nccl_builds_differ(build_mismatch: pl.DataFrame, build: pl.DataFrame) -> Iterator[Finding]:
     """Ranks of a communicator were built from different sources of NCCL, as NCCL found at init.
 
@@ -43,7 +43,6 @@ def nccl_builds_differ(build_mismatch: pl.DataFrame, build: pl.DataFrame) -> Ite
         f"{ranks_text(sorted(marks['rank'].unique()))} of a communicator run different builds of NCCL",
         "; ".join(details),
         "certain",
-        role=Role.CONTEXT,
         hosts=printed_hosts(sorted(of_builds["host"].drop_nulls().unique())),
         evidence=evidence_lines(build_mismatch),
     )

@@ -97,6 +97,5 @@ def torch_analyzer_names_differences(
             detail=f"collective{number}{f' of process group {group}' * bool(group)}, compared with the first rank:"
             f" {differing[0]['difference'] or differing[0]['mismatch']}",
             certainty="likely",
-            role=Role.CAUSE,
             evidence=[Line(row["source"], row["line"], "differs")],
         )

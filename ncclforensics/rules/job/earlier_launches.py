@@ -10,7 +10,7 @@ from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
 
-@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("earlier_launch",), hang=True)
+@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("earlier_launch",), hang=True, role=Role.CONTEXT)
 def app_launched_again(earlier_launch: pl.DataFrame) -> Iterator[Finding]:
     """A log holds an earlier launch of the program, which ended before the one that is judged.
 
@@ -27,6 +27,5 @@ def app_launched_again(earlier_launch: pl.DataFrame) -> Iterator[Finding]:
             f"the program was started again at line {row['line']}, after an earlier launch in the same file had ended",
             "only what stands from that line on is judged",
             "likely",
-            role=Role.CONTEXT,
             evidence=[Line(row["source"], row[name], what) for name, what in cited.items() if row[name] is not None],
         )

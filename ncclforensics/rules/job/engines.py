@@ -10,7 +10,7 @@ import polars as pl
 from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.frames.columns import count_behind, text_of
 from ncclforensics.grammar.values import numbers_of_ranges, parse_value
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 
@@ -48,7 +48,6 @@ def engine_load_outlasts_timeout(engine_load: pl.DataFrame, work_timeout: pl.Dat
         title=f"loading the weights took {took}, longer than the time-out of collectives ({limit / 1000:,.0f} s)",
         detail="ranks that had loaded before waited for the others, until their watchdog ended them",
         certainty="likely",
-        role=Role.CAUSE,
         evidence=evidence_lines(longest),
     )
 
@@ -150,7 +149,6 @@ def horovod_waits_for_ranks(horovod_stall: pl.DataFrame, verdict: pl.DataFrame) 
         detail=f"the first named tensor is {name}; Horovod warned {count_of(max(times, 1), 'time')}",
         certainty="likely" if times > 1 else "possible",
         ranks=ranks,
-        role=Role.CAUSE,
         evidence=evidence_lines(lines.select("source", "line")),
     )
 
@@ -177,7 +175,6 @@ def _different_tensors(submitted: pl.DataFrame) -> Finding | None:
         title=f"ranks submitted different tensors to Horovod: {parts}",
         detail="each waits for the others to submit the same: no collective begins",
         certainty="likely",
-        role=Role.CAUSE,
         evidence=evidence_lines(submitted.select("source", "line")),
     )
 

@@ -84,7 +84,7 @@ def _unknown_token(name: str) -> str:
     return ""
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, role=Role.CONTEXT)
 def env_debug_file_pattern(
     setting: pl.DataFrame, exported_variable: pl.DataFrame, source: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -115,6 +115,5 @@ def env_debug_file_pattern(
         f"NCCL does not replace {_unknown_token(name)} in NCCL_DEBUG_FILE",
         f"all ranks of a host write {PurePath(name).name} and truncate it on opening: lines are lost",
         "certain",
-        role=Role.CONTEXT,
         evidence=[Line(source, line) for source, line, _ in affected[:3]],
     )

@@ -15,7 +15,7 @@ from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
 
-@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("exception",), hang=True)
+@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("exception",), hang=True, role=Role.CONTEXT)
 def app_interrupted(
     exception: pl.DataFrame,
     exception_chain: pl.DataFrame,
@@ -44,7 +44,6 @@ def app_interrupted(
             detail=f"{f'{kind}; ' * bool(kind)}other processes of the job may have stood elsewhere",
             certainty="certain",
             ranks=ranks,
-            role=Role.CONTEXT,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
         )
 

@@ -33,7 +33,7 @@ MOST_UNKNOWN = 4  # files of which the first line is cited
 IS_UNKNOWN = pl.col("is_whole") & (pl.col("recognised") == 0) & (pl.col("lines") > 0) & (pl.col("problem") == "")
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("speaker",), hang=True)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("speaker",), hang=True, role=Role.CONTEXT)
 def read_launcher_decoration(speaker: pl.DataFrame) -> Iterator[Finding]:
     """Ray omitted lines of other ranks that differ only in numbers.
 
@@ -49,12 +49,11 @@ def read_launcher_decoration(speaker: pl.DataFrame) -> Iterator[Finding]:
             title=f"Ray omitted {dropped['dropped'].sum()} lines of other ranks",
             detail="lines that differ only in numbers are printed once",
             certainty="certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(dropped.with_columns(line="dropped_line")),
         )
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("journal_init",), hang=True)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("journal_init",), hang=True, role=Role.CONTEXT)
 def read_journal_alone(journal_init: pl.DataFrame, speaker: pl.DataFrame) -> Iterator[Finding]:
     """Ranks of a capture wrote a journal of their calls, and there are no NCCL lines for them.
 
@@ -74,7 +73,6 @@ def read_journal_alone(journal_init: pl.DataFrame, speaker: pl.DataFrame) -> Ite
         title="no NCCL lines: the verdict rests on the journal of a capture",
         detail=detail,
         certainty="certain",
-        role=Role.CONTEXT,
         evidence=evidence_lines(created)[:1],
     )
 
@@ -132,7 +130,7 @@ def read_nothing_of_nccl(
     )  # fmt: skip
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("source",), hang=True)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("source",), hang=True, role=Role.CONTEXT)
 def read_unknown_formats(
     source: pl.DataFrame, kernel_line: pl.DataFrame, unread_error: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -155,7 +153,6 @@ def read_unknown_formats(
             f"format not known: {count_of(unknown.height, 'file')}{of_all} without a known line{without_words}",
             "each begins with the line that is cited",
             "certain",
-            role=Role.CONTEXT,
             evidence=evidence_lines(unknown.select("source", line=1))[:MOST_UNKNOWN],
         )
 

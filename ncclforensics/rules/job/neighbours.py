@@ -47,7 +47,7 @@ WITHOUT_BRIDGE = (
 LIMITED = "max locked memory"  # which has a rule of its own
 
 
-@rule(Category.TIMEOUT, Severity.ERROR, of=("deepep_timeout",), hang=True)
+@rule(Category.TIMEOUT, Severity.ERROR, of=("deepep_timeout",), hang=True, role=Role.CONSEQUENCE)
 def deepep_timed_out(deepep_timeout: pl.DataFrame) -> Iterator[Finding]:
     """Kernels of DeepEP waited in vain for other GPUs, and ended.
 
@@ -73,7 +73,6 @@ def deepep_timed_out(deepep_timeout: pl.DataFrame) -> Iterator[Finding]:
             title=f"DeepEP timed out ({call}): {_waiters(alike)}{f' waited for {waited_for}' * bool(waited_for)}",
             detail=f"{count_of(alike.height, 'line')}; numbers are those of DeepEP's group; {NOT_OF_NCCL}",
             certainty="certain",
-            role=Role.CONSEQUENCE,
             evidence=evidence_lines(_missing(alike) if _missing(alike).height else alike),
         )
 

@@ -261,7 +261,7 @@ def _texts(head: dict[str, object], fields: dict[str, list[str]]) -> dict[str, o
     }
 
 
-@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("mpi_box_edge",), hang=True, fallback=True)
+@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("mpi_box_edge",), hang=True, fallback=True, role=Role.CONTEXT)
 def open_mpi_says_more(
     mpi_box_edge: pl.DataFrame,
     mpi_launch: pl.DataFrame,
@@ -297,7 +297,6 @@ def open_mpi_says_more(
             "Open MPI, PRRTE or PMIx prints a message that no rule knows",
             "it begins with the cited line",
             "certain",
-            role=Role.CONTEXT,
             evidence=[*lines[:1], *evidence_lines(_within(mpi_box_field, source, line, line + height))],
             about=lines,
         )

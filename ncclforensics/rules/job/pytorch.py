@@ -190,7 +190,6 @@ def torch_analyzer_names_ranks(analyzed_call: pl.DataFrame, recorded_rank: pl.Da
         f" {ranks_text(first['joined'])} joined" + (f"; then {count_of(more, 'other call')}" if more else ""),
         certainty="possible",
         ranks=ranks,
-        role=Role.CAUSE,
         evidence=[Line(row["source"], row["line"], "missing") for row in suspected.head(2).to_dicts()],
     )
 
@@ -239,7 +238,6 @@ def _table_finding(found: pl.DataFrame, title: str) -> Iterator[Finding]:
             detail=f"{place}: {ranks_text(row['others'])} called {row['call']}; {instead}{others}",
             certainty="possible" if is_lag else "likely",
             ranks=row["ranks"],
-            role=Role.CAUSE,
             evidence=[Line(row["source"], row["own_line"], "culprit"), Line(row["source"], row["line"], "the others")],
         )
 
@@ -310,7 +308,7 @@ def _difference_text(fingerprint: pl.DataFrame, *, is_open: bool) -> str:
     return f"{operations[0]}, {'and their calls differ' if is_open else 'which differs from that of the others'}"
 
 
-@rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True)
+@rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True, role=Role.CONTEXT)
 def torch_first_reporter(
     work_status: pl.DataFrame, work_timeout: pl.DataFrame, watchdog: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -332,7 +330,6 @@ def torch_first_reporter(
             detail="the first rank to report is a victim and need not be the culprit",
             certainty="certain",
             ranks=relaying,
-            role=Role.CONTEXT,
             evidence=_lines(rows),
         )
 
@@ -362,7 +359,7 @@ def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.TIMEOUT, Severity.WARNING, of=("watchdog",), hang=True, fallback=True)
+@rule(Category.TIMEOUT, Severity.WARNING, of=("watchdog",), hang=True, fallback=True, role=Role.CONSEQUENCE)
 def torch_operation_given_up(watchdog: pl.DataFrame, work: pl.DataFrame, call_error: pl.DataFrame) -> Iterator[Finding]:
     """PyTorch gave up a collective operation and ended the process; the line that says which is not here.
 
@@ -381,6 +378,5 @@ def torch_operation_given_up(watchdog: pl.DataFrame, work: pl.DataFrame, call_er
         detail="the line that names the operation was not read",
         certainty="certain",
         ranks=ranks,
-        role=Role.CONSEQUENCE,
         evidence=_lines(given_up),
     )

@@ -56,7 +56,6 @@ def torch_ranks_wait_at_store(
                 detail=f"{ranks_text(ranks)} {'wait' if len(ranks) > 1 else 'waits'} there ({key})",
                 certainty="likely" if is_repeated else "possible",
                 ranks=absent,
-                role=Role.CAUSE,
                 evidence=evidence_lines(rows),
             )
 
@@ -90,12 +89,11 @@ def lightning_ranks_absent(rank_announced: pl.DataFrame, communicator: pl.DataFr
         else "these did not start, or their output is not here or was not read",
         certainty="likely" if twice else "possible",
         ranks=absent,
-        role=Role.CAUSE,
         evidence=evidence_lines(begun.filter(pl.col("announced_rank").is_in(twice)) if twice else begun),
     )
 
 
-@rule(Category.BOOTSTRAP, Severity.WARNING, of=("rendezvous_step",), hang=True)
+@rule(Category.BOOTSTRAP, Severity.WARNING, of=("rendezvous_step",), hang=True, role=Role.CONTEXT)
 def torchrun_waits_for_nodes(
     rendezvous_step: pl.DataFrame,
     process_exit: pl.DataFrame,
@@ -126,7 +124,6 @@ def torchrun_waits_for_nodes(
         f"rendezvous '{waiting['rendezvous'][0]}', and no line shows that all nodes did",
         detail="an agent waits there for the other nodes until its time-out",
         certainty="possible",
-        role=Role.CONTEXT,
         evidence=evidence_lines(waiting),
     )
 
@@ -240,7 +237,7 @@ def _title_of_id(asked: pl.DataFrame) -> str:
     )
 
 
-@rule(Category.BOOTSTRAP, Severity.INFO, of=("store_connection",), hang=True)
+@rule(Category.BOOTSTRAP, Severity.INFO, of=("store_connection",), hang=True, role=Role.CONSEQUENCE)
 def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
     """Processes lost their connection to the store of the process group while a request was open.
 
@@ -267,7 +264,6 @@ def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.Data
         detail=f"the line says: {reason}",
         certainty="certain",
         ranks=ranks,
-        role=Role.CONSEQUENCE,
         evidence=evidence_lines(rows),
     )
 

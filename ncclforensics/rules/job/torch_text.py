@@ -157,7 +157,6 @@ def torch_barrier_names_ranks(monitored_barrier: pl.DataFrame, verdict: pl.DataF
         title=f"{ranks_text(absent)} of a process group did not come to the barrier",
         detail=f"{which}numbers within the group, not those of the job",
         certainty="likely",
-        role=Role.CAUSE,
         evidence=evidence_lines(naming),
     )
 
@@ -248,7 +247,7 @@ def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.PEER_LOST, Severity.WARNING, of=("rendezvous_lost",), hang=True)
+@rule(Category.PEER_LOST, Severity.WARNING, of=("rendezvous_lost",), hang=True, role=Role.CONSEQUENCE)
 def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
     """Agents of torchrun lost the store of their rendezvous.
 
@@ -265,7 +264,6 @@ def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) 
         title=f"{count_of(len(agents), 'agent')} of torchrun lost the store of the rendezvous",
         detail=f"it gave no answer to {', '.join(agents[:2])}",
         certainty="likely",
-        role=Role.CONSEQUENCE,
         evidence=evidence_lines(rendezvous_lost),
     )
 

@@ -19,7 +19,7 @@ COMPARE_PROCESSES = (
 )
 
 
-@rule(Category.TIMEOUT, Severity.ERROR, of=("xla_rendezvous",), hang=True)
+@rule(Category.TIMEOUT, Severity.ERROR, of=("xla_rendezvous",), hang=True, role=Role.CONSEQUENCE)
 def xla_rendezvous_expired(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
     """Threads of XLA waited for others until the process ended itself.
 
@@ -42,12 +42,11 @@ def xla_rendezvous_expired(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
             title=f"{counts} to the rendezvous of XLA: {name}",
             detail=f"the others waited for {row['seconds']} seconds, then the process ended itself",
             certainty="certain",
-            role=Role.CONSEQUENCE,
             evidence=evidence_lines(rows),
         )
 
 
-@rule(Category.TIMEOUT, Severity.WARNING, of=("xla_rendezvous",), hang=True)
+@rule(Category.TIMEOUT, Severity.WARNING, of=("xla_rendezvous",), hang=True, role=Role.CONSEQUENCE)
 def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
     """Threads of XLA wait for others, and no line shows that these came.
 
@@ -68,7 +67,6 @@ def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
             title=f"threads of XLA wait at a rendezvous: {', '.join(names.head(2))}",
             detail="not all threads had come then",
             certainty="possible",
-            role=Role.CONSEQUENCE,
             evidence=evidence_lines(waiting),
         )
 

@@ -57,7 +57,7 @@ def script_accuses_the_waiting_rank(script_wait: pl.DataFrame) -> Iterator[Findi
     )
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("gpu_test",))
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("gpu_test",), role=Role.CONTEXT)
 def gpu_test_names_broken_gpus(gpu_test: pl.DataFrame) -> Iterator[Finding]:
     """The test of all GPUs calls some broken; each of these may only have waited for another.
 
@@ -79,12 +79,11 @@ def gpu_test_names_broken_gpus(gpu_test: pl.DataFrame) -> Iterator[Finding]:
         f"the test calls {some_of(names, 4)} broken, which may only have waited for others",
         missing or "a GPU that waits for another one prints the same",
         "possible",
-        role=Role.CONTEXT,
         evidence=evidence_lines(broken.head(2)),
     )
 
 
-@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("script_bandwidth",))
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("script_bandwidth",), role=Role.CONTEXT)
 def script_prints_bits(script_bandwidth: pl.DataFrame) -> Iterator[Finding]:
     """A benchmark script prints its bandwidth in bits per second, which other tools print in bytes.
 
@@ -104,6 +103,5 @@ def script_prints_bits(script_bandwidth: pl.DataFrame) -> Iterator[Finding]:
         f"the script prints bits: {figure:,.1f} Gbps are {figure / BITS:,.1f} GB/s",
         "",
         "certain",
-        role=Role.CONTEXT,
         evidence=[Line(best["source"], best["line"])],
     )

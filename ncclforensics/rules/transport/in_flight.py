@@ -24,7 +24,7 @@ WAITS_FOR = {
 }
 
 
-@rule(Category.HANG, Severity.INFO, of=("transfer_in_flight",), hang=True)
+@rule(Category.HANG, Severity.INFO, of=("transfer_in_flight",), hang=True, role=Role.CONTEXT)
 def transfer_not_ended(transfer_in_flight: pl.DataFrame) -> Iterator[Finding]:
     """Transfers had not ended when the profiler wrote its trace, or the proxy was dumped.
 
@@ -51,7 +51,6 @@ def transfer_not_ended(transfer_in_flight: pl.DataFrame) -> Iterator[Finding]:
             f"{stood}{count_of(rows.height, 'transfer')} of {key[1]}{number} had not ended on {where}{of_communicator}",
             "; ".join(_text(row) for row in first.head(SHOWN).to_dicts()),
             "possible" if key[0] is None and not hops.height else "likely",
-            role=Role.CONTEXT,
             evidence=evidence_lines(first.select("source", "line").head(SHOWN)),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 
 ANNOUNCED_POSITION = {
@@ -17,8 +17,7 @@ ANNOUNCED_POSITION = {
     "sequence": pl.Int64(),  # of the last call that it printed
     "operation": pl.String(),
     "shape": pl.String(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

@@ -22,7 +22,7 @@ from ncclforensics.analyses.job.calls.unread_calls import (
 )
 from ncclforensics.data.names import ELEMENT_BYTES
 from ncclforensics.data.versions import Version, count_every_call, releases
-from ncclforensics.frames.columns import OWNER, with_line
+from ncclforensics.frames.columns import OWNER, PROCESS, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import SLICE_ROWS
 from ncclforensics.parsing.calls_between import POINT_TO_POINT
@@ -34,8 +34,7 @@ PRINTS_ELEMENTS_FROM = (2, 22)
 USER_OP = 5  # numbers from here on are of reductions that the process made itself (ncclRedOpCreatePreMulSum)
 
 CALL_LINE = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "comm": pl.Categorical(),
     "name": pl.Categorical(),
     "count": pl.Int64(),

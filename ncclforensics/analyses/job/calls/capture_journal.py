@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import ORIGIN, OWNER, PROCESS
 from ncclforensics.frames.registry import analysis
 
 JOURNAL_LIFETIME = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "comm": pl.Categorical(),
     "rank": pl.Int32(),
     "nranks": pl.Int32(),
     "cudadev": pl.Int32(),
     "commid": pl.Categorical(),
     "event": pl.String(),  # as NCCL's lines name it: START, COMPLETE, Destroy COMPLETE
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
+    **ORIGIN,
 }
 JOURNAL_ONLY_CALL = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "comm": pl.Categorical(),
     "called": pl.Categorical(),
     "count": pl.Int64(),
@@ -35,17 +31,14 @@ JOURNAL_ONLY_CALL = {
     "root": pl.Int32(),
     "ordinal": pl.Int64(),  # of the call among all of its process, from 0
     "stamp": pl.Categorical(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
+    **ORIGIN,
 }
 CALL_COUNTER = {
     "pos": pl.Int64(),  # in order
     "opcount": pl.Int64(),
 }
 JOURNAL_PROCESS = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "source": pl.Int32(),
     "lines": pl.Int64(),
     "pos": pl.Int64(),

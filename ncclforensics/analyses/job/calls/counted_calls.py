@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.identity.communicator_hashes import Members, hash_number, members_by_hash
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -27,8 +27,7 @@ COUNTED_CALL = {
     "operation": pl.String(),  # as NCCL names it; "collective" for all operations together (RAS up to 2.25)
     "calls": pl.Int64(),  # the rank made so many of them, or more
     "shown_by": pl.String(),  # inspector, which shows completed calls; profiler, ras
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 MOST_CALLS = 1 << 62  # no rank makes more: such a number is none that NCCL counted
 _NUMBERED = ["hash", "rank", "operation", "number", "source", "line"]

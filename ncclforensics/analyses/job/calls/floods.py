@@ -6,13 +6,12 @@ from datetime import datetime
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, PROCESS
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import as_time
 
 FLOOD = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "message": pl.String(),  # without its prefix
     "repeats": pl.Int64(),  # at least so many equal lines
     "rate": pl.Float64(),  # of these in a second; null where their lines have no time, or only one second of it

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import LINE, OWNER, PROCESS
 from ncclforensics.frames.registry import analysis
 
 RANK = [*OWNER, "rank", "nranks"]  # of a communicator
 KERNEL_PROGRESS = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "rank": pl.Int32(),  # in the communicator
     "nranks": pl.Int32(),  # of the communicator, where a line shows it
     "channels": pl.Int32(),  # whose kernel has not ended
     "opcount": pl.Int64(),  # of the last call that such a kernel began; where all ended, of the last that ended
     "function": pl.Categorical(),  # of that call
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

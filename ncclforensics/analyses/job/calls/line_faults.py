@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER, no_rows, text_of
+from ncclforensics.frames.columns import OWNER, PROCESS, no_rows, text_of
 from ncclforensics.frames.registry import analysis
 
 SORTED, MOVED, DOUBLED, LOST, SELECTED, DISTINCT = "sorted", "moved", "doubled", "lost", "selected", "distinct"
 LINE_FAULT = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "kind": pl.String(),  # sorted, moved, doubled, lost, selected, distinct
     "source": pl.Int32(),
     "line": pl.Int32(),  # the first that shows it

@@ -12,12 +12,11 @@ import polars as pl
 
 from ncclforensics.analyses.job.identity.communicator_ids import Member, group_by_key
 from ncclforensics.analyses.job.identity.missing_init import Row
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, PROCESS
 from ncclforensics.frames.registry import analysis
 
 CALLS_BEHIND = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "comm": pl.Categorical(),
     "calls": pl.Int64(),  # of the process, behind its last one on this communicator; all, where `comm` is null
 }

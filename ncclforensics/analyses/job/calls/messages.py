@@ -7,7 +7,7 @@ import polars as pl
 from ncclforensics.analyses.job.calls.calls import describe_calls
 from ncclforensics.analyses.job.calls.lost_lines import FEW_CALLS, MOST_AHEAD
 from ncclforensics.analyses.job.calls.unread_calls import attributed, first_kept
-from ncclforensics.frames.columns import no_rows
+from ncclforensics.frames.columns import ORIGIN, no_rows
 from ncclforensics.frames.registry import analysis
 from ncclforensics.parsing.calls_between import MESSAGES
 
@@ -32,9 +32,7 @@ MESSAGE = {
     "turn": pl.Int64(),  # its number among those of this kind and peer
     "after": pl.Int32(),  # collectives of its rank on this communicator before it; null where windows were read
     "before": pl.Int64(),  # messages of this kind and peer between windows before it, which are not among these rows
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
+    **ORIGIN,
 }
 
 RUN_AHEAD = 1  # collectives that a host may have enqueued behind a message that never arrives

@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.calls.calls import describe_calls
 from ncclforensics.data.torch_calls import NCCL_NAMES
-from ncclforensics.frames.columns import possible_positions, with_line
+from ncclforensics.frames.columns import LINE, ORIGIN, possible_positions, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import of_template
 from ncclforensics.frames.time_range import CLOCKS, time_of
@@ -29,9 +29,7 @@ SHOWN_CALL = {
     "signature": pl.Int64(),
     "is_last": pl.Boolean(),  # the last call of its rank on any communicator
     "is_beside": pl.Boolean(),  # on the verdict's communicator, near the verdict's call
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
+    **ORIGIN,
 }
 
 TIMELINE = {
@@ -39,8 +37,7 @@ TIMELINE = {
     "rank_id": pl.Int32(),
     "what": pl.String(),  # last call, or the class of a failure line
     "time": pl.Datetime("us"),  # by the clock of the line's own host
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

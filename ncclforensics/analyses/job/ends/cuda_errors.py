@@ -7,15 +7,14 @@ import polars as pl
 from ncclforensics.analyses.job.ends.exit_reports import ROCM
 from ncclforensics.analyses.job.ends.failure_events import without_registration
 from ncclforensics.data.cuda import AMD, HIP, HIP_SOURCES, error_kind
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import ORIGIN, OWNER, PROCESS, text_of
 from ncclforensics.frames.registry import analysis
 
 GROUP_OF_ALL = "0"  # guid of PyTorch's default process group
 CUDA_ERROR = {
     "job": pl.Int32(),
     "rank": pl.Int32(),
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "local_rank": pl.Int32(),
     "version": pl.String(),  # of NCCL; null if none or several are in the logs
     "reporter": pl.String(),  # NCCL, PyTorch, the application, nccl-tests, ROCm's runtime
@@ -26,9 +25,7 @@ CUDA_ERROR = {
     "runtime": pl.String(),  # CUDA, or HIP: of AMD's GPUs, whose errors PyTorch may call those of CUDA
     "place": pl.String(),  # in the application: the call that raised
     "worker": pl.String(),  # as an engine or Ray names the process
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
+    **ORIGIN,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import ORIGIN, OWNER
 from ncclforensics.frames.registry import analysis
 
 OF_ONE = ("process", "rank")  # forms of `program_success` that are not of the whole program
@@ -37,9 +37,7 @@ REPORTED_SUCCESS = {
     "form": pl.Categorical(),  # of `program_success`
     "ended_pid": pl.Int32(),  # where it is of one process
     "ended_rank": pl.Int32(),  # where it is of one rank
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
+    **ORIGIN,
 }
 
 

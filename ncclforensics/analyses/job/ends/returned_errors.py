@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.ends.tracebacks import FAR, PRINTER, traced_frames, with_last_above
-from ncclforensics.frames.columns import ORIGIN, text_of
+from ncclforensics.frames.columns import ORIGIN, PROCESS, text_of
 from ncclforensics.frames.registry import analysis
 
 RETURNED_ERROR = {
@@ -14,8 +14,7 @@ RETURNED_ERROR = {
     "place": pl.String(),  # the innermost call of the traceback above it: `gather (distributed_c10d.py:3133)`
     "result": pl.String(),  # as NCCL words it, without what to set
     "rank": pl.Int32(),
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "worker": pl.String(),  # as an engine names the process
     **ORIGIN,
 }

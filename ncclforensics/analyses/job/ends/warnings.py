@@ -11,7 +11,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.failure_events import AFTER, CONTEXT, LOST, without_strangers
 from ncclforensics.analyses.job.ends.program_ends import add_program_end
 from ncclforensics.data.nccl_sources import is_top_file
-from ncclforensics.frames.columns import OWNER, no_rows, text_of
+from ncclforensics.frames.columns import ORIGIN, OWNER, PROCESS, no_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.grammar_file import load
 
@@ -39,8 +39,7 @@ TEXTS = ("message", "error", "reason", "cuda_error")  # columns that hold the te
 
 NCCL_WARNING = {
     "job": pl.Int32(),
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "frame": pl.String(),
     "form": pl.String(),
     "site": pl.String(),
@@ -58,9 +57,7 @@ NCCL_WARNING = {
     "meaning": pl.String(),  # what happened
     "remedy": pl.String(),  # empty where a rule of its own judges such lines
     "is_returned": pl.Boolean(),  # the chain reaches a caller near the application's call
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "pos": pl.Int64(),
+    **ORIGIN,
 }
 INVALID_ARGUMENT = 4  # ncclResult_t
 
@@ -196,8 +193,7 @@ def _is_top() -> pl.Expr:
 
 
 COMMUNICATOR_PROGRESS = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "last_pos": pl.Int64(),  # of its last completed init or call
     "end_pos": pl.Int64(),  # where it began to end its communicators
 }

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import TEXT, find_values
 
 EXPORTED_VARIABLE = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
     "variable": pl.String(),
     "value": pl.String(),
     "launcher_rank": pl.Int32(),  # of the line

@@ -9,12 +9,11 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.identity.restarts import since_restart
-from ncclforensics.frames.columns import OWNER, SOURCE_BITS, text_of
+from ncclforensics.frames.columns import OWNER, PROCESS, SOURCE_BITS, text_of
 from ncclforensics.frames.registry import analysis
 
 COMMUNICATOR_LIFETIME = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "comm": pl.Categorical(),
     "incarnation": pl.Int32(),
     "rank": pl.Int32(),

@@ -16,15 +16,14 @@ import polars as pl
 from ncclforensics.analyses.job.identity.communicator_ids import Member
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.job.identity.restarts import since_restart
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, PROCESS
 from ncclforensics.frames.registry import analysis
 
 FIRST_CALLS = 64  # first collectives by which sequences are told apart
 ALIKE = 0.5  # share of the different calls of one sequence that another of the same communicator has, at least
 
 CALLS_WITHOUT_INIT = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "comm": pl.Categorical(),
     "nranks": pl.Int32(),
     "source": pl.Int32(),

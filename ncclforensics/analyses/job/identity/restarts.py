@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import MADE_UP, OWNER, text_of
+from ncclforensics.frames.columns import MADE_UP, OWNER, PROCESS, text_of
 from ncclforensics.frames.registry import analysis
 
 RESTART = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
+    **PROCESS,
     "source": pl.Int32(),
     "pos": pl.Int64(),  # of the first line of the last start
 }

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.text.recorder_groups import groups_by_source, groups_with_one_number, own_names
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import LINE, text_of
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -29,8 +29,7 @@ RECORDED_POSITION = {
     "is_overwritten": pl.Boolean(),  # a call that is still open was overwritten, so that it is not among the entries
     "has_open": pl.Boolean(),  # the head counts more calls that were made than were completed, messages among them
     "has_p2p": pl.Boolean(),  # the group has point-to-point calls, so only the entries show the numbers
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 

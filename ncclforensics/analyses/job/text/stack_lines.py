@@ -15,7 +15,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.tracebacks import printed_by, traced_frames
 from ncclforensics.data.stack_classes import THREAD_STARTS, system_call
-from ncclforensics.frames.columns import ORIGIN, text_of
+from ncclforensics.frames.columns import LINE, ORIGIN, text_of
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -30,8 +30,7 @@ STACK_THREAD = {
     "title": pl.String(),  # the name that the thread gave itself; only debuggers know
     "is_main": pl.Boolean(),  # or the one to describe where the main thread is not shown
     "is_beside": pl.Boolean(),  # it is certainly not the main thread
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 STACK_FRAME = {
@@ -41,8 +40,7 @@ STACK_FRAME = {
     "file": pl.String(),  # null for a function of C
     "number": pl.Int32(),  # line in that file
     "library": pl.String(),  # of a function of C
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 STACK_DUMP = {
@@ -55,8 +53,7 @@ STACK_DUMP = {
     "parent": pl.Int32(),
     "by_watchdog": pl.Boolean(),  # a watchdog took it because nothing moved
     "of_crash": pl.Boolean(),  # Python printed it because the process crashed: it does not stand there
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 PRINTED_BY = ["source", "launcher_rank", "launcher_node"]  # lines with equal values come from one program

@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.text.recorder_groups import WORLD
-from ncclforensics.frames.columns import text_of, with_all_columns
+from ncclforensics.frames.columns import LINE, text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 
 DUMPED_GROUP = {
@@ -19,8 +19,7 @@ DUMPED_GROUP = {
     "group_desc": pl.Categorical(),
     "ranks": pl.Categorical(),  # of the job, in the order of the group: `0-511, 520`
     "own_number": pl.Int32(),  # of the rank that wrote it, in the group; null: the dump does not say it
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 DUMPED_CALL = {
     "group_name": pl.Categorical(),
@@ -39,8 +38,7 @@ DUMPED_CALL = {
     "completed_ns": pl.Int64(),
     "timeout_ms": pl.Int64(),
     "record_id": pl.Int64(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 MESSAGES = ["send", "recv", "batch_op_issue"]  # a batch does not name its peers
 ARROWS = {"send": "->", "recv": "<-"}

@@ -250,8 +250,7 @@ def _judge_creation_order(inside: dict[str, list[Member]], edges: list[Edge]) ->
         "or the ranks create communicators in different order"
     )
     culprits = sorted({row.rank_id for row in minority})
-    diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits)
-    diagnosis.key = minority[0].key
+    diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits, key=minority[0].key)
     diagnosis.victims = sorted({row.rank_id for rows in groups for row in rows} - set(culprits))
     diagnosis.add_evidence(minority=minority[:4], majority=groups[-1][:2])
     return diagnosis

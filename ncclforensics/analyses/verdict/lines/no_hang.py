@@ -228,8 +228,7 @@ def conclude_no_hang(job: Job) -> Explanation:
         doubts = [Doubt.LOGS_END_BEFORE]
         earlier = job.names(unfinished)
         reason = f"most ranks destroyed their communicators, and none waits; the logs of {earlier} end before that"
-    answer = Explanation(Kind.NO_HANG, reason, doubts)
-    answer.collect = [] if finished else collect
+    answer = Explanation(Kind.NO_HANG, reason, doubts, collect=[] if finished else collect)
     has_calls = any(row["calls"] for row in job.visibility.values())
     if job.is_ended and not job.is_finished:
         before = "all ranks made the same calls and then" if has_calls else "no call was read, and the ranks"

@@ -14,7 +14,7 @@ from ncclforensics.analyses.job.ends.kernel_events import BUS_ERRORS, of_these_d
 from ncclforensics.data.counters import LINK_DOWNED
 from ncclforensics.data.kernel_faults import XIDS_OF_HARDWARE
 from ncclforensics.data.processes import OF_CONTROL_GROUP
-from ncclforensics.frames.columns import short_host, text_of, with_all_columns
+from ncclforensics.frames.columns import LINE, short_host, text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import NO_YEAR, time_of
 
@@ -45,8 +45,7 @@ CONDITION = {
     "earliest": pl.Datetime("us"),  # when it was not yet so, by the dump before; null: `moment` is exact
     "moment": pl.Datetime("us"),  # as it is printed
     "is_in_run": pl.Boolean(),  # this time is one of the run; null: no times show it
-    "source": pl.Int32(),
-    "line": pl.Int32(),
+    **LINE,
 }
 
 FATAL, DOWN, UNCORRECTABLE = "Fatal", "DOWN", "UE"  # as kernels print them

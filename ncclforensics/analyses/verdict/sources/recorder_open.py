@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
+from typing import Any
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
 from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
@@ -71,9 +72,9 @@ def described(call: RecordedCall, *, with_size: bool = False) -> str:
     return text + (f" (called from {call.called_from})" if call.called_from else "")
 
 
-def diagnose(job: Job, verdict: Kind, reason: str, numbers: list[int]) -> Explanation:
+def diagnose(job: Job, verdict: Kind, reason: str, numbers: list[int], **more: Any) -> Explanation:
     """Return a diagnosis whose culprits are given by their numbers in the job."""
-    return job.explanation_by(verdict, reason, numbers, Doubt.DUMPS_OF_ANOTHER_MOMENT)
+    return job.explanation_by(verdict, reason, numbers, Doubt.DUMPS_OF_ANOTHER_MOMENT, **more)
 
 
 def set_call(diagnosis: Explanation, call: RecordedCall | None) -> None:
@@ -171,8 +172,7 @@ def find_ranks_unclear(job: Job, recordings: Recordings) -> Explanation | None:
         f" {place_text(recordings, waiting[0])}, and {ranks_text(ranks)} did not come there; the dumps of"
         f" {ranks_text(ranks)} lack the last calls, in one of which a rank may wait, too"
     )
-    diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [])
-    diagnosis.collect = [stacks_of(ranks_text(ranks))]
+    diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [], collect=[stacks_of(ranks_text(ranks))])
     set_call(diagnosis, waiting[0])
     cite(job, diagnosis, waiting=waiting)
     return diagnosis
@@ -198,8 +198,7 @@ def find_ranks_not_begun(job: Job, recordings: Recordings) -> Explanation | None
             f" did not begin it, while {stand_text(call.rank for call in waiting)} in it: what was queued on that"
             " GPU before has not ended, or the thread that watches it stopped"
         )
-        diagnosis = diagnose(job, Kind.LAGGING, reason, [call.rank for call in lagging])
-        diagnosis.how = How.NOT_BEGUN
+        diagnosis = diagnose(job, Kind.LAGGING, reason, [call.rank for call in lagging], how=How.NOT_BEGUN)
         ranks = ranks_text(call.rank for call in lagging)
         diagnosis.collect = [f"look at the GPUs and the kernel's log on the hosts of {ranks}: `{LOOK_AT_HOST}`"]
         set_call(diagnosis, lagging[0])
@@ -231,8 +230,7 @@ def find_common_call(job: Job, recordings: Recordings) -> Explanation | None:
     reason = f"{stand_text(place.standing)} in {described(calls[0])}, {place_text(recordings, calls[0])}"
     if place.unread:
         reason += f"; in the dumps of {ranks_text(place.unread)} the call at which they stand was overwritten"
-        diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [])
-        diagnosis.collect = [stacks_of(ranks_text(place.unread))]
+        diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [], collect=[stacks_of(ranks_text(place.unread))])
     elif place.without_dump:
         ranks = ranks_text(place.without_dump)
         diagnosis = diagnose(
@@ -243,8 +241,7 @@ def find_common_call(job: Job, recordings: Recordings) -> Explanation | None:
         is_listed = recordings.is_listed(place.group)
         complete = "no member is missing" if is_listed else "no dump is missing, though none lists the members"
         reason += f"; the calls agree, and {complete}: the transport or a GPU, not the order of calls"
-        diagnosis = diagnose(job, Kind.STUCK_TOGETHER, reason, [])
-        diagnosis.basis = Basis.DUMPS
+        diagnosis = diagnose(job, Kind.STUCK_TOGETHER, reason, [], basis=Basis.DUMPS)
         if place.completed or place.queued or not is_listed:
             diagnosis.doubt(Doubt.MAY_HAVE_COMPLETED)
         diagnosis.rests_on_stall = True  # a running job is in a call, too
@@ -270,8 +267,7 @@ def find_open_messages(job: Job, recordings: Recordings) -> Explanation | None:
         f"in a circle of messages and collectives ranks wait for each other: {'; '.join(where)}; either the peer left"
         " out the matching call, or the message was posted in advance"
     )
-    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
-    diagnosis.collect = [stacks_of(ranks_text(ranks))]
+    diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[stacks_of(ranks_text(ranks))])
     cite(job, diagnosis, context=calls)
     return diagnosis
 

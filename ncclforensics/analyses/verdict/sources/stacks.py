@@ -182,8 +182,7 @@ def _ranks_without_stack(job: Job) -> list[int]:
 def _diagnose(
     job: Job, verdict: Kind, doubt: Doubt, reason: str, odd: list[RankStack], others: list[RankStack]
 ) -> Explanation:
-    diagnosis = job.explanation_of(verdict, reason, (row.rank_id for row in odd), doubt)
-    diagnosis.basis = Basis.STACKS
+    diagnosis = job.explanation_of(verdict, reason, (row.rank_id for row in odd), doubt, basis=Basis.STACKS)
     diagnosis.call = Operation(name=next((row.call for row in others if row.call), None))
     diagnosis.add_evidence(culprit=odd[:4], waiting=others[:3])
     return diagnosis

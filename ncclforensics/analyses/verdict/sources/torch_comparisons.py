@@ -103,7 +103,6 @@ def _find_model_shapes(job: Job) -> Explanation | None:
         names = ranks_text(in_job(reporting, numbers)) or "a rank"
         of_reference = f"rank {reference}" if numbers is None else f"rank {reference} of their process group"
         reason = f"the parameters of {names} have other shapes than those of {of_reference}"
-    diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.PARTLY_COMPARED)
-    diagnosis.how = How.COMPARED
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.PARTLY_COMPARED, how=How.COMPARED)
     job.cite(diagnosis, minority=rows)
     return diagnosis

@@ -124,8 +124,7 @@ def _find_missing_address(job: Job) -> Explanation | None:
             f"{waiting} waited in the store for the address of {ranks_text(awaited)}, and {ranks_text(past)} did not:"
             " they were started with different values of WORLD_SIZE or RANK, or one failed before the others met it"
         )
-        diagnosis = job.explanation_by(Kind.INIT_INCOMPLETE, reason, [], Doubt.OTHER_TEXT)
-        diagnosis.collect = [COMPARE_STARTS]
+        diagnosis = job.explanation_by(Kind.INIT_INCOMPLETE, reason, [], Doubt.OTHER_TEXT, collect=[COMPARE_STARTS])
     elif awaited == [0] and (silent or 0 in failed):
         reason = f"{waiting} waited in the store for the address of rank 0, which first waits there for all ranks"
         diagnosis = job.explanation_by(Kind.INIT_INCOMPLETE, reason, [], Doubt.OTHER_TEXT)
@@ -178,8 +177,7 @@ def find_rendezvous(job: Job) -> Explanation | None:
             f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
         )
     verdict = Kind.INIT_FAILED if any(row.form == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
-    diagnosis = job.explanation_by(verdict, reason, [], Doubt.OTHER_TEXT)
-    diagnosis.collect = collect
+    diagnosis = job.explanation_by(verdict, reason, [], Doubt.OTHER_TEXT, collect=collect)
     in_order = sorted(rows, key=lambda row: row.form == "waited")
     job.cite(diagnosis, waiting=unreachable or in_order)
     return diagnosis

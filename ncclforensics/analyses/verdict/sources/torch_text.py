@@ -159,15 +159,13 @@ def find_failed_calls(job: Job) -> Explanation | None:
         call = "another call" if len(others) > 1 else "".join(map(_call_text, others.values()))
         where = f"was in {_call_text(first[outliers[0]])} while the others were in {call}" if outliers else ""
         reason = f"{where or _ends_text(first)}, if all use one process group"
-        diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.OTHER_GROUP)
-        diagnosis.how = How.SWAPPED
+        diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.OTHER_GROUP, how=How.SWAPPED)
         job.cite(diagnosis, minority=[_line_of_call(first[rank]) for rank in outliers])
         job.cite(diagnosis, majority=[_line_of_call(row) for row in others.values()])
     elif silent and silent == _ranks_that_left(job, silent):
         end = "ended with exit code 0 before the others, for torchrun neither saw a failure of it nor ended it"
         reason = f"{end}: {_ends_text(first)}"
-        diagnosis = job.explanation_by(Kind.RANK_DIED, reason, silent, Doubt.OTHER_TEXT)
-        diagnosis.how = How.LEFT
+        diagnosis = job.explanation_by(Kind.RANK_DIED, reason, silent, Doubt.OTHER_TEXT, how=How.LEFT)
         diagnosis.collect = [
             f"read the end of the output of {ranks_text(silent)}: a program ends so that has no more data or work"
         ]
@@ -196,8 +194,7 @@ def _judge_ended(job: Job, first: dict[int, TorchError], ended: list[int]) -> Ex
     """
     waiting = {rank: row for rank, row in first.items() if rank not in ended}
     claim = f"stood in {first[ended[0]].place} when the job was ended"
-    diagnosis = job.explanation_by(Kind.LAGGING, claim, ended, Doubt.OTHER_TEXT)
-    diagnosis.basis = Basis.STACKS
+    diagnosis = job.explanation_by(Kind.LAGGING, claim, ended, Doubt.OTHER_TEXT, basis=Basis.STACKS)
     diagnosis.remark(_ends_text(waiting))
     job.cite(diagnosis, culprit=[_line_of_call(first[rank]) for rank in ended])
     job.cite(diagnosis, waiting=[row for _, row in sorted(waiting.items())])
@@ -248,8 +245,7 @@ def find_unrecorded_difference(job: Job, recordings: Recordings) -> Explanation 
         f"made another call than {others}, which recorded {recorder_open.described(calls[0], with_size=True)},"
         f" {place}: a message of an unexpected size shows that calls differ, and only this rank left no dump"
     )
-    diagnosis = job.explanation_by(Kind.MISMATCH, reason, [*undumped], Doubt.OTHER_TEXT)
-    diagnosis.how = How.ANOTHER
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, [*undumped], Doubt.OTHER_TEXT, how=How.ANOTHER)
     recorder_open.set_call(diagnosis, calls[0])
     job.cite(diagnosis, failure=wrong_sizes)
     recorder_open.cite(job, diagnosis, majority=calls)
@@ -260,8 +256,7 @@ def _judge_wrong_sizes(job: Job, rows: list[TorchError]) -> Explanation:
     """Judge messages of an unexpected size: the ranks make different calls, and no line shows which rank differs."""
     ranks = ranks_text(sorted({row.rank for row in rows if row.rank is not None})) or "a rank"
     reason = f"{ranks} received more bytes than expected: the ranks do not make the same call, or differ in its size"
-    diagnosis = job.explanation_by(Kind.MISMATCH, reason, [], Doubt.OTHER_TEXT)
-    diagnosis.how = How.SWAPPED
+    diagnosis = job.explanation_by(Kind.MISMATCH, reason, [], Doubt.OTHER_TEXT, how=How.SWAPPED)
     diagnosis.collect = [
         "set, and run again, so that PyTorch names the call of every rank: `export TORCH_DISTRIBUTED_DEBUG=DETAIL`"
     ]
