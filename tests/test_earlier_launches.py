@@ -20,6 +20,12 @@ FIRST = "".join(LINES[: STARTS[1] - 2])
 STEPS = "".join(f"step {number} loss 2.5\n" for number in range(1, 4))
 LATER_STEPS = "".join(f"step {number} loss 2.5\n" for number in range(11, 14))
 TIME_LIMIT = "slurmstepd: error: *** JOB 88123 ON node1 CANCELLED AT 2026-11-22T12:00:00 DUE TO TIME LIMIT ***\n"
+OF_ANOTHER_JOB = TIME_LIMIT.replace("88123", "88124").replace(" DUE TO TIME LIMIT", "")
+STEP_OF_THE_JOB = TIME_LIMIT.replace("JOB 88123", "STEP 88123.0")
+UNCOMPILED = '  File "train.py", line 2\n    lr=1 2\n         ^\nSyntaxError: invalid syntax\n'
+OF_A_MODULE = (
+    'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n    import data\n' + UNCOMPILED
+)
 VLLM_ERROR = "ValueError: Free memory on device (10.2/79.1 GiB) on startup is less than desired GPU memory.\n"
 VLLM = "INFO 11-22 10:12:11 [api_server.py:1090] vLLM API server version 0.8.5\n"
 HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
@@ -65,11 +71,14 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (FIRST + SECOND, True),
         (FIRST + SECOND + TIME_LIMIT, True),
         (STEPS + TIME_LIMIT + STEPS, True),
+        (FIRST + TIME_LIMIT + "steps begin\n" + OF_ANOTHER_JOB, True),
+        (FIRST + UNCOMPILED, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.\n", False),
     ],
-    ids=["torchrun", "and-an-end", "steps-of-a-requeued-job", "the-end-of-the-job", "the-script-that-called-it"],
-)
+    ids=["torchrun", "and-an-end", "steps-of-a-requeued-job", "ends-of-two-jobs", "not-compiled", "the-end-of-the-job",
+         "the-script-that-called-it"],
+)  # fmt: skip
 def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str, *, is_again: bool) -> None:
     report = _report(tmp_path, text)
 
@@ -86,9 +95,12 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         STEPS + TIME_LIMIT + LATER_STEPS,
         STEPS + TIME_LIMIT + STEPS[: STEPS.index("\n") + 1],
         VLLM_ERROR + VLLM,
+        FIRST + STEP_OF_THE_JOB + TIME_LIMIT,
+        FIRST + OF_A_MODULE,
     ],
-    ids=["a-node-goes-on", "two-nodes", "stdout", "steps-on-their-way", "one-step", "a-server-wrote-to-stdout"],
-)
+    ids=["a-node-goes-on", "two-nodes", "stdout", "steps-on-their-way", "one-step", "a-server-wrote-to-stdout",
+         "a-step-and-its-job", "a-module-that-is-imported"],
+)  # fmt: skip
 def test_what_one_launch_may_have_printed_shows_no_other(tmp_path: Path, text: str) -> None:
     assert _report(tmp_path, text).run["earlier_launch"].is_empty()
 

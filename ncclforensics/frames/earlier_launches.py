@@ -33,6 +33,8 @@ HEADING = "traceback"  # form of `exception`: the error stands below it
 TORCHRUN = "torchrun"  # form of `program_start` that every node of a launch prints
 REPORTS = "elastic_failure"
 OF_RANKS = (REPORTS, "exception", "gpu_exception")
+UNCOMPILED = ("SyntaxError", "IndentationError", "TabError")  # without a traceback: of the program itself
+NEAREST_FRAME = 8  # lines above such an error, where it is of a module that the program imports
 SUMMARY = "summary"  # form of `elastic_failure` that it prints at its end
 
 
@@ -72,8 +74,34 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     of_first = failed.join(first, on="source").filter(pl.col("pos") > pl.col("first"))
     by_scheduler = ended.filter(~text_of("form").is_in(LAUNCHER_ENDS[REPORTS]))
     shown = (_other_processes(run, ended), _steps_again(run, by_scheduler), _agents_again(run, agents, ended))
-    rows = [*(_after_ends(rows, ended) for rows in shown), _after_ends(programs, of_first)]
+    uncompiled = _uncompiled(run)
+    before = failed.join(uncompiled, on=["source", "line"], how="anti")
+    rows = [*(_after_ends(rows, ended) for rows in shown), _after_ends(programs, of_first), _other_jobs(run)]
+    rows.append(_after_ends(uncompiled, before))
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
+
+
+def _uncompiled(run: Frames) -> pl.DataFrame:
+    """The errors of programs that Python could not compile: a process prints nothing before one, and ends with it."""
+    if not run.has("exception"):
+        return run["program_start"].select("source", "pos", "line").clear()
+    errors = run["exception"].filter(pl.concat_str(text_of("exception"), pl.lit("Error")).is_in(UNCOMPILED))
+    frames = run["traceback_frame"].select("source", frame_pos="pos")
+    placed = errors.select("source", "pos", "line").sort("pos").join_asof(
+        frames.sort("frame_pos"), left_on="pos", right_on="frame_pos", by="source", check_sortedness=False
+    )  # fmt: skip
+    is_of_module = (pl.col("pos") - pl.col("frame_pos") <= NEAREST_FRAME).fill_null(value=False)
+    return placed.filter(~is_of_module).select("source", "pos", "line")
+
+
+def _other_jobs(run: Frames) -> pl.DataFrame:
+    """The lines behind the last end that Slurm prints of another job than the one whose end it prints last."""
+    ends = run["job_end"].drop_nulls("step").sort("pos")
+    job = pl.col("step").cast(pl.String).str.split(" ").list.last().str.split(".").list.first()
+    jobs = ends.with_columns(job=job.str.split("+").list.first())
+    others = jobs.filter((pl.col("job") != pl.col("job").last()).over("source"))
+    last = others.group_by("source").agg(pl.col("pos", "line").last(), end=pl.col("pos").last())
+    return last.with_columns(pl.col("pos", "line") + 1)
 
 
 def _after_ends(rows: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:
