@@ -45,6 +45,19 @@ def test_an_exception_is_told_with_its_place_though_lines_follow(line: str, titl
     assert "in load (serialization.py:771), called from load (data.py:41)" in found[title].detail
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "KeyErrorKeyError: : 'layers.7''layers.7'",
+        "KeyErrorKeyErrorKeyError: : : 'layers.7''layers.7''layers.7'",
+        "torch.nntorch.nn..KeyErrorKeyError: : 'layers.7''layers.7'",
+    ],
+)
+def test_an_error_that_processes_print_at_the_same_moment_is_read(line: str, tmp_path: Path) -> None:
+    found = findings_of(tmp_path, f"step 3\n{TRACEBACK}{line}\n{BEHIND}")
+    assert found["a process raised KeyError: 'layers.7'"].severity is Severity.ERROR
+
+
 def test_an_exception_in_the_middle_of_a_long_log_may_have_been_caught(tmp_path: Path) -> None:
     steps = "".join(f"step {number}\n" for number in range(300))
     found = findings_of(tmp_path, f"{TRACEBACK}KeyError: 'layers.7'\n{steps}")

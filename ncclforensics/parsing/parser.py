@@ -13,6 +13,7 @@ from ncclforensics.parsing.candidates import contains_prefix
 from ncclforensics.parsing.code_excerpts import without_code
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
+from ncclforensics.parsing.errors_at_once import errors_at_once
 from ncclforensics.parsing.matching import NO_HOST, Matched, match, no_match
 from ncclforensics.parsing.messages_inside import messages_inside, texts_behind_bars
 from ncclforensics.parsing.quoted_errors import messages_alone, quoted_errors
@@ -150,7 +151,12 @@ def parse(
         if pieces.is_empty():
             break
         torn.append(match(pieces, dialect))
-    torn += [quoted, match(_without_blanks_at_end(unknown), dialect), match(_with_name(unknown, dialect), dialect)]
+    torn += [
+        quoted,
+        match(errors_at_once(unknown), dialect),
+        match(_without_blanks_at_end(unknown), dialect),
+        match(_with_name(unknown, dialect), dialect),
+    ]
     read = pl.concat([part.known.select(PLACE) for part in torn]).unique()
     remaining = unknown.join(read, on=PLACE, how="anti", maintain_order="left")
     texts = pl.concat([remaining, _texts_before_lines(unknown, read, dialect)])
