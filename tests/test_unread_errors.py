@@ -334,6 +334,9 @@ SILENT = {
     "warning": "2026-03-02 11:04:57 WARNING could not read the cache, which failed to load\n",
     "program": 'raise RuntimeError("failed")\nif error:\n',
     "causes that may be": "potential root causes: (1) the process is killed by the OOM killer due to memory usage\n",
+    "ignored": "[2026-03-02 11:04:57] Ignore import error when loading srt.audio: No module named 'torchaudio'\n",
+    "a version in git": "ERROR:2026-03-02 11:04:57,332:git root error: Cmd('git') failed due to: exit code(128)\n"
+    "  stderr: 'fatal: detected dubious ownership in repository at '/data/run'\n",
     "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }
 SETTINGS = (
@@ -373,6 +376,18 @@ def test_a_failure_that_an_unknown_program_states_is_answered(
 @pytest.mark.parametrize("text", SILENT.values(), ids=SILENT)
 def test_words_of_errors_that_state_none_are_not_quoted(text: str, tmp_path: Path) -> None:
     assert [finding.rule for finding in read(tmp_path, text).findings] == ["read-unknown-formats"]
+
+
+def test_what_was_stated_before_an_engine_is_ready_is_a_note(tmp_path: Path) -> None:
+    text = "[2026-03-02 11:04:57] the plugin failed to load: libkernels.so: cannot open shared object file\n"
+    ready = "[2026-03-02 11:05:57] The server is fired up and ready to roll!\n"
+
+    severities = [
+        [str(finding.severity) for finding in read(tmp_path, lines).findings if finding.rule == "stated-by-program"]
+        for lines in (text, text + ready, ready + text)
+    ]
+
+    assert severities == [["warning"], ["info"], ["warning"]]
 
 
 def test_names_of_settings_in_known_lines_are_not_quoted(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def stated_by_program(
     milestone: pl.DataFrame,
     training_step: pl.DataFrame,
     program_end: pl.DataFrame,
+    engine_ready: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -50,8 +51,9 @@ def stated_by_program(
     others of the file may follow from it. That it was printed is certain, and no more. Of the stack of a C++
     exception or of a crash, the functions alone are known; of the kernel's log, whose drivers print such words on every
     boot, the last statement is a note.
-    Not when: the words stand in a sentence about something else; the program went on or tried again (info); the job
-    ended well; another finding explains the failure, which leaves this out.
+    Not when: the words stand in a sentence about something else; the program went on or tried again, or an engine
+    reported behind it that it is ready (info); the job ended well; another finding explains the failure, which leaves
+    this out.
     Do: read the cited lines and those around them as they stand, the first in time before all others.
     Sources: the levels of Python's logging, of glog, logfmt and syslog; errno(3); c10/util/Backtrace.cpp.
     """
@@ -60,7 +62,11 @@ def stated_by_program(
     lasting = not_survived(program_failure, communicator_progress, milestone, training_step, program_end)
     of_program = lasting.filter(~pl.col("is_of_kernel"))
     if not of_program.is_empty():
-        yield _statement(of_program, rank)
+        ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
+        of_program = of_program.join(ready, on="source", how="left", maintain_order="left")
+        yield _statement(
+            of_program.with_columns(is_passed=(pl.col("pos") < pl.col("ready_pos")).fill_null(False)), rank
+        )
         return
     if not lasting.is_empty():
         yield _of_kernel(lasting)
@@ -83,14 +89,14 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     """Return the finding on the first statement that names a failure by itself, and what stands beside it."""
     is_strong = pl.col("has_level") | pl.col("topic").is_not_null()
     is_heading = pl.col("statement").str.ends_with(":")
-    ordered = rows.sort("is_of_end", "is_repeated_attempt", is_heading, ~is_strong, "is_warning", "pos")
+    ordered = rows.sort("is_passed", "is_of_end", "is_repeated_attempt", is_heading, ~is_strong, "is_warning", "pos")
     first = ordered.row(0, named=True)
     alike = rows.filter(alike=first["alike"])
     others = rows.filter(pl.col("alike") != first["alike"]).sort("is_of_end", "pos")
     topic = TOPICS.get(first["topic"] or "", OTHER_TOPIC)
     statement = _cut(first["statement"], MAX_STATEMENT)
     has_meaning = first["topic"] or first["has_level"]
-    went_on = first["lines_behind"] > NEAR_END or first["is_repeated_attempt"]
+    went_on = first["lines_behind"] > NEAR_END or first["is_repeated_attempt"] or first["is_passed"]
     is_stated = (first["has_level"] or first["topic"]) and not first["is_warning"]
     is_failure = is_stated and not went_on and not first["is_of_end"]
     finding = error_finding(
