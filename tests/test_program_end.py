@@ -90,6 +90,17 @@ def test_a_benchmark_alone_tells_how_far_it_came(
     assert exit_code_of(analyze(str(log)), FailOn.WARNING, asks_for_hang=True) == code
 
 
+def test_a_step_that_failed_before_the_program_came_to_its_end_is_no_failure(tmp_path: Path) -> None:
+    step = "srun: error: gpu-a: task 0: Exited with exit code 1"
+    rules = []
+    for lines in ([step, "Training completed successfully."], ["Training completed successfully.", step]):
+        (tmp_path / "slurm-1.out").write_text("\n".join([*lines, ""]))
+        report = analyze([str(tmp_path)], everything=True)
+        rules.append({finding.rule for finding in report.findings if finding.severity != "info"})
+
+    assert rules == [set(), {"app-process-died"}]
+
+
 def test_errors_that_an_abort_returns_are_no_failure(tmp_path: Path) -> None:
     aborted = [
         f" {rank}: gpu-a:{100 + rank}:{300 + rank} [{rank}] NCCL INFO {text}"

@@ -15,6 +15,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.crashes import crash_reports, name_crashes
 from ncclforensics.analyses.job.ends.exit_reports import (
     EXCEPTION,
+    EXIT,
     GPU_MEMORY,
     KERNEL,
     OF_CONTAINER,
@@ -35,6 +36,7 @@ from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_d
 from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
 from ncclforensics.analyses.job.ends.other_launches import mark_other_launches
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
+from ncclforensics.analyses.job.ends.program_ends import last_success
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
 from ncclforensics.analyses.job.ends.torchrun_reports import torchrun_reports
 from ncclforensics.analyses.job.ends.tracebacks import with_places, with_places_in_code
@@ -133,6 +135,7 @@ def process_exit(
     torch_without_gpu: pl.DataFrame,
     gradient_error: pl.DataFrame,
     unstarted_program: pl.DataFrame,
+    program_success: pl.DataFrame,
     source: pl.DataFrame,
     torch_source: pl.DataFrame,
     torch_error: pl.DataFrame,
@@ -164,6 +167,9 @@ def process_exit(
         *exception_reports(exception, gpu_exception, _statements(program_failure)),
         *capture_reports(journal_exit),
     ]
+    # A step of a script may fail, and the program behind it comes to its end.
+    success = last_success(program_success)
+    reports = [item for item in reports if item.how != EXIT or item.row["pos"] > success.get(item.row["source"], -1)]
     if not reports:
         return pl.DataFrame(schema=columns_of(ProcessExit))
     name_crashes(reports, set(torch_source.drop_nulls("attempt")["source"]))

@@ -33,6 +33,12 @@ def program_end(group_note: pl.DataFrame, program_success: pl.DataFrame, rank: p
     return ends.group_by("source", *OWNER, maintain_order=True).agg(pl.col("pos").min()).select(*PROGRAM_END)
 
 
+def last_success(program_success: pl.DataFrame) -> dict[int, int]:
+    """The last `pos` in each input at which a whole program reports that it came to its end."""
+    of_all = program_success.filter(~pl.col("form").is_in(OF_ONE))
+    return dict(of_all.group_by("source").agg(pl.col("pos").max()).iter_rows())
+
+
 REPORTED_SUCCESS = {
     "form": pl.Categorical(),  # of `program_success`
     "ended_pid": pl.Int32(),  # where it is of one process
