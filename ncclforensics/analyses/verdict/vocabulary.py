@@ -74,6 +74,7 @@ class Detail(StrEnum):
     UNCONNECTED = "unconnected"  # no transport connects ranks
     UNCONNECTED_LATE = "unconnected-late"  # the same, at the first call behind init
     FAULT_IN_INIT = "fault-in-init"  # a rank failed, and NCCL did not refuse the arguments
+    LEFT_BY_SOME = "left-by-some"  # a call that did not complete on all ranks that made it
     UNNAMED_FAULT = "unnamed-fault"  # the same, where no line names the fault
 
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.lines.stall import WEAK
-from ncclforensics.analyses.verdict.vocabulary import Basis, How, Sign
+from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How, Sign
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -94,7 +94,7 @@ def coll_all_ranks_same_op_stuck(job_diagnosis: pl.DataFrame, rank: pl.DataFrame
         title = f"{ranks} are in the same call, {{call}}, and it does not complete"
         if answer.basis == Basis.DUMPS:  # the ranks of other process groups wait elsewhere
             title = "all ranks of one call, {call}, are in it, and it does not complete"
-        elif answer.basis == Basis.COUNTERS:
+        elif answer.basis == Basis.COUNTERS or answer.detail == Detail.LEFT_BY_SOME:
             title = "{call} does not complete on some of the ranks"
         if not answer.operation.name:
             title = "communication failed, and no rank makes progress"

@@ -18,7 +18,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.job_rows import Called
-from ncclforensics.analyses.verdict.lines import line_differences, waiting
+from ncclforensics.analyses.verdict.lines import line_differences, transport_failure, waiting
 from ncclforensics.analyses.verdict.lines.line_differences import (
     COLLECT_AS_WRITTEN,
     by_collector,
@@ -300,6 +300,10 @@ def find_by_lines(job: Job) -> Explanation | None:
     their logs, and all of them stopped together for another reason, would be a coincidence.
     """
     waited_for = waiting.find_waited_for_ranks(job)
+    if waited_for is not None and waited_for.verdict is Kind.LAGGING:
+        failed_call = transport_failure.find_failed_call(job, waited_for.culprits)
+        if failed_call is not None:
+            return failed_call
     is_altered = any(found.how is not How.SKIPPED and by_collector(job, found) for found in _differences(job))
     if waited_for is not None and is_altered:
         waited_for.doubt(Doubt.LINES_AS_WRITTEN, "and another rank made other calls, or its lines came twice or moved")

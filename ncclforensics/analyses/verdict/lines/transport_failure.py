@@ -6,13 +6,40 @@ from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.vocabulary import Kind
+from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
 from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.nccl_sources import BOOTSTRAP_FILE, is_top_file
 from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.frames.columns import printed_hosts
 
 MOST_PEERS = 3  # named in a reason
+
+
+def find_failed_call(job: Job, lagging: list[int]) -> Explanation | None:
+    """Answer where these ranks are one call behind, in the call in which a transfer of one of them failed.
+
+    Ranks leave a call at different times: upstream of the failed transfer some have all of their data. The others are
+    not behind because of anything that they did.
+    """
+    blamed = set(lagging)
+    failures = [event for event in job.failure_events if event.kind == NETWORK and job.is_fatal(event)]
+    own = [event for event in failures if event.rank_id in blamed]
+    calls = [call for rank_id in lagging if (call := job.last_call(rank_id)) is not None]
+    is_one_call = len(calls) == len(lagging) and len({(call.key, call.nth) for call in calls}) == 1
+    awaited = [edge for edge in job.awaited_calls if not blamed.isdisjoint(edge.waits_for)]
+    if not own or not is_one_call or job.lag(lagging) != 1 or {edge.key for edge in awaited} != {calls[0].key}:
+        return None
+    failing = job.names(sorted({event.rank_id for event in own if event.rank_id is not None}))
+    on_way = job.names(sorted({edge.waiter for edge in awaited}))
+    reason = (
+        f"a transfer of {failing} failed in this call, which all ranks made; {on_way} had all data of it, and made the "
+        "next one"
+    )
+    diagnosis = Explanation(Kind.STUCK_TOGETHER, reason, [Doubt.TRANSPORT_SURVIVED], victims=[*job.rank_ids])
+    diagnosis.detail = Detail.LEFT_BY_SOME
+    diagnosis.key, diagnosis.call, diagnosis.nth = calls[0].key, calls[0], calls[0].nth
+    diagnosis.add_evidence(failure=own[:4], waiting=calls[:2])
+    return diagnosis
 
 
 def find_transport_failure(job: Job) -> Explanation | None:
