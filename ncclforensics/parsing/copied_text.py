@@ -1,7 +1,7 @@
 """Remove what web pages, mail programs, chats and terminals put into a text that was copied out of them.
 
-Elements and entities of HTML, links and code of Markdown, typographic characters, remains of colours, and ends of lines
-that were written out as a backslash and an `n`.
+Elements and entities of HTML, links and code of Markdown, typographic characters, remains of colours, ends of lines
+that were written out as a backslash and an `n`, and ends of lines between records of PyTorch that were lost.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ REPLACED = CHARACTERS | ENTITIES | MARKDOWN_ESCAPES
 LINE_FEED = "\\n"
 LINK = "](http"  # in Markdown
 BOX_SIDES = ["│", "┃", "║"]
+MOST_PARTS = 3  # lines of one call in a box
 MIN_NUMBERED, NEARLY_ALL = 5, 0.9  # lines in a row, and their share of the lines of an input
 
 
@@ -45,8 +46,10 @@ def without_marks(rows: pl.DataFrame) -> pl.DataFrame:
         texts = texts.str.replace_many(REPLACED)
     for shape in _alternatives("_enclosed"):
         texts = texts.str.replace(f"^{shape}$", "${tag}${enclosed}${quoted}${boxed}")
-    texts = _with_line_feeds(texts)
+    texts = _one_record_a_line(_with_line_feeds(texts))
     marked = rows.with_columns(rows["text"].scatter(is_marked.arg_true(), texts))
+    if rows["text"].str.contains_any(BOX_SIDES).any():
+        marked = _with_whole_calls(marked)
     if not texts.str.contains("\n", literal=True).any():
         return marked
     return marked.with_columns(pl.col("text").str.split("\n")).explode("text")
@@ -59,7 +62,7 @@ def _is_marked(texts: pl.Series) -> pl.Series:
     candidates = texts.filter(may_be)
     is_marked = candidates.str.contains_any(list(REPLACED)) | _has_line_feeds(candidates)
     enclosed = (f"^{shape}$" for shape in _alternatives("_enclosed"))
-    for regex in (*_links(), _code(), *enclosed, _part("_line_break"), _part("_element"), _part("_colour")):
+    for regex in (*_links(), _code(), *enclosed, _part("_line_break"), _part("_element"), _part("_colour"), _glued()):
         is_marked |= candidates.str.contains(regex)
     return may_be.scatter(may_be.arg_true(), is_marked)
 
@@ -121,6 +124,41 @@ def _with_line_feeds(texts: pl.Series) -> pl.Series:
         return texts
     plain = texts.filter(quoted).str.replace_all(LINE_FEED, "\n", literal=True).str.replace_many(QUOTED_CHARACTERS)
     return texts.scatter(quoted.arg_true(), plain.str.replace(f"(?:{_part('_tail')})$", ""))
+
+
+def _with_whole_calls(rows: pl.DataFrame) -> pl.DataFrame:
+    """Put the calls of boxes together that were wrapped; the lines that they went on in are left empty."""
+    begun = rows["text"].str.contains(f"^(?:{_part('_boxed_call')})$")
+    if not begun.any():
+        return rows
+    texts = rows["text"].to_list()
+    (regex,) = _alternatives("_boxed_rest")
+    rests = rows["text"].str.extract_groups(f"^{regex}$").struct.field("call_rest").to_list()
+    for first in begun.arg_true():
+        for place in range(first + 1, min(first + MOST_PARTS, len(texts))):
+            rest = rests[place]
+            if rest is None or " in " in texts[first]:
+                break
+            texts[first] += f" {rest}" if rest.startswith("in ") else rest
+            texts[place] = ""
+    return rows.with_columns(text=pl.Series(texts, dtype=pl.String))
+
+
+def _one_record_a_line(texts: pl.Series) -> pl.Series:
+    """Begin a line with each record but the first, in front of which the tag of a launcher may stand."""
+    glued = texts.str.contains(_glued())
+    if not glued.any():
+        return texts
+    record = f"({_part('_glued_record')})"
+    split = texts.filter(glued).str.replace_all(f" +{record}", "\n${1}")
+    begins = split.str.contains(f"^{record}")
+    return texts.scatter(glued.arg_true(), split.zip_with(begins, split.str.replace("\n", " ", literal=True)))
+
+
+@cache
+def _glued() -> str:
+    record = _part("_glued_record")
+    return f"{record}.* {record}"
 
 
 def _part(rule: str) -> str:

@@ -17,7 +17,7 @@ from ncclforensics.grammar.dialect import REST
 from ncclforensics.grammar.patterns import Pattern
 
 LEARNED = "learned"  # the form of a pattern that was learned
-RANK = "launcher_rank"
+RANK, NODE = "launcher_rank", "launcher_node"
 MIN_LINES = 2  # whose beginning is certain, and that have the tag
 MIN_SHARE = 0.5  # of the lines whose beginning is certain: those with any tag
 MAX_FORMS = 4  # of tags in one input
@@ -31,12 +31,14 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 def learn_tag(texts: pl.Series, known: Iterable[Pattern] = ()) -> Pattern | None:
-    """The tag in front of lines whose beginning is certain, as a pattern with the groups REST and, if named, RANK.
+    """The tag in front of lines whose beginning is certain, as a pattern; groups: REST, and if named, RANK and NODE.
 
     `known`: prefixes that a grammar describes; one that stands behind the tag does not belong to it.
     """
     fronts = _fronts(texts)
     tagged = [front for front in fronts if front and not front.startswith("{")]  # the key of a JSON record is no tag
+    if len(tagged) == 1 and texts.len() > MIN_LINES and _share(texts.str.starts_with(tagged[0])) >= PLAIN:
+        tagged *= MIN_LINES  # every line shows it
     if len(tagged) < MIN_LINES or len(tagged) < MIN_SHARE * len(fronts):
         return None
     forms: dict[str, list[list[str]]] = {}
@@ -50,15 +52,16 @@ def learn_tag(texts: pl.Series, known: Iterable[Pattern] = ()) -> Pattern | None
     for form in common:
         form = _without_known(form, known)
         regex = _regex(form, is_first=not any(f"<{RANK}>" in other for other in alternatives))
+        if len(common) == 1 and RANK not in regex and all(map(_is_host, form)):
+            value, _, blank = regex.rpartition(":")
+            regex = f"(?P<{NODE}>{value}):{blank}"
         if not _is_distinctive(form) and _share(texts.str.contains(f"^{regex}")) < PLAIN:
             continue
         alternatives.append(regex)
     if not alternatives:
         return None
-    columns = tuple(
-        name for name in (RANK, REST) if name == REST or any(f"<{RANK}>" in regex for regex in alternatives)
-    )
     regex = f"^(?:{'|'.join(alternatives)})(?P<{REST}>.*)$"
+    columns = tuple(name for name in (RANK, NODE, REST) if f"<{name}>" in regex)
     return Pattern(LEARNED, regex, "", ("",), columns, is_open=False, suffixes={})
 
 
@@ -104,6 +107,8 @@ def _fronts(texts: pl.Series) -> list[str]:
     for front, start in found.iter_rows():
         if front.endswith(", ") or (start.endswith("Error: ") and re.match(_part("_caught_level"), front)):
             continue  # a sentence goes on: `…, Traceback (most recent call last):`, `[DEBUG] no x: KeyError:`
+        if start.startswith("│") and re.fullmatch(_part("_before_code"), front):
+            continue
         host = start.split(":")[0]
         # `rank0.log-12-gpu-a012:41887`: grep joins its context with signs that a name of a host may have.
         true = min((name for name in hosts if host.endswith(f"-{name}")), key=len, default=_without_time(front, host))
@@ -164,6 +169,10 @@ def _regex(form: list[list[str]], *, is_first: bool) -> str:
             piece = f"{number[0]}(?P<{RANK}>[0-9]+)" if has_rank else piece
         pieces.append(piece)
     return "".join(pieces)
+
+
+def _is_host(tag: list[str]) -> bool:
+    return re.fullmatch(_part("_tag_of_host"), "".join(tag)) is not None
 
 
 def _quoted(text: str) -> str:
