@@ -268,6 +268,8 @@ OF_LAUNCHERS = (
     *("torch/distributed/run.py", "torch/distributed/launch.py", "torch/distributed/launcher/"),
     *("torch/distributed/elastic/", "accelerate/commands/", "deepspeed/launcher/", "/bin/torchrun", "/bin/accelerate"),
 )
+# Of blocks of `with`, which raise what happened in the block: a time-out, or what a generator met.
+OF_BLOCKS = ("contextlib.py", "async_timeout.py", "timeouts.py")
 _STANDARD = sys.stdlib_module_names - {"__main__", "test"}
 
 

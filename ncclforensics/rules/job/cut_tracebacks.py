@@ -20,6 +20,7 @@ MOST_WORKERS = 4  # in a title
 ENDED = ("died", "worker_died")  # forms of lines by which another process is known to have ended
 OF_TORCH = "torch/distributed/distributed_c10d.py"  # the file of calls of which only torch.distributed is known
 OF_LAUNCHER = "; it starts the processes of the job, and fails where one of them did or where its nodes did not meet"
+PLACE = ["source", "line"]
 CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it returned
 
 
@@ -32,7 +33,7 @@ def app_traceback_cut(
     traced_call: pl.DataFrame,
     exception: pl.DataFrame,
     marked_code: pl.DataFrame,
-    ray_task: pl.DataFrame,
+    ray_heading: pl.DataFrame,
     gpu_exception: pl.DataFrame,
     call_error: pl.DataFrame,
     torch_error: pl.DataFrame,
@@ -94,28 +95,31 @@ def app_traceback_cut(
         rank, pid, host = row["rank"], row["launcher_pid"], row["launcher_node"]
         name = f" ({row['launcher_process']})" if row["launcher_process"] else ""
         # Behind the last call, Ray's heading begins the traceback of the task whose error is passed on.
-        above = ray_task.filter(pl.col("source") == row["source"]).sort("pos")
+        above = ray_heading.filter(pl.col("source") == row["source"]).sort("pos")
         if above.height:
             pid, host, name = above["pid"][-1], above["address"][-1], f" ({above['task'][-1]})"
+        is_of_driver = above.height > 0 and above["pos"][-1] > row["pos"]  # its own calls were to stand behind these
+        begins = (above.tail(1) if is_of_driver else headings.head(2)).select(PLACE)
         cause = above["ray_cause"].drop_nulls().to_list()[-1:]
-        where = f" on {host}" if pid is not None and host else ""
+        where = f" on {host}" if host else ""
         is_launcher = row["file"] is not None and is_of_launcher(row["file"])
         process = (
             some_of(workers, MOST_WORKERS)
-            or ("the launcher" if is_launcher else "")
+            or (f"the launcher{where}" if is_launcher else "")
             or (ranks_text([rank]) if rank is not None else "")
-            or (f"process {pid}{where}{name}" if pid is not None else "a process")
+            or (f"process {pid}{where}{name}" if pid is not None else f"a process{where}")
         )
         yield Finding(
             title=f"{process} raised {cause[0]}, of which no more is shown" if cause
             else f"{process} raised an exception, and no line that was read names it",
-            detail=f"the last call that is shown: {place}{OF_LAUNCHER * is_launcher}",
+            detail=f"its result was asked for in {place}; none of its own calls is shown" if is_of_driver
+            else f"the last call that is shown: {place}{OF_LAUNCHER * is_launcher}",
             certainty="certain",
             severity=Severity.INFO if is_named else Severity.WARNING,
             ranks=[] if rank is None else [rank],
+            hosts=[host] if host else [],
             role=Role.CONSEQUENCE,
-            evidence=[*(Line(*place) for place in headings.select("source", "line").head(2).rows()),
-                      Line(row["source"], row["line"])],
+            evidence=[*(Line(*place) for place in begins.rows()), Line(row["source"], row["line"])],
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def app_interrupted(
     exception_chain: pl.DataFrame,
     traceback_frame: pl.DataFrame,
     traced_call: pl.DataFrame,
-    ray_task: pl.DataFrame,
+    ray_heading: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A process was interrupted from the keyboard, and its traceback shows where it stood.
 
@@ -33,7 +33,7 @@ def app_interrupted(
     Sources: Python, KeyboardInterrupt; torch/utils/data/dataloader.py; pytorch#39570.
     """
     interrupts = exception.filter(form="interrupt")
-    (placed,) = with_places((interrupts,), exception, exception_chain, traceback_frame, traced_call, ray_task)
+    (placed,) = with_places((interrupts,), exception, exception_chain, traceback_frame, traced_call, ray_heading)
     known = placed.filter(pl.col("place").is_not_null()).sort("source", "line")
     for (place,), rows in known.group_by("place", maintain_order=True):
         ranks = sorted(rows["rank"].drop_nulls().unique().to_list())

@@ -40,7 +40,7 @@ def torch_watchdog_timeout(
     exception_chain: pl.DataFrame,
     traceback_frame: pl.DataFrame,
     traced_call: pl.DataFrame,
-    ray_task: pl.DataFrame,
+    ray_heading: pl.DataFrame,
     source: pl.DataFrame,
 ) -> Iterator[Finding]:
     """PyTorch's watchdog timed out on a collective.
@@ -53,7 +53,7 @@ def torch_watchdog_timeout(
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15; nccl2/ProcessGroupNCCLUtils.cpp from 2.14 on.
     """
     ends = ends_of_tracebacks(work_timeout, watchdog, traceback_frame, exception, source)
-    (placed,) = with_places((ends,), exception, exception_chain, traceback_frame, traced_call, ray_task)
+    (placed,) = with_places((ends,), exception, exception_chain, traceback_frame, traced_call, ray_heading)
     named = pl.concat([frame.select(text_of("guid"), text_of("group")) for frame in (work_timeout, work_status)])
     named = named.filter(~pl.col("guid").is_in(WORLD)).drop_nulls().unique("guid", keep="first", maintain_order=True)
     names = {guid: f" ({name})" for guid, name in named.iter_rows()}

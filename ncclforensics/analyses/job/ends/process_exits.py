@@ -119,7 +119,7 @@ def process_exit(
     traced_call: pl.DataFrame,
     unread_code: pl.DataFrame,
     program_failure: pl.DataFrame,
-    ray_task: pl.DataFrame,
+    ray_heading: pl.DataFrame,
     native_frame: pl.DataFrame,
     faulthandler_thread: pl.DataFrame,
     faulthandler_frame: pl.DataFrame,
@@ -154,7 +154,7 @@ def process_exit(
     exception = pl.concat([exception, stated.select(columns)], how="diagonal_relaxed")
     exception, gpu_exception = with_spawned_process(spawn_failure, exception, gpu_exception)
     exception, gpu_exception = with_places(
-        (exception, gpu_exception), exception, exception_chain, traceback_frame, traced_call, ray_task
+        (exception, gpu_exception), exception, exception_chain, traceback_frame, traced_call, ray_heading
     )
     exception = with_places_in_code(exception, unread_code)
     workers = pl.concat([worker_end, worker_end_cut], how="diagonal_relaxed")

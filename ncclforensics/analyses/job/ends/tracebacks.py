@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ncclforensics.data.stack_classes import is_library
+from ncclforensics.data.stack_classes import OF_BLOCKS, is_library
 from ncclforensics.frames.columns import text_of
 
 PRINTER = ["source", "launcher_rank", "launcher_pid"]  # lines with equal values come from one program
@@ -22,7 +22,7 @@ def with_places(
     exception_chain: pl.DataFrame,
     traceback_frame: pl.DataFrame,
     traced_call: pl.DataFrame,
-    ray_task: pl.DataFrame,
+    ray_heading: pl.DataFrame,
 ) -> list[pl.DataFrame]:
     """Add to frames of errors what their tracebacks show, each null where they do not.
 
@@ -40,6 +40,7 @@ def with_places(
     site = pl.concat_str(name, pl.lit(":"), pl.col("number").cast(pl.String), ignore_nulls=True)
     called = calls.with_columns(call=pl.format("{} ({})", "function", site.str.strip_chars_end(":")))
     own = called.filter(pl.col("file").is_in(own_files))
+    called = called.filter(name.is_in(OF_BLOCKS).fill_null(value=False).not_())
     headings = exception.filter(form="traceback")
     added = [
         (called.select(*PRINTER, "pos", "call"), FAR),
@@ -50,7 +51,7 @@ def with_places(
             ),
             LONGEST,
         ),
-        (ray_task.select(*PRINTER, "pos", task=text_of("task"), task_pid="pid", task_host=text_of("address")), LONGEST),
+        (ray_heading.select(*PRINTER, "pos", "task", task_pid="pid", task_host="address"), LONGEST),
         (
             exception.filter(pl.any_horizontal(pl.col("raised_in", "raised_by", "failed_thread").is_not_null())).select(
                 *(*PRINTER, "pos"),
@@ -139,7 +140,8 @@ def place_of_calls(calls: Iterable[tuple[str, str, int | None]]) -> str:
     >>> place_of_calls([("<lambda>", "triton/runtime/jit.py", 345), ("prefill", "vllm/worker.py", 7)])
     '<lambda> (jit.py:345), called from prefill (worker.py:7)'
     """
-    known = list(calls)
+    given = list(calls)
+    known = [call for call in given if call[1].rpartition("/")[2] not in OF_BLOCKS] or given
     named = next((call for call in known if not call[0].startswith("<")), None)
     own = next((call for call in known if not is_library(call[1])), None)
     shown = dict.fromkeys([*known[:1], *(call for call in (named, own) if call)])

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
+from ncclforensics.analyses.job.ends.process_exits import ProcessExit
 from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import (
@@ -293,16 +294,32 @@ def describe_end(job: Job) -> Explanation:
     """Describe a job in whose text no rank failed and none timed out."""
     terminated = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("terminated", "signal")]
     failed = any(row["form"] in IN_TABLE for row in job.pytorch["elastic_failure"])
+    in_table = [row for row in job.process_exits if row.rank is not None] if failed else []
     reason = "what was read of PyTorch's text does not decide it"
     if terminated or job.run.is_cancelled:
         is_open = not job.stall_evidence
         reason = "the job was told to end" + "; whether it stood still is not known" * is_open
     elif failed:
-        which = ranks_text(sorted({row.rank for row in job.process_exits if row.rank is not None})) or "processes"
-        reason = f"torchrun ended the job because {which} failed; which of them failed first is not known"
+        reason = (
+            f"torchrun ended the job because {_failed_in_table(job)} failed; which of them failed first is not known"
+        )
         if seen := first_seen_by_torchrun(job):
             reason = f"{seen[2:]}; one that a time-out or an error of another process ended looks the same"
     diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
     diagnosis.collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
-    job.cite(diagnosis, context=[*terminated, *first_ends_of_nodes(job)])
+    job.cite(diagnosis, context=[*terminated, *(first_ends_of_nodes(job) or in_table[:MOST_PEERS])])
     return diagnosis
+
+
+def _failed_in_table(job: Job) -> str:
+    """Name the ranks in torchrun's tables and their hosts, those whose entry is cut off at last."""
+    exits = [row for row in job.process_exits if row.rank is not None]
+    by_node: dict[str, list[ProcessExit]] = defaultdict(list)
+    for row in sorted(exits, key=lambda row: row.rank or 0):
+        by_node[row.node or ""].append(row)
+    names = []
+    for node, rows in by_node.items():
+        names.append(ranks_text(row.rank for row in rows if row.rank is not None) + f" on {node}" * bool(node))
+    in_table = {row["rank"] for row in job.pytorch["elastic_failure"] if row["form"] == "rank"}
+    names.append(ranks_text(in_table - {row.rank for row in exits} - {None}))
+    return " and ".join(filter(None, names)) or "processes"
