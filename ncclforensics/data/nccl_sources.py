@@ -95,6 +95,8 @@ def result_text(code: int | None) -> str:
     >>> result_text(2)
     '2 (system error: a system call or another library failed)'
     """
+    if code is not None and code > max(RESULTS):
+        return f"{code} (no result of NCCL: what it was read from is no valid communicator)"
     return f"{code} ({RESULTS[code]})" if code in RESULTS else known(code)
 
 

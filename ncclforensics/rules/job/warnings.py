@@ -43,7 +43,10 @@ OF_RESULTS = {
 
 @rule(Category.INIT_FAILURE, Severity.WARNING, of=("nccl_warning",), hang=True, fallback=True)
 def warn_unexplained(
-    nccl_warning: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame
+    nccl_warning: pl.DataFrame,
+    returned_error: pl.DataFrame,
+    rank: pl.DataFrame,
+    communicator_progress: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL printed a warning that no other rule explains.
 
@@ -53,12 +56,15 @@ def warn_unexplained(
     Do: search for the sentence in NCCL's issues and release notes; print the lines before it with NCCL_DEBUG=INFO.
     Sources: nccl: src/debug.cc (ncclDebugLog), src/include/checks.h; NCCL user guide, troubleshooting.
     """
-    yield from _by_place(nccl_warning.filter(~IS_EXPLAINED), rank, communicator_progress)
+    yield from _by_place(nccl_warning.filter(~IS_EXPLAINED), returned_error, rank, communicator_progress)
 
 
 @rule(Category.INIT_FAILURE, Severity.WARNING, of=("nccl_warning",), hang=True, fallback=True)
 def warn_explained(
-    nccl_warning: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame
+    nccl_warning: pl.DataFrame,
+    returned_error: pl.DataFrame,
+    rank: pl.DataFrame,
+    communicator_progress: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL printed a warning whose meaning is known, and that no rule of its own judges.
 
@@ -68,19 +74,23 @@ def warn_explained(
     Do: look at the lines before it, and at the first warning of the other ranks.
     Sources: the marks in grammars/, from the sources of NCCL; nccl: src/debug.cc (ncclDebugLog), src/include/checks.h.
     """
-    yield from _by_place(nccl_warning.filter(IS_EXPLAINED), rank, communicator_progress)
+    yield from _by_place(nccl_warning.filter(IS_EXPLAINED), returned_error, rank, communicator_progress)
 
 
-def _by_place(nccl_warning: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame) -> Iterator[Finding]:
+def _by_place(
+    nccl_warning: pl.DataFrame, returned_error: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame
+) -> Iterator[Finding]:
     """Return a finding for each place in the sources, or text, that warned."""
     has_chain = pl.col("chain").list.len() > 0
     by_place = nccl_warning.with_columns(key=pl.coalesce("site", "text"), has_chain=has_chain).sort("pos")
     alike = ["frame", "form", "key", "went_on", "has_chain", "is_returned"]
     for _, rows in by_place.group_by(alike, maintain_order=True):
-        yield _warning_finding(rows, rank, communicator_progress)
+        yield _warning_finding(rows, returned_error, rank, communicator_progress)
 
 
-def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame) -> Finding:
+def _warning_finding(
+    rows: pl.DataFrame, returned_error: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame
+) -> Finding:
     row = rows.row(0, named=True)
     has_chain = bool(row["has_chain"])
     is_shaped = row["frame"] not in UNSHAPED
@@ -93,6 +103,9 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     parts = [*filter(None, [row["meaning"] if is_shaped else None]), _extent(rows, row)]
     if has_chain:
         parts.append(f"NCCL then returned {result_text(row['result'])} from {_chain_text(row['chain'], row['result'])}")
+    is_behind = (pl.col("source") == row["source"]) & (pl.col("pos") > row["pos"])
+    got = returned_error.filter(is_behind).drop_nulls("result").sort("pos").head(0 if is_harmless or has_chain else 1)
+    parts += [f"the program then got an error of NCCL: {result}" for result in got["result"]]
     if row["went_on"]:
         parts.append("the process went on: it completed init or made calls afterwards")
     elif is_late:
@@ -119,6 +132,7 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     if category == OTHER and rows.join(communicator_progress, on=OWNER, how="semi").height:
         category = OF_RESULTS.get(row["result"], category)
     finding.category = category
+    finding.evidence += [Line(source, line) for source, line in got.select("source", "line").iter_rows()]
     finding.remedy = str(row["remedy"] or "")
     finding.about = [Line(source, line) for source, line in rows.select("source", "line").iter_rows()]
     return finding

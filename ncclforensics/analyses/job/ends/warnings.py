@@ -10,7 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import AFTER, CONTEXT, LOST, without_strangers
 from ncclforensics.analyses.job.ends.program_ends import add_program_end
-from ncclforensics.data.nccl_sources import is_top_file
+from ncclforensics.data.nccl_sources import INVALID_ARGUMENT, RESULTS, is_top_file
 from ncclforensics.frames.columns import ORIGIN, OWNER, PROCESS, no_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.grammar_file import load
@@ -59,7 +59,6 @@ NCCL_WARNING = {
     "is_returned": pl.Boolean(),  # the chain reaches a caller near the application's call
     **ORIGIN,
 }
-INVALID_ARGUMENT = 4  # ncclResult_t
 
 
 @analysis(NCCL_WARNING, of=FRAMES)
@@ -108,8 +107,10 @@ def nccl_warning(
     kind = pl.col("form").replace_strict(classes, default=None, return_dtype=pl.String)
     is_consequence = (pl.col("frame") == "failure") & kind.is_in([AFTER, LOST])
     is_consequence |= pl.col("form") == pl.col("frame").replace_strict(FOLLOWING, default=None, return_dtype=pl.String)
-    # A communicator that keeps an earlier error returns that; only an operation in progress is a wrong argument.
-    is_kept = (pl.col("frame") == "usage") & (pl.col("form") == "busy") & (pl.col("result") != INVALID_ARGUMENT)
+    # A communicator that keeps an earlier error returns that; only an operation in progress is a wrong argument. A
+    # number that is no result stands in memory that is no communicator any more.
+    kept = [result for result in RESULTS if result != INVALID_ARGUMENT]
+    is_kept = (pl.col("frame") == "usage") & (pl.col("form") == "busy") & pl.col("result").is_in(kept)
     is_consequence |= is_kept.fill_null(False)
     # What the classes of `failure` say of a line that was survived, of one at the end of a run, or of one that is only
     # quoted, is said already.

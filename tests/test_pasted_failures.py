@@ -1,0 +1,146 @@
+"""Texts as users paste them: records in one line, boxes that wrap a call, tags of hosts, errors that go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+from ncclforensics.views.text_screen import screen
+
+TIMED_OUT = (
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn=8, NumelOut=8, "
+    "Timeout(ms)=600000) ran for 600089 milliseconds before timing out."
+)
+CREATION = (
+    "ray.exceptions.ActorDiedError: The actor died because of an error raised in its creation task, "
+    "ray::TrainActor.__init__() (pid=236832, ip=10.1.2.3, actor_id=310c5f, repr=<actor.TrainActor object at 0x7ff1>)\n"
+)
+DRIVER = 'Traceback (most recent call last):\n  File "/srv/job/main.py", line 120, in <module>\n    ray.get(actor)\n'
+ENTRY = """\
+[{place}]:
+  time      : 2026-03-02_11:04:57
+  host      : gpu-a012
+  rank      : {place} (local_rank: {place})
+"""
+
+
+def reported(folder: Path, text: str) -> Report:
+    (folder / "paste.txt").write_text(text, encoding="utf-8")
+    return analyze([folder])
+
+
+def first_screen(report: Report) -> str:
+    return " ".join(screen(report, width=300, height=60, everything=False).split())
+
+
+def test_records_of_pytorch_in_one_line_are_read_each(tmp_path: Path) -> None:
+    records = [
+        f"(TrainActor pid={pid}) [rank{rank}]:[E416 13:21:26.967375581 ProcessGroupNCCL.cpp:616] [Rank {rank}] {text}"
+        for rank, pid, text in (
+            (1, 744, TIMED_OUT.format(seq=7, op="BROADCAST")),
+            (0, 743, TIMED_OUT.format(seq=8, op="ALLREDUCE")),
+        )
+    ]
+    work = reported(tmp_path, "It hangs: " + " ".join(records) + "\n").run["work"]
+    assert work.select("rank", "sequence").sort("rank").rows() == [(0, 8), (1, 7)]
+
+
+def test_one_record_behind_a_prefix_stays_in_its_line(tmp_path: Path) -> None:
+    record = "[rank1]:[E416 13:21:26.967375581 ProcessGroupNCCL.cpp:616] [Rank 1] "
+    text = f"2026-03-02T11:04:57.123456789Z stderr F {record}{TIMED_OUT.format(seq=7, op='BROADCAST')}\n"
+    assert reported(tmp_path, text).run["work"].select("rank", "sequence").rows() == [(1, 7)]
+
+
+def test_a_call_that_a_box_wraps_is_one_call(tmp_path: Path) -> None:
+    text = """\
+gpu003: │ /home/setup/.local/lib/python3.8/site-packages/accelerate/utils/other.py:81  │
+gpu003: │ in wait_for_everyone                                                         │
+gpu003: │                                                                              │
+gpu003: │ ❱  81 │   │   torch.distributed.barrier()                                    │
+gpu003: │                                                                              │
+gpu003: │ /home/setup/some/folder/with/a/very/long/name/that/does/not/fit/into/one/lin │
+gpu003: │ e/train.py:12 in main                                                        │
+gpu003: │                                                                              │
+gpu003: │ ❱  12 │   run()                                                              │
+"""
+    shown = first_screen(reported(tmp_path, text))
+    assert "a process on gpu003 raised an exception" in shown
+    assert "main (train.py:12)" in shown
+    (tmp_path / "first").mkdir()
+    first = "".join(text.splitlines(keepends=True)[:4])
+    assert "wait_for_everyone (other.py:81)" in first_screen(reported(tmp_path / "first", first))
+
+
+def test_the_tag_of_pdsh_is_the_host_of_an_error_and_another_word_is_none(tmp_path: Path) -> None:
+    lines = (DRIVER + "ValueError: the table is empty\n").splitlines(keepends=True)
+    tagged = {tag: "".join(f"{tag}: {line}" for line in lines) for tag in ("gpu003", "10.1.2.3", "worker")}
+    for tag, text in tagged.items():
+        (tmp_path / tag).mkdir()
+        shown = first_screen(reported(tmp_path / tag, text))
+        assert (f"a process on {tag} raised ValueError" in shown) == (tag != "worker")
+        assert "raised ValueError: the table is empty" in shown
+
+
+def test_an_actor_of_ray_that_fails_in_its_creation_is_named(tmp_path: Path) -> None:
+    for name, text, title in (
+        ("alone", CREATION, "process 236832: an actor of Ray failed while it was created"),
+        ("cut", DRIVER + CREATION, "process 236832 on 10.1.2.3 (TrainActor.__init__) raised an exception"),
+        (
+            "whole",
+            f'{DRIVER}{CREATION}  File "/srv/job/actor.py", line 3, in __init__\n    load()\nValueError: no table\n',
+            "process 236832 (TrainActor.__init__) on 10.1.2.3 raised ValueError: no table",
+        ),
+    ):
+        (tmp_path / name).mkdir()
+        assert title in first_screen(reported(tmp_path / name, text))
+
+
+def test_the_ranks_of_a_table_without_its_root_cause_are_named_with_their_host(tmp_path: Path) -> None:
+    heading = (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n/srv/job/train.py FAILED\nFailures:\n"
+    )
+    ends = [f"{ENTRY.format(place=place)}  exitcode  : 1 (pid: {4000 + place})\n" for place in (1, 2)]
+    report = reported(tmp_path, heading + "".join(ends) + ENTRY.format(place=3))
+    shown = first_screen(report)
+    assert "because ranks 1, 2 on gpu-a012 and rank 3 failed; which of them failed first is not known" in shown
+    assert "(pid: 4001)" in shown
+    assert "stated-by-program" not in shown
+    assert not report.verdicts[0].culprits
+
+
+def test_a_communicator_that_returns_no_result_of_nccl_is_misused_and_one_that_keeps_an_error_is_not(
+    tmp_path: Path,
+) -> None:
+    busy = "Attempt to use communicator before the previous operation returned ncclSuccess"
+    for result, is_cause in ((512, True), (4, True), (6, False)):
+        folder = tmp_path / str(result)
+        folder.mkdir()
+        text = (
+            f"gpu-a012:41887:41887 [2] init.cc:303 NCCL WARN {busy}\n"
+            f"gpu-a012:41887:41887 [2] NCCL INFO enqueue.cc:1605 -> {result}\n"
+        )
+        (finding,) = [found for found in reported(folder, text).findings if busy in found.title]
+        assert (finding.role.value == "cause") is is_cause, result
+
+
+def test_what_the_program_got_stands_beside_the_warning_before_it(tmp_path: Path) -> None:
+    warning = "graph/topo.h:230 NCCL WARN Could not find NET with id 0\n"
+    error = (
+        "torch.distributed.DistBackendError: NCCL error in: /opt/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3376,"
+        " internal error - please report this issue to the NCCL developers, NCCL version 2.25.1\n"
+    )
+    assert "the program then got an error of NCCL: internal error" in first_screen(reported(tmp_path, warning + error))
+    (tmp_path / "above").mkdir()
+    assert "the program then got" not in first_screen(reported(tmp_path / "above", error + warning))
+
+
+def test_a_block_that_only_passes_an_error_on_is_not_its_place(tmp_path: Path) -> None:
+    text = f"""\
+{DRIVER}  File "/opt/vllm/engine/async_llm_engine.py", line 818, in run_engine_loop
+    async with asyncio_timeout(ENGINE_ITERATION_TIMEOUT_S):
+  File "/opt/vllm/engine/async_timeout.py", line 97, in __aexit__
+    self._do_exit(exc_type)
+asyncio.exceptions.TimeoutError
+"""
+    assert "In run_engine_loop (async_llm_engine.py:818)" in first_screen(reported(tmp_path, text))
