@@ -10,7 +10,7 @@ what a GPU has done).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -311,6 +311,11 @@ class Recordings:
         place = self.standing(*call.collective)
         others = len(place.standing) + len(place.queued) + len(place.unread)
         return not place.missing and len(place.completed) >= max(others, 1)
+
+    def waiting_for(self, ranks: Collection[int]) -> list[RecordedCall]:
+        """The calls at which ranks stand that wait for one of these."""
+        waiting = [rank for rank in sorted(self.read) if not set(ranks).isdisjoint(self.targets(rank))]
+        return [call for rank in waiting if (call := self.blocking(rank))]
 
     def targets(self, rank: int) -> list[int]:
         """Return the ranks that a rank waits for."""

@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job, Row
 from ncclforensics.analyses.verdict.lines import first_exit, mismatch
 from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, stacks, torch_ends
@@ -322,10 +322,9 @@ def _of_rivals(job: Job, rivals: list[Testimony], former: Explanation) -> Explan
 
 def _open(job: Job, explanation: Explanation, reason: str, cited: list[Row]) -> Explanation:
     """Answer that no rank is named, with what the explanation rested on."""
-    answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
-    answer.key, answer.call, answer.victims = explanation.key, explanation.call, sorted(job.rank_ids)
     named = ranks_text(job.numbers_blamed(explanation))
-    answer.collect = [f"collect the whole log of {named}", f"take the stacks on each host: `{STACKS_OF_HOST}`"]
-    answer.add_evidence(context=cited[:2])
+    collect = [f"collect the whole log of {named}", f"take the stacks on each host: `{STACKS_OF_HOST}`"]
+    answer = undecided(reason, collect, context=cited[:2], key=explanation.key, call=explanation.call)
+    answer.victims = sorted(job.rank_ids)
     answer.cite(explanation.evidence_lines)
     return answer

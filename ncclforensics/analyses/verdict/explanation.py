@@ -115,16 +115,18 @@ def undecided(
     collect: Iterable[str],
     of: Explanation | None = None,
     *,
+    unless: str = "",
     context: Iterable[Placed] = (),
     **more: Any,
 ) -> Explanation:
     """Answer that the evidence does not show which fault holds.
 
-    `of`: the explanation that it does not prove. Its culprits may wait like the others, and its lines are context, as
-    those of the rows `context` are.
+    `of`: the explanation that it does not prove, `unless` something is true. Its culprits may wait like the others, and
+    its lines are context, as those of the rows `context` are.
     """
     answer = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[*collect], **more)
     if of is not None:
+        answer.between += [Alternative(of.verdict, of.culprits, unless)] * bool(unless)
         answer.victims = sorted({*of.victims, *of.culprits})
         answer.evidence_lines = [
             line._replace(what="context") if line.what == "culprit" else line for line in of.evidence_lines

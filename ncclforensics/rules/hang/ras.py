@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.hang.ras_reports import process_place
-from ncclforensics.analyses.verdict.sources.ras_evidence import ranks_differing_in_counts, ranks_differing_in_status
+from ncclforensics.analyses.verdict.sources.ras_evidence import ranks_differing
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -83,7 +83,7 @@ def ras_mismatch_transient(
     if ras_snapshot.is_empty() or not verdict["verdict"].is_in(["no-hang", "undecidable"]).all():
         return
     latest = ras_state.filter(pl.col("report") == ras_snapshot["report"].max()).to_dicts()
-    for name, rows in {**ranks_differing_in_counts(latest), **ranks_differing_in_status(latest)}.items():
+    for name, rows in (ranks_differing(latest, "launched") | ranks_differing(latest, "status")).items():
         differing = sorted({row["status"] or f"{row['launched']} {row['operation']}" for row in rows})
         yield Finding(
             title=f"the ranks of communicator {name} differ in the RAS report",

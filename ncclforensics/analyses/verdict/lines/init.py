@@ -189,7 +189,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
     if complete:
         reason = "never began the init that the other ranks wait in"
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, culprits=complete)
-        diagnosis.add_evidence(culprit=[job.last_line(rank_id) for rank_id in complete[:4]])
+        diagnosis.add_evidence(culprit=map(job.last_line, complete[:4]))
         if job.absent and unseen_members > len(complete):
             diagnosis = judge_waiting_before_init(job, diagnosis)
     elif unseen_members and any(row.rank is None for row in job.rank_ids.values()):
@@ -287,7 +287,7 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
     reason = "did not begin the creation of a communicator that the others are creating"
     diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=idle, victims=pending)
     diagnosis.add_evidence(waiting=[{**last[process_of[rank_id]], "rank_id": rank_id} for rank_id in pending[:3]])
-    diagnosis.add_evidence(culprit=[job.last_line(rank_id) for rank_id in idle[:4]])
+    diagnosis.add_evidence(culprit=map(job.last_line, idle[:4]))
     return diagnosis
 
 
@@ -323,7 +323,7 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], victims=victims, collect=collect)
         if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
-    diagnosis.add_evidence(waiting=[job.last_line(rank_id) for rank_id in victims[:3]])
+    diagnosis.add_evidence(waiting=map(job.last_line, victims[:3]))
     return diagnosis
 
 

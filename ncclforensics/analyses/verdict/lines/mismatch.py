@@ -19,17 +19,6 @@ from ncclforensics.analyses.verdict.explanation import Alternative, Explanation,
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.job_rows import Called
 from ncclforensics.analyses.verdict.lines import line_differences, transport_failure, waiting
-from ncclforensics.analyses.verdict.lines.line_differences import (
-    COLLECT_AS_WRITTEN,
-    by_collector,
-    counts_every_call,
-    decide_between,
-    differing_behind,
-    has_other_fault,
-    made_the_same,
-    may_be_lost,
-    repeats_previous,
-)
 from ncclforensics.analyses.verdict.lines.stall import WEAK
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
@@ -41,16 +30,16 @@ FIELDS = ("name", *line_differences.ARGUMENTS)
 def find_divergent_calls(job: Job) -> Explanation | None:
     """Find the first call on which the members of a communicator differ."""
     candidates = _differences(job)
-    proven = [diagnosis for diagnosis in candidates if not may_be_lost(job, diagnosis)]
+    proven = [diagnosis for diagnosis in candidates if not line_differences.may_be_lost(job, diagnosis)]
     if not candidates or job.is_finished or (not proven and _find_lost_lines(job, candidates)):
         return None  # a rank that left out a call would not have come to the end of the job
     candidates = proven or candidates
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
-    done = by_collector(job, earliest)
+    done = line_differences.by_collector(job, earliest)
     is_altered = bool(done) and earliest.how is not How.SKIPPED
-    if (is_altered or not LOST_LINES.isdisjoint(earliest.doubts)) and has_other_fault(job, earliest):
+    if (is_altered or not LOST_LINES.isdisjoint(earliest.doubts)) and line_differences.has_other_fault(job, earliest):
         return None  # what a collector did leaves only that fault to explain
-    if done and (answer := decide_between(job, earliest, done)):
+    if done and (answer := line_differences.decide_between(job, earliest, done)):
         return answer
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
     key = str(earliest.key)
@@ -71,12 +60,12 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     is_damaged = not proven and any(gap.rank_id not in earliest.culprits for gap in job.gaps if gap.nth)
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.doubt(Doubt.LINES_MISSING)
-    if repeats_previous(job, earliest):
+    if line_differences.repeats_previous(job, earliest):
         earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
         # A line that came twice stops no job.
         has_stopped = not WEAK.issuperset(job.stall_evidence)
         earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
-    if earliest.culprits and made_the_same(job, earliest):
+    if earliest.culprits and line_differences.made_the_same(job, earliest):
         earliest.doubt(
             Doubt.LINES_REORDERED, "yet it made as many calls of each kind as the others, so lines may be out of order"
         )
@@ -164,15 +153,17 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     diagnosis = Explanation(Kind.MISMATCH, "", culprits=culprits, key=key, call=call, nth=nth, how=how)
     diagnosis.fields = [name for name in FIELDS if getattr(majority_call, name) != getattr(minority_call, name)]
     # A line that one of the majority lost leaves as many on the other side, unless the counter shows it.
-    margin = 0 if counts_every_call(job) else 1
+    margin = 0 if line_differences.counts_every_call(job) else 1
     if majority is not None and len(groups[majority]) <= len(differing) + margin:
         diagnosis.doubt(Doubt.NO_MAJORITY)
     if majority is not None and len(groups[majority]) <= len(differing):
         names = job.names(row.rank_id for row in groups[majority])
         diagnosis.remark(f"in the same place the communicators of other ranks made the call of {names}")
-    if majority is not None and differing_behind(job, key, nth, culprits):
+    if majority is not None and line_differences.differing_behind(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
-    if not counts_every_call(job) and (lacking := line_differences.lacking_stretch(job, majority_call, minority_call)):
+    if not line_differences.counts_every_call(job) and (
+        lacking := line_differences.lacking_stretch(job, majority_call, minority_call)
+    ):
         lost = Doubt.ONLY_LINE_LOST if lacking < OFTEN_AHEAD else Doubt.LINE_LOST
         diagnosis.doubt(lost, "its calls are those that the others made later, as where lines are lost" * (lacking > 1))
     diagnosis.claim = line_differences.describe_difference(how, minority_call, majority_call)
@@ -271,7 +262,7 @@ def _find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:
     gaps = [gap for gap in job.gaps if gap.nth and gap.missing > 0]
     lacking = {gap.rank_id for gap in gaps if gap.is_lost or gap.rank_id not in culprits}
     lacking |= set(job.counter_jumps)
-    if counts_every_call(job):
+    if line_differences.counts_every_call(job):
         return lacking if lacking & culprits else set()
     places = {diagnosis.nth for diagnosis in differences}
     shared = set.intersection(*(set(diagnosis.culprits) for diagnosis in differences))
@@ -287,7 +278,7 @@ def _answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanati
     between = [
         Alternative(difference.verdict, difference.culprits, "the other logs lost lines") for difference in differences
     ]
-    answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
+    answer = undecided(reason, line_differences.COLLECT_AS_WRITTEN, between=between)
     for difference in differences[:2]:
         answer.cite(difference.evidence_lines[:2])
     return answer
@@ -304,7 +295,9 @@ def find_by_lines(job: Job) -> Explanation | None:
         failed_call = transport_failure.find_failed_call(job, waited_for.culprits)
         if failed_call is not None:
             return failed_call
-    is_altered = any(found.how is not How.SKIPPED and by_collector(job, found) for found in _differences(job))
+    is_altered = any(
+        found.how is not How.SKIPPED and line_differences.by_collector(job, found) for found in _differences(job)
+    )
     if waited_for is not None and is_altered:
         waited_for.doubt(Doubt.LINES_AS_WRITTEN, "and another rank made other calls, or its lines came twice or moved")
     if waited_for is None or waited_for.verdict not in OF_ABSENCE or len(waited_for.culprits) < 2:

@@ -38,26 +38,21 @@ def find_reported_success(job: Job) -> Explanation | None:
         return None
     # What one process or rank reports is not of the others, which may still wait.
     processes = {(row["ended_pid"], row["ended_rank"]) for row in job.run.successes}
+    what, doubt, rows = "end", Doubt.LOGS_END_BEFORE, job.run.ended_programs
     if job.run.successes and ((None, None) in processes or len(processes) >= len(job.rank_ids)):
-        diagnosis = Explanation(
-            Kind.NO_HANG, "the program reports that it came to its end, and nothing failed", [Doubt.LOGS_END_BEFORE]
-        )
-        diagnosis.add_evidence(success=job.run.successes[-2:])
-        return diagnosis
-    if _is_aborted_at_exit(job):
+        reason = "the program reports that it came to its end, and nothing failed"
+        what, rows = "success", job.run.successes
+    elif _is_aborted_at_exit(job):
         reason = "every rank aborted its communicators, as PyTorch does where a program ends without destroying its "
         reason += "process groups, and no time-out or error was read in the program's output"
-        diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.ABORTED_AFTER_TIME_OUT])
-        diagnosis.add_evidence(end=[row.place_of_end for row in job.memberships if row.end][-2:])
-        return diagnosis
-    ranks = {row.rank for row in job.rank_ids.values()}
-    if job.absent or not ranks <= {row["rank"] for row in job.run.ended_programs}:
+        doubt, rows = Doubt.ABORTED_AFTER_TIME_OUT, [row.place_of_end for row in job.memberships if row.end]
+    elif not job.absent and {row.rank for row in job.rank_ids.values()} <= {row["rank"] for row in rows}:
+        reason = "the programs of all ranks ended without destroying their process groups, and no failure before that"
+        reason += " was read"
+    else:
         return None
-    reason = (
-        "the programs of all ranks ended without destroying their process groups, and no failure before that was read"
-    )
-    diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.LOGS_END_BEFORE])
-    diagnosis.add_evidence(end=job.run.ended_programs[-2:])
+    diagnosis = Explanation(Kind.NO_HANG, reason, [doubt])
+    diagnosis.add_evidence(**{what: rows[-2:]})
     return diagnosis
 
 
@@ -81,12 +76,8 @@ def _files_with_output(job: Job) -> set[int]:
 def find_missing_call_lines(job: Job) -> Explanation | None:
     """Judge logs without call lines: unless all communicators were destroyed, they cannot show whether the job hung."""
     visible_ranks = [row for row in job.visibility.values() if row["calls"]]
-    if (
-        job.is_text_only
-        or job.is_finished
-        or _has_single_ranks(job)
-        or len(visible_ranks) > MAJORITY * len(job.rank_ids)
-    ):
+    shows_most = len(visible_ranks) > MAJORITY * len(job.rank_ids)
+    if job.is_text_only or job.is_finished or _has_single_ranks(job) or shows_most:
         return None
     number, shown = len(visible_ranks), [row["rank_id"] for row in visible_ranks]
     which = f"the logs of only {number} of {len(job.rank_ids)} ranks show calls" if number else "no call was read"
@@ -104,11 +95,8 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     shown_calls = job.describe(last_calls.sort("pos").head(MOST_NAMED))
     diagnosis.add_evidence(context=shown_calls)
     of_absent = [f"collect the log of {ranks_text(job.absent)}"] * bool(job.absent)
-    diagnosis.collect = [
-        *of_absent,
-        *(["collect the complete logs of the other ranks, if they were cut"] if number else []),
-        *COLLECT_CALLS,
-    ]
+    of_others = ["collect the complete logs of the other ranks, if they were cut"] * bool(number)
+    diagnosis.collect = [*of_absent, *of_others, *COLLECT_CALLS]
     if job.has_calls_of_no_communicator:
         diagnosis.claim = "the pointers were left out of this text, so that its calls name no communicator"
         diagnosis.collect = COLLECT_UNCHANGED
@@ -119,18 +107,15 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
         diagnosis.claim = (
             "init came to the connections between ranks; the lines that were read show no call, nor that it completed"
         )
-        diagnosis.add_evidence(context=[job.last_line(rank_id) for rank_id in sorted(job.rank_ids)[:3]])
+        diagnosis.add_evidence(context=map(job.last_line, sorted(job.rank_ids)[:3]))
         diagnosis.collect.insert(0, STANDING_STACKS)
     elif not job.memberships and len(job.rank_ids) > 1 and may_be_in_bootstrap(job):
         diagnosis.claim = "an init began, and these lines end in its bootstrap, before any communicator is printed"
         diagnosis.collect = COLLECT_BOOTSTRAP
     elif not job.memberships:
-        began = job.milestones[:1]
-        diagnosis.claim = (
-            "an init began, and these lines show neither its end nor a call"
-            if began
-            else "these logs show no communicator and no call"
-        )
+        diagnosis.claim = "these logs show no communicator and no call"
+        if job.milestones:
+            diagnosis.claim = "an init began, and these lines show neither its end nor a call"
     elif job.is_ended and not visible_ranks:
         diagnosis.claim = (
             "the communicators in these logs were ended, as at an orderly end of PyTorch, and after a time-out"
@@ -232,9 +217,7 @@ def conclude_no_hang(job: Job) -> Explanation:
     has_calls = any(row["calls"] for row in job.visibility.values())
     if job.is_ended and not job.is_finished:
         before = "all ranks made the same calls and then" if has_calls else "no call was read, and the ranks"
-        after = (
-            "none was read in the output in these files" if _files_with_output(job) else "no output is in these files"
-        )
+        after = f"{'none was read in the output' if _files_with_output(job) else 'no output is'} in these files"
         answer.claim = (
             f"{before} aborted their communicators, as PyTorch does at an orderly end, and after a time-out, which its "
             f"watchdog prints on stderr: {after}"

@@ -16,7 +16,7 @@ import polars as pl
 from ncclforensics.analyses.job.calls.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import BY_ENDS, FROM_ENDS, OF_ABSENCE, How, Kind
 
@@ -78,14 +78,14 @@ def doubt_omissions(job: Job, diagnosis: Explanation) -> Explanation:
     for faults in FEIGNING:
         judged = (diagnosis.verdict, diagnosis.how, diagnosis.suggested_by)
         if not set(faults.feigned).isdisjoint(judged) and _share_with_fault(job, faults.kinds) > faults.most:
-            accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "its lines are as the ranks wrote them")
-            return undecided(faults.reason, [faults.collect], diagnosis, between=[accusation])
+            as_written = "its lines are as the ranks wrote them"
+            return undecided(faults.reason, [faults.collect], diagnosis, unless=as_written)
     if diagnosis.verdict in OF_ABSENCE and _may_only_begin_later(job, diagnosis.culprits):
         names = job.names(diagnosis.culprits)
-        accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "all logs begin at the same call")
         reason = f"logs begin in the middle of the run, and that of {names} ends with the same calls as others: it may "
         reason += "only begin later"
-        return undecided(reason, [f"collect the whole log of {names}"], diagnosis, between=[accusation])
+        collect = [f"collect the whole log of {names}"]
+        return undecided(reason, collect, diagnosis, unless="all logs begin at the same call")
     if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
         diagnosis.doubt(
             Doubt.LINES_SELECTED, "these lines show one kind of call only: these ranks may wait in one of another kind"
@@ -131,9 +131,8 @@ def _doubt_missing_lines(job: Job, diagnosis: Explanation, involved: list[int], 
     if not known and _others_end_alike(job, diagnosis):
         known = diagnosis.culprits  # whatever was left out, these are the ones that differ
     elif diagnosis.culprits and (not known or len(others - unplaced) * 2 < len(others)):
-        accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "no call stands among the missing lines")
-        reason = f"{missing}: what the logs lack proves nothing"
-        return undecided(reason, collect, diagnosis, between=[accusation], context=jumps[:2])
+        reason, unless = f"{missing}: what the logs lack proves nothing", "no call stands among the missing lines"
+        return undecided(reason, collect, diagnosis, unless=unless, context=jumps[:2])
     diagnosis.culprits, diagnosis.collect = known, collect
     diagnosis.add_evidence(context=jumps[:2])
     diagnosis.doubt(Doubt.LINES_LEFT_OUT, missing)

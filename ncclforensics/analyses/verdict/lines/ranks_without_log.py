@@ -10,7 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.calls.call_alignment import Gap
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
+from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.wait_cycle import skipped_or_lost
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Kind
@@ -113,10 +113,8 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Explanation) -> Explanation 
         f"the others wait for {job.names(diagnosis.culprits)}, which made fewer calls; but these may wait themselves: "
         f"their last call is on a communicator with members {members}"
     )
-    between = [Alternative(diagnosis.verdict, diagnosis.culprits, f"they do not wait for members {members}")]
-    answer = undecided(
-        reason, [*chain.from_iterable(hidden_members.values())], diagnosis, suspects=job.absent, between=between
-    )
+    collect, unless = chain.from_iterable(hidden_members.values()), f"they do not wait for members {members}"
+    answer = undecided(reason, collect, diagnosis, suspects=job.absent, unless=unless)
     answer.victims, answer.key, answer.call = sorted(job.rank_ids), diagnosis.key, diagnosis.call
     return answer
 
@@ -131,8 +129,8 @@ def judge_waiting_before_init(job: Job, diagnosis: Explanation) -> Explanation:
         f"neither {names} nor {absent} began the init that the others wait in, as far as these logs show: there is no "
         f"log of {absent}, and {names} may wait for it"
     )
-    between = [Alternative(diagnosis.verdict, diagnosis.culprits, f"{absent} waits in this init, too")]
-    return undecided(reason, [f"collect the log of {absent}"], diagnosis, suspects=job.absent, between=between)
+    collect, unless = [f"collect the log of {absent}"], f"{absent} waits in this init, too"
+    return undecided(reason, collect, diagnosis, suspects=job.absent, unless=unless)
 
 
 def ranks_that_may_wait_for_hidden(job: Job, rank_ids: Iterable[int]) -> list[int]:

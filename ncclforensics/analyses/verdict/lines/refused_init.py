@@ -27,8 +27,7 @@ _REASONS = {
     "message_truncated": "a process received an init message of another length than it expects",
 }
 SHOWN_GPUS = 2
-SHOWN_HOSTS = 3
-SHOWN_PAIRS = 3
+SHOWN_HOSTS = SHOWN_PAIRS = 3
 _REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
 
 
@@ -154,12 +153,9 @@ def _explain_gpu_used_twice(
     The numbers are those of the communicator, which may be one of a few ranks of the job.
     """
     groups = _numbers_on_one_gpu(lines)
-    if not groups:  # the lines are cut before the other rank
-        return (
-            [],
-            "two ranks of a communicator use one GPU; the cited line is cut before it names both",
-            Detail.SAME_GPU,
-        )
+    if not groups:
+        unnamed = "two ranks of a communicator use one GPU; the cited line is cut before it names both"
+        return [], unnamed, Detail.SAME_GPU
     numbers = sorted(number for group in groups for number in group)
     if _are_numbers_of_job(job, lines):
         culprits = sorted({rank_id for number in numbers for rank_id in by_number.get(number, [])})

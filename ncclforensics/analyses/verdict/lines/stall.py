@@ -44,12 +44,8 @@ def find_stall_evidence(job: Job) -> list[Sign]:
         waits = [row.waited for row in job.timeouts if row.waited is not None]
         kinds.append(Sign.WATCHDOG if not waits or max(waits) >= FIRST_CALL else Sign.FAILURE)
     # A rank that came to a monitored barrier and lost rank 0 there does not show that a time-out was over.
-    expired = (
-        TIMED_OUT,
-        STORE,
-        *([BARRIER] if any(row["timeout"] for row in job.pytorch["monitored_barrier"]) else []),
-    )
-    if any(row.kind in expired for row in job.torch_errors):
+    has_expired = any(row["timeout"] for row in job.pytorch["monitored_barrier"])
+    if any(row.kind in (TIMED_OUT, STORE, *[BARRIER] * has_expired) for row in job.torch_errors):
         kinds.append(Sign.TIMEOUT)
     if len(job.snapshots) > 1:
         kinds.append(Sign.RAS)
@@ -286,9 +282,7 @@ def _several_ends(job: Job, diagnosis: Explanation, between: list[int], first: l
         Alternative(diagnosis.verdict, first, f"the logs of {slower} go to the end of their runs"),
         Alternative(diagnosis.verdict, between, f"those of {later} do, and those of {slower} do not"),
     ]
-    answer = undecided(reason, collect, diagnosis, between=alternatives)
-    answer.key, answer.call = diagnosis.key, diagnosis.call
-    return answer
+    return undecided(reason, collect, diagnosis, between=alternatives, key=diagnosis.key, call=diagnosis.call)
 
 
 def find_end_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None:
@@ -310,6 +304,5 @@ def find_end_in_setup(job: Job, diagnosis: Explanation) -> Explanation | None:
         "went on, or lack their ends, or a rank did not come to this call"
     )
     collect = [f"collect the end of the log of {names}", stacks_of(job.names(culprits))]
-    accusation = Alternative(diagnosis.verdict, diagnosis.culprits, "these logs go to the end of the run")
-    setups = [job.unfinished_setups[rank_id] for rank_id in ranks[:3]]
-    return undecided(reason, collect, diagnosis, between=[accusation], context=setups)
+    unless, setups = "these logs go to the end of the run", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]]
+    return undecided(reason, collect, diagnosis, unless=unless, context=setups)

@@ -73,7 +73,7 @@ def find_lost_process(job: Job) -> Explanation | None:
             f"{', or a rank without a log' * bool(job.absent)}, and the logs of the others may only be shorter than "
             "their runs"
         )
-        last_lines = [job.last_line(rank_id) for rank_id in silent_ranks[:4]]
+        last_lines = map(job.last_line, silent_ranks[:4])
         answer = one_of_these_died(job, silent_ranks, reason, "context", last_lines)
         if job.absent:
             answer.collect.append(f"collect the logs of {ranks_text(job.absent)}")
@@ -88,7 +88,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     if not named_ranks and (job.inside_completed_init | job.unfinished_setups.keys()).issuperset(culprits):
         diagnosis.doubt(Doubt.LINES_MISSING, "its log ends while NCCL connects it, perhaps without its last lines")
     cite_first_missing_call(job, diagnosis)
-    diagnosis.add_evidence(culprit=[job.last_line(rank_id) for rank_id in culprits[:4]])
+    diagnosis.add_evidence(culprit=map(job.last_line, culprits[:4]))
     of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
     diagnosis.add_evidence(failure=of_culprits[:3] or connection_losses[:3])
     return diagnosis
@@ -275,10 +275,9 @@ def _find_incomplete_logs(job: Job, diagnosis: Explanation) -> Explanation | Non
     }
     for reason, (rank_ids, collect) in incomplete.items():
         if rank_ids:
-            between = [Alternative(diagnosis.verdict, culprits, "these logs lack no call")]
             reason = f"{reason}, so a missing call proves nothing"
-            last_lines = [job.last_line(rank_id) for rank_id in rank_ids[:3]]
-            return undecided(reason, collect, diagnosis, between=between, context=last_lines)
+            last_lines = map(job.last_line, rank_ids[:3])
+            return undecided(reason, collect, diagnosis, unless="these logs lack no call", context=last_lines)
     return None
 
 
@@ -290,7 +289,7 @@ def _one_of_these_left_out(job: Job, ranks: list[int]) -> Explanation:
     )
     others = f"lines are lost from the logs of the others of {names}"
     between = [Alternative(Kind.UNMATCHED, [rank_id], others) for rank_id in ranks]
-    last_lines = [job.last_line(rank_id) for rank_id in ranks[:3]]
+    last_lines = map(job.last_line, ranks[:3])
     return undecided(reason, [stacks_of(names)], between=between, context=last_lines)
 
 
@@ -305,7 +304,7 @@ def _behind_or_besides(job: Job, lagging: list[int], besides: str, kind: Kind, r
         Alternative(Kind.LAGGING, lagging, "a line is lost from a log of the others"),
         Alternative(kind, ranks, f"a line is lost from the log of {names}"),
     ]
-    last_lines = [job.last_line(rank_id) for rank_id in lagging[:3]]
+    last_lines = map(job.last_line, lagging[:3])
     return undecided(reason, [stacks_of(names)], between=between, context=last_lines)
 
 

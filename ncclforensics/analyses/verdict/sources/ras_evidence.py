@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import pairwise
+from typing import Any
 
 from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, process_place
 from ncclforensics.analyses.hang.ras_tallies import Tally, shares, tallies_of
@@ -290,7 +291,7 @@ def _judge_without_culprits(job: Job) -> Explanation:
     # Text shows no counts of ranks that agree: those that differed before have launched calls.
     with_progress = is_fine and not earlier_names <= latest_tallies.keys()
     with_progress |= any(_launched_more(reports, name) for name in in_several_reports)
-    differing = ranks_differing_in_counts(reports.latest) or ranks_differing_in_status(reports.latest)
+    differing = ranks_differing(reports.latest, "launched") or ranks_differing(reports.latest, "status")
     differs = bool(differing) or any(report["is_fine"] is False for report in job.snapshots)
     shown = next(iter(differing.values()), []) or job.snapshots[:2]
     verdict, doubt, collect = Kind.UNDECIDABLE, Doubt.OPEN, COLLECT_PLACES
@@ -330,25 +331,17 @@ def _judge_without_culprits(job: Job) -> Explanation:
     return diagnosis
 
 
-def ranks_differing_in_status(states: list[Row]) -> dict[str, list[Row]]:
-    """Return communicator -> one row of each status, where the ranks differ in status."""
-    by_name: dict[str, dict[str, Row]] = defaultdict(dict)
+def ranks_differing(states: list[Row], kind: str) -> dict[str, list[Row]]:
+    """Return communicator -> one row of each value, where ranks differ in it: in `status`, or in calls `launched`."""
+    by_name: dict[str, dict[str | None, dict[Any, Row]]] = defaultdict(lambda: defaultdict(dict))
     for row in states:
-        if row["state_kind"] == "status" and row["communicator"] is not None:
-            by_name[row["communicator"]].setdefault(row["status"], row)
-    return {name: list(rows.values()) for name, rows in by_name.items() if len(rows) > 1}
-
-
-def ranks_differing_in_counts(states: list[Row]) -> dict[str, list[Row]]:
-    """Return communicator -> one row of each number of calls, where the ranks have launched different numbers."""
-    by_name: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
-    for row in states:
-        if row["state_kind"] == "launched" and row["communicator"] is not None:
-            by_name[row["communicator"]][row["operation"]].setdefault(row["launched"], row)
-    counts = {name: [rows for rows in operations.values() if len(rows) > 1] for name, operations in by_name.items()}
-    return {
-        name: [row for rows in differing for row in rows.values()] for name, differing in counts.items() if differing
+        if row["state_kind"] == kind and row["communicator"] is not None:
+            by_name[row["communicator"]][row["operation"]].setdefault(row[kind], row)
+    differing = {
+        name: [row for rows in of_name.values() if len(rows) > 1 for row in rows.values()]
+        for name, of_name in by_name.items()
     }
+    return {name: rows for name, rows in differing.items() if rows}
 
 
 def _launched_more(reports: Reports, name: str) -> bool:
@@ -370,6 +363,6 @@ def show_no_mismatch(job: Job) -> bool:
     for row in states:
         named[row["communicator"]].add(row["rank"])
     is_whole = all(len(named[name]) == size for name, size in communicator_sizes(states).items())
-    are_alike = not ranks_differing_in_counts(states) and not ranks_differing_in_status(states)
+    are_alike = not ranks_differing(states, "launched") and not ranks_differing(states, "status")
     kinds = {row["state_kind"] for row in states}
     return bool(kinds) and kinds <= {"launched", "status"} and is_whole and are_alike

@@ -184,11 +184,7 @@ def _diagnose_roots(job: Job, recordings: Recordings, roots: Roots) -> Explanati
 
 def _calls_waiting_for(recordings: Recordings, ranks: list[int]) -> list[RecordedCall]:
     """The calls at which others stand and wait for one of these ranks, the first in the order of the program first."""
-    waiting = [
-        call
-        for rank in sorted(recordings.read - set(ranks))
-        if set(recordings.targets(rank)) & set(ranks) and (call := recordings.blocking(rank))
-    ]
+    waiting = [call for call in recordings.waiting_for(ranks) if call.rank not in ranks]
     places = sorted({(call.family, call.number) for call in waiting if not call.is_p2p})
     later: set[Place] = set()
     for pair in combinations(places, 2):

@@ -95,12 +95,7 @@ def communicator_of(job: Job, recordings: Recordings, diagnosis: Explanation) ->
 
     The same order decides which call the diagnosis names.
     """
-    blamed = job.numbers_blamed(diagnosis)
-    awaited: list[RecordedCall] = [
-        call
-        for rank in sorted(recordings.read)
-        if (call := recordings.blocking(rank)) and not blamed.isdisjoint(recordings.targets(rank))
-    ]
+    awaited = recordings.waiting_for(job.numbers_blamed(diagnosis))
     first = min(awaited, key=lambda call: bool(call.is_p2p), default=None)
     return job.communicators_of_groups.get(first.group) if first else None
 
@@ -160,12 +155,7 @@ def _shown_by_log(job: Job, place: Standing, ranks: Collection[int]) -> bool:
 def find_ranks_unclear(job: Job, recordings: Recordings) -> Explanation | None:
     """Describe the wait for ranks whose last calls are not recorded: they may wait in one of these themselves."""
     ranks = job.recorded_roots.unclear
-    waiting = [
-        call
-        for rank in sorted(recordings.read)
-        if set(recordings.targets(rank)) & set(ranks) and (call := recordings.blocking(rank))
-    ]
-    if not waiting:
+    if not (waiting := recordings.waiting_for(ranks)):
         return None
     reason = (
         f"{stand_text(call.rank for call in waiting)} in {described(waiting[0])},"
