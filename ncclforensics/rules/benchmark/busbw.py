@@ -371,10 +371,6 @@ def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
         of_run = rows_of(sides, row)
         last = of_run.sort("size").row(-1, named=True)
         less, more = sorted([(last[IN_PLACE], IN_PLACE), (last[OUT_OF_PLACE], OUT_OF_PLACE)])
-        yield Finding(
-            title=f"{called(row)}: {less[1]} is slower than {more[1]} at all large sizes",
-            detail=f"{bandwidth_text(less[0])} against {bandwidth_text(more[0])} at {bytes_text(last['size'])}",
-            certainty="likely",
-            hosts=row["hosts"] or [],
-            evidence=evidence_lines(of_run.sort("line")),
-        )
+        title = f"{called(row)}: {less[1]} is slower than {more[1]} at all large sizes"
+        detail = f"{bandwidth_text(less[0])} against {bandwidth_text(more[0])} at {bytes_text(last['size'])}"
+        yield Finding(title, detail, "likely", hosts=row["hosts"] or [], evidence=evidence_lines(of_run.sort("line")))

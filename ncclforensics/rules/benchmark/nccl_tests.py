@@ -124,12 +124,10 @@ def bench_below_minimum(
     Sources: nccl-tests, src/common.cu.
     """
     for row in benchmark.filter("is_below_minimum").to_dicts():
+        title = f"{called(row)}: the average of {row['average']:g} GB/s is below NCCL_TESTS_MIN_BW"
+        detail = "the test printed FAILED"
         yield Finding(
-            title=f"{called(row)}: the average of {row['average']:g} GB/s is below NCCL_TESTS_MIN_BW",
-            detail="the test printed FAILED",
-            certainty="certain",
-            hosts=row["hosts"] or [],
-            evidence=_ends(test_end, benchmark_line, row, "average"),
+            title, detail, "certain", hosts=row["hosts"] or [], evidence=_ends(test_end, benchmark_line, row, "average")
         )
 
 
@@ -251,13 +249,9 @@ def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
         return
     hosts = sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list())
     seconds = rows.select(pl.col("seconds").max().fill_null(0)).item()
-    yield Finding(
-        title=f"a test timed out after {seconds} s" + (f" on {', '.join(hosts[:SHOWN])}" if hosts else ""),
-        detail="an operation did not finish within the time given by -T",
-        certainty="certain",
-        hosts=hosts,
-        evidence=evidence_lines(rows),
-    )
+    title = f"a test timed out after {seconds} s" + (f" on {', '.join(hosts[:SHOWN])}" if hosts else "")
+    detail = "an operation did not finish within the time given by -T"
+    yield Finding(title, detail, "certain", hosts=hosts, evidence=evidence_lines(rows))
 
 
 @rule(Category.VERSION_MISMATCH, Severity.INFO, of=("benchmark",), role=Role.CONTEXT)
@@ -278,13 +272,9 @@ def bench_other_library(
         )
         headers = test_setting.filter(pl.col("headers").is_not_null()).join(settings, on=["source", "line"], how="semi")
         built, loaded = (version_text(row[name]) for name in ("headers", "library"))
-        yield Finding(
-            title=f"{called(row)} was built with NCCL {built} and ran with {loaded}",
-            detail=f"the test printed nccl-headers={row['headers']} nccl-library={row['library']}",
-            certainty="certain",
-            hosts=row["hosts"] or [],
-            evidence=evidence_lines(headers),
-        )
+        title = f"{called(row)} was built with NCCL {built} and ran with {loaded}"
+        detail = f"the test printed nccl-headers={row['headers']} nccl-library={row['library']}"
+        yield Finding(title, detail, "certain", hosts=row["hosts"] or [], evidence=evidence_lines(headers))
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("test_refusal",))
@@ -309,9 +299,6 @@ def bench_refused(test_refusal: pl.DataFrame) -> Iterator[Finding]:
         "implementation": "the requested implementation is unknown",
         "option": "unknown option",
     }
-    yield Finding(
-        title=f"a test refused to run: {reasons[str(first['form'])]}",
-        detail="the test measured nothing",
-        certainty="certain",
-        evidence=evidence_lines(rows.sort("source", "line")),
-    )
+    title = f"a test refused to run: {reasons[str(first['form'])]}"
+    detail = "the test measured nothing"
+    yield Finding(title, detail, "certain", evidence=evidence_lines(rows.sort("source", "line")))

@@ -167,11 +167,6 @@ HEALTH = {"Failure": ("failed", Severity.WARNING), "Warning": ("warns", Severity
 def _watched(watch: str, words: str, health: str, evidence: list[Line]) -> Finding:
     outcome, severity = HEALTH[health]
     sentence = words[:LONGEST] + "…" * (len(words) > LONGEST)
-    return Finding(
-        title=f"DCGM's health watch {outcome}: {watch}" + f": {sentence}" * bool(sentence),
-        detail="it tells of what was counted since the watch was set",
-        certainty="certain",
-        severity=severity,
-        role=Role.CONTEXT,
-        evidence=evidence,
-    )
+    title = f"DCGM's health watch {outcome}: {watch}" + f": {sentence}" * bool(sentence)
+    detail = "it tells of what was counted since the watch was set"
+    return Finding(title, detail, "certain", severity=severity, role=Role.CONTEXT, evidence=evidence)

@@ -35,9 +35,6 @@ def gpu_burn_counts(burn_progress: pl.DataFrame, gpu_burn: pl.DataFrame) -> Iter
         wrong = counted.filter(is_alive & (pl.col("burn_errors").cast(pl.String) != "0"))
         if wrong.is_empty():
             continue
-        yield Finding(
-            title=f"gpu-burn counted wrong values on {some_of([f'GPU {gpu}' for gpu in wrong['gpu']], SHOWN)}",
-            detail=f"at {last['percent'].cast(pl.String)[0]} % of its time",
-            certainty="certain",
-            evidence=evidence_lines(last),
-        )
+        title = f"gpu-burn counted wrong values on {some_of([f'GPU {gpu}' for gpu in wrong['gpu']], SHOWN)}"
+        detail = f"at {last['percent'].cast(pl.String)[0]} % of its time"
+        yield Finding(title, detail, "certain", evidence=evidence_lines(last))

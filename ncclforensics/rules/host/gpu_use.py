@@ -143,12 +143,9 @@ def gpu_columns_unknown(use_readings: pl.DataFrame, gpu_use: pl.DataFrame) -> It
     """
     unnamed = use_readings.join(gpu_use.select("source").unique(), on="source", how="anti").sort("source", "line")
     for (source,), rows in unnamed.group_by("source", maintain_order=True):
-        yield Finding(
-            title=f"{count_of(rows.height, 'row')} of nvidia-smi without a head: their columns are not known",
-            detail="utilisation of a GPU and of its memory look alike, and so do all powers",
-            certainty="certain",
-            evidence=[Line(source, rows["line"][0], "a row")],
-        )
+        title = f"{count_of(rows.height, 'row')} of nvidia-smi without a head: their columns are not known"
+        detail = "utilisation of a GPU and of its memory look alike, and so do all powers"
+        yield Finding(title, detail, "certain", evidence=[Line(source, rows["line"][0], "a row")])
 
 
 @rule(Category.CUDA_ERROR, Severity.WARNING, of=("gpu_use",))

@@ -32,20 +32,14 @@ def interface_states(ip_interface: pl.DataFrame, ip_detail: pl.DataFrame) -> Ite
     has_carrier = pl.col("words").list.contains("LOWER_UP") | pl.col("words").list.contains("RUNNING")
     for (_,), rows in real.filter(is_on & ~has_carrier).group_by("source", maintain_order=True):
         names = rows["name"].unique(maintain_order=True).to_list()
-        yield Finding(
-            title=f"no carrier on {some_of(names, SHOWN)}: nothing is plugged in there, or the other end is down",
-            detail="which of them a job uses, these lines do not show",
-            certainty="certain",
-            evidence=evidence_lines(rows),
-        )
+        title = f"no carrier on {some_of(names, SHOWN)}: nothing is plugged in there, or the other end is down"
+        detail = "which of them a job uses, these lines do not show"
+        yield Finding(title, detail, "certain", evidence=evidence_lines(rows))
     owners = real.select("source", "pos", "name")
     counted = ip_detail.sort("pos").join_asof(owners, on="pos", by="source", check_sortedness=False)
     for (_, name), rows in (
         counted.filter(pl.col("bad") > 0).drop_nulls("name").group_by("source", "name", maintain_order=True)
     ):
-        yield Finding(
-            title=f"{name} counted {count_of(int(rows['bad'].sum()), 'damaged or lost packet')} since the boot",
-            detail="whether they still grow, a second look shows",
-            certainty="certain",
-            evidence=evidence_lines(rows),
-        )
+        title = f"{name} counted {count_of(int(rows['bad'].sum()), 'damaged or lost packet')} since the boot"
+        detail = "whether they still grow, a second look shows"
+        yield Finding(title, detail, "certain", evidence=evidence_lines(rows))

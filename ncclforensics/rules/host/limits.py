@@ -43,22 +43,15 @@ def file_system_full(file_system: pl.DataFrame, file_systems: pl.DataFrame) -> I
     for (counted,), alike in full.group_by("counted", maintain_order=True):
         mounts = alike["mount"].cast(pl.String).unique(maintain_order=True).to_list()
         what = "has no inode left" if counted == "inodes" else "is full"
-        yield Finding(
-            title=f"the file system {some_of(mounts, SHOWN)} {what}",
-            detail="what writes there fails with “No space left on device”",
-            certainty="certain",
-            evidence=evidence_lines(alike),
-        )
+        title = f"the file system {some_of(mounts, SHOWN)} {what}"
+        detail = "what writes there fails with “No space left on device”"
+        yield Finding(title, detail, "certain", evidence=evidence_lines(alike))
     is_small = (text_of("mount") == SHARED_MEMORY) & text_of("size").is_in(SMALL) & (pl.col("percent") < FULL)
     small = rows.filter(is_small & (pl.col("counted") == "space").fill_null(value=True))
     if not small.is_empty():
-        yield Finding(
-            title=f"{SHARED_MEMORY} has the default size of containers, 64 MB",
-            detail="too small for NCCL with many GPUs, and for data loaders that pass batches in it",
-            certainty="possible",
-            severity=Severity.INFO,
-            evidence=evidence_lines(small),
-        )
+        title = f"{SHARED_MEMORY} has the default size of containers, 64 MB"
+        detail = "too small for NCCL with many GPUs, and for data loaders that pass batches in it"
+        yield Finding(title, detail, "possible", severity=Severity.INFO, evidence=evidence_lines(small))
 
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("host_limit",), role=Role.CONTEXT)
@@ -80,18 +73,11 @@ def low_limits(host_limit: pl.DataFrame) -> Iterator[Finding]:
         kilobytes=pl.col("number") * pl.col("unit") // 1024
     )
     if not locked.is_empty():
-        yield Finding(
-            title=f"locked memory is limited to {min(locked['kilobytes']):,} KiB",
-            detail="NCCL registers more with RDMA NICs, which then fails; over sockets it does not matter",
-            certainty="possible",
-            evidence=evidence_lines(locked),
-        )
+        title = f"locked memory is limited to {min(locked['kilobytes']):,} KiB"
+        detail = "NCCL registers more with RDMA NICs, which then fails; over sockets it does not matter"
+        yield Finding(title, detail, "possible", evidence=evidence_lines(locked))
     files = rows.filter((text_of("form") == "files") & (pl.col("number") < ENOUGH_FILES))
     if not files.is_empty():
-        yield Finding(
-            title=f"a process may open {min(files['number']):,} files and connections",
-            detail="a rank opens several for each peer, and fails with “Too many open files”",
-            certainty="likely",
-            severity=Severity.WARNING,
-            evidence=evidence_lines(files),
-        )
+        title = f"a process may open {min(files['number']):,} files and connections"
+        detail = "a rank opens several for each peer, and fails with “Too many open files”"
+        yield Finding(title, detail, "likely", severity=Severity.WARNING, evidence=evidence_lines(files))

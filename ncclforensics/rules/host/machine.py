@@ -177,9 +177,6 @@ def lshca_marks_port(lshca_port: pl.DataFrame) -> Iterator[Finding]:
     for (wrong,), rows in marked.with_columns(pl.col("wrong").list.join(", ")).group_by("wrong", maintain_order=True):
         names = some_of([f"{row['rdma'] or row['netdev']} ({row['busid']})" for row in rows.to_dicts()], SHOWN)
         could = rows["pci_capability"].drop_nulls().unique(maintain_order=True).to_list()
-        yield Finding(
-            title=f"lshca marks {names}: {wrong}",
-            detail=f"LnkCapWidth, what the card can use, is {could[0]}" if could else "its sign is >!<",
-            certainty="certain",
-            evidence=evidence_lines(rows),
-        )
+        title = f"lshca marks {names}: {wrong}"
+        detail = f"LnkCapWidth, what the card can use, is {could[0]}" if could else "its sign is >!<"
+        yield Finding(title, detail, "certain", evidence=evidence_lines(rows))

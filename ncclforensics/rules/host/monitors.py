@@ -94,13 +94,10 @@ def _stated(other: pl.DataFrame) -> Iterator[Finding]:
     ):
         row = alike.row(0, named=True)
         part = ENTITIES[str(kind)].format(place) if place else str(row["component"])
+        title = f"a monitor reports of {part} on {node}: {row['event_message'] or row['codes'] or check}"
+        detail = f"by its check {check}" + ", which calls it fatal" * (str(row["fatal"]) == "true")
         yield Finding(
-            title=f"a monitor reports of {part} on {node}: {row['event_message'] or row['codes'] or check}",
-            detail=f"by its check {check}" + ", which calls it fatal" * (str(row["fatal"]) == "true"),
-            certainty="certain",
-            hosts=[str(node)],
-            remedy=_remedy(row["action"]),
-            evidence=evidence_lines(alike),
+            title, detail, "certain", hosts=[str(node)], remedy=_remedy(row["action"]), evidence=evidence_lines(alike)
         )
 
 

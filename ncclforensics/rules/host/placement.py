@@ -115,13 +115,9 @@ def place_ring_crosses_too_often(
     )
     for _, rows in worst.group_by("job", "key", maintain_order=True):
         row = rows.row(0, named=True)
-        yield Finding(
-            title=f"rings have {row['host_changes']} hops between hosts, {row['hosts']} would suffice",
-            detail=f"{rows.height} rings over {row['nranks']} ranks; ring {row['channel']}: {row['host_order']}",
-            certainty="likely",
-            communicator=row["key"],
-            evidence=evidence_lines(rows, "ring"),
-        )
+        title = f"rings have {row['host_changes']} hops between hosts, {row['hosts']} would suffice"
+        detail = f"{rows.height} rings over {row['nranks']} ranks; ring {row['channel']}: {row['host_order']}"
+        yield Finding(title, detail, "likely", communicator=row["key"], evidence=evidence_lines(rows, "ring"))
 
 
 @rule(Category.PLACEMENT, Severity.WARNING, of=("graph_search", "device_pair"))

@@ -32,12 +32,9 @@ def torch_rank_announced_less(announced_position: pl.DataFrame) -> Iterator[Find
     if lagging.height >= leading.height:
         ends = announced_position.sort("rank").head(SHOWN)
         last = pl.format("rank {} {} {}", "rank", "operation", "sequence")
-        yield Finding(
-            title=f"ranks announced different calls to PyTorch last: {', '.join(ends.select(last).to_series())}",
-            detail="no majority tells which are behind, and the lines do not name the process groups",
-            certainty="possible",
-            evidence=[Line(row["source"], row["line"]) for row in ends.to_dicts()],
-        )
+        title = f"ranks announced different calls to PyTorch last: {', '.join(ends.select(last).to_series())}"
+        detail = "no majority tells which are behind, and the lines do not name the process groups"
+        yield Finding(title, detail, "possible", evidence=[Line(row["source"], row["line"]) for row in ends.to_dicts()])
         return
     call, own = leading.row(0, named=True), lagging.row(0, named=True)
     ranks = sorted(lagging["rank"].to_list())

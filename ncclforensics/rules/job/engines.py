@@ -44,12 +44,9 @@ def engine_load_outlasts_timeout(engine_load: pl.DataFrame, work_timeout: pl.Dat
         return
     longest = loads.head(1)
     took = longest["load_time"].cast(pl.String)[0] or f"{longest['took'][0]:,.0f} s"
-    yield Finding(
-        title=f"loading the weights took {took}, longer than the time-out of collectives ({limit / 1000:,.0f} s)",
-        detail="ranks that had loaded before waited for the others, until their watchdog ended them",
-        certainty="likely",
-        evidence=evidence_lines(longest),
-    )
+    title = f"loading the weights took {took}, longer than the time-out of collectives ({limit / 1000:,.0f} s)"
+    detail = "ranks that had loaded before waited for the others, until their watchdog ended them"
+    yield Finding(title, detail, "likely", evidence=evidence_lines(longest))
 
 
 def _seconds_of_clock(text: str) -> float:
@@ -101,13 +98,8 @@ def engine_stops_at_nccl(
     detail = "what it does next, the init of a communicator and its first call, has not returned where the log ends"
     if last["nth"].max() != 1:
         detail += "; it is the init of a second communicator, or of a later one"
-    yield Finding(
-        title=f"{workers_text} did not get beyond loading NCCL {release}, by the last line",
-        detail=detail,
-        certainty="possible",
-        ranks=ranks,
-        evidence=evidence_lines(last),
-    )
+    title = f"{workers_text} did not get beyond loading NCCL {release}, by the last line"
+    yield Finding(title, detail, "possible", ranks=ranks, evidence=evidence_lines(last))
 
 
 @rule(Category.LAGGING_RANK, Severity.WARNING, of=("horovod_stall",), hang=True)
@@ -171,12 +163,9 @@ def _different_tensors(submitted: pl.DataFrame) -> Finding | None:
     if len(groups) < 2 or any(set(ranks) & set(others) for ranks, others in combinations(groups, 2)):
         return None
     parts = "; ".join(f"{ranks_text(ranks)} {tensor}" for ranks, tensor in sorted(tensor_of.items())[:SHOWN])
-    return Finding(
-        title=f"ranks submitted different tensors to Horovod: {parts}",
-        detail="each waits for the others to submit the same: no collective begins",
-        certainty="likely",
-        evidence=evidence_lines(submitted.select("source", "line")),
-    )
+    title = f"ranks submitted different tensors to Horovod: {parts}"
+    detail = "each waits for the others to submit the same: no collective begins"
+    return Finding(title, detail, "likely", evidence=evidence_lines(submitted.select("source", "line")))
 
 
 @rule(Category.HANG, Severity.WARNING, of=("engine_rate",), hang=True)
@@ -200,12 +189,9 @@ def engine_generates_nothing(engine_rate: pl.DataFrame) -> Iterator[Finding]:
         if tail.height < LEAST_RATES:
             continue
         running = count_of(tail["running"][-1], "request")
-        yield Finding(
-            title=f"the engine generates no token, and {running} run{'s' * (tail['running'][-1] == 1)}",
-            detail=f"the last {tail.height} reports show it, to the end of the log",
-            certainty="likely",
-            evidence=evidence_lines(tail),
-        )
+        title = f"the engine generates no token, and {running} run{'s' * (tail['running'][-1] == 1)}"
+        detail = f"the last {tail.height} reports show it, to the end of the log"
+        yield Finding(title, detail, "likely", evidence=evidence_lines(tail))
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("engine_start",), hang=True)

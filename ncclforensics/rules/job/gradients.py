@@ -46,13 +46,8 @@ def torch_gradients_incomplete(gradient_error: pl.DataFrame) -> Iterator[Finding
         if named.height:
             parameters = str(named["parameters"][0])
             detail += f": parameters {parameters[:MOST_NAMES]}{'…' * (len(parameters) > MOST_NAMES)}"
-        finding = Finding(
-            title=f"{ranks_text(ranks)}: {GRADIENTS[str(form)]}".removeprefix(": "),
-            detail=detail,
-            certainty="certain",
-            ranks=ranks,
-            evidence=evidence_lines(rows),
-        )
+        title = f"{ranks_text(ranks)}: {GRADIENTS[str(form)]}".removeprefix(": ")
+        finding = Finding(title, detail, "certain", ranks=ranks, evidence=evidence_lines(rows))
         finding.remedy = REMEDIES[str(form)]
         yield finding
 

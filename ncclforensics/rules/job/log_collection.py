@@ -45,12 +45,9 @@ def read_launcher_decoration(speaker: pl.DataFrame) -> Iterator[Finding]:
     """
     dropped = speaker.filter(pl.col("dropped") > 0)
     if dropped.height:
-        yield Finding(
-            title=f"Ray omitted {dropped['dropped'].sum()} lines of other ranks",
-            detail="lines that differ only in numbers are printed once",
-            certainty="certain",
-            evidence=evidence_lines(dropped.with_columns(line="dropped_line")),
-        )
+        title = f"Ray omitted {dropped['dropped'].sum()} lines of other ranks"
+        detail = "lines that differ only in numbers are printed once"
+        yield Finding(title, detail, "certain", evidence=evidence_lines(dropped.with_columns(line="dropped_line")))
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("journal_init",), hang=True, role=Role.CONTEXT)
@@ -69,12 +66,8 @@ def read_journal_alone(journal_init: pl.DataFrame, speaker: pl.DataFrame) -> Ite
         return
     backend = str(created["backend"][0])
     detail = "there are no NCCL logs" if backend == "nccl" else f"the ranks communicated over {backend}, without NCCL"
-    yield Finding(
-        title="no NCCL lines: the verdict rests on the journal of a capture",
-        detail=detail,
-        certainty="certain",
-        evidence=evidence_lines(created)[:1],
-    )
+    title = "no NCCL lines: the verdict rests on the journal of a capture"
+    yield Finding(title, detail, "certain", evidence=evidence_lines(created)[:1])
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, hang=True)

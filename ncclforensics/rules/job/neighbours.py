@@ -69,11 +69,10 @@ def deepep_timed_out(deepep_timeout: pl.DataFrame) -> Iterator[Finding]:
     )
     for (call,), alike in rows.group_by("call", maintain_order=True):
         waited_for = _waited_for(alike)
+        title = f"DeepEP timed out ({call}): {_waiters(alike)}{f' waited for {waited_for}' * bool(waited_for)}"
+        detail = f"{count_of(alike.height, 'line')}; numbers are those of DeepEP's group; {NOT_OF_NCCL}"
         yield Finding(
-            title=f"DeepEP timed out ({call}): {_waiters(alike)}{f' waited for {waited_for}' * bool(waited_for)}",
-            detail=f"{count_of(alike.height, 'line')}; numbers are those of DeepEP's group; {NOT_OF_NCCL}",
-            certainty="certain",
-            evidence=evidence_lines(_missing(alike) if _missing(alike).height else alike),
+            title, detail, "certain", evidence=evidence_lines(_missing(alike) if _missing(alike).height else alike)
         )
 
 

@@ -26,9 +26,6 @@ def step_not_a_number(training_step: pl.DataFrame) -> Iterator[Finding]:
     if rows.is_empty():
         return
     share = f"{rows.height} of {training_step.height} steps"
-    yield Finding(
-        title=f"loss or gradients are not a number in {share}, first in step {rows['step'][0]}",
-        detail="the program printed it itself",
-        certainty="certain",
-        evidence=evidence_lines(rows),
-    )
+    title = f"loss or gradients are not a number in {share}, first in step {rows['step'][0]}"
+    detail = "the program printed it itself"
+    yield Finding(title, detail, "certain", evidence=evidence_lines(rows))

@@ -51,10 +51,6 @@ def app_not_started(
     )
     named = not_survived(named, communicator_progress, milestone, training_step, program_end)
     for (form, reason), rows in named.sort("source", "line").group_by("form", "reason", maintain_order=True):
-        yield Finding(
-            title=f"{TITLES[str(form)]}: {reason}",
-            detail=f"printed {count_of(rows.height, 'time')}",
-            certainty="certain",
-            evidence=evidence_lines(rows),
-            remedy=REMEDIES[str(form)],
-        )
+        title = f"{TITLES[str(form)]}: {reason}"
+        detail = f"printed {count_of(rows.height, 'time')}"
+        yield Finding(title, detail, "certain", evidence=evidence_lines(rows), remedy=REMEDIES[str(form)])

@@ -325,13 +325,9 @@ def torch_first_reporter(
     for (reporter,), rows in relayed.group_by("reporter", maintain_order=True):
         relaying = sorted(rows["global_rank"].drop_nulls().unique())
         first = f"rank {reporter} {'found an error' if reporter in with_errors else 'timed out'} first"
-        yield Finding(
-            title=f"{first}; {ranks_text(relaying) or 'others'} only relayed it",
-            detail="the first rank to report is a victim and need not be the culprit",
-            certainty="certain",
-            ranks=relaying,
-            evidence=_lines(rows),
-        )
+        title = f"{first}; {ranks_text(relaying) or 'others'} only relayed it"
+        detail = "the first rank to report is a victim and need not be the culprit"
+        yield Finding(title, detail, "certain", ranks=relaying, evidence=_lines(rows))
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("watchdog",), hang=True)
@@ -350,13 +346,9 @@ def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
         ranks = sorted(stuck["global_rank"].drop_nulls().unique().to_list())
         seconds = stuck["seconds"].max()
         time = "its monitor heard nothing of it" if seconds is None else f"no progress for {seconds!r} seconds"
-        yield Finding(
-            title=f"the {_watchdogs(ranks)} of {ranks_text(ranks) or 'a rank'} {'are' if ranks[1:] else 'is'} stuck",
-            detail=f"{time}: it waits for CUDA, NCCL or Python's lock",
-            certainty="likely",
-            ranks=ranks,
-            evidence=_lines(stuck),
-        )
+        title = f"the {_watchdogs(ranks)} of {ranks_text(ranks) or 'a rank'} {'are' if ranks[1:] else 'is'} stuck"
+        detail = f"{time}: it waits for CUDA, NCCL or Python's lock"
+        yield Finding(title, detail, "likely", ranks=ranks, evidence=_lines(stuck))
 
 
 @rule(Category.TIMEOUT, Severity.WARNING, of=("watchdog",), hang=True, fallback=True, role=Role.CONSEQUENCE)
@@ -373,10 +365,6 @@ def torch_operation_given_up(watchdog: pl.DataFrame, work: pl.DataFrame, call_er
         return
     ranks = sorted(given_up["global_rank"].drop_nulls().unique())
     library = next(iter(given_up["library"].cast(pl.String).drop_nulls()), "NCCL")
-    yield Finding(
-        title=f"{ranks_text(ranks) or 'ranks'} gave up an operation of {library} that failed or timed out",
-        detail="the line that names the operation was not read",
-        certainty="certain",
-        ranks=ranks,
-        evidence=_lines(given_up),
-    )
+    title = f"{ranks_text(ranks) or 'ranks'} gave up an operation of {library} that failed or timed out"
+    detail = "the line that names the operation was not read"
+    yield Finding(title, detail, "certain", ranks=ranks, evidence=_lines(given_up))

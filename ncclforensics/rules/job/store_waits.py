@@ -51,12 +51,10 @@ def torch_ranks_wait_at_store(
             ranks = sorted(rows["group_rank"].unique().to_list())
             absent = sorted(set(range(expected)) - set(ranks)) if len(ranks) == joined else []
             names = f": {ranks_text(absent)} did not" if absent else ""
+            title = f"{joined} of {expected} processes came to the store of the process group{names}"
+            detail = f"{ranks_text(ranks)} {'wait' if len(ranks) > 1 else 'waits'} there ({key})"
             yield Finding(
-                title=f"{joined} of {expected} processes came to the store of the process group{names}",
-                detail=f"{ranks_text(ranks)} {'wait' if len(ranks) > 1 else 'waits'} there ({key})",
-                certainty="likely" if is_repeated else "possible",
-                ranks=absent,
-                evidence=evidence_lines(rows),
+                title, detail, "likely" if is_repeated else "possible", ranks=absent, evidence=evidence_lines(rows)
             )
 
 
@@ -216,14 +214,7 @@ def torch_store_failed(
         )
     if rows["store_reason"].cast(pl.String).fill_null("").str.contains_any(LOST_STORE).any():
         detail = "the process that serves the store, that of rank 0 or its launcher, ended: its own output says why"
-    yield Finding(
-        title=title,
-        detail=detail,
-        certainty="certain",
-        ranks=ranks,
-        role=Role.CONSEQUENCE,
-        evidence=evidence_lines(rows),
-    )
+    yield Finding(title, detail, "certain", ranks=ranks, role=Role.CONSEQUENCE, evidence=evidence_lines(rows))
 
 
 def _title_of_id(asked: pl.DataFrame) -> str:

@@ -37,14 +37,8 @@ def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) 
     where = f" in {', '.join(calls)}" if by_call.height else ""
     if by_call.height and len(calls) > 1 and all(calls.values()):
         where = f": {'; '.join(f'{numbers} in {call}' for call, numbers in calls.items())}"
-    yield Finding(
-        title=f"{ranks_text(ranks) or 'ranks'} {what}{where}",
-        detail=detail,
-        certainty="certain",
-        ranks=ranks,
-        role=Role.CONSEQUENCE,
-        evidence=evidence_lines(rows),
-    )
+    title = f"{ranks_text(ranks) or 'ranks'} {what}{where}"
+    yield Finding(title, detail, "certain", ranks=ranks, role=Role.CONSEQUENCE, evidence=evidence_lines(rows))
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("model_difference",), hang=True)
@@ -153,12 +147,9 @@ def torch_barrier_names_ranks(monitored_barrier: pl.DataFrame, verdict: pl.DataF
     absent = sorted({number for text in naming["ranks"].cast(pl.String) for number in numbers_of_ranges(text)})
     names_all = text_of("form").str.starts_with("all_absent")
     which = "" if naming.select(names_all.any()).item() else "it names the first absent rank alone; "
-    yield Finding(
-        title=f"{ranks_text(absent)} of a process group did not come to the barrier",
-        detail=f"{which}numbers within the group, not those of the job",
-        certainty="likely",
-        evidence=evidence_lines(naming),
-    )
+    title = f"{ranks_text(absent)} of a process group did not come to the barrier"
+    detail = f"{which}numbers within the group, not those of the job"
+    yield Finding(title, detail, "likely", evidence=evidence_lines(naming))
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("gloo_error",), hang=True)
@@ -260,12 +251,9 @@ def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) 
     if rendezvous_lost.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
     agents = sorted(rendezvous_lost["agent"].cast(pl.String).unique().to_list())
-    yield Finding(
-        title=f"{count_of(len(agents), 'agent')} of torchrun lost the store of the rendezvous",
-        detail=f"it gave no answer to {', '.join(agents[:2])}",
-        certainty="likely",
-        evidence=evidence_lines(rendezvous_lost),
-    )
+    title = f"{count_of(len(agents), 'agent')} of torchrun lost the store of the rendezvous"
+    detail = f"it gave no answer to {', '.join(agents[:2])}"
+    yield Finding(title, detail, "likely", evidence=evidence_lines(rendezvous_lost))
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("watchdog_failure",), hang=True)

@@ -38,12 +38,9 @@ def xla_rendezvous_expired(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
         counts = (
             f"{row['joined']} of {row['expected_threads']} threads came" if row["joined"] else "not all threads came"
         )
-        yield Finding(
-            title=f"{counts} to the rendezvous of XLA: {name}",
-            detail=f"the others waited for {row['seconds']} seconds, then the process ended itself",
-            certainty="certain",
-            evidence=evidence_lines(rows),
-        )
+        title = f"{counts} to the rendezvous of XLA: {name}"
+        detail = f"the others waited for {row['seconds']} seconds, then the process ended itself"
+        yield Finding(title, detail, "certain", evidence=evidence_lines(rows))
 
 
 @rule(Category.TIMEOUT, Severity.WARNING, of=("xla_rendezvous",), hang=True, role=Role.CONSEQUENCE)
@@ -63,12 +60,9 @@ def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
     waiting = xla_rendezvous.filter(forms == "waiting").sort("source", "line")
     if not waiting.is_empty():
         names = waiting["waited_for"].cast(pl.String).str.split(";").list.first().unique(maintain_order=True)
-        yield Finding(
-            title=f"threads of XLA wait at a rendezvous: {', '.join(names.head(2))}",
-            detail="not all threads had come then",
-            certainty="possible",
-            evidence=evidence_lines(waiting),
-        )
+        title = f"threads of XLA wait at a rendezvous: {', '.join(names.head(2))}"
+        detail = "not all threads had come then"
+        yield Finding(title, detail, "possible", evidence=evidence_lines(waiting))
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("jax_service",), hang=True)
@@ -117,23 +111,16 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
                 "orderly end of process 0 before the others brings these lines, too",
             )
         elif not endings.is_empty():
-            yield Finding(
-                title="JAX's coordination service ended a process, because of an error of another task",
-                detail="the lines of the coordinator and of the other tasks say which one",
-                certainty="certain",
-                role=Role.CONSEQUENCE,
-                evidence=evidence_lines(endings),
-            )
+            title = "JAX's coordination service ended a process, because of an error of another task"
+            detail = "the lines of the coordinator and of the other tasks say which one"
+            yield Finding(title, detail, "certain", role=Role.CONSEQUENCE, evidence=evidence_lines(endings))
         return
     names = ranks_text(tasks, "task")
     did = "did not come to a barrier in time" if is_barrier else "stopped sending heartbeats"
     headings = rows.filter(text_of("form").is_in(["unhealthy", "barrier"]))
-    finding = Finding(
-        title=f"{names} of JAX {did}, as its coordination service reports",
-        detail="the service sees only that nothing came: the process may have ended, or be alive and held up",
-        certainty="likely",
-        evidence=[*evidence_lines(headings), *evidence_lines(listed)],
-    )
+    title = f"{names} of JAX {did}, as its coordination service reports"
+    detail = "the service sees only that nothing came: the process may have ended, or be alive and held up"
+    finding = Finding(title, detail, "likely", evidence=[*evidence_lines(headings), *evidence_lines(listed)])
     if is_barrier:
         finding.remedy = f"read the last lines of the named tasks; {COMPARE_PROCESSES}"
     yield finding

@@ -16,10 +16,6 @@ START_ONCE = (
 
 def too_many_at_store(rows: pl.DataFrame, joined: int, expected: int) -> Finding:
     """Return the finding that more processes came to a barrier at the store than the process group has."""
-    return Finding(
-        title=f"{count_of(joined, 'process')} came to the store of a process group of {expected}",
-        detail="WORLD_SIZE is below the number of started processes, or the store counts those of an earlier run",
-        certainty="certain",
-        remedy=START_ONCE,
-        evidence=evidence_lines(rows),
-    )
+    title = f"{count_of(joined, 'process')} came to the store of a process group of {expected}"
+    detail = "WORLD_SIZE is below the number of started processes, or the store counts those of an earlier run"
+    return Finding(title, detail, "certain", remedy=START_ONCE, evidence=evidence_lines(rows))
