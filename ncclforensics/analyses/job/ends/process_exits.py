@@ -34,7 +34,6 @@ from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.following_ends import mark_consequences, mark_final
 from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
-from ncclforensics.analyses.job.ends.other_launches import mark_other_launches
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.program_ends import last_success
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
@@ -218,7 +217,7 @@ def process_exit(
     lengths = dict(source.select("source", "lines").iter_rows())
     steps = {source: rows["pos"].sort() for (source,), rows in training_step.group_by("source")}
     rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
-    mark_other_launches(rows, reports, rank, nranks)
+    finder.mark_other_launches(rows, reports)
     return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import NODE, ExitReport, Owner, Row
 from ncclforensics.analyses.job.ends.exit_times import is_same_host
+from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
 
 FENCES_OF_ONE = 2  # a page with more of them quotes several texts, which may be of several runs
 
@@ -97,6 +99,25 @@ class ProcessFinder:
             return self._by_owner.get(report.owner) or [{}]
         candidates = self._by_number[report.rank] if report.rank is not None else []
         return candidates if len(candidates) == 1 and not _is_of_another(report, candidates[0]) else [{}]
+
+    def mark_other_launches(self, rows: Iterable[Row], reports: Iterable[ExitReport]) -> None:
+        """Take `is_placed` from rows of `process_exit` that torchrun's process ids show to be of other processes.
+
+        Torchrun starts the ranks itself, and names its children by their ids: another id for a rank than NCCL prints,
+        or none of NCCL's where all ranks are known, is that of another launch, as in an old error file, or of a script
+        that starts the rank.
+        """
+        named: dict[int, dict[int, int | None]] = defaultdict(dict)  # source -> process id -> rank
+        for report in reports:
+            if report.reporter == TORCHRUN and report.pid:
+                named[report.row["source"]][report.pid] = report.rank
+        pid_of = {row["rank"]: row["pid"] for row in self._ranks if None not in (row["rank"], row["pid"])}
+        for row in rows:
+            pids = named.get(row["source"], {})
+            own = {pid for pid, number in pids.items() if number == row["rank"]} if row["rank"] is not None else set()
+            is_other = row["rank"] in pid_of and bool(own) and pid_of[row["rank"]] not in own
+            is_other |= len(pid_of) == self._nranks and bool(pids) and pids.keys().isdisjoint(pid_of.values())
+            row["is_placed"] &= not is_other
 
 
 def _is_of_another(report: ExitReport, rank: Row) -> bool:
