@@ -9,15 +9,74 @@ import polars as pl
 from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind
 from ncclforensics.analyses.slow.causes import cause_of, with_state_of_host
 from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation, answer_of
-from ncclforensics.analyses.slow.inspector import of_inspector
 from ncclforensics.analyses.slow.late_hosts import of_host_calls
 from ncclforensics.analyses.slow.step_lines import explanations_of_step_lines
+from ncclforensics.analyses.slow.step_window import FEWEST_MEMBERS
 from ncclforensics.analyses.slow.sums import of_sums
 from ncclforensics.analyses.slow.traces import of_traces
 from ncclforensics.analyses.slow.transfers import Transfers
+from ncclforensics.analyses.slow.what_if import FEWEST_STEPS, OFTEN_LAST
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.frames.columns import columns_of
+from ncclforensics.data.collectives import WAITS_FOR_ALL, collective_named
+from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import columns_of, text_of
 from ncclforensics.frames.registry import analysis
+
+WAITING = 0.2  # share of their time in calls that all others wait
+LEAST = 0.25  # of the wait of the rank that waits least among the others
+
+
+def of_inspector(ended_operation: pl.DataFrame) -> list[SlowExplanation]:
+    """Return the rank that waits least by NCCL's Inspector, as the others wait for it; nothing where none stands out.
+
+    It times calls, and nothing between them, so that it names a rank only as possible, and only in a job of one
+    communicator: where groups nest, the rank with the shortest calls may have waited for the culprit in another group.
+    """
+    timed = ended_operation.filter(text_of("form") == "collective").select(
+        "source",
+        "rank",
+        "nranks",
+        "sequence",
+        "microseconds",
+        host=text_of("node"),
+        key=text_of("commhash"),
+        operation=text_of("operation").map_elements(collective_named, return_dtype=pl.String),
+    )
+    timed = timed.filter(pl.col("operation").is_in(WAITS_FOR_ALL) & (pl.col("nranks") > 1)).drop_nulls("microseconds")
+    if timed["key"].n_unique() != 1 or timed["nranks"].n_unique() != 1:
+        return []
+    calls = timed.unique(["rank", "sequence"]).filter(pl.len().over("sequence") == pl.col("nranks"))
+    if int(timed["nranks"][0]) < FEWEST_MEMBERS or calls["sequence"].n_unique() < FEWEST_STEPS:
+        return []
+    shortest = pl.col("microseconds").min().over("sequence")
+    waits = calls.with_columns(wait=pl.col("microseconds") - shortest, is_last=pl.col("microseconds") == shortest)
+    of_rank = waits.group_by("rank").agg(
+        pl.col("wait", "microseconds").sum(), pl.col("is_last").mean(), pl.col("source", "host").first()
+    )
+    least, *others = of_rank.sort("wait", "rank").rows(named=True)
+    is_awaited = all(row["wait"] >= WAITING * row["microseconds"] for row in others)
+    if not is_awaited or least["wait"] > LEAST * others[0]["wait"] or least["is_last"] < OFTEN_LAST:
+        return []
+    count = calls["sequence"].n_unique()
+    return [
+        SlowExplanation(
+            SlowKind.RANK,
+            f"{ranks_text([least['rank']])} on {least['host']} has the shortest of {count} calls in "
+            f"{least['is_last']:.0%} of them: the other {len(others)} wait for it",
+            (Doubt.ONLY_CALLS_TIMED,),
+            details=(f"all others wait at least {others[0]['wait'] / 1e6:.3g} s in these calls, the most to gain",),
+            ranks=(least["rank"],),
+            hosts=(least["host"],),
+            collect=(
+                Request(
+                    "traces of torch.profiler of all ranks, which show what each does between its calls",
+                    Observation.TRACES,
+                ),
+            ),
+            evidence=((least["source"], 1),),
+        )
+    ]
+
 
 COLLECT = (
     """traces of the same 30 steps of all ranks: \

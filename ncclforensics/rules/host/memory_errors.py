@@ -12,7 +12,6 @@ from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.firmware_reports import DECODE, firmware_findings
 from ncclforensics.rules.shared.kernel_log import (
     MANY,
     OF_LINES,
@@ -23,7 +22,34 @@ from ncclforensics.rules.shared.kernel_log import (
     times_text,
 )
 
-SHOWN = 2
+SEVERITIES = {"fatal": Severity.ERROR, "recoverable": Severity.WARNING, "corrected": Severity.INFO}
+DECODE = (
+    "look at the lines around it and at the BMC's event log for the part; rasdaemon (ras-mc-ctl --errors) decodes it"
+)
+
+
+def firmware_findings(kernel_event: pl.DataFrame, kernel_message: pl.DataFrame, job: JobBeside) -> Iterator[Finding]:
+    """Yield a finding for each severity; the lines below an event name what failed (drivers/firmware/efi/cper.c)."""
+    events = kernel_message.filter(text_of("severity").is_in(list(SEVERITIES)))
+    of_firmware = kernel_event.filter(text_of("form").is_in(["firmware_section", "firmware_part"]))
+    below = of_firmware.select(*OF_LINES, text_of("section"), text_of("part"))
+    named = pl.concat([events.with_columns(text_of("severity")), below], how="diagonal_relaxed").sort(OF_LINES)
+    named = named.with_columns(pl.col("severity").forward_fill().over("source"))
+    for (severity_text,), rows in events.sort(OF_LINES).group_by(text_of("severity"), maintain_order=True):
+        title = f"the firmware{{where}} reported {count_of(rows.height, f'{severity_text} hardware error')}"
+        of_these = named.filter(severity=str(severity_text))
+        sections, parts = (of_these[name].drop_nulls().unique(maintain_order=True) for name in ("section", "part"))
+        title += f": {', '.join(sections)}" * bool(len(sections))
+        title += f" of {some_of(parts.to_list(), SHOWN)}" * bool(len(parts))
+        detail = "" if len(sections) else "the lines below it name the section: memory, PCIe or processor"
+        if severity_text == "recoverable":
+            detail = "; ".join(filter(None, ["it was not corrected: the program that needs the data is ended", detail]))
+        yield from kernel_log_findings(
+            rows, title, [detail, times_text(rows)], SEVERITIES[str(severity_text)], DECODE, job
+        )
+
+
+SHOWN = 2  # parts
 UNNAMED = ("unknown memory", "any memory")  # for EDAC: its location stands behind
 REPLACE = "drain the host; replace the module that EDAC or the BMC's event log names"
 CHECK_LINES = 12  # from the line of the bank to the one of its status, by mcelog

@@ -8,13 +8,25 @@ import polars as pl
 
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.job.text.torch_text import RENDEZVOUS
-from ncclforensics.data.names import ranks_text, some_of
+from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.data.networks import is_of_docker
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
-from ncclforensics.rules.shared.store_findings import too_many_at_store
+
+START_ONCE = (
+    "compare WORLD_SIZE with the number of processes that were started (nproc_per_node times nodes), and start each "
+    "once; an init_method of file:// needs a new file for each run, a store of TCP a port that no earlier run holds"
+)
+
+
+def too_many_at_store(rows: pl.DataFrame, joined: int, expected: int) -> Finding:
+    """Return the finding that more processes came to a barrier at the store than the process group has."""
+    title = f"{count_of(joined, 'process')} came to the store of a process group of {expected}"
+    detail = "WORLD_SIZE is below the number of started processes, or the store counts those of an earlier run"
+    return Finding(title, detail, "certain", remedy=START_ONCE, evidence=evidence_lines(rows))
+
 
 MOST_AGENTS = 3  # named
 LOST_STORE = ["Connection reset", "Connection refused", "Broken pipe", "Connection closed"]  # of errors of the store
