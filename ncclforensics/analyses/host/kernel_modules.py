@@ -11,7 +11,6 @@ LOADED_MODULE = {
     "source": pl.Int32(),
     "host": pl.String(),
     "module": pl.String(),
-    "used_by": pl.String(),
     "is_listing": pl.Boolean(),  # its list is complete: a module that is not in it is not loaded
     "line": pl.Int32(),
 }
@@ -35,7 +34,6 @@ def loaded_module(
             "source": row["source"],
             "host": host_at(prompts, row["source"], row["line"], row["launcher_node"]),
             "module": row["module"],
-            "used_by": row["used_by"],
             "is_listing": row["source"] in with_heading and row["source"] in with_others,
             "line": row["line"],
         }

@@ -13,8 +13,7 @@ Each source names the ranks that it finds missing from a call, shows others that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -39,7 +38,7 @@ class Testimony(NamedTuple):
     named: frozenset[int] = frozenset()  # missing from a call
     waiting: frozenset[int] = frozenset()  # in a call
     may_wait: frozenset[int] = frozenset()  # for their GPU, perhaps in a call
-    made: tuple[counts.Count, ...] = ()  # calls of ranks that their logs lack
+    made: Sequence[counts.Count] = ()  # calls of ranks that their logs lack
     is_of_stalled_job: bool = False
 
     @property
@@ -73,7 +72,7 @@ def _by_lines(job: Job) -> Testimony:
 
 
 def _by_dumps(job: Job) -> Testimony:
-    recordings, made = job.recordings, tuple(counts.find_made(job, Source.DUMPS))
+    recordings, made = job.recordings, counts.find_made(job, Source.DUMPS)
     roots = find_recorded_roots(job)
     if recordings is None:
         return Testimony(Source.DUMPS, made=made)
@@ -86,10 +85,6 @@ def find_recorded_roots(job: Job) -> Explanation | None:
     roots = recorder.find_recorded_roots(job)
     later = {row.rank_id for row in counts.counts_of(job, Source.DUMPS) if (row.logged or 0) > row.counted}
     return None if roots is None or later.intersection(roots.culprits) else roots
-
-
-def _by_watchdogs(job: Job) -> Testimony:
-    return _testimony(job, Source.WATCHDOGS, pytorch.find_desync(job), pytorch.ranks_that_wait(job))
 
 
 def _by_stacks(job: Job) -> Testimony:
@@ -108,14 +103,8 @@ def _by_reports(job: Job) -> Testimony:
     is_on_calls = found is not None and found.verdict == Kind.LAGGING and is_of_stalled_job
     launched_all = is_on_calls or (found is None and ras_evidence.show_no_mismatch(job))
     testimony = _testimony(job, Source.REPORTS, found, job.rank_numbers(job.rank_ids) if launched_all else ())
-    made = tuple(counts.find_made(job, Source.REPORTS))
-    return testimony._replace(
-        waiting=testimony.waiting - testimony.named, made=made, is_of_stalled_job=is_of_stalled_job
-    )
-
-
-def _by_exits(job: Job) -> Testimony:
-    return _testimony(job, Source.EXITS, find_ended(job))
+    made, waiting = counts.find_made(job, Source.REPORTS), testimony.waiting - testimony.named
+    return testimony._replace(waiting=waiting, made=made, is_of_stalled_job=is_of_stalled_job)
 
 
 def find_ended(job: Job) -> Explanation | None:
@@ -123,19 +112,15 @@ def find_ended(job: Job) -> Explanation | None:
     return torch_ends.find_failed_ranks(job) if job.is_text_only else first_exit.find_first_exit(job)
 
 
-def _by_counts(source: Source, job: Job) -> Testimony:
-    return Testimony(source, made=tuple(counts.find_made(job, source)))
-
-
 TESTIMONIES: tuple[Callable[[Job], Testimony], ...] = (
     _by_lines,
     _by_dumps,
-    _by_watchdogs,
+    lambda job: _testimony(job, Source.WATCHDOGS, pytorch.find_desync(job), pytorch.ranks_that_wait(job)),
     _by_stacks,
     _by_reports,
-    _by_exits,
-    partial(_by_counts, Source.INSPECTOR),
-    partial(_by_counts, Source.PROFILER),
+    lambda job: _testimony(job, Source.EXITS, find_ended(job)),
+    lambda job: Testimony(Source.INSPECTOR, made=counts.find_made(job, Source.INSPECTOR)),
+    lambda job: Testimony(Source.PROFILER, made=counts.find_made(job, Source.PROFILER)),
 )
 
 
@@ -204,7 +189,7 @@ def _decided(job: Job, explanation: Explanation, testimonies: list[Testimony]) -
         return explanation
     found = min(answers, key=lambda answer: (not job.numbers_blamed(answer), SUREST.index(answer.certainty)))
     if explanation.evidence_lines:
-        found.remark(f"by the other lines {explanation.claim}")
+        found.remarks.append(f"by the other lines {explanation.claim}")
     found.evidence_lines += explanation.evidence_lines
     found.key = found.key or explanation.key
     if not job.numbers_blamed(found):
@@ -231,7 +216,7 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
         return explanation
     has_ended = found.verdict == Kind.RANK_DIED and found.certainty is not Certainty.POSSIBLE
     if has_ended and explanation.verdict in OF_ABSENCE:
-        found.remark(explanation.reason)
+        found.remarks.append(explanation.reason)
         found.call, found.key = explanation.call, explanation.key
         found.evidence_lines += explanation.evidence_lines
         return found
@@ -239,8 +224,8 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
     if is_surer and explanation.verdict != Kind.RANK_DIED:
         return found  # it names the call and its line
     if job.numbers_blamed(found) == named and testimony.is_of_stalled_job:
-        explanation.confirm()
-    explanation.cite(found.evidence_lines[:2])
+        explanation.confirmations += 1
+    explanation.add_evidence(context=found.evidence_lines[:2])
     return explanation
 
 
@@ -254,7 +239,7 @@ def _beside_reports(job: Job, explanation: Explanation, testimonies: list[Testim
         other = job.numbers_blamed(found) if found and testimony.source is Source.REPORTS else frozenset()
         if found and named and other and other.isdisjoint(named):
             explanation.doubt(Doubt.SOURCES_DISAGREE, f"but RAS names {ranks_text(other)}, which {found.reason}")
-            explanation.cite(found.evidence_lines[:2])
+            explanation.add_evidence(context=found.evidence_lines[:2])
     return explanation
 
 
@@ -303,7 +288,7 @@ def _doubt_by_looks(job: Job, explanation: Explanation, testimonies: list[Testim
 def _cited(explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
     for testimony in testimonies:
         if testimony.explanation is not None:
-            explanation.cite(testimony.explanation.evidence_lines[:2])
+            explanation.add_evidence(context=testimony.explanation.evidence_lines[:2])
     return explanation
 
 
@@ -314,9 +299,9 @@ def _contested(explanation: Explanation, opposing: list[Testimony], doubt: Doubt
 
 def _of_rivals(job: Job, rivals: list[Testimony], former: Explanation) -> Explanation:
     answer = next(rival.explanation for rival in rivals if rival.explanation is not None)
-    answer.remark(f"{', '.join(rival.text for rival in rivals[1:])}, too")
+    answer.remarks.append(f"{', '.join(rival.text for rival in rivals[1:])}, too")
     answer.doubt(Doubt.SOURCES_CONTRADICT, f"but {ranks_text(job.numbers_blamed(former))} {former.reason}")
-    answer.cite(former.evidence_lines[:2])
+    answer.add_evidence(context=former.evidence_lines[:2])
     return answer
 
 
@@ -326,5 +311,5 @@ def _open(job: Job, explanation: Explanation, reason: str, cited: list[Row]) -> 
     collect = [f"collect the whole log of {named}", f"take the stacks on each host: `{STACKS_OF_HOST}`"]
     answer = undecided(reason, collect, context=cited[:2], key=explanation.key, call=explanation.call)
     answer.victims = sorted(job.rank_ids)
-    answer.cite(explanation.evidence_lines)
+    answer.add_evidence(context=explanation.evidence_lines)
     return answer

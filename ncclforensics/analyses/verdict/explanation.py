@@ -74,10 +74,6 @@ class Explanation:
         """What happened, with all remarks."""
         return "; ".join([self.claim, *self.remarks])
 
-    def remark(self, clause: str) -> None:
-        """Add a clause to the reason."""
-        self.remarks.append(clause)
-
     @property
     def certainty(self) -> Certainty:
         """How sure it is."""
@@ -88,11 +84,7 @@ class Explanation:
         if doubt not in self.doubts:
             self.doubts.append(doubt)
         if clause:
-            self.remark(clause)
-
-    def confirm(self) -> None:
-        """Note that a source of another kind shows the same."""
-        self.confirmations += 1
+            self.remarks.append(clause)
 
     def add_evidence(self, **rows: Iterable[Placed]) -> None:
         """Cite the lines of rows by what they show, each line once; rows without a line, and None, are skipped."""
@@ -104,10 +96,6 @@ class Explanation:
             if line is not None and (rank_id, source, line) not in cited:
                 cited.add((rank_id, source, line))
                 self.evidence_lines.append(EvidenceLine(what, rank_id, source, line))
-
-    def cite(self, lines: Iterable[EvidenceLine]) -> None:
-        """Cite lines of another explanation as context, each line once."""
-        self.add_evidence(context=lines)
 
 
 def undecided(

@@ -150,7 +150,9 @@ def _judge_returned_init(job: Job, inside: list[Member]) -> Explanation | None:
     diagnosis.add_evidence(failure=own_first[:4])
     if len(began_by := _ids_of_one_group(job, inside)) > 1:
         ranks = " and ".join(job.names(rank_ids) for rank_ids in began_by)
-        diagnosis.remark(f"{ranks} began it with different unique ids: one is stale, or was not shared with all ranks")
+        diagnosis.remarks.append(
+            f"{ranks} began it with different unique ids: one is stale, or was not shared with all ranks"
+        )
         diagnosis.add_evidence(minority=inside[:4])
     return diagnosis
 

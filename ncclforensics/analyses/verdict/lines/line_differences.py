@@ -212,7 +212,7 @@ def decide_between(job: Job, diagnosis: Explanation, done: str) -> Explanation |
         Alternative(Kind.MISMATCH, others, f"in the log of {names}, {done}"),
     ]
     answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
-    answer.cite(diagnosis.evidence_lines)
+    answer.add_evidence(context=diagnosis.evidence_lines)
     return answer
 
 

@@ -52,7 +52,7 @@ def find_divergent_calls(job: Job) -> Explanation | None:
         if has_no_majority:
             names = job.names(earliest.culprits)
             earliest.claim = f"of {names}, one {earliest.claim}"
-            earliest.remark("no log of another member shows which is right")
+            earliest.remarks.append("no log of another member shows which is right")
             earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
     if any(row.is_inferred for row in job.members[key]):  # without a majority, they may be several
         earliest.doubt(Doubt.MEMBERS_GUESSED if has_no_majority else Doubt.MEMBERS_INFERRED)
@@ -61,7 +61,9 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.doubt(Doubt.LINES_MISSING)
     if line_differences.repeats_previous(job, earliest):
-        earliest.remark("it is the same as the call before it, so a log collector may have delivered a line twice")
+        earliest.remarks.append(
+            "it is the same as the call before it, so a log collector may have delivered a line twice"
+        )
         # A line that came twice stops no job.
         has_stopped = not WEAK.issuperset(job.stall_evidence)
         earliest.doubt(Doubt.LINE_DOUBLED_AND_STOPPED if has_stopped else Doubt.LINE_DOUBLED)
@@ -158,7 +160,7 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
         diagnosis.doubt(Doubt.NO_MAJORITY)
     if majority is not None and len(groups[majority]) <= len(differing):
         names = job.names(row.rank_id for row in groups[majority])
-        diagnosis.remark(f"in the same place the communicators of other ranks made the call of {names}")
+        diagnosis.remarks.append(f"in the same place the communicators of other ranks made the call of {names}")
     if majority is not None and line_differences.differing_behind(job, key, nth, culprits):
         diagnosis.doubt(Doubt.OTHERS_DIFFER, "the calls of others differ behind it, too, as where lines are lost")
     if not line_differences.counts_every_call(job) and (
@@ -280,7 +282,7 @@ def _answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Explanati
     ]
     answer = undecided(reason, line_differences.COLLECT_AS_WRITTEN, between=between)
     for difference in differences[:2]:
-        answer.cite(difference.evidence_lines[:2])
+        answer.add_evidence(context=difference.evidence_lines[:2])
     return answer
 
 
@@ -307,7 +309,7 @@ def find_by_lines(job: Job) -> Explanation | None:
     skipped = _skipped_or_lost(job, [gap for gap in gaps if _are_one_communicator(job, stopped, gap.key)])
     if skipped is None or len(skipped.culprits) * 2 > len(stopped):
         return waited_for
-    skipped.remark(f"{job.names(stopped)} stopped behind it, and the others wait for them")
+    skipped.remarks.append(f"{job.names(stopped)} stopped behind it, and the others wait for them")
     return skipped
 
 

@@ -99,7 +99,7 @@ def _doubt_by_ends(job: Job, diagnosis: Explanation) -> None:
     went_on = Doubt.ABORTED_IN_ORDER if Sign.ABORT in evidence else Doubt.RUNS_ON
     diagnosis.doubt(went_on, _shown_by(job, evidence, len(diagnosis.culprits)) if evidence else "")
     if job.is_ended:
-        diagnosis.remark("all ranks ended their communicators, which PyTorch does at an orderly end, too")
+        diagnosis.remarks.append("all ranks ended their communicators, which PyTorch does at an orderly end, too")
     is_of_a_running_job = (
         job.is_ended,
         _are_many(job, diagnosis.culprits),

@@ -249,5 +249,5 @@ def mention_counts(job: Job, diagnosis: Explanation) -> None:
             shown = f"that {count_of(made, 'collective')} of this communicator completed, and not this one"
         else:
             continue
-        diagnosis.remark(f"{source.shows} {shown}")
+        diagnosis.remarks.append(f"{source.shows} {shown}")
         diagnosis.add_evidence(context=rows_in_memory(job, source, of_culprits)[:1])

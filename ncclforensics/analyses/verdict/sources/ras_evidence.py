@@ -174,11 +174,11 @@ def _find_ranks_behind(reports: Reports) -> Explanation | None:
             Doubt.UNSEEN_MESSAGE, "one of these may wait for another in a message, which RAS does not count"
         )
     if progress == {False}:
-        diagnosis.remark("neither count changed between the reports")
+        diagnosis.remarks.append("neither count changed between the reports")
         earlier = _earlier_tallies(reports, name, rank)[-1]
         reports.cite(diagnosis, culprit=[row for row in earlier.rows[rank] if row["operation"] == lacking])
     else:
-        diagnosis.remark("this is one report, and the ranks of a running job differ, too")
+        diagnosis.remarks.append("this is one report, and the ranks of a running job differ, too")
         diagnosis.collect = [COLLECT_SECOND_REPORT]
     others = [row for rank, rows in tally.rows.items() if rank not in laggards for row in rows]
     waiting = [row for row in others if row["operation"] == lacking and row["launched"] == usual_counts[lacking]]

@@ -155,7 +155,7 @@ def find_several_absent(job: Job, recordings: Recordings) -> Explanation | None:
     else:
         diagnosis.verdict, diagnosis.culprits, diagnosis.missing = Kind.UNDECIDABLE, [], []
         diagnosis.claim = f"{ranks_text(lagging)} {diagnosis.claim}"
-        diagnosis.remark(unseen)
+        diagnosis.remarks.append(unseen)
     diagnosis.collect = [stacks_of(ranks_text(lagging))]
     return diagnosis
 
@@ -234,7 +234,7 @@ def _diagnose_cycle(job: Job, recordings: Recordings, roots: Roots) -> Explanati
         is_one_line = len({call.called_from for call in standing} - {None}) == 1
         diagnosis = diagnose(job, Kind.UNMATCHED, reason, roots.cycle if is_one_line else [])
         if not is_one_line:
-            diagnosis.remark("which of them left out a message, their dumps do not show")
+            diagnosis.remarks.append("which of them left out a message, their dumps do not show")
             diagnosis.collect = [stacks_of(ranks_text(roots.cycle))]
     else:
         outliers = _ranks_in_another_order(recordings, roots.cycle)
@@ -328,11 +328,11 @@ def find_nothing_open(job: Job, recordings: Recordings) -> Explanation | None:
     if recordings.without_dump:
         absent = ranks_text(recordings.without_dump)
         diagnosis.verdict = Kind.UNDECIDABLE
-        diagnosis.remark(f"of {absent} no {recordings.noun} shows whether they wait for these")
+        diagnosis.remarks.append(f"of {absent} no {recordings.noun} shows whether they wait for these")
         diagnosis.collect = [request(recordings.noun, absent)]
     elif recordings.may_lack_messages:
         diagnosis.verdict = Kind.UNDECIDABLE
-        diagnosis.remark("gloo did not record its messages, in which a rank may wait")
+        diagnosis.remarks.append("gloo did not record its messages, in which a rank may wait")
         diagnosis.collect = [f"while it stands still, take all stacks on each host: `{STACKS_OF_HOST}`"]
     job.cite(diagnosis, context=[recordings.head(rank) for rank in sorted(recordings.dumps)[:SHOWN]])
     return diagnosis
@@ -341,7 +341,7 @@ def find_nothing_open(job: Job, recordings: Recordings) -> Explanation | None:
 def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
     """Say which dumps do not count: those of an earlier attempt, or of an earlier moment than the logs."""
     for remark in job.left_out:
-        diagnosis.remark(remark)
+        diagnosis.remarks.append(remark)
     if not job.run.old_dumps:
         return
     ranks = ranks_text(row["rank"] for row in job.run.old_dumps)
@@ -356,7 +356,7 @@ def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
         reason += f"of an earlier attempt, {age}"
     else:
         reason += f"{age}, so that they are of an earlier attempt or by a clock that is off"
-    diagnosis.remark(reason)
+    diagnosis.remarks.append(reason)
     noun = noun_of(job.run.old_dumps)
     asked = [item for item in diagnosis.collect if item != request(noun, ranks)]
     diagnosis.collect = [*asked, request(noun, f"{ranks} of this attempt")]

@@ -123,7 +123,7 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
     stacks: list[str] = []
     if len(absent) > 1:
         diagnosis = diagnose(job, Kind.UNDECIDABLE, where, [])
-        diagnosis.remark(f"{ranks_text(absent)} left no {recordings.noun} here: {EITHER_WAY}")
+        diagnosis.remarks.append(f"{ranks_text(absent)} left no {recordings.noun} here: {EITHER_WAY}")
         diagnosis.suspects, diagnosis.basis = sorted(suspects), Basis.DUMPS
     elif _shown_by_log(job, place, absent):
         reason = f"{where}, and the log of {ranks_text(absent)} shows this call, too, but it left no dump"

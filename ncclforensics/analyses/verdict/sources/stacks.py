@@ -127,13 +127,13 @@ def find_odd_stacks(job: Job) -> Explanation | None:
     verdict = Kind.INIT_INCOMPLETE if is_init else Kind.LAGGING
     is_running = Doubt.MET_AGAIN if is_standing_still(job) else Doubt.RUNS_ON
     diagnosis = _diagnose(job, verdict, is_running, claim, outside, waiting)
-    diagnosis.remark(_groups_text(job, waiting))
+    diagnosis.remarks.append(_groups_text(job, waiting))
     is_collective = all(row.kind == COLLECTIVE or row.call in MEETINGS for row in waiting)
     if missing := _ranks_without_stack(job):
-        diagnosis.remark(f"there is no stack of {ranks_text(missing)}")
+        diagnosis.remarks.append(f"there is no stack of {ranks_text(missing)}")
         diagnosis.collect.append(stacks_of(ranks_text(missing)))
     if not is_collective and not is_still:
-        diagnosis.remark("these calls may wait for other ranks, or compute")
+        diagnosis.remarks.append("these calls may wait for other ranks, or compute")
     if missing or (not is_still and (None in is_blocked or not is_collective)):
         diagnosis.doubt(Doubt.CALL_WAITS_OR_COMPUTES)
     if any(row.kind == PYTHON and not row.call for row in outside):  # a call of C++ has no frame of Python
@@ -214,10 +214,10 @@ def are_in_collectives(job: Job) -> bool:
 def mention_stacks(job: Job, diagnosis: Explanation) -> None:
     """Add where the ranks of a diagnosis stand, if it is not by the stacks."""
     if not job.stacks and diagnosis.basis != Basis.STACKS and (rows := _unranked(job)):
-        diagnosis.remark(f"of the stacks, which do not show their ranks: {_groups_text(job, rows)}")
+        diagnosis.remarks.append(f"of the stacks, which do not show their ranks: {_groups_text(job, rows)}")
         diagnosis.add_evidence(context=rows[:2])
     if len(job.stacks) == 1 and diagnosis.verdict == Kind.UNDECIDABLE and diagnosis.basis != Basis.STACKS:
-        diagnosis.remark(f"by the stacks of one process alone: {_groups_text(job, job.stacks)}")
+        diagnosis.remarks.append(f"by the stacks of one process alone: {_groups_text(job, job.stacks)}")
         diagnosis.add_evidence(context=job.stacks)
     of_culprits = [row for row in job.stacks if row.rank_id in diagnosis.culprits]
     is_of_calls = diagnosis.verdict in (Kind.LAGGING, Kind.MISMATCH, Kind.UNMATCHED)
@@ -226,7 +226,7 @@ def mention_stacks(job: Job, diagnosis: Explanation) -> None:
     others = [row for row in job.stacks if row.rank_id not in diagnosis.culprits]
     are_together = len({place_text(row) for row in job.stacks}) == 1
     groups = [job.stacks] if are_together else [rows for rows in (of_culprits, others) if rows]
-    diagnosis.remark(f"by the stacks: {', '.join(_groups_text(job, rows) for rows in groups)}")
+    diagnosis.remarks.append(f"by the stacks: {', '.join(_groups_text(job, rows) for rows in groups)}")
     diagnosis.add_evidence(culprit=of_culprits[:2], waiting=others[:2])
 
 
@@ -257,7 +257,7 @@ def find_silent_outside(job: Job) -> Explanation | None:
     )
     if newest is None:
         diagnosis.basis = Basis.STACKS
-        diagnosis.remark("the stacks name no rank: as many wait as ranks timed out")
+        diagnosis.remarks.append("the stacks name no rank: as many wait as ranks timed out")
     diagnosis.call = Operation(name=waiting[0].call)
     diagnosis.add_evidence(culprit=[*lagging.values()][:2] if newest else outside[:1], waiting=leading[:2])
     return diagnosis

@@ -95,11 +95,11 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         if cut:
             diagnosis.doubt(Doubt.SEVERAL_ENDED, f"{ranks_text(cut)} raised, too, and the text ends there")
         if victims:
-            diagnosis.remark(f"a lost connection ends a rank with a traceback, as it did {ranks_text(victims)}")
+            diagnosis.remarks.append(f"a lost connection ends a rank with a traceback, as it did {ranks_text(victims)}")
         if is_abort:
             diagnosis.doubt(Doubt.ABORTED_FOR_ANOTHER, "no line that was read says why it aborted")
         if before := [attempt for row, attempt in attempts.items() if attempt < last and row.rank in numbers]:
-            diagnosis.remark(f"attempt {max(before)} had ended so, too, and the ranks were started again")
+            diagnosis.remarks.append(f"attempt {max(before)} had ended so, too, and the ranks were started again")
     job.cite(diagnosis, culprit=strongest, failure=losses[:3])
     return diagnosis
 

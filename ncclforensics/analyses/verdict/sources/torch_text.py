@@ -196,7 +196,7 @@ def _judge_ended(job: Job, first: dict[int, TorchError], ended: list[int]) -> Ex
     waiting = {rank: row for rank, row in first.items() if rank not in ended}
     claim = f"stood in {first[ended[0]].place} when the job was ended"
     diagnosis = job.explanation_by(Kind.LAGGING, claim, ended, Doubt.OTHER_TEXT, basis=Basis.STACKS)
-    diagnosis.remark(_ends_text(waiting))
+    diagnosis.remarks.append(_ends_text(waiting))
     job.cite(diagnosis, culprit=[_line_of_call(first[rank]) for rank in ended])
     job.cite(diagnosis, waiting=[row for _, row in sorted(waiting.items())])
     return diagnosis
