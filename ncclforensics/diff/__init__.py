@@ -16,8 +16,8 @@ from inspect import cleandoc
 
 import polars as pl
 
-from ncclforensics.frames.columns import LINE
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import LINE, Row
+from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Line
 
 # Columns of a fact. A topic may leave some out; they become null.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import polars as pl
 
@@ -11,9 +10,9 @@ from ncclforensics.data.busbw import DIP
 from ncclforensics.data.difference_weights import FEWEST_SIZES, NOISE, NOISE_OF_LATENCY
 from ncclforensics.data.names import bytes_text
 from ncclforensics.diff import Curve, Difference, Side, Topic
+from ncclforensics.frames.columns import Row
 from ncclforensics.rules.finding import Line
 
-Row = dict[str, Any]
 TIME = "us"
 NAMES = {TIME: "latency", "GB/s": "bandwidth"}
 

@@ -16,6 +16,7 @@ import polars as pl
 # `pos` orders the lines of one process, over all its files and both windows of each: source, then line.
 SOURCE_BITS = 40
 TAIL_OFFSET = 1 << (SOURCE_BITS - 1)  # added for lines of the tail, numbered from the end of a file
+Row = dict[str, Any]  # of a frame, by column
 LINE = {"source": pl.Int32(), "line": pl.Int32()}
 ORIGIN = {**LINE, "pos": pl.Int64()}
 PROCESS = {"host": pl.Categorical(), "pid": pl.Int32()}

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from ncclforensics.analyses.verdict.answer import Answer, answers
 from ncclforensics.analyses.verdict.vocabulary import Sign
 from ncclforensics.data.names import VERDICTS, ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.errors import Defect
+from ncclforensics.frames.columns import Row
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.values import parse_value
@@ -28,7 +28,6 @@ from ncclforensics.rules.registry import Rule, select_rules
 from ncclforensics.rules.running import run_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
-Row = dict[str, Any]
 TAKEN = "that the job stands still is assumed"
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import CERTAINTIES, with_stop
-from ncclforensics.frames.columns import OWNER, printed_hosts, short_name
+from ncclforensics.frames.columns import OWNER, Row, printed_hosts, short_name
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.rules.finding import Finding, Role, Severity
 
-Row = dict[str, Any]
 Place = tuple[int, int]  # source and line
 LIKELY, POSSIBLE = CERTAINTIES[1:]
 _OF_JOBS = ("verdict_evidence", "failure_event", "completion_error", "process_exit")  # frames whose lines have a job

@@ -7,7 +7,7 @@ says what each of them adds. The findings have their roles already; nothing is j
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -20,7 +20,6 @@ from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import condensed, cut
 from ncclforensics.rules.finding import Finding, Line, Role
 
-Row = dict[str, Any]
 _OF_CAUSE = ("culprit", "minority")  # labels of lines that show what the culprits did
 _OF_OTHERS = ("waiting", "majority")
 MOST_QUOTES = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -11,10 +11,9 @@ from ncclforensics.analyses.hang.wait_graph import edges_of
 from ncclforensics.analyses.verdict.answer import Answer, Operation
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import Row
 from ncclforensics.report.run_view import RunView
 from ncclforensics.rules.finding import Line
-
-Row = dict[str, Any]
 
 
 class Rival(NamedTuple):

@@ -6,7 +6,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -18,12 +18,11 @@ from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, SHELL, THREADS_LEFT
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AT_HOST, STACKS_OF_HOST
-from ncclforensics.frames.columns import printed_hosts, printed_pid, short_name
+from ncclforensics.frames.columns import Row, printed_hosts, printed_pid, short_name
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.failed_ranks import failed_ranks
 from ncclforensics.report.live_files import LOOK_AGAIN, may_grow, was_ended
 
-Row = dict[str, Any]
 MOST_PLACES = 4
 LONGEST_TRACEBACK = 30  # lines of a file that are printed
 _OF_CULPRITS = ("culprit", "minority", "failure")  # labels of evidence

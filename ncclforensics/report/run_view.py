@@ -6,16 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import polars as pl
 
 from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import Row
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Line
 
-Row = dict[str, Any]
 LONGEST = 40  # characters of a list of ranks
 SHOWN = 4  # ranks of a longer list
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import polars as pl
 
 from ncclforensics.data.names import version_text
 from ncclforensics.data.versions import version_of_torch
 from ncclforensics.formats import nccl
-from ncclforensics.frames.columns import printed_hosts, text_of
+from ncclforensics.frames.columns import Row, printed_hosts, text_of
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.questions import ASKED_WITH, QUESTIONS
 from ncclforensics.rules.finding import Finding
-
-Row = dict[str, Any]
 
 
 def _world_size(largest: pl.DataFrame, ranks: Iterable[int], positions: pl.DataFrame) -> int | None:

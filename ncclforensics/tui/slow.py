@@ -14,7 +14,7 @@ from ncclforensics.tui.screen import Page
 from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 
 if TYPE_CHECKING:
-    from ncclforensics.report.build import Row
+    from ncclforensics.frames.columns import Row
     from ncclforensics.tui.content.slow import Cells, SlowJob
 
 # Share of a usual step, the mark of a rank that is later by as much or more, and its style.

@@ -15,7 +15,8 @@ import vl_convert
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import bytes_text, printable, short_ranks, shortened
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row
+from ncclforensics.report.build import Report
 from ncclforensics.views.rank_map import Part
 
 WIDTH = 600  # pixels; narrow pages shrink charts

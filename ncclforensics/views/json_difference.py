@@ -6,7 +6,8 @@ from typing import Any
 
 from ncclforensics import __version__
 from ncclforensics.diff import Comparison, Difference, Side
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row
+from ncclforensics.report.build import Report
 from ncclforensics.report.summary import summary
 from ncclforensics.views.json_report import SCHEMA_VERSION, dump_json, inputs
 

@@ -15,8 +15,9 @@ from ncclforensics.analyses.slow.answer import SlowAnswer
 from ncclforensics.analyses.verdict.answer import Answer, Operation
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import INVISIBLE, NO_KIND, datatype, reduction
+from ncclforensics.frames.columns import Row
 from ncclforensics.parsing.parser import COUNTS
-from ncclforensics.report.build import Report, Row
+from ncclforensics.report.build import Report
 from ncclforensics.report.chain import Link, chain
 from ncclforensics.report.job_parts import LastCall, Rival
 from ncclforensics.report.slow import slow_answer

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ncclforensics import __version__
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import certainty_text, count_of, known, printable, ranks_text, sentence, short_ranks
-from ncclforensics.frames.columns import printed_pid
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row, printed_pid
+from ncclforensics.report.build import Report
 from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.summary import not_shown, summary
 from ncclforensics.report.without_job import reason_without_job, steps_without_job, verdict_without_job

@@ -9,7 +9,8 @@ import polars as pl
 from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.data.names import operation_text
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row
+from ncclforensics.report.build import Report
 from ncclforensics.report.chain import chain
 from ncclforensics.report.next_steps import by_place, split_step
 from ncclforensics.rules.finding import Finding, Severity

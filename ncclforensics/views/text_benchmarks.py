@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, HALVES, LARGE, LARGE_MESSAGE, machine_of
 from ncclforensics.data.names import bandwidth_text, bytes_text, known, printable
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Row, text_of
 from ncclforensics.report.build import Report
 from ncclforensics.rules.shared.benchmark_text import called
 from ncclforensics.views.plots import MIN_SIZES, plot
@@ -22,7 +22,6 @@ MOST, FEWEST = 12, 3  # runs listed without -v, and where a screen has no room
 DRAWN = 2  # up to so many runs are shown in detail
 LARGEST = 4  # sizes
 LEAST_BANDWIDTH = 0.05  # GB/s; below it a figure is shown as 0.0
-Row = dict[str, Any]
 
 
 class Detail(IntEnum):

@@ -14,7 +14,8 @@ from ncclforensics.analyses.fabric.counters import IS_PLANE, PORT
 from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.data.networks import NVLINK
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row
+from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Severity
 from ncclforensics.rules.shared.port_text import port_name, port_names, ports_by_node
 from ncclforensics.views.text_layout import STYLE, heading, indented, table_with_header

@@ -10,7 +10,8 @@ from rich.text import Text
 from ncclforensics.data.names import printable, sentence, shortened
 from ncclforensics.diff import Comparison, Curve, Difference, Kind, NotCompared, Side
 from ncclforensics.diff.result import FINDINGS
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row
+from ncclforensics.report.build import Report
 from ncclforensics.views.markdown_syntax import section
 from ncclforensics.views.plots import MIN_SIZES, plot
 from ncclforensics.views.text_coverage import coverage

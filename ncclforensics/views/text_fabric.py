@@ -10,7 +10,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.data.names import count_of, printable, some_of
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row
+from ncclforensics.report.build import Report
 from ncclforensics.views.text_layout import STYLE, heading, indented
 
 WIDEST, PACKED = 48, 20  # signs in a row; and in one of a larger level, of which each stands for several switches

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ncclforensics.data.names import INVISIBLE, known, printable
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row
+from ncclforensics.report.build import Report
 
 GAP = "read-subsystem-gap"
 UNSEEN = (GAP, "bench-not-judged")  # notes on what is not shown, which the screen of no finding says in sentences

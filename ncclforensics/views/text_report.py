@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any
 
 import polars as pl
 from rich.console import RenderableType
@@ -24,7 +23,7 @@ from ncclforensics.data.names import (
     sentence,
     short_ranks,
 )  # fmt: skip
-from ncclforensics.frames.columns import printed_hosts, printed_pid
+from ncclforensics.frames.columns import Row, printed_hosts, printed_pid
 from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.report.summary import not_shown
@@ -47,7 +46,6 @@ from ncclforensics.views.text_layout import (
 from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 
-Row = dict[str, Any]
 MOST_JOBS = 200
 MOST_CULPRITS = 8
 MOST_GROUPS = 6

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -53,7 +52,6 @@ from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, steps_text
 from ncclforensics.views.text_unread import STATED_BY_PROGRAM, UNKNOWN_FORMATS, last_lines, unread_failures
 
-Row = dict[str, Any]
 OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
 BEYOND_HANG = "Only what stops a job was looked for. Settings, network and speed: ncclforensics check"
 MARGIN = 2  # lines for the prompt below the report

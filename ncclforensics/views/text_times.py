@@ -20,7 +20,6 @@ from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.shared.verdict_finding import ranks_with_output
 from ncclforensics.views.text_layout import heading, indented, place_of, table_without_header
 
-Row = dict[str, Any]
 # What shows that a job stood still or failed (`standstill.by` of the JSON report), as a reader of a screen knows it.
 HANGS = {
     "watchdog": "PyTorch's watchdog reported it",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
 
 from ncclforensics.analyses.benchmark.nccl_tests import BENCHMARK
-from ncclforensics.frames.columns import frame_of_rows
+from ncclforensics.frames.columns import Row, frame_of_rows
 from ncclforensics.frames.registry import analysis
 
-Row = dict[str, Any]
 BENCHMARK_SWEEP = {**BENCHMARK, "benchmarks": pl.List(pl.Int32())}  # `benchmark`: the first of these
 EQUAL = ("source", "nranks", "hosts", "gpus", "version", "is_checked", "has_failed")
 

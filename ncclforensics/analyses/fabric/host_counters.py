@@ -13,7 +13,6 @@ from ncclforensics.analyses.fabric.counters import COUNTER
 from ncclforensics.analyses.fabric.ethernet_names import interface_names, interface_of_command
 from ncclforensics.analyses.host.command_sessions import (
     CommandHistory,
-    Row,
     frame_from_rows,
     mlxlink_outputs,
     origin_of,
@@ -24,7 +23,7 @@ from ncclforensics.analyses.host.numbers import LARGEST, parse_float, parse_inte
 from ncclforensics.data.counters import CANONICAL, MOST, WORD
 from ncclforensics.data.gpu_metrics import EXPORTED_XIDS, XID
 from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, OF_HFI1, unit
-from ncclforensics.frames.columns import LINE, text_of
+from ncclforensics.frames.columns import LINE, Row, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
 

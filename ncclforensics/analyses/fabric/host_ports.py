@@ -11,7 +11,6 @@ import polars as pl
 from ncclforensics.analyses.fabric.counters import PORT_STATE, dump_of
 from ncclforensics.analyses.host.command_sessions import (
     CommandHistory,
-    Row,
     frame_from_rows,
     mlxlink_outputs,
     origin_of,
@@ -20,7 +19,7 @@ from ncclforensics.analyses.host.command_sessions import (
 from ncclforensics.analyses.host.numbers import parse_float, parse_hexadecimal, parse_integer
 from ncclforensics.data.counters import LANES
 from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, port_state_of
-from ncclforensics.frames.columns import LINE, frame_of_rows
+from ncclforensics.frames.columns import LINE, Row, frame_of_rows
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import parse_value
 

@@ -8,7 +8,6 @@ import polars as pl
 
 from ncclforensics.analyses.host.command_sessions import (
     CommandHistory,
-    Row,
     frame_from_rows,
     mlxlink_outputs,
     option,
@@ -16,7 +15,7 @@ from ncclforensics.analyses.host.command_sessions import (
     rows_with_origin,
 )
 from ncclforensics.analyses.host.numbers import parse_float, parse_integer
-from ncclforensics.frames.columns import LINE
+from ncclforensics.frames.columns import LINE, Row
 from ncclforensics.frames.registry import analysis
 
 PORT_GID = {

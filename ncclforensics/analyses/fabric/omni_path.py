@@ -8,7 +8,6 @@ from ncclforensics.analyses.fabric.counters import COUNTER
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.analyses.host.command_sessions import (
     CommandHistory,
-    Row,
     frame_from_rows,
     option,
     origin_of,
@@ -16,7 +15,7 @@ from ncclforensics.analyses.host.command_sessions import (
 )
 from ncclforensics.analyses.host.numbers import parse_integer
 from ncclforensics.data.host_counters import FLIT, OF_OMNI_PATH, unit
-from ncclforensics.frames.columns import text_of, with_all_columns
+from ncclforensics.frames.columns import Row, text_of, with_all_columns
 from ncclforensics.frames.registry import analysis
 
 OMNI_PATH_PORT = {

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from ncclforensics.analyses.fabric.fabric_graph import Graph
 from ncclforensics.data.fabric import EQUAL_NICS, OTHER_ORDER, RAIL_HOSTS, RAIL_SHARE
+from ncclforensics.frames.columns import Row
 from ncclforensics.grammar.values import parse_value
 
-Row = dict[str, Any]
 Order = tuple[str, int, int, int]
 
 

@@ -10,13 +10,13 @@ import polars as pl
 from ncclforensics.analyses.fabric.ethernet_names import interface_of_command
 from ncclforensics.analyses.host.command_sessions import (
     CommandHistory,
-    Row,
     frame_from_rows,
     mlxlink_outputs,
     origin_of,
     rows_with_origin,
 )
 from ncclforensics.analyses.host.numbers import parse_float
+from ncclforensics.frames.columns import Row
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import parse_value
 

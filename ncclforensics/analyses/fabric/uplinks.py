@@ -31,8 +31,8 @@ from ncclforensics.data.fabric import (
     SLOW_SHARE,
     UPLINKS_PER_LEVEL_LINK,
 )
+from ncclforensics.frames.columns import Row
 
-Row = dict[str, Any]
 MOST_GAPS = 64  # numbers that are named
 
 

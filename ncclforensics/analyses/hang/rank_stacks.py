@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
 from ncclforensics.analyses.job.text.stack_processes import RankIndex
 from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, THREAD, WAITING, short_name
-from ncclforensics.frames.columns import columns_of, typed_rows
+from ncclforensics.frames.columns import Row, columns_of, typed_rows
 from ncclforensics.frames.registry import analysis
-
-Row = dict[str, Any]
 
 
 class RankStack(NamedTuple):

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import polars as pl
 
@@ -21,9 +20,7 @@ from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.text.recorder_groups import WORLD, Place, RecordedCall
 from ncclforensics.data.torch_calls import SYMMETRIC, WATCHED_LIBRARIES
-from ncclforensics.frames.columns import typed_rows
-
-Row = dict[str, Any]
+from ncclforensics.frames.columns import Row, typed_rows
 
 
 @dataclass(slots=True)

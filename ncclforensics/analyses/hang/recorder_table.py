@@ -9,18 +9,15 @@ process group and number of a call; without these, calls of several groups canno
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import EQUAL_SIZED, SYMMETRIC
-from ncclforensics.frames.columns import LINE, text_of
+from ncclforensics.frames.columns import LINE, Row, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import TEXT, find_values
-
-Row = dict[str, Any]
 
 PRINTED_CALL = {
     "rank": pl.Int32(),

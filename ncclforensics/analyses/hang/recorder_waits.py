@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings, Row
+from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.recorder_roots import wait_edges
 from ncclforensics.analyses.hang.wait_graph import RECORDED, Edge
 from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
-from ncclforensics.frames.columns import columns_of
+from ncclforensics.frames.columns import Row, columns_of
 from ncclforensics.frames.registry import analysis
 
 RECORDED_WAIT = {

@@ -11,8 +11,8 @@ import polars as pl
 
 from ncclforensics.analyses.host.command_output import add_origin
 from ncclforensics.analyses.host.numbers import parse_integer
+from ncclforensics.frames.columns import Row
 
-Row = dict[str, Any]
 Command = tuple[int, str, list[str]]  # line, tool, its arguments
 MLXLINK_TOOLS = ("mlxlink", "mstlink")
 

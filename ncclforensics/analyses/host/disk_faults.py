@@ -6,13 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.host.command_sessions import (
-    CommandHistory,
-    Row,
-    frame_from_rows,
-    origin_of,
-    rows_with_origin,
-)
+from ncclforensics.analyses.host.command_sessions import CommandHistory, frame_from_rows, origin_of, rows_with_origin
+from ncclforensics.frames.columns import Row
 from ncclforensics.frames.registry import analysis
 
 DISK_FAULT = {

@@ -9,11 +9,9 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.gpu_metrics import AMD_READINGS, REASON_BITS, REASON_FIELDS, REASON_PREFIXES
-from ncclforensics.frames.columns import frame_of_rows, text_of
+from ncclforensics.frames.columns import Row, frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values, parse_value
-
-Row = dict[str, Any]
 
 GPU_USE = {
     "source": pl.Int32(),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.frames.columns import Large
+from ncclforensics.frames.columns import Large, Row
 
-Row = dict[str, Any]
 INPUTS = ("profiled_process", "job_step", "rank_sum")  # frames: a row in one of them is evidence on the speed of a job
 
 

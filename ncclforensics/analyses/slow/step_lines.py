@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import polars as pl
 
@@ -17,8 +16,7 @@ from ncclforensics.analyses.slow.answer import SlowKind
 from ncclforensics.analyses.slow.change_points import MIN_RECORDS, RATIO
 from ncclforensics.analyses.slow.explanations import Observation, Request, SlowExplanation
 from ncclforensics.analyses.verdict.doubts import Doubt
-
-Row = dict[str, Any]
+from ncclforensics.frames.columns import Row
 
 FEWEST_STEPS = 20  # lines of a series, to call it even
 STALL_SHARE = 0.02  # of the time of all steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -14,6 +14,7 @@ from ncclforensics.analyses.slow.rates import LARGE_CALL
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.data.busbw import BAD_OVER_NETWORK
 from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import Row
 
 SLOWEST_NETWORK = 0.125  # GB/s: 1 Gbit/s
 BELOW_SISTERS = 1.4  # times as long as the same call in sister groups
@@ -30,7 +31,6 @@ COLLECT = (
         Observation.BENCHMARK,
     ),
 )
-Row = dict[str, Any]
 
 
 class _Slow(NamedTuple):

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 
-from ncclforensics.frames.columns import LINE, frame_of_rows, text_of
+from ncclforensics.frames.columns import LINE, Row, frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
-
-Row = dict[str, Any]
 
 TRANSFER_IN_FLIGHT = {
     "comm_hash": pl.String(),  # null in a dump of the proxy

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines import first_exit, mismatch
 from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, stacks, torch_ends
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
@@ -26,6 +26,7 @@ from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How
 from ncclforensics.data.names import MESSAGES, ranks_text
 from ncclforensics.data.stack_classes import COLLECTIVE, GPU
 from ncclforensics.data.variables import COLLECT_ANEW, STACKS_OF_HOST
+from ncclforensics.frames.columns import Row
 
 COUNTERS = (Source.LINES, Source.DUMPS, Source.WATCHDOGS)  # of every call of a rank
 

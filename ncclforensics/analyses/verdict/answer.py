@@ -15,9 +15,8 @@ import polars as pl
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Sign
 from ncclforensics.data.names import operation_text
-from ncclforensics.frames.columns import Large, columns_of
+from ncclforensics.frames.columns import Large, Row, columns_of
 
-Row = dict[str, Any]
 IMPOSSIBLE = "impossible"  # cost of a rival that no doubt makes true
 
 

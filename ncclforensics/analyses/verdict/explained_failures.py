@@ -7,7 +7,6 @@ end, and it came while the job ran, before the failure. A time that is not known
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import polars as pl
 
@@ -16,7 +15,7 @@ from ncclforensics.analyses.job.ends.failure_events import AFTER
 from ncclforensics.analyses.job.ends.kernel_events import SOON_AFTER
 from ncclforensics.analyses.transport.completions import hosts_of_addresses
 from ncclforensics.analyses.verdict.failing_ends import located
-from ncclforensics.frames.columns import MADE_UP, OWNER, no_rows
+from ncclforensics.frames.columns import MADE_UP, OWNER, Row, no_rows
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import NO_YEAR, elapsed, time_of
 
@@ -37,7 +36,6 @@ CONDITION_OF_JOB = {
     "is_at_end": pl.Boolean(),  # with one at which the job failed
     "is_in_time": pl.Boolean(),  # it came while the job ran, before the failure; null: not known
 }
-Row = dict[str, Any]
 CLOCKS = ("stamp", "launcher_time")
 NOT_KNOWN = "not-known"
 _KEYS = ("pid", "gpu", "device", "path", "host", NOT_KNOWN)  # the narrowest first

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ncclforensics.analyses.verdict.answer import EvidenceLine, Operation, Row
+from ncclforensics.analyses.verdict.answer import EvidenceLine, Operation
 from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Source
+from ncclforensics.frames.columns import Row
 
 Placed = (
     Row | tuple[Any, ...] | Operation | None

@@ -27,9 +27,8 @@ from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, Called, JobRows, Member
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 from ncclforensics.data.names import MESSAGES, ranks_text
-from ncclforensics.frames.columns import MADE_UP, lines_behind, place_of
+from ncclforensics.frames.columns import MADE_UP, Row, lines_behind, place_of
 
-Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
 MOST_CITED = 4  # lines
 

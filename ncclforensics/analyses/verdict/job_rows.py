@@ -14,9 +14,9 @@ import polars as pl
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
-from ncclforensics.analyses.verdict.answer import Operation, Row
+from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.data.names import ranks_text
-from ncclforensics.frames.columns import Owner, text_of, typed_rows
+from ncclforensics.frames.columns import Owner, Row, text_of, typed_rows
 from ncclforensics.grammar.values import ranges_by_text
 
 R = TypeVar("R", bound=NamedTuple)

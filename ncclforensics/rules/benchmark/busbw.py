@@ -33,10 +33,10 @@ from ncclforensics.data.busbw import (
 )
 from ncclforensics.data.cloud_networks import GPUS, OVER_TCP_REACH
 from ncclforensics.data.names import bandwidth_text, bytes_text
-from ncclforensics.frames.columns import short_name
+from ncclforensics.frames.columns import Row, short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import PARTICIPANTS, Row, best_of_tests, called, rows_of, slow_from
+from ncclforensics.rules.shared.benchmark_text import PARTICIPANTS, best_of_tests, called, rows_of, slow_from
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 

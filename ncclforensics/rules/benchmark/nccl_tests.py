@@ -9,10 +9,10 @@ import polars as pl
 from ncclforensics.analyses.job.ends.warnings import OFTEN_HARMLESS
 from ncclforensics.data.names import bytes_text, some_of, version_text
 from ncclforensics.data.nccl_sources import topic
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Row, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import Row, called, rows_of
+from ncclforensics.rules.shared.benchmark_text import called, rows_of
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
 

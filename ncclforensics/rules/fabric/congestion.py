@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.counters import DISCARD_LIMIT, LINK_DOWNED, PEERS_LEAST, WAIT_LEAST, WAIT_RATIO
+from ncclforensics.frames.columns import Row
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import SHOWN, LinkCounters, counter_lines, increased
-from ncclforensics.rules.shared.port_text import Row, increase_text, nics_of, period_text, port_name
+from ncclforensics.rules.shared.port_text import increase_text, nics_of, period_text, port_name
 
 DISCARDS, WAIT, SENT = "port_xmit_discards", "port_xmit_wait", "port_xmit_packets"
 # Parts of DISCARDS that some tools print: packets that waited too long.

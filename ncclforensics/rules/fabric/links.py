@@ -18,7 +18,7 @@ from ncclforensics.data.counters import (
 from ncclforensics.data.host_counters import DEVICE_ERRORS, PORT_ERRORS
 from ncclforensics.data.roce import LOSSES, PROOFS
 from ncclforensics.data.verbs import RETRY_EXCEEDED
-from ncclforensics.frames.columns import short_host
+from ncclforensics.frames.columns import Row, short_host
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import (
@@ -30,7 +30,7 @@ from ncclforensics.rules.shared.port_counters import (
     increased,
     limit_findings,
 )
-from ncclforensics.rules.shared.port_text import Row, increase_text, nics_of, period_text, port_name
+from ncclforensics.rules.shared.port_text import increase_text, nics_of, period_text, port_name
 
 RESTART_PORTS = 3  # ports of one node that lost their link together
 SYMBOLS, RECEIVED, REMOTE = "symbol_error", "port_rcv_errors", "port_rcv_remote_physical_errors"

@@ -8,10 +8,11 @@ import polars as pl
 
 from ncclforensics.data.names import printable
 from ncclforensics.data.roce import LEAST_MINUTES, NVLINK_ERRORS, NVLINK_EVER, NVLINK_FATAL, WORST_RATE
+from ncclforensics.frames.columns import Row
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import SHOWN, counter_finding, increased
-from ncclforensics.rules.shared.port_text import Row, host_counters_text, period_text
+from ncclforensics.rules.shared.port_text import host_counters_text, period_text
 
 
 def _nvlink_name(row: Row) -> str:

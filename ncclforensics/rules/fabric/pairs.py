@@ -8,10 +8,11 @@ import polars as pl
 
 from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import some_of
+from ncclforensics.frames.columns import Row
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.deviations import SHOWN
-from ncclforensics.rules.shared.port_text import Row, increase_text, port_name
+from ncclforensics.rules.shared.port_text import increase_text, port_name
 
 UNSEEN_PATH = "path"  # the kind of what lies between two leaves
 

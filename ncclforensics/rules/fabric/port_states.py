@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.names import some_of
+from ncclforensics.frames.columns import Row
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.degraded_links import SAME_PORT, degraded_links, link_hosts, link_target, port_line
 from ncclforensics.rules.shared.port_counters import SHOWN, limit_findings
-from ncclforensics.rules.shared.port_text import OF_A_HOST, Row, nics_of, port_name, port_names
+from ncclforensics.rules.shared.port_text import OF_A_HOST, nics_of, port_name, port_names
 
 
 @rule(Category.LINK_DEGRADED, Severity.WARNING, of=("port_state",))

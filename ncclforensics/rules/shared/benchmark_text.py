@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import polars as pl
 
 from ncclforensics.data.busbw import DROP
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Row, text_of
 
-Row = dict[str, Any]
 PARTICIPANTS = ["benchmark", "collective", "nranks", "listed_devices", "hosts", "gpus"]  # columns of `benchmark`
 
 

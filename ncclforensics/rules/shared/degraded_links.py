@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.counters import ADAPTERS
+from ncclforensics.frames.columns import Row
 from ncclforensics.rules.finding import Finding, Line, Severity
 from ncclforensics.rules.shared.dump_faults import DumpFault
-from ncclforensics.rules.shared.port_text import Row, nics_of, port_name
+from ncclforensics.rules.shared.port_text import nics_of, port_name
 
 SAME_PORT = ["host", "device", "guid", "port"]  # columns by which two dumps show the same port
 

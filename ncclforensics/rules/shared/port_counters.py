@@ -7,10 +7,10 @@ from datetime import datetime
 
 import polars as pl
 
-from ncclforensics.frames.columns import short_host, text_of
+from ncclforensics.frames.columns import Row, short_host, text_of
 from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.rules.shared.grouping import processes_text
-from ncclforensics.rules.shared.port_text import Row, nics_of, port_name
+from ncclforensics.rules.shared.port_text import nics_of, port_name
 
 SHOWN = 4  # lines of evidence
 MOST = 5  # findings on single links; the others share one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import polars as pl
 
@@ -11,9 +10,9 @@ from ncclforensics.data.counters import LINK_DOWNED, LINK_RETRAINED, WHAT
 from ncclforensics.data.fabric import VENDOR
 from ncclforensics.data.names import printable, short_ranks, some_of
 from ncclforensics.data.roce import COUNTER_TEXTS
+from ncclforensics.frames.columns import Row
 from ncclforensics.rules.finding import Nic
 
-Row = dict[str, Any]
 SHOWN = 4  # ports or counters that are named; the others are only counted
 OF_A_HOST = 8
 OF_NODE = ("host", "device", "lid", "guid", "node")  # columns that tell whose a port is

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer, answers
@@ -11,7 +9,6 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import printed_pid
 from ncclforensics.rules.finding import Finding, Line
 
-Row = dict[str, Any]
 LONGEST_GROUP = 40  # characters of the ranks of a communicator in a title
 WITHOUT_SUBJECT = ("init-failed", "undecidable", "stuck-together")  # verdicts whose reason is no predicate of ranks
 

@@ -20,13 +20,13 @@ from ncclforensics.data.names import (
     ranks_text,
     reduction,
 )
+from ncclforensics.frames.columns import Row
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report
 from ncclforensics.report.timeline import times_of_calls
 from ncclforensics.tui.content.call_rows import Stretch, stretches_of
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 
-Row = dict[str, Any]
 _ROOT_PREPOSITIONS = {**dict.fromkeys(ROOTED, "root"), "Send": "to", "Recv": "from"}
 BLOCK = 64  # positions fetched at once: a screen of them, for a communicator of 10,000 ranks makes 640,000 calls
 CACHED_BLOCKS = 8

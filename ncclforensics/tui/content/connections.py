@@ -9,8 +9,8 @@ import polars as pl
 
 from ncclforensics.analyses.transport.connections import join_communicator
 from ncclforensics.data.names import known, printable
-from ncclforensics.frames.columns import text_of
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row, text_of
+from ncclforensics.report.build import Report
 from ncclforensics.tui.content.evidence import Citer
 
 

@@ -12,8 +12,9 @@ from ncclforensics.analyses.hang.rank_stacks import stacks_in
 from ncclforensics.analyses.job.calls.shown_calls import LAST
 from ncclforensics.analyses.verdict.sources.stacks import place_text
 from ncclforensics.data.names import printable
+from ncclforensics.frames.columns import Row
 from ncclforensics.frames.protocol import Frames
-from ncclforensics.report.build import Report, Row
+from ncclforensics.report.build import Report
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 
 

@@ -9,7 +9,8 @@ import polars as pl
 
 from ncclforensics.analyses.slow.answer import SlowAnswer
 from ncclforensics.data.names import certainty_text, printable
-from ncclforensics.report.build import Report, Row
+from ncclforensics.frames.columns import Row
+from ncclforensics.report.build import Report
 from ncclforensics.report.slow import late_cells, late_ranks, slow_answer
 from ncclforensics.tui.content.evidence import Citer
 from ncclforensics.views.text_slow import sentences

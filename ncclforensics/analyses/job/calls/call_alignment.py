@@ -9,7 +9,7 @@ jumps where a line was lost, and goes on by one where the rank left the call out
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import polars as pl
 
@@ -18,7 +18,7 @@ from ncclforensics.analyses.job.calls.member_sequences import Sequence, Shape, d
 from ncclforensics.analyses.job.calls.repeated_lines import without_repeated
 from ncclforensics.analyses.job.calls.unread_calls import first_kept
 from ncclforensics.analyses.verdict.axioms import OFTEN_AHEAD
-from ncclforensics.frames.columns import Category, columns_of
+from ncclforensics.frames.columns import Category, Row, columns_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import opcount_of
 
@@ -28,8 +28,6 @@ MOST_STARTS = 200  # places tried as the beginning of a log that begins in the m
 MOST_GAPS = 64  # of one member
 MOST_COPIES = 64  # collectives in one block that a collector delivered twice
 ENOUGH = 2  # calls behind a gap that have to agree; one alone agrees by chance too often
-
-Row = dict[str, Any]
 
 
 class Gap(NamedTuple):

@@ -10,15 +10,12 @@ completed (NCCL, plugins/profiler/inspector).
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.job.identity.communicator_hashes import Members, hash_number, members_by_hash
-from ncclforensics.frames.columns import LINE, text_of
+from ncclforensics.frames.columns import LINE, Row, text_of
 from ncclforensics.frames.registry import analysis
-
-Row = dict[str, Any]
 
 INSPECTOR, PROFILER, RAS = "inspector", "profiler", "ras"
 COUNTED_CALL = {

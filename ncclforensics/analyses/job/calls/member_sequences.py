@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
+from ncclforensics.frames.columns import Row
 from ncclforensics.frames.templated import SLICE_ROWS
 
-Row = dict[str, Any]
 Shape = tuple[int, int]  # number of ranks of a communicator, and how many its rank had created before
 
 

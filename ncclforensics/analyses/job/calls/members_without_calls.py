@@ -11,8 +11,7 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.job.identity.communicator_ids import Member, group_by_key
-from ncclforensics.analyses.job.identity.missing_init import Row
-from ncclforensics.frames.columns import OWNER, PROCESS
+from ncclforensics.frames.columns import OWNER, PROCESS, Row
 from ncclforensics.frames.registry import analysis
 
 CALLS_BEHIND = {

@@ -17,7 +17,6 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     TRACEBACK_LINES,
     UNCAUGHT,
     ExitReport,
-    Row,
     exit_report,
 )
 from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
@@ -31,7 +30,7 @@ from ncclforensics.data.processes import (
     SIGNAL_NUMBERS,
     THREADS_LEFT,
 )
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Row, text_of
 
 STACK = 100  # most lines from a crash to a function in its stack
 LIBNCCL = "libnccl"

@@ -28,9 +28,8 @@ from ncclforensics.data.processes import (
     with_first_reason,
 )
 from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Row, text_of
 
-Row = dict[str, Any]
 Owner = tuple[str, int]
 
 EXCEPTION = "exception"  # an uncaught Python exception

@@ -21,11 +21,10 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     TRACEBACK_LINES,
     ExitReport,
     Owner,
-    Row,
 )
 from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
-from ncclforensics.frames.columns import lines_behind
+from ncclforensics.frames.columns import Row, lines_behind
 
 
 def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, is_over: bool) -> None:

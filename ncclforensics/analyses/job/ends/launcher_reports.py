@@ -12,12 +12,11 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     HOST_MEMORY,
     NOT_STARTED,
     ExitReport,
-    Row,
     exit_report,
     is_next_line,
 )
 from ncclforensics.data.processes import CRASHES, KILL, OUT_OF_MEMORY, REASONS
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Row, text_of
 from ncclforensics.grammar.values import ranges_by_text
 
 NOT_FINALIZED = "it left without MPI_Finalize"

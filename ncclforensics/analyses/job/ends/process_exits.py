@@ -24,7 +24,6 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     STRENGTH,
     TRACEBACK_LINES,
     ExitReport,
-    Row,
     capture_reports,
     exception_reports,
     system_reports,
@@ -45,7 +44,7 @@ from ncclforensics.analyses.job.text.described_objects import with_described
 from ncclforensics.analyses.job.text.torch_text import SIZE
 from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import signal_name
-from ncclforensics.frames.columns import Category, Large, columns_of, frame_of_rows, lines_behind, text_of
+from ncclforensics.frames.columns import Category, Large, Row, columns_of, frame_of_rows, lines_behind, text_of
 from ncclforensics.frames.registry import analysis
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import NODE, ExitReport, Owner, Row
+from ncclforensics.analyses.job.ends.exit_reports import NODE, ExitReport, Owner
 from ncclforensics.analyses.job.ends.exit_times import is_same_host
 from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
+from ncclforensics.frames.columns import Row
 
 FENCES_OF_ONE = 2  # a page with more of them quotes several texts, which may be of several runs
 

@@ -8,16 +8,9 @@ from operator import itemgetter
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import (
-    EXCEPTION,
-    SIGNAL,
-    TRACEBACK_LINES,
-    ExitReport,
-    Row,
-    exit_report,
-)
+from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, SIGNAL, TRACEBACK_LINES, ExitReport, exit_report
 from ncclforensics.data.processes import SIGNAL_NUMBERS
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Row, text_of
 
 SPAWN = "torch.multiprocessing.spawn"
 UNNAMED = "an exception"  # whose class no line shows

@@ -10,7 +10,8 @@ from operator import itemgetter
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import ExitReport, Row, exception_report, exit_report, is_next_line
+from ncclforensics.analyses.job.ends.exit_reports import ExitReport, exception_report, exit_report, is_next_line
+from ncclforensics.frames.columns import Row
 
 TORCHRUN = "torchrun"
 UNSHOWN = "failed, and how is not shown"  # of a process that torchrun names without its exit code

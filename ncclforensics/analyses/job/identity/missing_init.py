@@ -9,14 +9,13 @@ as one sequence that all of their ranks follow.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.job.identity.communicator_ids import Member
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.job.identity.restarts import since_restart
-from ncclforensics.frames.columns import OWNER, PROCESS
+from ncclforensics.frames.columns import OWNER, PROCESS, Row
 from ncclforensics.frames.registry import analysis
 
 FIRST_CALLS = 64  # first collectives by which sequences are told apart
@@ -32,7 +31,6 @@ CALLS_WITHOUT_INIT = {
     "first_calls": pl.List(pl.Int64()),  # of the first FIRST_CALLS collectives, in order, as far as they are kept
 }
 
-Row = dict[str, Any]
 # A communicator of which ranks are missing: its key, the ranks that are known, and their processes.
 Vacancy = tuple[str, set[int | None], set[tuple[str, int]]]
 

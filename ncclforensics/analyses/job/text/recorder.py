@@ -29,10 +29,8 @@ from ncclforensics.analyses.job.text.recorder_groups import (
 )
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import BATCHES, DATATYPES, WATCHED_LIBRARIES
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Row, text_of
 from ncclforensics.frames.registry import analysis
-
-Row = dict[str, Any]
 
 RECORDED_RANK = {
     "source": pl.Int32(),

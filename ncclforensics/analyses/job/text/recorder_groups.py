@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import BATCHES, NCCL_NAMES
-from ncclforensics.frames.columns import Large, text_of
+from ncclforensics.frames.columns import Large, Row, text_of
 
-Row = dict[str, Any]
 # Source -> name of a process group -> its row, with `members`, and with `group`, the name that is its own.
 Groups = dict[int, dict[str, Row]]
 

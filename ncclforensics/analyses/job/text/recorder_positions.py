@@ -7,15 +7,12 @@ it stands is overwritten. The head, which the watchdog writes, still has the num
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.job.text.recorder_groups import groups_by_source, groups_with_one_number, own_names
-from ncclforensics.frames.columns import LINE, text_of
+from ncclforensics.frames.columns import LINE, Row, text_of
 from ncclforensics.frames.registry import analysis
-
-Row = dict[str, Any]
 
 RECORDED_POSITION = {
     "rank": pl.Int32(),

@@ -9,16 +9,13 @@ debug server, a launcher's tag, the title of a process of SGLang or vLLM.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.job.ends.tracebacks import printed_by, traced_frames
 from ncclforensics.data.stack_classes import THREAD_STARTS, system_call
-from ncclforensics.frames.columns import LINE, ORIGIN, text_of
+from ncclforensics.frames.columns import LINE, ORIGIN, Row, text_of
 from ncclforensics.frames.registry import analysis
-
-Row = dict[str, Any]
 
 STACK_THREAD = {
     "stack": pl.Int32(),  # number of the thread's stack in this run

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import Any
 
 import polars as pl
 
@@ -36,10 +35,8 @@ from ncclforensics.data.stack_classes import (
     short_name,
     system_call,
 )
-from ncclforensics.frames.columns import frame_of_rows
+from ncclforensics.frames.columns import Row, frame_of_rows
 from ncclforensics.frames.registry import analysis
-
-Row = dict[str, Any]
 
 STACK_PROCESS = {
     "dump": pl.Int32(),

@@ -17,10 +17,8 @@ from ncclforensics.analyses.job.ends.tracebacks import FAR, LONGEST
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.stack_classes import is_library
 from ncclforensics.data.torch_calls import CALLS_WITHIN, SIGNAL_HANDLERS
-from ncclforensics.frames.columns import Large, count_behind, text_of
+from ncclforensics.frames.columns import Large, Row, count_behind, text_of
 from ncclforensics.frames.registry import analysis
-
-Row = dict[str, Any]
 
 CLOSED, TIMED_OUT, SIZE, CONNECT, BARRIER, STORE, NO_STORE, COMPARED = (
     "closed", "timeout", "size", "connect", "barrier", "store", "no-store", "compared",

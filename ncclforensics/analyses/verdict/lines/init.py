@@ -14,7 +14,7 @@ from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK, REMOTE
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.job_rows import Member
 from ncclforensics.analyses.verdict.lines.ranks_without_log import judge_unseen_members, judge_waiting_before_init
 from ncclforensics.analyses.verdict.lines.stall import ranks_that_moved_data
@@ -22,7 +22,7 @@ from ncclforensics.analyses.verdict.vocabulary import Detail, Kind
 from ncclforensics.data.nccl_sources import is_call_file, is_top_file
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
-from ncclforensics.frames.columns import Owner
+from ncclforensics.frames.columns import Owner, Row
 
 UNNAMED_FAULT = "NCCL returned an error from init"
 INIT_FILE = "init.cc"  # its functions create communicators; they also end them

@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import AFTER, REMOTE_ERROR, FailureEvent
-from ncclforensics.analyses.verdict.answer import Row
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
@@ -25,6 +24,7 @@ from ncclforensics.data.variables import (
     STACK_OF_ANY_RANK,
     STANDING_STACKS,
 )
+from ncclforensics.frames.columns import Row
 
 MAJORITY = 0.5
 MOST_NAMED = 3  # ranks whose logs show calls

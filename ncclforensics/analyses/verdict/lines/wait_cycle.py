@@ -11,11 +11,11 @@ import polars as pl
 from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.job_rows import Called
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.variables import COLLECT_INIT, stacks_of
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import Row, text_of
 
 MOST_EXAMINED = 64  # ranks of a cycle
 FAR_MORE = 4  # times as many ranks stand in the calls of one side as in those of the other

@@ -23,11 +23,12 @@ from ncclforensics.analyses.job.calls.counted_calls import INSPECTOR, PROFILER, 
 from ncclforensics.analyses.job.text.recorder_groups import WORLD
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Kind, Source
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import ONE_CALL
 from ncclforensics.data.variables import COLLECT_ANEW
+from ncclforensics.frames.columns import Row
 
 OTHER_COUNTS = "on no rank {source} count as many collectives as NCCL's lines"
 # No member completes one of these before all have called it.

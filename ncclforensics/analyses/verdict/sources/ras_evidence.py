@@ -15,9 +15,10 @@ from ncclforensics.analyses.hang.ras_tallies import Tally, shares, tallies_of
 from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
+from ncclforensics.frames.columns import Row
 
 MAJORITY = 0.5
 UNREACHABLE = ("missing", "dead")

@@ -18,7 +18,7 @@ from ncclforensics.analyses.job.text.torch_text import TIMED_OUT
 from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.sources import torch_text
 from ncclforensics.analyses.verdict.sources.recorder_open import diagnose
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
@@ -35,6 +35,7 @@ from ncclforensics.data.stack_classes import (
     short_name,
 )
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, stacks_of
+from ncclforensics.frames.columns import Row
 
 SHOWN = 3  # places in a text
 DRIVER_LOCK = "it waits for a lock of the CUDA driver, which another thread of its process holds"

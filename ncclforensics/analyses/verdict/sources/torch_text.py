@@ -25,7 +25,7 @@ from ncclforensics.analyses.job.text.torch_text import (
 from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
-from ncclforensics.analyses.verdict.job import Job, Row
+from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.first_exit import first_ends_of_nodes, first_seen_by_torchrun
 from ncclforensics.analyses.verdict.sources import recorder_open
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
@@ -34,6 +34,7 @@ from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.data.torch_calls import CALLS_WITHIN
 from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
+from ncclforensics.frames.columns import Row
 from ncclforensics.grammar.values import numbers_of_ranges
 
 MONITORED_BARRIER = "monitored_barrier"
