@@ -101,6 +101,18 @@ def test_a_step_that_failed_before_the_program_came_to_its_end_is_no_failure(tmp
     assert rules == [set(), {"app-process-died"}]
 
 
+def test_a_warning_before_the_program_reports_its_end_is_none(tmp_path: Path) -> None:
+    warning = (
+        "libfabric:2143216:1761843156::cxi:av:cxip_av_open_validate_args():839<warn> gpu-a: Shared AVs not supported"
+    )
+    rules = []
+    for lines in ([warning], [warning, "✓ Test completed successfully"]):
+        (tmp_path / "job.log").write_text("\n".join([*lines, ""]), encoding="utf-8")
+        rules.append({finding.rule for finding in analyze([str(tmp_path)], everything=True).findings})
+
+    assert ["stated-failure" in found for found in rules] == [True, False]
+
+
 def test_errors_that_an_abort_returns_are_no_failure(tmp_path: Path) -> None:
     aborted = [
         f" {rank}: gpu-a:{100 + rank}:{300 + rank} [{rank}] NCCL INFO {text}"

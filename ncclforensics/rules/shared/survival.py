@@ -33,7 +33,7 @@ def not_survived(
     progress = pl.concat([progress, steps], how="diagonal_relaxed")
     of_source = progress.group_by(source=(pl.col("last_pos") // (1 << SOURCE_BITS)).cast(pl.Int32))
     of_owner = progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
-    is_survived = pl.col("pos") < pl.max_horizontal("last_pos", "last_pos_of_source", "last_step")
+    is_survived = pl.col("pos") < pl.max_horizontal("last_pos", "last_pos_of_source", "last_step", "success_pos")
     is_at_end = pl.col("pos") > pl.min_horizontal("end_pos", "own_end_pos", "success_pos")
     return (
         rows.join(of_source.agg(last_pos_of_source=pl.col("last_pos").max()), on="source", how="left")
