@@ -19,6 +19,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.frames.columns import Row
 
 FEWEST_STEPS = 20  # lines of a series, to call it even
+DAY, YEAR = 86_400, 365 * 86_400  # a time within the first year after 1970 is one without a year
 STALL_SHARE = 0.02  # of the time of all steps
 MANY_STALLS = 5  # from here on, chance makes no period
 OF_WORK = {"batch": "the batch size changed there", "sequence": "the length of sequences changed there"}
@@ -197,7 +198,19 @@ def ordinal(number: int) -> str:
 
 
 def iso_time(seconds: float | None) -> str | None:
-    """Return seconds since 1970 of a logger's clock as ISO 8601 without a zone; None if unknown."""
-    if seconds is None or not 0 <= seconds < 253402300800:
+    """Return seconds since 1970 of a logger's clock as ISO 8601 without a zone; None if the year is unknown."""
+    if seconds is None or not YEAR <= seconds < 253402300800:
         return None
     return datetime.fromtimestamp(int(seconds), UTC).replace(tzinfo=None).isoformat()
+
+
+def time_text(seconds: float | None) -> str | None:
+    """Return seconds since 1970 as `iso_time`; of a clock or a progress bar without a year what these show.
+
+    >>> time_text(1_772_449_497), time_text(27_410), time_text(5_223_897), time_text(None)
+    ('2026-03-02T11:04:57', '07:36:50', '03-02T11:04:57', None)
+    """
+    if seconds is None or not 0 <= seconds < YEAR:
+        return iso_time(seconds)
+    shown = datetime.fromtimestamp(int(seconds), UTC)
+    return f"{shown:%H:%M:%S}" if seconds < DAY else f"{shown:%m-%dT%H:%M:%S}"

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.slow.change_points import MIN_RECORDS
-from ncclforensics.analyses.slow.step_lines import STALL_SHARE, hours_lost, iso_time, ordinal, rate
+from ncclforensics.analyses.slow.step_lines import STALL_SHARE, hours_lost, ordinal, rate, time_text
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
 
@@ -48,7 +48,7 @@ def steps_slower_since(step_change: pl.DataFrame) -> Iterator[Finding]:
         title = f"since step {row['since_step']:,} steps take {row['ratio']:.3g} times as long"
         if row["has_ended"]:
             title = f"steps {row['since_step']:,} to {row['until_step']:,} took {row['ratio']:.3g} times as long"
-        if at := iso_time(row["time"]):
+        if at := time_text(row["time"]):
             title += f" ({at})"
         is_sure = row["is_sharp"] and min(row["records"], row["records_before"]) >= MIN_RECORDS
         yield Finding(
