@@ -58,6 +58,14 @@ def test_an_error_that_processes_print_at_the_same_moment_is_read(line: str, tmp
     assert found["a process raised KeyError: 'layers.7'"].severity is Severity.ERROR
 
 
+@pytest.mark.parametrize("site", ["CUDA error at a.cu:7", "CUDA error in a.cu:7", "CUDA error a.cu:7"])
+def test_an_error_that_a_macro_of_the_program_prints_is_one_of_cuda(site: str, tmp_path: Path) -> None:
+    found = findings_of(tmp_path, f"[Rank 3] {site}: named symbol not found (500)\n")[
+        "CUDA error on rank 3: named symbol not found"
+    ]
+    assert "built for other GPUs" in found.remedy
+
+
 def test_an_exception_in_the_middle_of_a_long_log_may_have_been_caught(tmp_path: Path) -> None:
     steps = "".join(f"step {number}\n" for number in range(300))
     found = findings_of(tmp_path, f"{TRACEBACK}KeyError: 'layers.7'\n{steps}")

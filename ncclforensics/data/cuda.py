@@ -144,6 +144,7 @@ _ADVICE = {
         "a stream or event of another device or context is used: call torch.cuda.set_device(LOCAL_RANK) before "
         "anything else, and create streams on the device that uses them"
     ),
+    "named symbol not found": "the program was built for other GPUs, or lacks a variable of its kernels: rebuild it",
     "invalid device function": "the program was built for other GPUs, or its kernel was not loaded: rebuild it",
     "operation not supported": (
         "this GPU, driver or container does not have what the call in the traceback asks for: look that call up"
