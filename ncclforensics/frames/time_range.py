@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
-from functools import cache
+from functools import cache, partial
 
 import polars as pl
 
@@ -73,13 +73,32 @@ class TimeRange:
 
 def as_time(text: pl.Expr, year: int) -> pl.Expr:
     """Parse a time in any of the known formats; null where it is none. `year` completes times without a year."""
+    return text.map_batches(partial(_times, year=year), return_dtype=pl.Datetime("us"), is_elementwise=True)
+
+
+def _times(texts: pl.Series, year: int) -> pl.Series:
+    """Parse texts by the first format, and by the others where that leaves some: mostly it leaves none."""
+    if texts.null_count() == len(texts):
+        return pl.Series(texts.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(texts))
+    printed = texts.to_frame("text")
+    for times in _stages(year):
+        read = printed.select(times).to_series()
+        if read.null_count() == texts.null_count():
+            break
+    return read.rename(texts.name)
+
+
+@cache
+def _stages(year: int) -> tuple[pl.Expr, pl.Expr]:
+    """The times in a column `text`: by the first format, and by any."""
 
     def read(printed: pl.Expr, form: str) -> pl.Expr:
         return of_this_era(printed.str.strptime(pl.Datetime("us"), form, strict=False))
 
+    text = pl.col("text")
     # PyTorch omits the leading zero of the month; unpadded, 101 would be read as the first of October.
     padded = pl.when(text.str.find(" ", literal=True) == len("813")).then("0" + text).otherwise(text)
-    return pl.coalesce(
+    of_any_format = pl.coalesce(
         *(read(text, form) for form in FORMATS),
         *(read(text.str.head(length), form) for form, length in WITH_ZONE),
         *(
@@ -87,6 +106,7 @@ def as_time(text: pl.Expr, year: int) -> pl.Expr:
             for printed, form in ((text, OF_JOURNALS), (text, OF_DMESG), (padded, OF_PYTORCH))
         ),
     )
+    return read(text, FORMATS[0]), of_any_format
 
 
 @cache

@@ -147,14 +147,17 @@ def _candidates(lines: pl.DataFrame) -> pl.DataFrame:
 
 def _without_other_lines(lines: pl.DataFrame) -> pl.DataFrame:
     """Leave out next lines that do not go on: a line was wrapped where the next word had no room, and nowhere else."""
-    goes_on, width = pl.lit(value=True), pl.col("text").str.len_chars()
-    parts = {}
-    for before, name in zip(("text", *NEXT), NEXT, strict=False):
-        first_word = pl.col(name).str.strip_chars_start(" ").str.splitn(" ", 2).struct.field("field_0")
-        width = pl.max_horizontal(width, pl.col(name).str.len_chars())
-        goes_on = goes_on & (pl.col(before).str.len_chars() + 1 + first_word.str.len_chars() >= width)
-        parts[name] = pl.when(goes_on).then(pl.col(name))
-    return lines.with_columns(**parts)
+    goes_on = pl.repeat(True, lines.height, eager=True)
+    width = before = lines["text"].str.len_chars()
+    parts = []
+    for following in lines[:, NEXT]:
+        length = following.str.len_chars()
+        first_word = following.str.strip_chars_start(" ").str.extract("^([^ ]*)")
+        width = pl.select(pl.max_horizontal(width, length)).to_series()
+        goes_on &= before + 1 + first_word.str.len_chars() >= width
+        parts.append(pl.select(pl.when(goes_on).then(following)).to_series())
+        before = length
+    return lines.with_columns(parts)
 
 
 def _unframed(text: pl.Expr) -> pl.Expr:

@@ -60,12 +60,12 @@ def _lines_of(frame: str, rows: pl.DataFrame, matched: Sequence[Matched]) -> pl.
 
 def _texts_inside(lines: pl.DataFrame, message: MessageInside, dialect: Dialect) -> list[pl.DataFrame]:
     """Return the messages of one kind inside of lines, as lines of their own."""
-    holding = lines.filter(pl.col("text").str.contains(message.start_regex)).head(MAX_LINES)
-    if holding.is_empty():
+    # To make the search ready takes longer than a search in a few lines.
+    if lines.is_empty() or (holding := lines.filter(pl.col("text").str.contains(message.start_regex))).is_empty():
         return []
     group = f"(?:{message.start_regex})(.*)$" if message.is_quoted else f"((?:{message.start_regex}).*)$"
     text = pl.col("text").str.extract(group).str.replace(f"(?:{message.end_regex})$", "").str.strip_chars(" ")
-    split = _one_record_each(holding.with_columns(text=text), dialect)
+    split = _one_record_each(holding.head(MAX_LINES).with_columns(text=text), dialect)
     return [split.with_columns(text=pl.lit(message.prefix) + pl.col("text"))]
 
 

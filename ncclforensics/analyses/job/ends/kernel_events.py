@@ -144,16 +144,14 @@ def of_these_days(
     if run_days.is_empty():
         return rows.with_columns(is_in_run=pl.lit(None, pl.Boolean))
     first, last = run_days.row(0)
-    after = elapsed(_logged(), last - ANOTHER_DAY)
+    # The launcher's time is that of a journal as JSON.
+    logged = rows.select(pl.coalesce(_time("logged"), _time("launcher_time"))).to_series()
+    after = pl.select(elapsed(pl.lit(logged), last - ANOTHER_DAY)).to_series()
     is_near = after.is_between(first - last + 2 * ANOTHER_DAY - margin, margin)
     start = next(run_start.iter_rows(named=True), {})
     began = start.get("launcher_time") or start.get("stamp")
-    is_begun = elapsed(_logged(), began) >= timedelta() if began else pl.lit(value=True)
+    is_begun = elapsed(pl.lit(logged), began) >= timedelta() if began else pl.lit(value=True)
     return rows.with_columns(is_in_run=is_begun & (after <= SOON_AFTER)).filter(is_near.fill_null(value=True))
-
-
-def _logged() -> pl.Expr:
-    return pl.coalesce(_time("logged"), _time("launcher_time"))  # the latter in a journal as JSON
 
 
 def _time(column: str) -> pl.Expr:

@@ -153,6 +153,9 @@ def place_of_calls(calls: Iterable[tuple[str, str, int | None]]) -> str:
 
 def with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:
     """Join the last of these lines of the same program above each error, unless it is too far away."""
+    if errors.is_empty() or lines.is_empty():
+        added = [name for name in lines.columns if name not in (*PRINTER, "pos")]
+        return errors.sort("pos").with_columns(pl.lit(None, lines.schema[name]).alias(name) for name in added)
     printer = printed_by(PRINTER)
     above = lines.with_columns(printer=printer).drop(PRINTER).sort("pos").with_columns(above="pos")
     columns = [name for name in above.columns if name not in ("pos", "printer")]
