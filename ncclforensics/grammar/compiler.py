@@ -152,6 +152,11 @@ class _Piece:
     starts: tuple[str, ...] = ("",)  # literals; every matching text begins with one of them
     is_only_starts: bool = False  # matches exactly these literals
     words: tuple[str, ...] = ("",)  # literals; one of them stands in every matching text
+    literals: tuple[str, ...] = ()  # all of which stand in every matching text, in this order
+
+    def without_anchors(self) -> _Piece:
+        """This part inside of another one, which is no literal, and by which no shape is chosen."""
+        return replace(self, literal=None, anchor="", shared_anchor="", is_optional=False, column="")
 
 
 class _AlternativeCompiler:
@@ -173,7 +178,7 @@ class _AlternativeCompiler:
         piece = self._piece(alternative, inside=None)
         anchor = piece.anchor or piece.shared_anchor
         columns, suffixes = tuple(self._columns), dict(self._suffixes([alternative]))
-        return Pattern(form, f"^{piece.regex}$", anchor, piece.words, columns, piece.is_open, suffixes)
+        return Pattern(form, f"^{piece.regex}$", anchor, piece.words, piece.literals, columns, piece.is_open, suffixes)
 
     def _suffixes(self, nodes: list[object]) -> Iterator[tuple[str, Suffix]]:
         """The part rules that an alternative begins with, but for `file__rule`, outermost first, and what follows."""
@@ -191,6 +196,7 @@ class _AlternativeCompiler:
                     "starts": list(piece.starts),
                     "anchor": piece.anchor or piece.shared_anchor,
                     "words": list(piece.words),
+                    "literals": list(piece.literals),
                 },
             )
             if len(parts := self._definitions[name].tree.children) == 1:
@@ -238,9 +244,7 @@ class _AlternativeCompiler:
             return self._symbol(node, inside)
         children = [child for child in node.children if child is not None]
         match str(node.data):
-            case "literal" | "value":
-                return self._piece(children[0], inside)
-            case "alias":
+            case "literal" | "value" | "alias":
                 return self._piece(children[0], inside)
             case "expansion":
                 return _sequence([self._piece(child, inside) for child in children])
@@ -255,7 +259,7 @@ class _AlternativeCompiler:
     def _repeated(self, children: list[object], inside: str | None) -> _Piece:
         inner, operator = self._piece(children[0], inside), str(children[1])
         if len(children) == 2 and operator == "+":
-            return _Piece(f"(?:{inner.regex})+", is_open=inner.is_open, starts=inner.starts, words=inner.words)
+            return replace(inner.without_anchors(), regex=f"(?:{inner.regex})+", is_only_starts=False)
         if len(children) == 2 and operator in ("?", "*"):
             return _optional(inner, operator)
         raise GrammarError(f"{self._rule}: repetition `{operator}` is not supported")
@@ -285,14 +289,7 @@ class _AlternativeCompiler:
         self._columns.append(column)
         self.terminals[column] = name
         is_open = column_type_name(name, self._path) in NUMERIC or piece.regex.rstrip(")").endswith(("]+", "]*"))
-        return _Piece(
-            f"(?P<{column}>{piece.regex})",
-            is_open=is_open,
-            column=column,
-            starts=piece.starts,
-            is_only_starts=piece.is_only_starts,
-            words=piece.words,
-        )
+        return replace(piece.without_anchors(), regex=f"(?P<{column}>{piece.regex})", is_open=is_open, column=column)
 
     def _literal(self, token: Token) -> _Piece:
         if token.type == "REGEXP":
@@ -350,7 +347,7 @@ def _quoted(text: str) -> str:
 
 def _text(regex: str, text: str) -> _Piece:
     start, is_only_start = text[:MAX_START_LENGTH], len(text) <= MAX_START_LENGTH
-    return _Piece(regex, text, text, starts=(start,), is_only_starts=is_only_start, words=(text,))
+    return _Piece(regex, text, text, starts=(start,), is_only_starts=is_only_start, words=(text,), literals=(text,))
 
 
 def _sequence(pieces: list[_Piece]) -> _Piece:
@@ -358,8 +355,12 @@ def _sequence(pieces: list[_Piece]) -> _Piece:
     if all(piece.literal is not None for piece in pieces):
         text = "".join(piece.literal or "" for piece in pieces)
         return _text(regex, text)
-    runs, run = [""], ""
+    runs, run, literals = [""], "", list[str]()
     for piece in pieces:
+        if run and piece.literal is not None:
+            literals[-1] += piece.literal
+        else:
+            literals += piece.literals
         run = run + piece.literal if piece.literal is not None else ""
         runs += [run, piece.anchor]
     is_open = False
@@ -371,7 +372,7 @@ def _sequence(pieces: list[_Piece]) -> _Piece:
     starts, is_only_starts = _starts(pieces)
     anchor = max(runs, key=len)
     words = max([(anchor,), *(piece.words for piece in pieces)], key=lambda words: min(map(len, words)))
-    return _Piece(regex, None, anchor, shared_anchor, is_open, False, "", starts, is_only_starts, words)
+    return _Piece(regex, None, anchor, shared_anchor, is_open, False, "", starts, is_only_starts, words, (*literals,))
 
 
 def _optional(piece: _Piece, operator: str) -> _Piece:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -12,13 +12,14 @@ from ncclforensics.errors import GrammarError
 from ncclforensics.grammar.column_types import ColumnType
 from ncclforensics.grammar.grammar_file import load, place_of_rule
 from ncclforensics.grammar.meanings import ANSWERED
-from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape
+from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature, stand_in_order
 from ncclforensics.grammar.template import Template
 
 if TYPE_CHECKING:
     import polars as pl
 
 MIN_ANCHOR = 5  # characters; a shorter literal stands in too many other lines
+FEW = 64  # texts; searching so few for literals is faster than compiling a pattern
 MIN_START = 3  # characters; a shorter literal start does not select a pattern
 # An empty group at the end of every pattern: not null where the pattern matched, whatever columns it has.
 MATCHED = "_matched"
@@ -40,6 +41,7 @@ class Candidate:
     starts: Sequence[str]
     anchor: str
     words: Sequence[str]
+    literals: Sequence[str]
 
     @property
     def has_literal_start(self) -> bool:
@@ -96,17 +98,10 @@ class EmbeddedFormat:
     signature_frames: tuple[str, ...]
 
     @cached_property
-    def signatures(self) -> dict[str, str]:
-        """Literal -> a regex of the signature lines that contain it; an empty text -> of those without a long one."""
-        found: dict[str, list[str]] = {}
-        for name in self.grammars:
-            for literal, regex in load(name).signature(self.signature_frames).items():
-                found.setdefault(literal if len(literal) >= MIN_START else "", []).append(regex)
-        return {literal: "|".join(regexes) for literal, regexes in found.items()}
-
-    def signature_regex(self, literals: Collection[str]) -> str:
-        """A regex of the signature lines in which no other literals stand: one of few patterns is soon compiled."""
-        return "|".join(regex for literal, regex in self.signatures.items() if literal in literals)
+    def signatures(self) -> list[Signature]:
+        """How the lines are recognised by which this format is; of short anchors, which tell nothing, none."""
+        found = (line for name in self.grammars for line in load(name).signatures(self.signature_frames))
+        return [line if len(line.anchor) >= MIN_START else line._replace(anchor="") for line in found]
 
 
 class Quotation(NamedTuple):
@@ -175,11 +170,12 @@ class Dialect:
     def _formats_of(self, rows: pl.DataFrame) -> dict[int, list[str]]:
         """The embedded formats whose signature lines stand in each source, without those that this dialect has.
 
-        NCCL's own lines, repeated lines and lines without any anchor are excluded first: that leaves few.
+        Blank lines, NCCL's own, repeated lines and those without any anchor are excluded first: that leaves few.
         """
         import polars as pl
 
-        rows = rows[:, ["source", "text"]].filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
+        is_other = (pl.col("text") != "") & ~pl.col("text").str.contains(self.prefix_marker, literal=True)
+        rows = rows[:, ["source", "text"]].filter(is_other)
         rows = rows.filter(rows.hash_rows().is_first_distinct())
         near, is_near = self.formats_near(rows["text"])
         rows = rows.filter(is_near)
@@ -198,13 +194,26 @@ class Dialect:
 
         if texts.is_empty() or not self._undetected:
             return {}, pl.repeat(value=False, n=len(texts), eager=True)
-        anchors, unanchored = self._signature_hints
-        stands = texts.str.extract_many(pl.Series(anchors, dtype=pl.String).implode(), overlapping=True)
-        is_open = texts.str.contains(unanchored)
-        literals = {*stands.explode().drop_nulls().unique(), *([""] if is_open.any() else [])}
-        regexes = {embedded.name: embedded.signature_regex(literals) for embedded in self._undetected}
-        near = {name: regex for name, regex in regexes.items() if regex}
-        return near, is_open | (stands.list.len() > 0)
+        stands = texts.str.extract_many(
+            pl.Series(self._anchors_of_signatures, dtype=pl.String).implode(), overlapping=True
+        )
+        literals = {"", *stands.explode().drop_nulls().unique()}
+        few = texts.to_list() if len(texts) <= FEW else None
+        possible = [
+            (embedded.name, line)
+            for embedded in self._undetected
+            for line in embedded.signatures
+            if line.anchor in literals and (few is None or any(stand_in_order(line.literals, text) for text in few))
+        ]
+        is_near = stands.list.len() > 0
+        if unanchored := "|".join(line.regex for _, line in possible if not line.anchor):  # is soon compiled if short
+            is_open = texts.str.contains(unanchored)
+            possible = possible if is_open.any() else [(name, line) for name, line in possible if line.anchor]
+            is_near |= is_open
+        near: dict[str, list[str]] = {}
+        for name, line in possible:
+            near.setdefault(name, []).append(line.regex)
+        return {name: "|".join(regexes) for name, regexes in near.items()}, is_near
 
     @cached_property
     def of_last_shapes(self) -> Dialect:
@@ -247,14 +256,9 @@ class Dialect:
         return [embedded for embedded in self.embedded_formats if embedded.name not in self.detected]
 
     @cached_property
-    def _signature_hints(self) -> tuple[list[str], str]:
-        """Literals, one of which stands in every signature line, and a regex of the signatures without a literal.
-
-        Of formats that this dialect lacks.
-        """
-        signatures = [embedded.signatures for embedded in self._undetected]
-        literals = sorted({literal for signature in signatures for literal in signature if literal})
-        return literals, "|".join(signature[""] for signature in signatures if "" in signature)
+    def _anchors_of_signatures(self) -> list[str]:
+        """Literals that stand in signature lines of formats that this dialect lacks."""
+        return sorted({line.anchor for embedded in self._undetected for line in embedded.signatures} - {""})
 
     @cached_property
     def answered_forms(self) -> dict[str, list[str]]:
@@ -288,7 +292,7 @@ class Dialect:
     def answered_anchors(self) -> list[str]:
         """Literals that stand in such lines, and in signatures of formats that this dialect lacks."""
         own = anchors(c for c in self.candidates if c.pattern.form in self.answered_forms.get(c.shape.frame, ()))
-        return sorted(anchor for anchor in {*own, *self._signature_hints[0]} if len(anchor) >= MIN_ANCHOR)
+        return sorted(anchor for anchor in {*own, *self._anchors_of_signatures} if len(anchor) >= MIN_ANCHOR)
 
     @cached_property
     def _variants(self) -> dict[tuple[str, ...], Dialect]:
@@ -315,7 +319,8 @@ class Dialect:
             if bit := self._prefix_bits.get(prefix):
                 return Candidate(number, shape, pattern, prefix, bit, **suffix)
         return Candidate(
-            number, shape, pattern, "", 0, pattern.regex, pattern.columns, [""], pattern.anchor, pattern.words
+            *(number, shape, pattern, "", 0, pattern.regex, pattern.columns, [""]),
+            *(pattern.anchor, pattern.words, pattern.literals),
         )
 
     @cached_property

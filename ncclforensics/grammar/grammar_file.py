@@ -23,7 +23,7 @@ from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import COLUMN_TYPES, VOCABULARY, column_type_name
 from ncclforensics.grammar.meanings import Meaning, read_meanings
-from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, any_of
+from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature, any_of
 from ncclforensics.grammar.template import Template
 
 if TYPE_CHECKING:
@@ -71,22 +71,19 @@ class Grammar:
 
         return tuple(_shape(self.name, **fields) for fields in _cached(self.path, cache_name, compile_shapes))
 
-    def signature(self, frames: Collection[str]) -> dict[str, str]:
-        """How lines of these frames are recognised, without loading the shapes; `frame.form` is one of its forms.
+    def signatures(self, frames: Collection[str]) -> list[Signature]:
+        """How lines of these frames are recognised, without loading the shapes; `frame.form` is one of its forms."""
 
-        A literal -> a regex of the lines in which it stands; an empty text -> of those that need no literal.
-        """
+        def compile_signatures() -> list[Any]:
+            return [
+                [pattern.anchor, pattern.literals, any_of([pattern])]
+                for shape in self.shapes
+                for pattern in shape.patterns
+                if {shape.frame, f"{shape.frame}.{pattern.form}"} & {*frames}
+            ]
 
-        def compile_signature() -> dict[str, str]:
-            found: dict[str, list[Pattern]] = {}
-            for shape in self.shapes:
-                for pattern in shape.patterns:
-                    if {shape.frame, f"{shape.frame}.{pattern.form}"} & {*frames}:
-                        found.setdefault(pattern.anchor, []).append(pattern)
-            return {anchor: any_of(patterns) for anchor, patterns in found.items()}
-
-        signature: dict[str, str] = _cached(self.path, f"signature of {', '.join(sorted(frames))}", compile_signature)
-        return signature
+        kept = _cached(self.path, f"signatures of {', '.join(sorted(frames))}", compile_signatures)
+        return [Signature(*values) for values in kept]
 
     def template(self, rule: str, counter: str) -> Template:
         """The first alternative of a rule, cut at this counter and at values without a column."""

@@ -22,6 +22,7 @@ class Suffix(TypedDict):
     starts: list[str]  # literals; every matching text begins with one of them
     anchor: str  # a literal in every matching text; empty if there is none
     words: list[str]  # literals; one of them stands in every matching text
+    literals: list[str]  # all of which stand in every matching text, in this order
 
 
 class Pattern(NamedTuple):
@@ -31,6 +32,7 @@ class Pattern(NamedTuple):
     regex: str
     anchor: str  # a literal in every matching line; empty if there is none
     words: Sequence[str]  # literals; one of them stands in every matching line
+    literals: Sequence[str]  # all of which stand in every matching line, in this order
     columns: Sequence[str]
     is_open: bool  # ends with a value that would still match if the line were cut inside it
     suffixes: Mapping[str, Suffix]  # by the prefix rules it begins with, outermost first
@@ -44,6 +46,14 @@ class Pattern(NamedTuple):
     def may_go_on(self) -> bool:
         """Whether a matching line with more text behind it may match as well."""
         return self.is_open or self.regex.rstrip("$)?").endswith((".+", ".*", "]+", "]*"))
+
+
+class Signature(NamedTuple):
+    """How a line is recognised that only one format has."""
+
+    anchor: str  # a literal in every such line; empty if there is none
+    literals: Sequence[str]  # all of which stand in it, in this order
+    regex: str
 
 
 class Shape(NamedTuple):
@@ -69,6 +79,21 @@ class OutputHead(NamedTuple):
     frame: str
     form: str | None  # only lines of this form
     columns: tuple[str, ...]  # which tell what is sampled: a port, an interface, a GPU
+
+
+def stand_in_order(literals: Iterable[str], text: str) -> bool:
+    """Whether literals stand in a text one behind the other: what no pattern that needs them can do without.
+
+    >>> stand_in_order(["rank", " of "], "rank 3 of 8"), stand_in_order([" of ", "rank"], "rank 3 of 8")
+    (True, False)
+    """
+    end = 0
+    for literal in literals:
+        start = text.find(literal, end)
+        if start < 0:
+            return False
+        end = start + len(literal)
+    return True
 
 
 def any_of(patterns: Iterable[Pattern]) -> str:

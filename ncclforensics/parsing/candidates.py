@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import FIELDS, MIN_START, Candidate, Dialect
+from ncclforensics.grammar.dialect import FEW, FIELDS, MIN_START, Candidate, Dialect
+from ncclforensics.grammar.patterns import stand_in_order
 
 KEY = 20  # characters of a body by which it is looked up
-FEW = 64  # texts; searching so few for literals is faster than compiling a pattern
 MANY = 50_000  # texts matched at once
 LAST = "\U0010ffff"
 AS_WRITTEN = pl.QueryOptFlags.none()
@@ -150,7 +150,7 @@ def _by_start(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[
             low, high = bisect_left(keys, start[:KEY]), bisect_left(keys, start[:KEY] + LAST)
             if low < high:
                 rows.append(in_order.slice(ends[low], ends[high] - ends[low]))
-        if rows and _have_words(rows, candidate):
+        if rows and _may_match(rows, candidate):
             yield candidate, rows[0] if len(rows) == 1 else pl.concat(rows)
 
 
@@ -159,11 +159,11 @@ def _fills_lines(word: str) -> bool:
     return len(word) < MIN_START or word in (word + word)[1:-1]
 
 
-def _have_words(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
-    """Whether a text has a word that the candidate requires; of many texts, some may."""
+def _may_match(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
+    """Whether a text has all literals that the candidate requires; of many texts, some may."""
     if sum(part.height for part in parts) > FEW:
         return True
-    return any(word in text for part in parts for text in part["_text"] for word in candidate.words)
+    return any(stand_in_order(candidate.literals, text) for part in parts for text in part["_text"])
 
 
 def _by_words(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
@@ -193,5 +193,5 @@ def _by_words(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[
             part = table.filter(pl.col("_kind") & candidate.prefix_bit > 0)
         else:
             part = table
-        if part is not None:
+        if part is not None and _may_match([part], candidate):
             yield candidate, part

@@ -62,7 +62,7 @@ def learn_tag(texts: pl.Series, known: Iterable[Pattern] = ()) -> Pattern | None
         return None
     regex = f"^(?:{'|'.join(alternatives)})(?P<{REST}>.*)$"
     columns = tuple(name for name in (RANK, NODE, REST) if f"<{name}>" in regex)
-    return Pattern(LEARNED, regex, "", ("",), columns, is_open=False, suffixes={})
+    return Pattern(LEARNED, regex, "", ("",), (), columns, is_open=False, suffixes={})
 
 
 def may_show_tag(text: pl.Expr) -> pl.Expr:
