@@ -225,3 +225,23 @@ def test_a_sleep_inside_an_init_is_an_init(tmp_path: Path) -> None:
     )
 
     assert "pncclCommInitRankConfig" in report.verdicts[0].reason
+
+
+def test_what_a_server_passes_on_behind_a_request_to_end_is_no_failure(tmp_path: Path) -> None:
+    asked = (
+        "(EngineCore pid=397) INFO 03-02 11:04:57 [core.py:1] [shutdown] EngineCore: trigger received signal=SIGTERM\n"
+    )
+    dead = "(APIServer pid=283) ERROR 03-02 11:04:57 [async_llm.py:704] "
+    passed_on = (
+        f'{dead}Traceback (most recent call last):\n{dead}  File "core_client.py", line 1061, in get_output_async\n'
+        f"{dead}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) "
+        "for the root cause.\n"
+    )
+
+    titles = [
+        [finding.title for finding in reported(text, tmp_path).findings if finding.category == "application-error"]
+        for text in (asked + passed_on, passed_on)
+    ]
+
+    assert titles[0] == ["told to end by SIGTERM: process 397 (EngineCore)"]
+    assert "raised EngineDeadError" in titles[1][0]

@@ -21,7 +21,6 @@ from ncclforensics.analyses.job.ends.spawned_processes import UNNAMED as UNNAMED
 from ncclforensics.analyses.job.text.program_failures import compares_ranks, topic_of
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
-from ncclforensics.data.names import without_folders
 from ncclforensics.data.processes import (
     ABORT,
     BUS_ERROR,
@@ -49,6 +48,8 @@ from ncclforensics.rules.shared.ended_processes import (
     first_exits,
     is_kernel_log_alone,
     kernel_log_finding,
+    not_behind_a_request,
+    short_message,
     statements_before,
     unsettled_exits,
 )
@@ -58,13 +59,6 @@ NODE_ADVICE = (
     "start again without it (--exclude=NAME); see why the scheduler lost it: scontrol show node NAME, sinfo -R, then "
     "the kernel's log and the BMC of that host"
 )
-MAX_MESSAGE = 160  # characters of a message in a title
-
-
-def _shorten(message: str) -> str:
-    """Shorten a message to one line of a report; a message of several lines is shown to go on."""
-    message = message.rstrip() if len(message) <= MAX_MESSAGE else without_folders(message)
-    return message if len(message) <= MAX_MESSAGE and not message.endswith(":") else message[:MAX_MESSAGE] + "…"
 
 
 def _is_on_all(exits: pl.DataFrame, rank: pl.DataFrame) -> bool:
@@ -125,7 +119,7 @@ def app_exception(
         if rows["place"][0]:
             detail = f"in {rows['place'][0]}; {detail}"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
-        message = f": {_shorten(rows['message'][0])}" if rows["message"][0] else ""
+        message = f": {short_message(rows['message'][0])}" if rows["message"][0] else ""
         finding = _advised(exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty), rows)
         if name == UNNAMED_EXCEPTION and own_failures.height:  # what NCCL printed before says more of the cause
             finding.role = Role.CONSEQUENCE
@@ -133,7 +127,7 @@ def app_exception(
     unsettled = unsettled_exits(own, verdict, EXCEPTION)
     for (name, message, is_near_end), rows in unsettled.group_by("name", "message", "is_near_end", maintain_order=True):
         where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
-        title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
+        title = f"{{processes}} raised {name}" + (f": {short_message(str(message))}" if message else "")
         if is_near_end:
             detail = f"{where}the program may have caught it"
             yield _advised(exit_finding(rows, rank, title, detail, "likely"), rows)
@@ -143,13 +137,17 @@ def app_exception(
         finding.severity, finding.role = Severity.INFO, Role.CONTEXT
         yield finding
     ends = process_exit.filter(pl.col("is_first"))
-    passed_on = process_exit.filter((pl.col("how") == EXCEPTION) & pl.col("is_near_end")).sort("source", "line")
+    passed_on = (
+        not_behind_a_request(process_exit)
+        .filter((pl.col("how") == EXCEPTION) & pl.col("is_near_end"))
+        .sort("source", "line")
+    )
     told_to_end = elastic_failure.filter(text_of("form").is_in(["terminated", "signal"]))
     others = (failure_event, torch_error, call_error, rendezvous_lost, told_to_end)
     if ends.is_empty() and not any(frame.height for frame in others) and (verdict["verdict"] != "no-hang").all():
         passed_on = passed_on.with_columns(compares=compares_ranks("message"))
         for (name, message, compares), rows in passed_on.group_by("name", "message", "compares", maintain_order=True):
-            title = f"{{processes}} raised {name}" + (f": {_shorten(str(message))}" if message else "")
+            title = f"{{processes}} raised {name}" + (f": {short_message(str(message))}" if message else "")
             where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
             finding = exit_finding(rows, rank, title, where + (OF_RANKS if compares else OF_OTHERS), "likely")
             finding.severity, finding.role = Severity.WARNING, Role.CONTEXT if compares else Role.CONSEQUENCE
@@ -179,7 +177,7 @@ def app_process_died(
     Sources: srun(1), mpirun(1), torch.distributed.elastic; NCCL user guide, troubleshooting; nccl#795.
     """
     for (message,), rows in first_exits(process_exit, NOT_STARTED).group_by("message", maintain_order=True):
-        title = f"{{processes}} did not start: {_shorten(str(message))}"
+        title = f"{{processes}} did not start: {short_message(str(message))}"
         finding = exit_finding(rows, rank, title, f"reported by {rows['reporter'][0]}", "certain")
         finding.remedy = advice_of_launch(str(message))
         yield _advised(finding, rows)
@@ -204,7 +202,7 @@ def app_process_died(
         elif how == EXIT:
             message = rows["message"][0]
             stated = statements_before(rows, program_failure)
-            why = f"; printed before it: {_shorten(stated['statement'][0])}" if stated.height else ""
+            why = f"; printed before it: {short_message(stated['statement'][0])}" if stated.height else ""
             detail = f"{first}, reported by {reporters}{_restarted(rows, elastic_failure)}{why}"
             title = f"{{processes}}: {message}" if message else f"{{processes}} ended with exit code {code}"
             finding = exit_finding(rows, rank, title, detail, "likely")
@@ -326,10 +324,11 @@ def app_told_to_end(
     # A process that does not end at a request is killed.
     is_requested = (pl.col("how") == SIGNAL) & (pl.col("signal").is_in(REQUESTED_ENDS) | ~pl.col("is_first"))
     stated = stated_line.join(process_exit, on=["source", "line"], how="anti")
-    others = (process_exit.filter(~is_requested), failure_event, work_timeout, torch_error, stated)
+    ends = not_behind_a_request(process_exit)
+    others = (ends.filter(~is_requested), failure_event, work_timeout, torch_error, stated)
     if verdict.filter(pl.col("verdict") != Kind.UNDECIDABLE).height or any(frame.height for frame in others):
         return
-    for (signal,), rows in process_exit.group_by("signal", maintain_order=True):
+    for (signal,), rows in ends.group_by("signal", maintain_order=True):
         detail = "from outside"
         finding = exit_finding(rows, rank, f"told to end by {signal_name(signal)}: {{processes}}", detail, "certain")
         finding.role = Role.CONSEQUENCE

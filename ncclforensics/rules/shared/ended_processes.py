@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import KERNEL, NODE, PYTHON_ERROR, SIGNAL
+from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, KERNEL, NODE, PYTHON_ERROR, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import strongest_of
 from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
-from ncclforensics.data.names import ranks_text, some_of
-from ncclforensics.data.processes import CRASHES
+from ncclforensics.data.names import ranks_text, some_of, without_folders
+from ncclforensics.data.processes import CRASHES, REQUESTED_ENDS
 from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.grouping import (
@@ -48,6 +48,7 @@ ON_HOST = (
     "look at the log of the launcher's daemon on that host, and at what an earlier job left there (processes, ports), "
     "or start without it"
 )
+MAX_MESSAGE = 160  # characters of a message in a title
 LONGEST_LIST = 80  # characters of a list of tasks in a title
 
 
@@ -89,6 +90,22 @@ def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str
         return process_exit.clear()
     rows = process_exit.filter((pl.col("how") == kind) & pl.col("is_first") & ~pl.col("is_final"))
     return rows.sort("source", "line")
+
+
+def not_behind_a_request(process_exit: pl.DataFrame) -> pl.DataFrame:
+    """Leave out exceptions that pass on the end of another process, behind a request to end, which brings them."""
+    asked = process_exit.filter((pl.col("how") == SIGNAL) & pl.col("signal").is_in(REQUESTED_ENDS))
+    first = asked.group_by("source").agg(asked_pos=pl.col("pos").min())
+    is_passed_on = (pl.col("how") == EXCEPTION) & ~pl.col("is_first")
+    rows = process_exit.join(first, on="source", how="left", maintain_order="left")
+    is_behind = is_passed_on & (pl.col("pos") > pl.col("asked_pos"))
+    return rows.filter(is_behind.fill_null(value=False).not_()).drop("asked_pos")
+
+
+def short_message(message: str) -> str:
+    """Shorten a message to one line of a report; a message of several lines is shown to go on."""
+    message = message.rstrip() if len(message) <= MAX_MESSAGE else without_folders(message)
+    return message if len(message) <= MAX_MESSAGE and not message.endswith(":") else message[:MAX_MESSAGE] + "…"
 
 
 def statements_before(exits: pl.DataFrame, program_failure: pl.DataFrame) -> pl.DataFrame:
