@@ -270,6 +270,4 @@ def net_sharp_unused(
     if able.is_empty() or (transport["medium"] == "COLLNET").any() or asked.height:
         return
     title = "the network of {processes} can reduce in its switches (SHARP), and this is off"
-    finding = group_finding(able, rank, title, "NCCL_COLLNET_ENABLE is 0 unless it is set", "certain")
-    finding.role = Role.CONTEXT
-    yield finding
+    yield group_finding(able, rank, title, "NCCL_COLLNET_ENABLE is 0 unless it is set", "certain", role=Role.CONTEXT)

@@ -71,9 +71,7 @@ def _never_read(exported_variable: pl.DataFrame, rank: pl.DataFrame, version: pl
         else:
             continue
         title = f"{name} is exported and has no effect on NCCL"
-        finding = group_finding(rows, rank, title, detail, certainty, role=Role.CONTEXT)
-        finding.remedy = remedy
-        yield finding
+        yield group_finding(rows, rank, title, detail, certainty, role=Role.CONTEXT, remedy=remedy)
 
 
 def _unknown_token(name: str) -> str:

@@ -47,9 +47,7 @@ def torch_gradients_incomplete(gradient_error: pl.DataFrame) -> Iterator[Finding
             parameters = str(named["parameters"][0])
             detail += f": parameters {parameters[:MOST_NAMES]}{'…' * (len(parameters) > MOST_NAMES)}"
         title = f"{ranks_text(ranks)}: {GRADIENTS[str(form)]}".removeprefix(": ")
-        finding = Finding(title, detail, "certain", ranks=ranks, evidence=evidence_lines(rows))
-        finding.remedy = REMEDIES[str(form)]
-        yield finding
+        yield Finding(title, detail, "certain", ranks=ranks, evidence=evidence_lines(rows), remedy=REMEDIES[str(form)])
 
 
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("skipped_step",))

@@ -183,9 +183,7 @@ def _last_retries(failure: pl.DataFrame, communicator_progress: pl.DataFrame, ra
     for (form, reason), rows in last.group_by(text_of("form"), text_of("reason"), maintain_order=True):
         if form == "connecting":
             title = f"{{processes}} tried again to connect to a peer: {reason}"
-            finding = group_finding(rows, rank, title, "these logs end there", "possible")
-            finding.severity = Severity.WARNING
-            yield finding
+            yield group_finding(rows, rank, title, "these logs end there", "possible", severity=Severity.WARNING)
             continue
         peers = sorted(rows["peer"].cast(pl.String).drop_nulls().unique().to_list())
         title = f"{{processes}} could not connect to {_peers_text(peers)}: {reason}"

@@ -55,9 +55,7 @@ def nvls_multicast_bind_failed(
     without = nvlink_fabric.filter(form="without_multicast")
     if not without.is_empty():
         detail = f"CUDA error {shown(without['code'][0])}: {shown(without['cuda_error'][0])}; NCCL continues without it"
-        finding = group_finding(without, rank, title, detail, "likely")
-        finding.severity = Severity.WARNING
-        yield finding
+        yield group_finding(without, rank, title, detail, "likely", severity=Severity.WARNING)
 
 
 @rule(Category.NVLS, Severity.ERROR, of=("cuda_error",), hang=True)
