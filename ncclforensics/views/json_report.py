@@ -10,7 +10,7 @@ import orjson
 import polars as pl
 
 from ncclforensics import __version__
-from ncclforensics.analyses.fabric.counters import PORT, dump_of
+from ncclforensics.analyses.fabric.counters import PORT, path_of_dump
 from ncclforensics.analyses.slow.answer import SlowAnswer
 from ncclforensics.analyses.verdict.answer import Answer, Operation
 from ncclforensics.analyses.verdict.vocabulary import Kind
@@ -133,7 +133,7 @@ def _topology(report: Report) -> list[Row]:
 
 def _counters(report: Report) -> list[Row]:
     """Return the counters of each port and sample; data counters are in bytes."""
-    dumps = report.run["source"].select("source", dump=dump_of("path"))
+    dumps = report.run["source"].select("source", dump=path_of_dump())
     samples = report.run["counter_sample"].filter(pl.col("value") != 0).join(dumps, on="source", maintain_order="left")
     rows = samples.group_by("dump", *PORT, "sample", maintain_order=True).agg("name", "value", "moment", "is_saturated")
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.fabric.counters import COUNTER_SAMPLE, PORT, concat_filled, dump_of
+from ncclforensics.analyses.fabric.counters import COUNTER_SAMPLE, PORT, concat_filled, path_of_dump
 from ncclforensics.data.counters import AFTER, BEFORE, UNITS
 from ncclforensics.frames.columns import LINE, no_rows, with_all_columns
 from ncclforensics.frames.registry import analysis
@@ -148,7 +148,7 @@ def _with_keys(sample: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     A device without a host may belong to any host: two files show the same device only if their names are equal except
     for words such as `before` and `after`.
     """
-    words = dump_of("path").str.to_lowercase().str.replace_many(dict.fromkeys(SEPARATORS, " ")).str.split(" ")
+    words = path_of_dump().str.to_lowercase().str.replace_many(dict.fromkeys(SEPARATORS, " ")).str.split(" ")
     order_words = [*BEFORE, *AFTER]
     named = source.select(
         "source",

@@ -61,12 +61,12 @@ def concat_filled(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat([rows for rows in frames if rows.height] or [*frames[:1]], how="diagonal")
 
 
-def dump_of(path: str) -> pl.Expr:
+def path_of_dump() -> pl.Expr:
     """Return the path of each dump: the file, or for sysfs files of one value the part before `/infiniband/`."""
-    is_sysfs = pl.col(path).str.contains("/infiniband/", literal=True)
-    is_value = pl.col(path).str.contains("/ports/", literal=True) | pl.col(path).str.ends_with("/node_guid")
-    root = pl.col(path).str.split("/infiniband/").list.first()
-    return pl.when(is_sysfs & is_value).then(root).otherwise(path)
+    path = pl.col("path").str
+    is_value = path.contains("/ports/", literal=True) | path.ends_with("/node_guid")
+    is_sysfs = path.contains("/infiniband/", literal=True) & is_value
+    return pl.when(is_sysfs).then(path.split("/infiniband/").list.first()).otherwise("path")
 
 
 @analysis(COUNTER, of=("fabric_counter", "host_counter", "interface_counter", "omni_path_counter"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.fabric.counters import PORT_STATE, dump_of
+from ncclforensics.analyses.fabric.counters import PORT_STATE, path_of_dump
 from ncclforensics.analyses.host.command_sessions import (
     CommandHistory,
     frame_from_rows,
@@ -73,7 +73,7 @@ def host_port(
 ) -> pl.DataFrame:
     """One row per port in the output of a host's tools: state, speed, interface."""
     at = partial(rows_with_origin, output_heading=output_heading)
-    dumps = source.select("source", dump=dump_of("path"))
+    dumps = source.select("source", dump=path_of_dump())
     rows: list[Row] = [
         *_files_of_ports(at(port_file.join(dumps, on="source")), at(device_file.join(dumps, on="source"))),
         *_verbs_ports(at(pl.concat([verbs_device, verbs_attribute], how="diagonal"))),

@@ -30,7 +30,7 @@ def topo_nic_shared(device_pair: pl.DataFrame) -> Iterator[Finding]:
 
 
 def _shared_nics(device_pair: pl.DataFrame) -> Iterator[tuple[str | None, DumpFault]]:
-    for source, host, pairs in dump_pairs(device_pair, "path"):
+    for source, host, pairs in dump_pairs(device_pair):
         nearest = nearest_nics(pairs)
         nics = {nic for gpu, nic in pairs if gpu.startswith("GPU") and not nic.startswith("GPU")}
         is_far = any(path not in NEAR for path, _ in nearest.values())

@@ -27,9 +27,9 @@ PEER_ACCESS = ("p2p r", "p2p w", "p2p n")
 Pairs = dict[tuple[str, str], tuple[str, int]]  # device, other device -> path, line
 
 
-def dump_pairs(device_pair: pl.DataFrame, table: str) -> Iterator[tuple[int, str | None, Pairs]]:
-    """Yield source, host and pairs of each dump with this table."""
-    rows = device_pair.filter(pl.col("table") == table)
+def dump_pairs(device_pair: pl.DataFrame) -> Iterator[tuple[int, str | None, Pairs]]:
+    """Yield source, host and pairs of each dump with a table of paths."""
+    rows = device_pair.filter(table="path")
     for (source, _, host), dump in rows.group_by("source", "dump", "host", maintain_order=True):
         cells = dump.select("device", "other", "path", "line").iter_rows()
         pairs = {(device, other): (path, line) for device, other, path, line in cells}
@@ -73,7 +73,7 @@ def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator
                 f"{up} are up, and {most} on other GPUs of this model",
                 Severity.WARNING, "certain" if is_minority else "likely", lines,
             )  # fmt: skip
-    for source, host, pairs in dump_pairs(device_pair, "path"):
+    for source, host, pairs in dump_pairs(device_pair):
         gpus = _gpus(pairs)
         links = {pair: _nvlinks(path) for pair, (path, _) in pairs.items() if pair[0] in gpus and pair[1] in gpus}
         uneven = [(a, b) for a, b in links if a < b and links[a, b] != links.get((b, a), links[a, b])]
@@ -150,7 +150,7 @@ def _link_text(row: dict[str, Any]) -> str:
 
 def far_nics(device_pair: pl.DataFrame) -> Iterator[tuple[str | None, DumpFault]]:
     """Find GPUs whose nearest NIC is on the other socket, where other GPUs have a NIC on their own PCIe switch."""
-    for source, host, pairs in dump_pairs(device_pair, "path"):
+    for source, host, pairs in dump_pairs(device_pair):
         nearest = nearest_nics(pairs)
         far = [gpu for gpu, (path, _) in nearest.items() if path == FAR]
         near = [gpu for gpu, (path, _) in nearest.items() if path in NEAR]

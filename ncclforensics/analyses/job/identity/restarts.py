@@ -60,10 +60,10 @@ def restart(
     return latest
 
 
-def since_restart(rows: pl.DataFrame, restart: pl.DataFrame, pos: str = "pos") -> pl.DataFrame:
+def since_restart(rows: pl.DataFrame, restart: pl.DataFrame) -> pl.DataFrame:
     """The rows of processes (`host`, `pid`, `source`) that were printed since their last start."""
     if restart.is_empty():
         return rows
     starts = restart.rename({"pos": "start"})
     joined = rows.join(starts, on=[*OWNER, "source"], how="left", maintain_order="left")
-    return joined.filter((pl.col(pos) >= pl.col("start")).fill_null(True)).drop("start")
+    return joined.filter((pl.col("pos") >= pl.col("start")).fill_null(True)).drop("start")

@@ -103,13 +103,13 @@ def _judge_differences(job: Job) -> list[Explanation]:
     return [diagnosis for diagnosis in judged if diagnosis is not None]
 
 
-def _went_on(job: Job, key: str, nth: int, calls: int = RUN_AHEAD) -> bool:
-    """Whether all members made more than so many collectives behind this one.
+def _went_on(job: Job, key: str, nth: int) -> bool:
+    """Whether all members made more than RUN_AHEAD collectives behind this one.
 
     More than a host can enqueue behind a call that does not end: lines were lost there, in more places than can be
     aligned, or NCCL took calls that differ for one, which it does where they move data alike. None stops the job.
     """
-    return bool((_calls_of_members(job, key) > nth + calls).all())
+    return bool((_calls_of_members(job, key) > nth + RUN_AHEAD).all())
 
 
 def _calls_of_members(job: Job, key: str) -> pl.Series:
