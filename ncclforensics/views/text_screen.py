@@ -144,7 +144,11 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
     if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure
         findings = [f for f in report.findings if f.role is Role.CONSEQUENCE and f.job is None and f.evidence]
-    return next(iter(leading_findings(jobs, findings) or (findings if everything or shows_nothing else [])), None)
+    leading = leading_findings(jobs, findings)
+    if not (everything or shows_nothing):  # what says more of the lines that a verdict cites which knows no rank
+        is_known = jobs[0].suspects or jobs[0].victims
+        findings = [finding for finding in findings if not is_known and _repeats(report, finding, None)]
+    return next(iter(leading or findings), None)
 
 
 def _rests_on_nothing(report: Report, answer: Answer) -> bool:
