@@ -56,7 +56,9 @@ def crash_reports(
     for row in crashes:
         first = bisect_right(positions, row["pos"])
         where, driver_call = _crashed_in(row, frames[first:], is_alone=len(above[first]) == 1)
+        is_task = row["launcher_rank"] is not None and row["rank"] is None
         process_fields = {
+            "worker": f"task {row['launcher_rank']} of the launcher" if is_task else "",
             "node": row["node"],
             "pid": row["pid"] or row["launcher_pid"],
             "rank": row["rank"],
@@ -179,7 +181,7 @@ def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> tuple[str, s
         called = f", in {driver_call} of the CUDA driver" * bool(driver_call)
         return (f"{LIBNCCL} ({function}{called})" if function else LIBNCCL), driver_call
     shown = [
-        (_file_name(frame), frame["outer_function"] or "")
+        (_file_name(frame), _demangled(frame["outer_function"] or ""))
         for frame in frames
         if not _file_name(frame).startswith(FILES_OF_HANDLERS)
         and not (frame["outer_function"] or "").startswith(FUNCTIONS_OF_HANDLERS)
@@ -206,6 +208,21 @@ def calls_of_crash(native_frame: pl.DataFrame) -> list[str]:
             file = _file_name(frame)
             calls[file] = f"{function} ({file})" if file else function
     return list(calls.values())
+
+
+def _demangled(function: str) -> str:
+    """Return the qualified name of a function of C++ without its arguments; other names as they are.
+
+    >>> _demangled("_ZN7horovod6common11NCCLContext10ErrorCheckENSt7__cxx11E"), _demangled("ncclAllReduce")
+    ('horovod::common::NCCLContext::ErrorCheck', 'ncclAllReduce')
+    """
+    names, rest = [], function.removeprefix("_ZN").lstrip("VK") if function.startswith("_ZN") else ""
+    while rest[:1].isdigit():
+        digits = next(length for length in range(1, len(rest) + 1) if not rest[length : length + 1].isdigit())
+        length = int(rest[:digits])
+        names.append(rest[digits : digits + length])
+        rest = rest[digits + length :]
+    return "::".join(names) or function
 
 
 def _is_of_driver(function: str) -> bool:
