@@ -17,6 +17,7 @@ CREATION = (
     "ray::TrainActor.__init__() (pid=236832, ip=10.1.2.3, actor_id=310c5f, repr=<actor.TrainActor object at 0x7ff1>)\n"
 )
 DRIVER = 'Traceback (most recent call last):\n  File "/srv/job/main.py", line 120, in <module>\n    ray.get(actor)\n'
+TWICE = ((0, 1), (0, 3), (0, 2), (1, 2), (1, 1), (1, 3))  # task of srun, and the rank that it announces
 ENTRY = """\
 [{place}]:
   time      : 2026-03-02_11:04:57
@@ -144,3 +145,94 @@ def test_a_block_that_only_passes_an_error_on_is_not_its_place(tmp_path: Path) -
 asyncio.exceptions.TimeoutError
 """
     assert "In run_engine_loop (async_llm_engine.py:818)" in first_screen(reported(tmp_path, text))
+
+
+def test_what_an_error_of_the_rendezvous_means_is_said(tmp_path: Path) -> None:
+    opening = 'ERROR:torch.distributed.elastic.multiprocessing.errors.error_handler:{\n  "message": {\n'
+    for name, meaning in (
+        ("RendezvousTimeoutError", "too few nodes joined torchrun's rendezvous in time"),
+        ("RendezvousClosedError", "Torchrun's rendezvous was closed: the job had ended"),
+    ):
+        (tmp_path / name).mkdir()
+        text = f'{opening}    "message": "{name}: ",\n    "extraInfo": {{\n'
+        assert meaning in first_screen(reported(tmp_path / name, text))
+
+
+def test_horovod_that_was_shut_down_points_at_another_rank(tmp_path: Path) -> None:
+    text = (
+        "2026-03-02 11:04:57.123456: W tensorflow/core/framework/op_kernel.cc:1318] OP_REQUIRES failed at "
+        "mpi_ops.cc:422 : Aborted: Horovod has been shut down. This was caused by an exception on one of the ranks.\n"
+    )
+    report = reported(tmp_path, text)
+    assert "Horovod was shut down, because a rank raised an exception or finished before" in first_screen(report)
+    assert not any(finding.ranks for finding in report.findings)
+
+
+def test_an_actor_whose_owner_ended_names_the_owner(tmp_path: Path) -> None:
+    died = (
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+        "\tclass_name: Runner\n\tpid: 159258\n\tip: 10.1.2.3\n"
+    )
+    owner = (
+        "The actor is dead because its owner has died. Owner Id: 01000000 Owner Ip address: 10.1.2.4 Owner worker exit "
+        "type: SYSTEM_ERROR Worker exit detail: Owner's node has crashed.\n"
+    )
+    title = "process 159258 on 10.1.2.3: an actor died because its owner at 10.1.2.4 did: Owner's node has crashed"
+    assert title in first_screen(reported(tmp_path, died + owner))
+    (tmp_path / "alone").mkdir()
+    alone = first_screen(
+        reported(tmp_path / "alone", f"{died}The actor is dead because its worker process has died.\n")
+    )
+    assert "process 159258 on 10.1.2.3: an actor died unexpectedly" in alone
+    assert "Not judged" not in alone
+
+
+def test_tasks_of_jax_that_did_not_register_are_no_prose(tmp_path: Path) -> None:
+    text = "Stopping coordination service as cluster registration failed. This may be due to 1) some tasks crashed.\n"
+    title = "processes of JAX waited in jax.distributed.initialize until its time-out"
+    assert title in first_screen(reported(tmp_path, text))
+
+
+def test_a_crash_under_mpi_names_its_task_and_a_function_of_c_plus_plus(tmp_path: Path) -> None:
+    tag, process = "[1,3]<stderr>:", "[gpu-a012:587895]"
+    frame = "mpi_lib.so(_ZN7horovod6common11NCCLContext10ErrorCheckENSt7__cxx1112basic_stringE+0x64)[0x7f7087664824]"
+    text = (
+        f"{tag}{process} *** Process received signal ***\n{tag}{process} Signal: Segmentation fault (11)\n"
+        f"{tag}{process} [ 0] {tag}/lib/x86_64-linux-gnu/libc.so.6(+0x43090)[0x7f71421a3090]\n"
+        f"{tag}{process} [ 1] {tag}/opt/horovod/{frame}\n"
+    )
+    shown = first_screen(reported(tmp_path, text))
+    assert "process 587895 (task 3 of the launcher) on gpu-a012 crashed with SIGSEGV in" in shown
+    assert "horovod::common::NCCLContext::ErrorCheck (mpi_lib.so)" in shown
+
+
+def test_ranks_that_tasks_of_srun_announce_twice_are_told(tmp_path: Path) -> None:
+    lines = [f"{task}: Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/8" for task, rank in TWICE]
+    text = "The global ranks are wrong:\n\n" + "\n".join(lines) + "\n"
+    assert "ranks 1-3 by two processes or more; no such line of ranks 0, 4-7 was read" in first_screen(
+        reported(tmp_path, text)
+    )
+
+
+def test_an_object_that_lacks_an_attribute_as_it_is_shut_down_follows_from_an_earlier_error(tmp_path: Path) -> None:
+    lacking = "AttributeError: 'Executor' object has no attribute 'workers'\n"
+    for function, severity in (("shutdown", "warning"), ("load", "error")):
+        (tmp_path / function).mkdir()
+        text = f'{DRIVER}  File "/srv/job/executor.py", line 228, in {function}\n    self.workers\n{lacking}'
+        (finding,) = [
+            found for found in reported(tmp_path / function, text).findings if "AttributeError" in found.title
+        ]
+        assert finding.severity.value == severity
+
+
+def test_an_error_that_follows_leads_where_the_verdict_only_cites_its_line(tmp_path: Path) -> None:
+    text = (
+        "sglang-0:100:1012 [1] NCCL INFO ncclCommInitRank comm 0x55c8b7ed9050 rank 1 nranks 16 cudaDev 1 nvmlDev 1 "
+        "busId 3a000 commId 0x11e35ff62bc85e0d - Init COMPLETE\n"
+        "[2026-03-02 11:04:57 TP1] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/srv/sglang/srt/model_executor/model_runner.py", line 417, in load_model\n    raise ValueError(\n'
+        "ValueError: TP rank 1 could finish the model loading, but there are other ranks that did not finish loading.\n"
+    )
+    report = reported(tmp_path, text)
+    assert "WARNING (likely) rank 1 on sglang-0 raised ValueError" in first_screen(report)
+    assert not report.verdicts[0].culprits

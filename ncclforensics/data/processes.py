@@ -100,6 +100,13 @@ SECOND_HAND_CLASSES = frozenset(
         "AsyncEngineDead",
     ]
 )
+# What some of them mean, by the names that Python prints.
+SECOND_HAND_MEANINGS = {
+    "RendezvousClosedError": "torchrun's rendezvous was closed: the job had ended, or ended as this node came to it",
+    "RendezvousConnectionError": "the agent that serves torchrun's rendezvous ended, or could not be reached",
+    "EngineDeadError": "the engine core of vLLM had ended",
+    "AsyncEngineDeadError": "the engine of vLLM had ended",
+}
 # Beginnings of names of programs that run ranks: that one of these failed is passed on. Others fail by themselves, such
 # as the compiler of an extension, and ssh to a host.
 RUNNERS = (
@@ -175,3 +182,13 @@ def signal_name(number: int) -> str:
     ('SIGKILL', 'signal 34')
     """
     return SIGNALS.get(number, f"signal {number}")
+
+
+def second_hand_text(name: str, *, is_of_ranks: bool) -> str:
+    """Say what an exception of this class follows from.
+
+    >>> second_hand_text("EngineDeadError", is_of_ranks=False).partition(";")[0]
+    'the engine core of vLLM had ended'
+    """
+    meaning = SECOND_HAND_MEANINGS.get(name, "")
+    return OF_RANKS if is_of_ranks else f"{meaning}; {OF_OTHERS}".removeprefix("; ")

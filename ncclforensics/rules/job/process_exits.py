@@ -29,12 +29,11 @@ from ncclforensics.data.processes import (
     INTERRUPT,
     KILL,
     LIMITS,
-    OF_OTHERS,
-    OF_RANKS,
     READ_ALL,
     REQUESTED_ENDS,
     SIGNALS,
     THREADS_LEFT,
+    second_hand_text,
     signal_name,
 )
 from ncclforensics.frames.columns import text_of
@@ -149,7 +148,8 @@ def app_exception(
         for (name, message, compares), rows in passed_on.group_by("name", "message", "compares", maintain_order=True):
             title = f"{{processes}} raised {name}" + (f": {short_message(str(message))}" if message else "")
             where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
-            finding = exit_finding(rows, rank, title, where + (OF_RANKS if compares else OF_OTHERS), "likely")
+            follows = where + second_hand_text(str(name), is_of_ranks=bool(compares))
+            finding = exit_finding(rows, rank, title, follows, "likely")
             finding.severity, finding.role = Severity.WARNING, Role.CONTEXT if compares else Role.CONSEQUENCE
             finding.remedy = COMPARE_RANKS if compares else READ_ALL
             yield finding

@@ -87,14 +87,15 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
     lost = rows.filter(text_of("form").is_in(["lost", "ending_lost"]))
     is_barrier = not rows.filter(form="barrier").is_empty()
     joining = rows.filter(text_of("service_call") == JOINING)
+    unregistered = rows.filter(form="unregistered")
     if not tasks:
-        if not joining.is_empty() and not endings.is_empty():
+        if not unregistered.is_empty() or (not joining.is_empty() and not endings.is_empty()):
             yield Finding(
                 title="processes of JAX waited in jax.distributed.initialize until its time-out",
                 detail="its coordination service, which process 0 runs, answers when all num_processes have come",
                 certainty="certain",
                 role=Role.CONSEQUENCE,
-                evidence=[*evidence_lines(endings), *evidence_lines(joining)],
+                evidence=[*evidence_lines(unregistered), *evidence_lines(endings), *evidence_lines(joining)],
                 remedy=COMPARE_PROCESSES,
             )
         elif not lost.is_empty():

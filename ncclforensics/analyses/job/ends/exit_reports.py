@@ -136,7 +136,9 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         yield ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
     for row in job_end.filter(form="node_failure").to_dicts():
         yield ExitReport(NODE, row, "Slurm", node=row["node"])
-    fields = worker_end.filter(pl.col("form").is_in(["ray_actor_pid", "ray_actor_ip", "ray_dead"])).to_dicts()
+    fields = worker_end.filter(
+        pl.col("form").is_in(["ray_actor_pid", "ray_actor_ip", "ray_dead", "ray_owner"])
+    ).to_dicts()
     for row in worker_end.to_dicts():
         if event := _EVICTIONS.get(row["form"]):
             message = f"{event}: {row['resource']} ran out on the node" if row["resource"] else event
@@ -157,7 +159,9 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             pid, node, detail = (
                 next((e[name] for e in below if e[name]), None) for name in ("pid", "address", "message")
             )
-            message = with_first_reason("an actor died unexpectedly", detail)
+            owner = next((e["owner_address"] for e in below if e["owner_address"]), None)
+            what = f"an actor died because its owner at {owner} did" if owner else "an actor died unexpectedly"
+            message = with_first_reason(what, detail)
             yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message=message)
 
 
@@ -166,6 +170,8 @@ EXITED = "SystemExit"
 OF_TRACEBACK = "its traceback"  # as a reporter
 TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which programs end when SIGTERM asks for it
 LAUNCHER_HANDLERS = ("sigkill_handler ",)  # of signals: an error in it follows from the signal
+LACKING = "object has no attribute"
+SHUT_DOWN = ("shutdown ", "_shutdown ", "close ", "cleanup ", "__del__ ")
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
 
@@ -217,7 +223,7 @@ def exception_reports(
         report = exception_report(row, row["rank"])
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
-        report.follows |= (row["place"] or "").startswith(LAUNCHER_HANDLERS)
+        report.follows |= (row["place"] or "").startswith(LAUNCHER_HANDLERS) or _is_of_incomplete_object(row)
         report.follows |= (
             row["is_passed_on"] or row["is_of_others"] or (is_near and (row["is_caused"] or _names_process(row)))
         )
@@ -239,6 +245,12 @@ def exception_reports(
             how, row, "Python", rank=row["rank"], local_rank=row["local_rank"], message=message,
             final=not row["is_of_thread"] and (row["form"] == "uncaught" or _names_process(row)), **_place(row),
         )  # fmt: skip
+
+
+def _is_of_incomplete_object(row: Row) -> bool:
+    """Whether an object lacks an attribute as it is shut down: an earlier error had ended its creation."""
+    is_lacking = row["exception"] == "Attribute" and LACKING in (row["message"] or "")
+    return is_lacking and (row["place"] or "").startswith(SHUT_DOWN)
 
 
 def _join_chain(earlier: ExitReport, row: Row) -> None:
