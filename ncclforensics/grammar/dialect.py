@@ -12,7 +12,7 @@ from ncclforensics.errors import GrammarError
 from ncclforensics.grammar.column_types import ColumnType
 from ncclforensics.grammar.grammar_file import load, place_of_rule
 from ncclforensics.grammar.meanings import ANSWERED
-from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature, stand_in_order
+from ncclforensics.grammar.patterns import OutputHead, Pattern, Shape, Signature, may_match
 from ncclforensics.grammar.template import Template
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ class Dialect:
             (embedded.name, line)
             for embedded in self._undetected
             for line in embedded.signatures
-            if line.anchor in literals and (few is None or any(stand_in_order(line.literals, text) for text in few))
+            if line.anchor in literals
+            and (few is None or any(may_match(text, line.literals, line.words) for text in few))
         ]
         is_near = stands.list.len() > 0
         if unanchored := "|".join(line.regex for _, line in possible if not line.anchor):  # is soon compiled if short

@@ -76,7 +76,7 @@ class Grammar:
 
         def compile_signatures() -> list[Any]:
             return [
-                [pattern.anchor, pattern.literals, any_of([pattern])]
+                [pattern.anchor, pattern.words, pattern.literals, any_of([pattern])]
                 for shape in self.shapes
                 for pattern in shape.patterns
                 if {shape.frame, f"{shape.frame}.{pattern.form}"} & {*frames}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.grammar.dialect import FEW, FIELDS, MIN_START, Candidate, Dialect
-from ncclforensics.grammar.patterns import stand_in_order
+from ncclforensics.grammar.patterns import may_match
 
 KEY = 20  # characters of a body by which it is looked up
 MANY = 50_000  # texts matched at once
@@ -160,10 +160,10 @@ def _fills_lines(word: str) -> bool:
 
 
 def _may_match(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
-    """Whether a text has all literals that the candidate requires; of many texts, some may."""
+    """Whether a text has the literals that the candidate requires; of many texts, some may."""
     if sum(part.height for part in parts) > FEW:
         return True
-    return any(stand_in_order(candidate.literals, text) for part in parts for text in part["_text"])
+    return any(may_match(text, candidate.literals, candidate.words) for part in parts for text in part["_text"])
 
 
 def _by_words(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:

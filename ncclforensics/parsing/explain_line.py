@@ -21,7 +21,7 @@ from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.column_types import COLUMN_TYPES, ColumnType
 from ncclforensics.grammar.dialect import REST, Candidate, Dialect
 from ncclforensics.grammar.meanings import Kind, Meaning
-from ncclforensics.grammar.patterns import Pattern, Shape, stand_in_order
+from ncclforensics.grammar.patterns import Pattern, Shape, may_match
 from ncclforensics.parsing.shortened_lines import is_of_any_text, read_message
 
 # Of lines of any text: frame -> form -> what their words may be about.
@@ -177,7 +177,7 @@ def _launchers(text: str, dialect: Dialect) -> Iterator[re.Match[str]]:
 def _has_signature(text: str, dialect: Dialect) -> bool:
     """Whether a text is a line by which an embedded format is recognised."""
     signatures = (line for embedded in dialect.embedded_formats for line in embedded.signatures)
-    return any(stand_in_order(line.literals, text) and re.search(line.regex, text) for line in signatures)
+    return any(may_match(text, line.literals, line.words) and re.search(line.regex, text) for line in signatures)
 
 
 def _cut(launcher: re.Match[str], labels: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -244,7 +244,7 @@ def _prefixes(prefix: str, dialect: Dialect) -> tuple[int, dict[str, dict[str, s
 
 def _fields(text: str, candidate: Candidate, dialect: Dialect) -> dict[str, str | None] | None:
     """The fields of a text that a candidate matches."""
-    if not stand_in_order(candidate.literals, text):
+    if not may_match(text, candidate.literals, candidate.words):
         return None
     found = re.search(candidate.regex, text)
     if found and candidate.pattern.is_greedy and re.search(dialect.prefix_regex, text):
