@@ -57,7 +57,9 @@ def cascade_edge_clustering(
         detail = f"{len(pairs)} pairs of hosts" + (f", on {', '.join(nics[:4])}" if nics else "")
         detail += ": the fabric is more likely at fault than one of the hosts"
         certainty = "possible"
-    yield group_finding(errors, rank, title, detail, certainty, hosts=hosts)
+    finding = group_finding(errors, rank, title, detail, certainty)
+    finding.hosts = hosts
+    yield finding
 
 
 CONNECTIONS = ["key", "channel", "conn", "from", "to"]
