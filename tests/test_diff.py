@@ -15,7 +15,7 @@ import pytest
 
 from ncclforensics import analyze, cli
 from ncclforensics.data.difference_weights import FOLLOWS, FOLLOWS_VARIABLE, WEIGHT
-from ncclforensics.diff import FACT, FIGURE, Comparison, Difference, Kind, facts, figures, topics
+from ncclforensics.diff import FACT, FIGURE, Comparison, Difference, Kind, compare, figures, topics
 from ncclforensics.diff.compare import compare_reports
 from ncclforensics.frames.columns import with_all_columns
 from ncclforensics.frames.protocol import call_with
@@ -203,8 +203,8 @@ def facts_of(*rows: tuple[str, str, int | None]) -> pl.DataFrame:
 
 def differences(topic: str, good: pl.DataFrame, bad: pl.DataFrame) -> list[Difference]:
     asked = next(each for each in topics() if each.name == topic)
-    compare = facts.fact_differences if asked.unit else figures.figure_differences
-    return list(compare(asked, good, bad))
+    compared = compare.fact_differences if asked.unit else figures.figure_differences
+    return list(compared(asked, good, bad))
 
 
 def test_a_rank_whose_lines_are_absent_is_no_difference() -> None:
