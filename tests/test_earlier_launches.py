@@ -28,6 +28,7 @@ OF_A_MODULE = (
 )
 VLLM_ERROR = "ValueError: Free memory on device (10.2/79.1 GiB) on startup is less than desired GPU memory.\n"
 VLLM = "INFO 11-22 10:12:11 [api_server.py:1090] vLLM API server version 0.8.5\n"
+TABLE = "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |\n"
 HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
 
 
@@ -72,11 +73,15 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (FIRST + SECOND + TIME_LIMIT, True),
         (STEPS + TIME_LIMIT + STEPS, True),
         (FIRST + TIME_LIMIT + "steps begin\n" + OF_ANOTHER_JOB, True),
+        (TABLE + FIRST + TIME_LIMIT + TABLE + STEPS, True),
+        (TABLE + FIRST + STEP_OF_THE_JOB + TABLE, False),
+        (FIRST + TIME_LIMIT + TABLE, False),
         (FIRST + UNCOMPILED, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.\n", False),
     ],
-    ids=["torchrun", "and-an-end", "steps-of-a-requeued-job", "ends-of-two-jobs", "not-compiled", "the-end-of-the-job",
+    ids=["torchrun", "and-an-end", "steps-of-a-requeued-job", "ends-of-two-jobs",
+         "table-of-a-script", "of-a-step-that-ended", "table-of-a-person", "not-compiled", "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
 def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str, *, is_again: bool) -> None:

@@ -33,6 +33,7 @@ HEADING = "traceback"  # form of `exception`: the error stands below it
 TORCHRUN = "torchrun"  # form of `program_start` that every node of a launch prints
 REPORTS = "elastic_failure"
 OF_RANKS = (REPORTS, "exception", "gpu_exception")
+WHOLE_JOB = "JOB "  # how Slurm names a job and not a step of it
 UNCOMPILED = ("SyntaxError", "IndentationError", "TabError")  # without a traceback: of the program itself
 NEAREST_FRAME = 8  # lines above such an error, where it is of a module that the program imports
 SUMMARY = "summary"  # form of `elastic_failure` that it prints at its end
@@ -73,11 +74,12 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     first = programs.group_by("source").agg(first=pl.col("pos").min())
     of_first = failed.join(first, on="source").filter(pl.col("pos") > pl.col("first"))
     by_scheduler = ended.filter(~text_of("form").is_in(LAUNCHER_ENDS[REPORTS]))
+    of_script = _whole_jobs(run)
     shown = (_other_processes(run, ended), _steps_again(run, by_scheduler), _agents_again(run, agents, ended))
     uncompiled = _uncompiled(run)
     before = failed.join(uncompiled, on=["source", "line"], how="anti")
     rows = [*(_after_ends(rows, ended) for rows in shown), _after_ends(programs, of_first), _other_jobs(run)]
-    rows.append(_after_ends(uncompiled, before))
+    rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
 
 
@@ -102,6 +104,21 @@ def _other_jobs(run: Frames) -> pl.DataFrame:
     others = jobs.filter((pl.col("job") != pl.col("job").last()).over("source"))
     last = others.group_by("source").agg(pl.col("pos", "line").last(), end=pl.col("pos").last())
     return last.with_columns(pl.col("pos", "line") + 1)
+
+
+def _whole_jobs(run: Frames) -> pl.DataFrame:
+    """The lines with which Slurm ends a job with its script, and no step alone."""
+    return run["job_end"].filter(text_of("step").str.starts_with(WHOLE_JOB)).select("source", "pos", "line")
+
+
+def _tables_again(run: Frames, ended: pl.DataFrame) -> pl.DataFrame:
+    """Tables of nvidia-smi in inputs where one stands before the first of these ends: the job's script prints it."""
+    if ended.is_empty() or not run.has("use_gpu"):
+        return ended.clear()
+    tables = run["use_gpu"].select("source", "pos", "line")
+    first = tables.group_by("source").agg(first=pl.col("pos").min())
+    begun = first.join(ended.group_by("source").agg(end=pl.col("pos").min()), on="source")
+    return tables.join(begun.filter(pl.col("first") < pl.col("end")), on="source", how="semi")
 
 
 def _after_ends(rows: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:
