@@ -25,6 +25,8 @@ TABLE = """{heading}
 ABORTED = TABLE.format(heading="Failures:", number=1, second=57) + TABLE.format(
     heading="Root Cause (first observed failure):", number=0, second=55
 )
+DEEPSPEED = "[2026-03-02 11:04:57,123] [INFO] [launch.py:319:sigkill_handler]"
+CALL = 'Traceback (most recent call last):\n  File "/mnt/job/train.py", line 7, in get\n'
 THROWN = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
 RAY_TASK = "ray::Actor.fit() (pid=41887, ip=train-worker-0.cluster.local, actor_id=9c72)"
 INTERRUPTED = """Traceback (most recent call last):
@@ -84,6 +86,8 @@ def titles(report: Report) -> str:
         (f"{HIDDEN}misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.4.13<41887> failed : Refused",
          "gpu-a012 could not connect to 10.0.4.13<41887>"),
         ("\n".join(map(ENTRY.format, (2, 3))), "ranks 2, 3 on gpu-a ended by SIGABRT"),
+        (f"{DEEPSPEED} Killing subprocess 41887\n{DEEPSPEED} Main process received SIGINT, exiting",
+         "a signal from outside told the launcher of DeepSpeed to end"),
         (f"{CLIENT} (172.17.0.2, 29500).",
          "Docker's own bridge"),
     ],
@@ -102,6 +106,7 @@ def test_a_line_that_passes_an_end_on_is_answered(text: str, title: str, tmp_pat
             f"{CLIENT} (10.0.4.13, 29500).",
             "Docker",
         ),
+        (f"{CALL}monarch._src.actor.actor_mesh.ActorError: Actor call a failed.\n{CALL}ValueError: no mesh", "Actor"),
         ("Exception: Server process terminated unexpectedly.\nValueError: bad prompt", "raised Exception: Server"),
     ],
 )
@@ -134,3 +139,12 @@ def test_a_number_that_is_hidden_is_not_shown(tmp_path: Path) -> None:
     report = reported("\n".join(lines), tmp_path)
     assert sorted(report.run["rank"]["rank"]) == [0, 1]
     assert set(report.run["rank"]["host"].to_list()) == {"gpu-a012"}
+
+
+def test_a_list_of_nodes_is_no_name_of_a_host(tmp_path: Path) -> None:
+    line = "[W socket.cpp:6] [c10d] The IPv6 network addresses of ({}, 29500) cannot be retrieved (gai error: -2 - No)"
+
+    listed, single = (reported(line.format(name), tmp_path).findings for name in ("gpu-a[01,05-07]", "gpu-a01"))
+
+    assert [(str(finding.severity), finding.certainty) for finding in listed] == [("error", "likely")]
+    assert [(str(finding.severity), finding.certainty) for finding in single] == [("warning", "possible")]

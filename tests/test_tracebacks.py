@@ -244,3 +244,24 @@ def test_an_exception_that_wraps_another_one_tells_its_reason(tmp_path: Path) ->
     assert [title for title in found if "raised" in title] == [
         f"a process raised BackendCompilerFailed: backend='inductor' raised: {reason}"
     ]
+
+
+@pytest.mark.parametrize("tag", ["", "[rank6]:", "[rank6]: ", "[default6]:"])
+@pytest.mark.parametrize("heading", ["in: <function Loader.__del__ at 0x7f3a>", "while calling deallocator <Loader>:"])
+def test_an_exception_that_python_ignored_ended_no_process(heading: str, tag: str, tmp_path: Path) -> None:
+    error = f"{TRACEBACK}RuntimeError: cannot join thread at interpreter shutdown\n"
+    tagged = [tag + line for line in f"{error}".splitlines()]
+
+    raised = findings_of(tmp_path, "\n".join(["step 3", *tagged, ""]))
+    ignored = findings_of(tmp_path, "\n".join(["step 3", f"{tag}Exception ignored {heading}", *tagged, ""]))
+
+    assert {finding.severity for finding in raised.values()} == {Severity.ERROR}
+    assert [title for title in ignored if "cannot join" in title] == []
+
+
+def test_an_exception_behind_one_that_python_ignored_is_told(tmp_path: Path) -> None:
+    ignored = "Exception ignored in: <function Loader.__del__ at 0x7f3a>\nAttributeError: 'NoneType' has no 'close'\n"
+
+    found = findings_of(tmp_path, f"{ignored}{TRACEBACK}KeyError: 'layers.7'\n")
+
+    assert list(found) == ["a process raised KeyError: 'layers.7'"]

@@ -25,6 +25,7 @@ ALLOWED = {
     ("rules/benchmark/sweeps.py", "together"),  # a label of evidence in the JSON report
     ("data/redaction_rules.py", "nobody"),  # a user of Unix
     ("data/redaction_rules.py", "it"),  # a top-level domain
+    ("data/processes.py", "Actor"),  # of the name of a class of Monarch
     ("rules/job/log_collection.py", "read_launcher_decoration"),  # the name of a rule
 }
 

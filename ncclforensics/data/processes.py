@@ -98,6 +98,7 @@ SECOND_HAND_CLASSES = frozenset(
         "RendezvousTimeout",
         "RendezvousClosed",
         "AsyncEngineDead",
+        "Actor",  # of Monarch
     ]
 )
 # What some of them mean, by the names that Python prints.

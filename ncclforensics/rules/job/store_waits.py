@@ -279,10 +279,12 @@ def torch_name_not_found(
 
     Means: the name of the server is neither in DNS nor in /etc/hosts of this host, or of its container. PyTorch tries
     again until its time-out (30 minutes by default), and the job stands still without an error.
+    Where it is a list of nodes, as in SLURM_JOB_NODELIST, no name server knows it.
     Not when: only addresses of IPv6 were not found and the processes met: NCCL began an init, or the job went on.
     Do: getent hosts NAME on the host that prints it, inside its container; give MASTER_ADDR, or --rdzv-endpoint, as an
-    address; under Docker add the host's own name to /etc/hosts (--add-host) or use --hostname.
-    Sources: torch/csrc/distributed/c10d/socket.cpp, SocketConnectOp::tryConnect; pytorch#74824.
+    address, under Slurm as the first name that scontrol show hostnames prints; under Docker add the host's own name to
+    /etc/hosts (--add-host) or use --hostname.
+    Sources: torch/csrc/distributed/c10d/socket.cpp, SocketConnectOp::tryConnect; pytorch#74824; scontrol(1).
     """
     if name_lookup.is_empty() or not communicator.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
@@ -290,13 +292,17 @@ def torch_name_not_found(
     for (server, port), rows in name_lookup.group_by("server", "port", maintain_order=True):
         only_ipv6 = (rows["family"].cast(pl.String) == "IPv6").all()
         detail = f"the system says: {rows['reason'].cast(pl.String)[0].rstrip(').')}"
-        if only_ipv6:
+        is_list = server.endswith("]")  # of Slurm's names of nodes
+        if is_list:
+            detail += "; it is a list of nodes of Slurm, and not the name of a host"
+        elif only_ipv6:
             detail += "; only addresses of IPv6 were asked for in these lines"
+        is_cause = is_list or not failed.is_empty()
         yield Finding(
             title=f"the name of the store's host, {server} (port {port}), could not be looked up",
             detail=detail,
-            certainty="possible" if failed.is_empty() else "likely",
-            severity=Severity.WARNING if failed.is_empty() else Severity.ERROR,
-            role=Role.CONTEXT if failed.is_empty() else Role.CAUSE,
+            certainty="likely" if is_cause else "possible",
+            severity=Severity.ERROR if is_cause else Severity.WARNING,
+            role=Role.CAUSE if is_cause else Role.CONTEXT,
             evidence=evidence_lines(rows),
         )

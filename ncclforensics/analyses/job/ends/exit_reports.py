@@ -185,7 +185,7 @@ def exception_reports(
     """
     is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
     is_error = pl.col("form").is_in(["error", "what", "file", "interrupt", "terminated"])
-    errors = exception.filter(is_error | is_raised).sort("pos")
+    errors = exception.filter((is_error | is_raised) & ~pl.col("is_ignored")).sort("pos")
     # torchrun prints an error file as it is; where its beginning was taken for a tag, the end of the quotation is left.
     unquoted = pl.coalesce(text_of("message").str.strip_suffix('",'), text_of("quoted_message"))
     errors = errors.with_columns(

@@ -32,7 +32,7 @@ def with_places(
     `is_caused`: the exception was raised from the one above it; `is_handling`: while that one was handled.
     `is_passed_on`: it passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or
     read their part of a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job.
-    `rank`: that raised it.
+    `is_ignored`: Python printed it instead of raising it. `rank`: that raised it.
     """
     calls = traced_frames(traceback_frame, traced_call)
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
@@ -62,6 +62,7 @@ def with_places(
             LONGEST,
         ),
         (exception_chain.select(*PRINTER, "pos", chain_pos="pos", is_cause=text_of("form") == "cause"), LONGEST),
+        (exception.filter(form="ignored").select(*PRINTER, "pos", ignored_pos="pos"), LONGEST),
     ]
     is_of_traceback = (pl.col("own_pos") > pl.col("heading_pos").fill_null(-1)).fill_null(False)
     own_place = pl.when(is_of_traceback).then("own_call")
@@ -70,6 +71,7 @@ def with_places(
     is_of_worker = pl.col("passed_pos") < pl.col("heading_pos")
     checkpoint_ranks = sorted(exception.drop_nulls("raised_by")["rank"].drop_nulls().unique())
     are_of_job = bool(checkpoint_ranks) and checkpoint_ranks == [*range(len(checkpoint_ranks))]
+    below_ignored = pl.col("ignored_pos") + 1
     is_of_other = pl.col("heading_rank").is_not_null()
     placed = []
     for frame in errors:
@@ -83,13 +85,16 @@ def with_places(
                 own_place=own_place,
                 is_caused=(pl.col("is_cause") & is_above_heading).fill_null(False),
                 is_handling=(~pl.col("is_cause") & is_above_heading).fill_null(False),
+                is_ignored=((below_ignored == pl.col("heading_pos")) | (below_ignored == pl.col("pos"))).fill_null(
+                    False
+                ),
                 is_of_thread=(is_of_worker & pl.col("has_thread")).fill_null(False),
                 passed_pos=pl.when(is_of_worker).then("passed_pos"),
                 rank=pl.when(is_of_other & are_of_job).then("heading_rank").otherwise("rank"),
                 is_passed_on=is_of_other & (not are_of_job),
             ).drop(
                 *("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above"),
-                *("has_thread", "heading_rank"),
+                *("has_thread", "heading_rank", "ignored_pos"),
             )
         )
     passed_on = pl.concat([frame["passed_pos"] for frame in placed]).drop_nulls().implode()
