@@ -18,8 +18,8 @@ MOST_PEERS = 3  # named in a reason
 def find_failed_call(job: Job, lagging: list[int]) -> Explanation | None:
     """Answer where these ranks are one call behind, in the call in which a transfer of one of them failed.
 
-    Ranks leave a call at different times: upstream of the failed transfer some have all of their data. The others are
-    not behind because of anything that they did.
+    Ranks leave a call at different times, for upstream of the failed transfer some have all of their data, and a
+    program may ask for the next call before. The others are not behind because of anything that they did.
     """
     blamed = set(lagging)
     failures = [event for event in job.failure_events if event.kind == NETWORK and job.is_fatal(event)]
@@ -32,8 +32,8 @@ def find_failed_call(job: Job, lagging: list[int]) -> Explanation | None:
     failing = job.names(sorted({event.rank_id for event in own if event.rank_id is not None}))
     on_way = job.names(sorted({edge.waiter for edge in awaited}))
     reason = (
-        f"a transfer of {failing} failed in this call, which all ranks made; {on_way} had all data of it, and made the "
-        "next one"
+        f"a transfer of {failing} failed, and its last call is this one, which all ranks made; {on_way} made the next "
+        "one, too"
     )
     diagnosis = Explanation(Kind.STUCK_TOGETHER, reason, [Doubt.TRANSPORT_SURVIVED], victims=[*job.rank_ids])
     diagnosis.detail = Detail.LEFT_BY_SOME
