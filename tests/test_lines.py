@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tracemalloc
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from ncclforensics import analyze
 from ncclforensics.inputs import lines
 from tests.budget import examples
 
@@ -154,6 +156,16 @@ def test_a_huge_line_is_read_in_bounded_memory() -> None:
 
 def test_evidence_keeps_tabs_and_no_other_control_character() -> None:
     assert lines.shown(b"\x1b[4mGPU0\tNV18\r 50%\r\x07100%\r\n") == "GPU0\tNV18 50%100%"
+
+
+def test_of_a_long_line_that_a_progress_bar_wrote_again_the_end_is_shown(tmp_path: Path) -> None:
+    end = "slurmstepd: error: *** JOB 88123 ON node1 CANCELLED AT 2026-11-22T12:00:00 ***"
+    bars = "".join(f"\r{step}it [00:00, 5.31s/it]" for step in range(900))
+    (tmp_path / "job.err").write_text(f"{bars}{end}\n", encoding="utf-8")
+
+    report = analyze([str(tmp_path)])
+
+    assert report.cited(0, 1)["text"] == f"899it [00:00, 5.31s/it]{end}" == lines.shown(f"{bars}{end}\n".encode())
 
 
 def test_what_is_shown_of_a_line_is_safe_and_short() -> None:

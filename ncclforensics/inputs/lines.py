@@ -52,9 +52,14 @@ def shifted(rows: pl.DataFrame, by: int) -> pl.DataFrame:
     return rows.with_columns(pl.col(name) + by for name in ("line", LAST) if name in rows.columns)
 
 
+def last_written(raw: bytes) -> bytes:
+    """What a terminal shows in the end of a long line that a progress bar wrote again and again; any other as it is."""
+    return raw.strip().rpartition(b"\r")[2] if len(raw) > SHOWN else raw
+
+
 def shown(raw: bytes) -> str:
     """A line as evidence quotes it: without control characters but for tabs, 500 characters at most."""
-    text = raw[: 4 * SHOWN].decode("utf-8", "replace").rstrip("\r\n")
+    text = last_written(raw)[: 4 * SHOWN].decode("utf-8", "replace").rstrip("\r\n")
     if text.isascii() and text.isprintable():
         return text.strip()[:SHOWN]
     return re.sub(CONTROLS, "", re.sub(ESCAPES, "", text).replace("\r", "")).strip()[:SHOWN]

@@ -396,5 +396,5 @@ def _numbered(stream: io.BufferedIOBase, wanted: set[int]) -> Iterator[tuple[int
         if any(number <= line <= end for line in wanted):
             for line, text in enumerate(data.split(b"\n"), number):
                 if line in wanted and text:
-                    yield line, text[: 4 * lines.SHOWN]
+                    yield line, lines.last_written(text)[: 4 * lines.SHOWN]
         number = end
