@@ -51,6 +51,7 @@ def texts(decorated: list[str]) -> list[str]:
         "train-1  | ",
         "2025-11-20T10:11:12.123456789Z [1,3]<stdout>:",
         "n1: [1,3]<stdout>:",
+        "265.0s 158 ",
     ],
 )
 def test_a_launcher_prefix_is_removed_from_every_line(front: str) -> None:

@@ -337,6 +337,7 @@ SILENT = {
     "ignored": "[2026-03-02 11:04:57] Ignore import error when loading srt.audio: No module named 'torchaudio'\n",
     "a version in git": "ERROR:2026-03-02 11:04:57,332:git root error: Cmd('git') failed due to: exit code(128)\n"
     "  stderr: 'fatal: detected dubious ownership in repository at '/data/run'\n",
+    "pip": "ERROR: pip's dependency resolver does not currently take into account all the packages .\n",
     "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }
 SETTINGS = (
