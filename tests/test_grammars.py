@@ -21,7 +21,7 @@ from ncclforensics.extensions.examples import fields_by_pattern as by_pattern
 from ncclforensics.formats import all_formats, dialect
 from ncclforensics.grammar import compiler, folders, grammar_file
 from ncclforensics.grammar.grammar_file import Grammar
-from ncclforensics.grammar.patterns import Shape
+from ncclforensics.grammar.patterns import Shape, may_match
 from ncclforensics.grammar.values import GRAMMAR as GRAMMAR_OF_VALUES
 from ncclforensics.grammar.values import find_values, parse_value
 from tests.budget import drawn, examples
@@ -117,11 +117,33 @@ def test_no_rule_matches_the_example_of_a_later_rule() -> None:
                 assert is_apart or rival.priority < owner.priority, f"{rival.frame} has a line of {frame}: {text}"
 
 
-def test_every_line_that_matches_contains_the_anchor_and_a_word() -> None:
+def test_every_line_that_matches_contains_the_anchor_the_literals_and_a_word() -> None:
     for shape in SHAPES:
         for example, pattern in product(shape.examples, shape.patterns):
-            is_selected = pattern.anchor in example and any(word in example for word in pattern.words)
+            is_selected = pattern.anchor in example and may_match(example, pattern.literals, pattern.words)
             assert is_selected or not re.search(pattern.regex, example)
+
+
+@pytest.mark.parametrize(
+    ("rule", "literals"),
+    [
+        ('"rank " COUNT " of " COUNT2', ["rank ", " of "]),
+        ('"rank" " " COUNT', ["rank "]),
+        ('"rank " ("failed" | "refused") ": " COUNT', ["rank ", ": "]),
+        ('"rank "? COUNT " of "', [" of "]),
+        ('COUNT ("failed " COUNT2)+ "!"', ["failed ", "!"]),
+        ('KIND "-" SPOKEN "-"', ["-", "word", "-"]),
+    ],
+)
+def test_a_pattern_has_the_literals_that_stand_in_every_line(
+    rule: str, literals: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminals = 'COUNT: INT\nCOUNT2: INT\nKIND: "START" | "END"\nSPOKEN: "word"\n'
+    (shape,) = loaded(monkeypatch, tmp_path, f"spoken: {rule}\n{terminals}")
+
+    assert [*shape.patterns[0].literals] == literals
+    assert may_match("".join(literals), literals, [""])
+    assert not may_match(literals[-1], [*literals, "!"], [""])
 
 
 @pytest.mark.parametrize(
