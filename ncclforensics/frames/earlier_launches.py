@@ -88,10 +88,8 @@ def _uncompiled(run: Frames) -> pl.DataFrame:
     if not run.has("exception"):
         return run["program_start"].select("source", "pos", "line").clear()
     errors = run["exception"].filter(pl.concat_str(text_of("exception"), pl.lit("Error")).is_in(UNCOMPILED))
-    frames = run["traceback_frame"].select("source", frame_pos="pos")
-    placed = errors.select("source", "pos", "line").sort("pos").join_asof(
-        frames.sort("frame_pos"), left_on="pos", right_on="frame_pos", by="source", check_sortedness=False
-    )  # fmt: skip
+    frames = run["traceback_frame"].select("source", "pos", frame_pos="pos")
+    placed = _with_last_before(errors.select("source", "pos", "line"), frames)
     is_of_module = (pl.col("pos") - pl.col("frame_pos") <= NEAREST_FRAME).fill_null(value=False)
     return placed.filter(~is_of_module).select("source", "pos", "line")
 
