@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from ncclforensics.analyses.verdict.answer import EvidenceLine, Operation
 from ncclforensics.analyses.verdict.claims import Claim
@@ -13,9 +13,8 @@ from ncclforensics.analyses.verdict.doubts import Cost, Doubt
 from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Source
 from ncclforensics.frames.columns import Row
 
-Placed = (
-    Row | tuple[Any, ...] | Operation | None
-)  # a row or an object of a line of a rank, which is -1 if it is not known
+# A row or an object of a line of a rank, which is -1 if it is not known.
+Placed = Row | tuple[Any, ...] | Operation | None
 PLACE = ("rank_id", "source", "line")
 
 
@@ -31,6 +30,23 @@ def certainty_of(doubts: Iterable[Doubt], confirmations: int = 0) -> Certainty:
     if rarity is None or rarity + confirmations > Cost.UNUSUAL:
         return Certainty.CERTAIN
     return Certainty.LIKELY if rarity + confirmations == Cost.UNUSUAL else Certainty.POSSIBLE
+
+
+class Fields(TypedDict, total=False):
+    """Fields of an explanation that may be given where it is made."""
+
+    suspects: list[int]
+    key: str | None
+    call: Operation | None
+    how: How
+    basis: Basis
+    between: list[Alternative]
+
+
+class FieldsAndAdvice(Fields, total=False):
+    """The same, and what to collect."""
+
+    collect: list[str]
 
 
 class Alternative(NamedTuple):
@@ -106,7 +122,7 @@ def undecided(
     *,
     unless: str = "",
     context: Iterable[Placed] = (),
-    **more: Any,
+    **more: Unpack[Fields],
 ) -> Explanation:
     """Answer that the evidence does not show which fault holds.
 

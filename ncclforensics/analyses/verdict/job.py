@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import polars as pl
 
@@ -23,7 +23,7 @@ from ncclforensics.analyses.job.identity.identity import Rank
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.job.text.torch_text import StoreError, TorchError, TorchSource
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Explanation, FieldsAndAdvice
 from ncclforensics.analyses.verdict.job_rows import PYTORCH_FRAMES, Called, JobRows, Member
 from ncclforensics.analyses.verdict.vocabulary import Kind, Sign
 from ncclforensics.data.names import MESSAGES, ranks_text
@@ -231,16 +231,18 @@ class Job:
         return {row.rank: rank_id for rank_id, row in self.rank_ids.items() if row.rank is not None}
 
     def explanation_by(
-        self, verdict: Kind, claim: str, ranks: Iterable[int], *doubts: Doubt, **more: Any
+        self, verdict: Kind, claim: str, ranks: Iterable[int], *doubts: Doubt, **more: Unpack[FieldsAndAdvice]
     ) -> Explanation:
         """Return an explanation by ranks of these numbers: the culprits, or missing without a log; the others wait."""
         numbers, known = {*ranks}, self.rank_id_of
-        missing = sorted(numbers - known.keys())
-        return self.explanation_of(
-            verdict, claim, [known[number] for number in numbers & known.keys()], *doubts, missing=missing, **more
-        )
+        ids = [known[number] for number in numbers & known.keys()]
+        explanation = self.explanation_of(verdict, claim, ids, *doubts, **more)
+        explanation.missing = sorted(numbers - known.keys())
+        return explanation
 
-    def explanation_of(self, verdict: Kind, claim: str, ids: Iterable[int], *doubts: Doubt, **more: Any) -> Explanation:
+    def explanation_of(
+        self, verdict: Kind, claim: str, ids: Iterable[int], *doubts: Doubt, **more: Unpack[FieldsAndAdvice]
+    ) -> Explanation:
         """Return an explanation by these ranks, which all others wait for."""
         culprits = sorted({*ids})
         return Explanation(verdict, claim, [*doubts], culprits, sorted(self.rank_ids.keys() - culprits), **more)

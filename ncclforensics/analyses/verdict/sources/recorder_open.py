@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from typing import Any
+from typing import Unpack
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
 from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
 from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.explanation import Explanation
+from ncclforensics.analyses.verdict.explanation import Explanation, FieldsAndAdvice
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import DATATYPES, count_of, ranks_text
@@ -72,7 +72,7 @@ def described(call: RecordedCall, *, with_size: bool = False) -> str:
     return text + (f" (called from {call.called_from})" if call.called_from else "")
 
 
-def diagnose(job: Job, verdict: Kind, reason: str, numbers: list[int], **more: Any) -> Explanation:
+def diagnose(job: Job, verdict: Kind, reason: str, numbers: list[int], **more: Unpack[FieldsAndAdvice]) -> Explanation:
     """Return a diagnosis whose culprits are given by their numbers in the job."""
     return job.explanation_by(verdict, reason, numbers, Doubt.DUMPS_OF_ANOTHER_MOMENT, **more)
 
