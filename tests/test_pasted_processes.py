@@ -206,7 +206,7 @@ def test_an_error_that_each_failed_rank_printed_is_of_all_of_them(tmp_path: Path
     of_all = shown(read(tmp_path, RAISED * 3 + ENDED))
     of_some = shown(read(tmp_path, RAISED * 2 + ENDED))
 
-    assert "ranks 0-2 raised FileNotFoundError" in of_all
+    assert "ranks 0-2 on node1 raised FileNotFoundError" in of_all
     assert "a process raised FileNotFoundError" in of_some
     assert "Torchrun ended the job because ranks 0-2 on node1 failed" in of_some
     assert "py-spy" not in of_some

@@ -109,6 +109,8 @@ def _fronts(texts: pl.Series) -> list[str]:
             continue  # a sentence goes on: `…, Traceback (most recent call last):`, `[DEBUG] no x: KeyError:`
         if start.startswith("│") and re.fullmatch(_part("_before_code"), front):
             continue
+        if re.fullmatch(_part("_table_heading"), front):
+            continue
         host = start.split(":")[0]
         # `rank0.log-12-gpu-a012:41887`: grep joins its context with signs that a name of a host may have.
         true = min((name for name in hosts if host.endswith(f"-{name}")), key=len, default=_without_time(front, host))

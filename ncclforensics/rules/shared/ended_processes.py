@@ -9,7 +9,7 @@ from ncclforensics.analyses.job.ends.process_exits import strongest_of
 from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
 from ncclforensics.data.names import ranks_text, some_of, without_folders
 from ncclforensics.data.processes import CRASHES, REQUESTED_ENDS
-from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
+from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts, printed_pid
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.grouping import (
     SHOWN,
@@ -169,6 +169,10 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         several = f"{pids} processes" if pids > 1 else "processes" if len(hosts) > 1 else UNNAMED
         of_hosts = f"{several} on {processes}" if hosts else several if pids > 1 else processes
         processes = of_hosts if named == processes else named
+    elif len(ranks) == 1 and rank.filter(pl.col("rank") == ranks[0])["pid"].is_null().all():
+        # Beside NCCL's lines, no table of ranks shows the pid.
+        known = [pid for pid in rows["pid"].drop_nulls().unique() if printed_pid(pid) is not None]
+        processes += f" (pid {known[0]})" if len(known) == 1 else ""
     if certainty == "certain" and not rows["is_placed"].all():
         certainty = "likely"  # other hosts and days have the same process id
     is_of_another = not rows["is_placed"].any() and KERNEL not in set(rows["reporter"])

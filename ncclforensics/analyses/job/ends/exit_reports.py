@@ -172,6 +172,7 @@ TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which pr
 LAUNCHER_HANDLERS = ("sigkill_handler ",)  # of signals: an error in it follows from the signal
 LACKING = "object has no attribute"
 SHUT_DOWN = ("shutdown ", "_shutdown ", "close ", "cleanup ", "__del__ ")
+RECORDED = ("recorded", "recorded_memory", "recorded_error")  # forms of errors that torchrun's table repeats
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
 
@@ -232,19 +233,24 @@ def exception_reports(
         if not report.follows:
             above[printer] = report
         yield report
-    for row in gpu_exception.sort("pos").unique([*_DISTINCT, "form"], keep="first", maintain_order=True).to_dicts():
-        if row["form"] == "memory":
-            on_gpu = f" on GPU {row['full_gpu']}" if row["full_gpu"] is not None else ""
-            how, message = GPU_MEMORY, f"{row['wanted']:g} {row['unit']} were asked for{on_gpu}"
-        else:
-            how, message = (
-                GPU_ERROR,
-                row["message"] or row["quoted"] or row["early_message"] or ERROR_NUMBERS.get(row["code"], ""),
-            )
-        yield ExitReport(
-            how, row, "Python", rank=row["rank"], local_rank=row["local_rank"], message=message,
-            final=not row["is_of_thread"] and (row["form"] == "uncaught" or _names_process(row)), **_place(row),
-        )  # fmt: skip
+    of_gpus = gpu_exception.filter(~text_of("form").is_in(RECORDED)).sort("pos")
+    for row in of_gpus.unique([*_DISTINCT, "form"], keep="first", maintain_order=True).to_dicts():
+        yield gpu_exception_report(row, row["rank"])
+
+
+def gpu_exception_report(row: Row, rank: int | None) -> ExitReport:
+    """Return the report of an error of the GPU: its memory ran out, or a CUDA call failed."""
+    if row["form"] in ("memory", "recorded_memory"):
+        on_gpu = f" on GPU {row['full_gpu']}" if row["full_gpu"] is not None else ""
+        how, message = GPU_MEMORY, f"{row['wanted']:g} {row['unit']} were asked for{on_gpu}"
+    else:
+        of_number = ERROR_NUMBERS.get(row["code"], "")
+        how, message = GPU_ERROR, row["message"] or row["quoted"] or row["early_message"] or of_number
+    is_final = row["form"] in ("uncaught", *RECORDED) or _names_process(row)
+    return ExitReport(
+        how, row, "Python", rank=rank, local_rank=row["local_rank"], message=message,
+        final=not row["is_of_thread"] and is_final, **_place(row),
+    )  # fmt: skip
 
 
 def _is_of_incomplete_object(row: Row) -> bool:

@@ -36,7 +36,7 @@ from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.program_ends import last_success
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
-from ncclforensics.analyses.job.ends.torchrun_reports import torchrun_reports
+from ncclforensics.analyses.job.ends.torchrun_reports import add_processes, torchrun_reports
 from ncclforensics.analyses.job.ends.tracebacks import with_places, with_places_in_code
 from ncclforensics.analyses.job.identity import torch_ranks
 from ncclforensics.analyses.job.identity.lifetimes import finished_processes
@@ -158,7 +158,7 @@ def process_exit(
     workers = pl.concat([worker_end, worker_end_cut], how="diagonal_relaxed")
     reports = [
         *launcher_reports(with_described(process_end, described_title), job_end),
-        *torchrun_reports(elastic_failure, exception),
+        *torchrun_reports(elastic_failure, exception, gpu_exception),
         *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
         *system_reports(job_end, with_described(workers, described_title), kernel_kill),
         *crash_reports(crash, native_frame, faulthandler_thread, faulthandler_frame),
@@ -185,6 +185,7 @@ def process_exit(
             report.is_placed = is_timely and (is_one_host or report.node is not None)
             report.final = (report.owner, report.rank) != (None, None)
             report.final &= is_timely or report.owner not in finished
+    add_processes(reports)
     # A kernel of DeepEP that gives up waiting traps, which CUDA reports as a failed launch.
     trapped = set(deepep_timeout["source"])
     for report in reports:
@@ -228,8 +229,8 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[
         "job": rank_id.get("job"),
         "rank_id": rank_id.get("rank_id"),
         "rank": rank_id.get("rank", report.rank),
-        "host": rank_id.get("host", host),
-        "pid": rank_id.get("pid", pid),
+        "host": rank_id.get("host") or host,
+        "pid": rank_id.get("pid") or pid,
         "exit_code": report.code,
         "is_first": not report.follows,
         "is_final": report.final,

@@ -5,20 +5,31 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 from operator import itemgetter
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import ExitReport, exception_report, exit_report, is_next_line
-from ncclforensics.frames.columns import Row
+from ncclforensics.analyses.job.ends.exit_reports import (
+    RAISED,
+    RECORDED,
+    ExitReport,
+    exception_report,
+    exit_report,
+    gpu_exception_report,
+    is_next_line,
+)
+from ncclforensics.frames.columns import Row, text_of
 
 TORCHRUN = "torchrun"
 UNSHOWN = "failed, and how is not shown"  # of a process that torchrun names without its exit code
 IN_TABLE = ("exit_code", "first_entry", "entry")  # forms of `elastic_failure` in the table with which torchrun ends
 
 
-def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> Iterator[ExitReport]:
+def torchrun_reports(
+    elastic_failure: pl.DataFrame, exception: pl.DataFrame, gpu_exception: pl.DataFrame
+) -> Iterator[ExitReport]:
     """Yield torchrun's reports: its table of failures or the first failure of each node, and processes it ended.
 
     The table separates the first failure that torchrun saw from the others, which follow unless a signal ended them, or
@@ -30,8 +41,10 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
     signalled_agents = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
     sources_with_failure = {row["source"] for row in rows if row["form"] == "failed"}
     sources_with_table = {row["source"] for row in rows if row["form"] in IN_TABLE}
-    recorded = exception.filter(form="recorded").sort("pos").to_dicts()
+    both = [frame.filter(text_of("form").is_in(RECORDED)).to_dicts() for frame in (exception, gpu_exception)]
+    recorded = sorted(chain.from_iterable(both), key=itemgetter("pos"))
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
+    read: dict[int, Row] = {}  # source -> process of the entry that was read last, whose traceback may follow
     below_root_cause: dict[int, bool] = {}
     entry: Row | None
     for place, row in enumerate(rows):
@@ -42,6 +55,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             below_root_cause[row["source"]] = True
         elif row["form"] in ("time", "host", "rank"):
             block[row["form"]] = row
+            read.pop(row["source"], None)
         elif row["form"] == "exit_code":
             rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
             is_same_entry = rank_row is not None and is_next_line(rank_row, row)
@@ -60,15 +74,16 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             is_later &= (row["source"], row["time"], row["exit_code"]) not in first_ends
             follows = row["pid"] in ended_pids or is_later
             entry = {name: row[name] for name in ("rank", "node", "time")} | {"follows": follows}
-        elif row["form"] == "recorded" and "rank" in block:
+        elif row["form"] == "recorded" and row["source"] in read:
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
-            yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
+            yield from _recorded_exceptions(row, later, recorded, read[row["source"]])
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
             entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
         elif row["form"] == "unrecorded" and row["source"] not in sources_with_table | sources_with_failure:
             yield exit_report(row, TORCHRUN, None, local_rank=row["local_rank"], message=UNSHOWN)
         if entry is not None:
             yield exit_report(row, TORCHRUN, row["exit_code"], pid=row["pid"], **entry)
+            read[row["source"]] = {"pid": row["pid"]} | {name: entry.get(name) for name in ("rank", "node")}
             block.clear()
     # Where the text ends within the first entry.
     for source, block in blocks.items():
@@ -80,15 +95,31 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             yield exit_report(named, TORCHRUN, None, rank=rank, node=node, message=UNSHOWN)
 
 
-def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], rank: int) -> Iterator[ExitReport]:
+def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], process: Row) -> Iterator[ExitReport]:
     """Yield the exception whose traceback torchrun's table repeats between this line and the next entry, `later`.
 
-    `recorded`: all such exceptions, by `pos`.
+    `recorded`: all such exceptions, by `pos`; `process`: rank, node and pid of the entry.
     """
     first = bisect_right(recorded, start["pos"], key=itemgetter("pos"))
     for row in recorded[first : first + 1]:
         if row["source"] == start["source"] and (later is None or row["pos"] < later["pos"]):
-            yield exception_report(row, rank)
+            is_plain = row["form"] == "recorded"
+            report = exception_report(row, process["rank"]) if is_plain else gpu_exception_report(row, process["rank"])
+            yield replace(report, **process)
+
+
+def add_processes(reports: list[ExitReport]) -> None:
+    """Give exceptions of a rank the host and the pid that torchrun's table below them names for it."""
+    named: dict[tuple[int, int | None], list[ExitReport]] = defaultdict(list)
+    for report in reports:
+        if report.reporter == TORCHRUN and report.rank is not None and report.pid and report.node:
+            named[report.row["source"], report.rank].append(report)
+    for report in reports:
+        if report.how not in RAISED or (report.owner, report.pid, report.node) != (None, None, None):
+            continue
+        below = (end for end in named[report.row["source"], report.rank] if end.row["pos"] > report.row["pos"])
+        if end := next(below, None):
+            report.node, report.pid = end.node, end.pid
 
 
 def _own_codes_of_first_ends(rows: list[Row]) -> set[tuple[int, str, int]]:
