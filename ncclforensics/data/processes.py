@@ -99,6 +99,7 @@ SECOND_HAND_CLASSES = frozenset(
         "RendezvousClosed",
         "AsyncEngineDead",
         "Actor",  # of Monarch
+        "Supervision",
     ]
 )
 # What some of them mean, by the names that Python prints.

@@ -169,6 +169,11 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         several = f"{pids} processes" if pids > 1 else "processes" if len(hosts) > 1 else UNNAMED
         of_hosts = f"{several} on {processes}" if hosts else several if pids > 1 else processes
         processes = of_hosts if named == processes else named
+        printed = rows.filter(pl.col("how") == EXCEPTION)["printed"].sum()
+        if processes == UNNAMED and printed > 1:
+            is_of_all = printed == rank["rank"].drop_nulls().n_unique()
+            processes = f"{printed} processes" if is_of_all else processes
+            detail += "" if is_of_all else f"; printed {printed} times"
     elif len(ranks) == 1 and rank.filter(pl.col("rank") == ranks[0])["pid"].is_null().all():
         # Beside NCCL's lines, no table of ranks shows the pid.
         known = [pid for pid in rows["pid"].drop_nulls().unique() if printed_pid(pid) is not None]

@@ -74,6 +74,7 @@ class ExitReport:
     worker: str = ""  # as an engine or Ray names it
     memory_of: str = ""  # the host or its container, as the kernel says; other reporters do not know
     time: str = ""
+    printed: int = 1  # how often such an exception, which names no process, stands in its file
     last_line: int | None = None  # of the last exception that was raised from it, or while it was handled
     follows: bool = False
     final: bool = True
@@ -184,7 +185,7 @@ def exception_reports(
     Both frames with the `local_rank` of spawned processes, and what their tracebacks show. `statements`: of lines that
     no grammar knows, by their place.
     """
-    is_raised = (pl.col("form") == "named") & pl.col("place").is_not_null()
+    is_raised = ((pl.col("form") == "named") & pl.col("place").is_not_null()) | _ended_actors(exception)
     is_error = pl.col("form").is_in(["error", "what", "file", "interrupt", "terminated"])
     errors = exception.filter((is_error | is_raised) & ~pl.col("is_ignored")).sort("pos")
     # torchrun prints an error file as it is; where its beginning was taken for a tag, the end of the quotation is left.
@@ -192,9 +193,8 @@ def exception_reports(
     errors = errors.with_columns(
         message=unquoted, raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message")
     )
-    errors = errors.unique(
-        [*_DISTINCT, "exception", "raised", "message", "raised_in"], keep="first", maintain_order=True
-    )
+    same = [*_DISTINCT, "exception", "raised", "message", "raised_in"]
+    errors = errors.with_columns(printed=pl.len().over(same)).unique(same, keep="first", maintain_order=True)
     above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on
     interrupted: dict[tuple[Any, ...], int] = {}  # and where its program was interrupted last
     rows = errors.to_dicts()
@@ -222,6 +222,7 @@ def exception_reports(
         if row["is_handling"] and row["pos"] - interrupted.get(printer, row["pos"] - TRACEBACK_LINES) < TRACEBACK_LINES:
             continue  # it was raised because of the interruption
         report = exception_report(row, row["rank"])
+        report.printed = row["printed"]
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
         report.follows |= (row["place"] or "").startswith(LAUNCHER_HANDLERS) or _is_of_incomplete_object(row)
@@ -236,6 +237,22 @@ def exception_reports(
     of_gpus = gpu_exception.filter(~text_of("form").is_in(RECORDED)).sort("pos")
     for row in of_gpus.unique([*_DISTINCT, "form"], keep="first", maintain_order=True).to_dicts():
         yield gpu_exception_report(row, row["rank"])
+
+
+def _ended_actors(exception: pl.DataFrame) -> pl.Expr:
+    """Whether a row is the error that ended an actor of Monarch: of those in one text the last, or the one it wraps."""
+    found = []
+    text: list[Row] = []
+    for row in [*exception.select("source", "pos", "form", "is_caused").sort("pos").to_dicts(), None]:
+        if text and row is not None and row["form"] == "recorded" and row["source"] == text[0]["source"]:
+            text.append(row)
+            continue
+        for last in reversed(text[1:]):
+            if not last["is_caused"]:
+                found.append(last["pos"])
+                break
+        text = [row] if row is not None and row["form"] == "of_actor" else []
+    return pl.col("pos").is_in(found)
 
 
 def gpu_exception_report(row: Row, rank: int | None) -> ExitReport:

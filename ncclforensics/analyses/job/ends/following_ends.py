@@ -23,7 +23,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     Owner,
 )
 from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
-from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
+from ncclforensics.data.processes import ABORT, CRASHES, REQUESTED_ENDS
 from ncclforensics.frames.columns import Row, lines_behind
 
 
@@ -128,6 +128,9 @@ def mark_consequences(
                     report.follows = True
                     if raised.pid is None:
                         raised.pid, raised.node, raised.owner = report.pid, report.node, report.owner
+        elif report.signal in CRASHES:
+            # A rank that raised an error ends with it, and crashed on its way out.
+            report.follows |= report.rank in raising | {raised.rank for raised in exceptions} - {None}
         elif report.how == EXIT:
             is_close = first is not None and is_close_on_another_host(first, report)
             # Of several nodes, the earliest failure counts.

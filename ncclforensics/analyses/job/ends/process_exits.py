@@ -20,6 +20,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     KERNEL,
     OF_CONTAINER,
     OF_HOST,
+    RAISED,
     ROCM,
     STRENGTH,
     TRACEBACK_LINES,
@@ -70,6 +71,7 @@ class ProcessExit(NamedTuple):
     place: str  # in the program: the call that raised
     worker: str  # as an engine or Ray names the process
     memory_of: str  # what ran out of memory: host, container; empty: no reporter knows
+    printed: Large  # how often such an exception, which names no process, stands in its file
     is_first: bool  # it ended by itself; false if its end follows from that of another process
     is_by_clock: bool  # another process ended at about that time on another host, whose clock may differ
     is_placed: bool  # false: a line of the kernel of no known host or time, or NCCL shows another process of this rank
@@ -165,9 +167,7 @@ def process_exit(
         *exception_reports(exception, gpu_exception, _statements(program_failure)),
         *capture_reports(journal_exit),
     ]
-    # A step of a script may fail, and the program behind it comes to its end.
-    success = last_success(program_success)
-    reports = [item for item in reports if item.how != EXIT or item.row["pos"] > success.get(item.row["source"], -1)]
+    reports = _not_survived(reports, last_success(program_success))
     if not reports:
         return pl.DataFrame(schema=columns_of(ProcessExit))
     name_crashes(reports, set(torch_source.drop_nulls("attempt")["source"]))
@@ -219,6 +219,24 @@ def process_exit(
     rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
     finder.mark_other_launches(rows, reports)
     return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")
+
+
+def _not_survived(reports: list[ExitReport], success: dict[int, int]) -> list[ExitReport]:
+    """Leave out ends of steps of a script behind which the whole program came to its end, by their source.
+
+    So are errors of no named process, if nothing ended behind that: the program caught them, or ran the step again.
+    """
+
+    def is_later(report: ExitReport) -> bool:
+        return bool(report.row["pos"] > success.get(report.row["source"], -1))
+
+    failed_later = {report.row["source"] for report in reports if is_later(report)}
+
+    def can_be_survived(report: ExitReport) -> bool:
+        is_unnamed = report.how in RAISED and report.rank is None
+        return report.how == EXIT or (is_unnamed and report.row["source"] not in failed_later)
+
+    return [report for report in reports if is_later(report) or not can_be_survived(report)]
 
 
 def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[Any, pl.Series]) -> Row:

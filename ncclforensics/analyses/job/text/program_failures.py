@@ -60,7 +60,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         .with_columns(topic=topic, is_warning=is_mild)
         .filter(
             (words != "")
-            & ~words.str.contains(part("_place_alone"))
+            & ~words.str.contains(f"{part('_place_alone')}|{part('_goes_on')}")
             & ((form == "level") | words.str.contains(" ", literal=True))  # a name alone states nothing
             & ~(is_note | text_of("launcher_level").is_in(["INFO", "DEBUG"]).fill_null(value=False))
             & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False))

@@ -1,0 +1,71 @@
+"""Exceptions that stand in the text of another program, that several processes raised, and that a program survived."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "/mnt/job/train.py", line 7, in main\n'
+LACKING = f"{TRACEBACK}ModuleNotFoundError: No module named 'amp_C'\n"
+OF_MONARCH = (
+    "Traceback (most recent call last):\n"
+    '  File "/mnt/job/run.py", line 143, in main\n'
+    "monarch._rust_bindings.monarch_hyperactor.supervision.SupervisionError: Endpoint call generator.pull() failed\n"
+    "  actor explicitly aborted due to: Traceback (most recent call last):\n"
+    '    File "/opt/venv/lib/python3.12/site-packages/transformers/auto.py", line 405, in from_pretrained\n'
+    "  KeyError: 'kimi'\n"
+    "  \n"
+    "  During handling of the above exception, another exception occurred:\n"
+    "  \n"
+    "  Traceback (most recent call last):\n"
+    '    File "/mnt/job/generator.py", line 289, in __init__\n'
+    "  ValueError: the model type is not known\n"
+)
+
+
+def _titles(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "job.log").write_text(text)
+    return [finding.title for finding in analyze([tmp_path]).findings]
+
+
+def test_the_error_that_ended_an_actor_leads_and_not_the_one_that_passes_it_on(tmp_path: Path) -> None:
+    assert _titles(tmp_path, OF_MONARCH)[0] == "a process raised ValueError: the model type is not known"
+
+
+@pytest.mark.parametrize(
+    ("times", "title"),
+    [(2, "a process raised ModuleNotFoundError: No module named 'amp_C'"),
+     (4, "4 processes raised ModuleNotFoundError: No module named 'amp_C'")],
+)  # fmt: skip
+def test_processes_are_counted_where_each_rank_printed_its_error(times: int, title: str, tmp_path: Path) -> None:
+    ranks = "".join(f"[rank {rank}] joined world of 4\n" for rank in range(4))
+    table = "".join(
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : -15 (pid: {40 + rank})\n" for rank in range(4)
+    )
+
+    assert title in _titles(tmp_path, f"{ranks}{LACKING * times}{table}")
+
+
+def test_an_error_before_the_end_of_the_whole_program_was_survived(tmp_path: Path) -> None:
+    assert _titles(tmp_path, f"{LACKING}step 1 loss 2.1\nTraining completed successfully.\n") == []
+    failed_again = f"{LACKING}Training completed successfully.\n{TRACEBACK}KeyError: 'lr'\n"
+    assert "a process raised KeyError: 'lr'" in _titles(tmp_path, failed_again)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        (
+            "[2026-03-02 11:04:57] Failed to load generation config for m. Proceeding without generation config.\n",
+            False,
+        ),
+        ("2026-03-02 11:04:57 ERROR Failed to read the cache of kernels (non-fatal)\n", False),
+        ("2026-03-02 11:04:57 ERROR Failed to read the cache of kernels\n", True),
+        ("2026-03-02 11:04:57 ERROR cannot continue without a connection to the store\n", True),
+    ],
+)
+def test_what_a_program_says_it_does_without_is_no_failure(line: str, is_told: bool, tmp_path: Path) -> None:
+    assert any(words in title for title in _titles(tmp_path, line) for words in ("Failed", "cannot")) is is_told
