@@ -180,6 +180,57 @@ def test_slurms_sentences_on_a_memory_limit_are_an_end_for_want_of_memory(tmp_pa
     assert finding.rule == "oom-host"
 
 
+DESCRIBED = "Name:      train-3\nNamespace: team\nStatus:    Failed\nReason:    Evicted\nMessage:   {}\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "title"),
+    [
+        (
+            "The node was low on resource: memory.",
+            "train-3: a pod was evicted: memory ran out on the node",
+        ),
+        ("The node had condition: [DiskPressure].", "train-3: a pod was evicted"),
+    ],
+)
+def test_an_evicted_pod_is_named_with_what_ran_out(tmp_path: Path, message: str, title: str) -> None:
+    (tmp_path / "pod.txt").write_text(DESCRIBED.format(message))
+
+    (finding,) = (found for found in analyze([str(tmp_path)], everything=True).findings if found.severity != "info")
+    assert finding.title == title
+    assert finding.remedy.startswith("see what filled the node")
+
+
+SLURMCTLD = "[2026-03-02T11:04:57.034] {}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        (
+            "_job_complete: JobId=4711_3(4714) WTERMSIG 9",
+            "Slurm's controller logged that a signal ended the script of a job: JobId=4711_3(4714)",
+        ),
+        (
+            "_job_complete: JobId=4711 OOM failure",
+            "Slurm's controller logged that the memory of a job ran out: JobId=4711",
+        ),
+        (
+            "requeue job JobId=4711 due to failure of node gpu-a012",
+            "gpu-a012: Slurm ended a job because a node of it failed",
+        ),
+        ("_job_complete: JobId=4711 WEXITSTATUS 0", None),
+        ("Time limit exhausted for JobId=4711", None),
+        ("node gpu-a012 returned to service", None),
+    ],
+)
+def test_the_log_of_slurms_controller_tells_how_jobs_ended(tmp_path: Path, line: str, title: str | None) -> None:
+    (tmp_path / "slurmctld.log").write_text(SLURMCTLD.format(line))
+
+    findings = analyze([str(tmp_path)], everything=True).findings
+    assert [finding.title for finding in findings if finding.severity != "info"] == [title] * bool(title)
+
+
 EVENT = "2m   Warning   {0}   pod/train-2   {1}\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, KERNEL, NODE, PYTHON_ERROR, SIGNAL
+from ncclforensics.analyses.job.ends.exit_reports import EVICTED, EXCEPTION, KERNEL, NODE, PYTHON_ERROR, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import strongest_of
 from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
 from ncclforensics.data.names import ranks_text, some_of, without_folders
@@ -38,6 +38,10 @@ READ_TRACEBACK = (
     "of its own (torchrun --log-dir, log/workerlog.N)"
 )
 READ_OWN_OUTPUT = "read what this worker printed last, above the line or in a file of its own (torchrun --log-dir)"
+READ_NODE = (
+    "see what filled the node (kubectl describe node NODE: Conditions, Non-terminated Pods), and let the pod request "
+    "what it uses, so that it is not the first to go"
+)
 # Of processes that did not start.
 PROLOG = "prolog"  # Slurm's script before a job, in its reasons in lower case
 AFTER_PROLOG = (
@@ -127,6 +131,8 @@ def advice_of_exit(message: str, code: object, *, is_explained: bool) -> str:
 
     `is_explained`: it printed a failure before.
     """
+    if message.startswith(EVICTED):
+        return READ_NODE
     if message.startswith(MPI_ABORT):
         return READ_MPI
     if message == CALLED_ABORT and not is_explained:

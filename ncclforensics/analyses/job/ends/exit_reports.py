@@ -108,11 +108,12 @@ ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 TRACEBACK_LINES = 100
 
 
+EVICTED = "a pod was evicted"
 # Forms of `worker_end` -> what Kubernetes did with the pod.
 _EVICTIONS = {
-    "evicted": "a pod was evicted",
-    "evicted_pod": "a pod was evicted",
-    "low_resource": "a pod was evicted",
+    "evicted": EVICTED,
+    "evicted_pod": EVICTED,
+    "low_resource": EVICTED,
     "node_shutdown": "a pod ended because its node shut down",
 }
 
@@ -140,7 +141,10 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
     fields = worker_end.filter(
         pl.col("form").is_in(["ray_actor_pid", "ray_actor_ip", "ray_dead", "ray_owner"])
     ).to_dicts()
-    for row in worker_end.to_dicts():
+    rows = worker_end.to_dicts()
+    for row, below in zip_longest(rows, rows[1:]):
+        if below and row["form"] == "evicted" and below["form"] in _EVICTIONS and is_next_line(row, below, 1):
+            continue  # the message below it says why
         if event := _EVICTIONS.get(row["form"]):
             message = f"{event}: {row['resource']} ran out on the node" if row["resource"] else event
             yield ExitReport(EXIT, row, "Kubernetes", message=message, worker=row["described"] or "")
