@@ -52,8 +52,10 @@ FILES_OF_HANDLERS = (
 )
 FUNCTIONS_OF_HANDLERS = (
     *("killpg", "__sigaction", "__restore_rt", "gsignal", "abort", "raise", "__pthread_kill", "__kernel_rt_sigreturn"),
-    *("__libc_start", "__GI_", "ucs_", "_Py", "Py", "start_thread", "clone", "__assert_fail", "absl::"),
+    *("ucs_handle_error", "ucs_error_", "ucs_debug_", "ucs_fatal_", "ucs_log_"),  # of UCX
+    *("__libc_start", "__GI_", "_Py", "Py", "start_thread", "clone", "__assert_fail", "absl::"),
 )
+OF_UCX = "ucs_"  # begins functions of the library that holds UCX's handler, too
 ABORT = 6
 KILL = 9
 BUS_ERROR = 7

@@ -58,32 +58,35 @@ def _hits_as_written(models: pl.DataFrame, is_free: pl.Series, dialect: Dialect,
 
 
 def _without_padding(found: list[Hits], models: pl.DataFrame, dialect: Dialect) -> list[Hits]:
-    """Match again, without the blanks at their end, texts that only the catch-all matched.
+    """Match again, without the blanks at their end, texts that only shapes for lines of any text matched.
 
     Screens, pages and spreadsheets fill lines with blanks; NCCL itself ends lines of some shapes with one.
     """
-    others = [hits for hits in found if hits.candidate.shape.frame != dialect.catch_all]
-    unrecognised = [hits for hits in found if hits.candidate.shape.frame == dialect.catch_all]
-    places = pl.concat([pl.Series(dtype=pl.UInt32), *(hits.places for hits in unrecognised)])
+    general = [hits for hits in found if hits.candidate.shape.priority < 0]
+    places = pl.concat([pl.Series(dtype=pl.UInt32), *(hits.places for hits in general)])
     padded = places.filter(models["body"][places].str.ends_with(" "))
     if padded.is_empty():
         return found
     without_blanks = models[padded].with_columns(pl.col("body").str.strip_chars_end(" "))
     is_free = pl.repeat(True, padded.len(), eager=True)
-    again = [
-        Hits(hits.candidate, padded[hits.places], hits.values)
-        for hits in _hits_as_written(without_blanks, is_free, dialect, has_prefix=True)
-        if hits.candidate.shape.frame != dialect.catch_all
-    ]
+    order = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
+    for hits in general:
+        order.scatter(hits.places, hits.candidate.number)
+    again = []
+    for hits in _hits_as_written(without_blanks, is_free, dialect, has_prefix=True):
+        moved = Hits(hits.candidate, padded[hits.places], hits.values)
+        again.append(_only(moved, order[moved.places] > hits.candidate.number))
     is_matched = pl.repeat(False, models.height, eager=True)
     for hits in again:
         is_matched.scatter(hits.places, True)
-    still = []
-    for hits in unrecognised:
-        stays = ~is_matched[hits.places]
-        values = hits.values.filter(stays) if hits.values.width else hits.values
-        still.append(Hits(hits.candidate, hits.places.filter(stays), values))
-    return [*others, *still, *again]
+    still = [_only(hits, ~is_matched[hits.places]) for hits in general]
+    return [*(hits for hits in found if hits.candidate.shape.priority >= 0), *still, *again]
+
+
+def _only(hits: Hits, is_wanted: pl.Series) -> Hits:
+    """Return the hits of some texts (`is_wanted`, one value for each text)."""
+    values = hits.values.filter(is_wanted) if hits.values.width else hits.values
+    return Hits(hits.candidate, hits.places.filter(is_wanted), values)
 
 
 def _apply(attempts: Iterable[tuple[Candidate, pl.DataFrame]], is_free: pl.Series) -> Iterator[Hits]:

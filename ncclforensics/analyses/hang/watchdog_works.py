@@ -7,7 +7,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
-from ncclforensics.frames.columns import Large, text_of
+from ncclforensics.frames.columns import Category, Large, text_of
 from ncclforensics.frames.registry import analysis
 
 WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
@@ -38,6 +38,9 @@ class Timeout(NamedTuple):
     waited: Large | None  # milliseconds, until time ran out
     has_error: bool  # its watchdog found an error of NCCL or CUDA
     first_rank: Large | None  # whose time-out it relays
+    launcher_pid: int | None
+    launcher_node: Category | None
+    launcher_repeats: int | None  # lines like it, of other processes, that the launcher left out
     source: int
     line: int
 
@@ -71,7 +74,7 @@ def work(
     has_work = pl.col("sequence").is_not_null() | pl.col("enqueued").is_not_null()
     states = work_status.filter(has_work | (text_of("form") == "begun"))
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
-    known += ["moment", "launcher_time", "library"]
+    known += ["moment", "launcher_time", "library", "launcher_pid", "launcher_node", "launcher_repeats"]
     reports = pl.concat(
         [
             work_timeout.select(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import LIBNCCL
-from ncclforensics.analyses.job.ends.failure_events import REMOTE_ERROR
+from ncclforensics.analyses.job.ends.failure_events import LOST, OF_ENDED_PEERS, REMOTE_ERROR
 from ncclforensics.analyses.verdict.vocabulary import Detail
 from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.nccl_sources import is_top_file, set_up_at
@@ -27,10 +27,15 @@ WITHOUT_TRANSPORT = (
     "unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_NET_DISABLE_INTRA, NCCL_TOPO_FILE and NCCL_ALGO, and run again: "
     "together they may leave no way between two ranks; a changed build of NCCL may not know one"
 )
+AT_PEERS = (
+    "Read the output of the processes at {peers} from before that time; dmesg -T and the exit codes there; where they "
+    "report nothing, look at the network between."
+)
 REFUSED_AT = {Detail.UNCONNECTED_LATE: "init completed, and the first call of NCCL failed: "}
 ECHO = "after"  # the class of a line that follows from another failure, in warning.lark
 CALLS = ("init.cc", "group.cc")  # of NCCL's own API, above the place of an error
 MOST_WARNINGS = 4  # that one finding cites
+MOST_PEERS = 3  # that one finding names
 UNEXPLAINED = {True: "a failure before it may be the reason", False: "no warning of these ranks before it was read"}
 
 
@@ -86,6 +91,9 @@ def boot_init_refused(
             if answer.certainty == "possible":
                 finding.detail += "; or the log ends among the lines about an error that NCCL survived"
             finding.remedy = AFTER_FAULT
+            if peers := some_of(_lost_peers(warned, failed, failure_event), MOST_PEERS):
+                finding.detail = f"the process at {peers} closed the connection first, or the network to it failed"
+                finding.remedy = AT_PEERS.format(peers=peers)
             finding.role = Role.CONSEQUENCE
         if answer.detail is Detail.SAME_GPU:
             finding.category = Category.DUPLICATE_GPU
@@ -137,6 +145,18 @@ def _are_echoes(warned: list[Line], failure_event: pl.DataFrame) -> bool:
     """Whether these warnings only say that a call returned an error: what failed was printed elsewhere, if at all."""
     echoes = set(failure_event.filter(kind=ECHO).select("source", "line").iter_rows())
     return all((line.source, line.line) in echoes for line in warned)
+
+
+def _lost_peers(warned: list[Line], failed: pl.DataFrame, failure_event: pl.DataFrame) -> list[str]:
+    """Return the other ends of the connections that these ranks lost, if the cited warnings report nothing else."""
+    events = failure_event.join(failed, on="rank_id", how="semi").drop_nulls("peer")
+    is_refused = pl.any_horizontal(pl.col("error").str.starts_with(words) for words in OF_ENDED_PEERS)
+    lost = events.filter((pl.col("kind") == LOST) | is_refused)
+    lines = set(lost.select("source", "line").iter_rows())
+    is_other = any((line.source, line.line) not in lines for line in warned)
+    if not warned or is_other or not (lost["kind"] == LOST).any():
+        return []
+    return lost["peer"].cast(pl.String).unique(maintain_order=True).to_list()
 
 
 def _quoted_warnings(nccl_warning: pl.DataFrame, finding: Finding) -> list[Line]:

@@ -16,11 +16,11 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.kernel_log import (
     OF_LINES,
     JobBeside,
+    call_trace,
     devices_text,
     kernel_log_findings,
     lines_beside,
     times_text,
-    traced_modules,
     with_addresses_of_amd,
 )
 
@@ -318,7 +318,7 @@ def kernel_driver_reports(
         details = [
             report.detail,
             *lines_beside(str(form), alike, kernel_message),
-            *(traced_modules(alike, kernel_frame) if form in TRACED else []),
+            *(call_trace(alike, kernel_frame) if form in TRACED else []),
             count_of(alike.height, "line") if alike.height > 1 else "",
             times_text(alike),
         ]

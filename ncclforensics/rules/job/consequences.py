@@ -11,7 +11,7 @@ from ncclforensics.data.names import some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import error_finding, group_finding
+from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
 
@@ -151,6 +151,7 @@ def error_returned_to_application(
     nccl_warning: pl.DataFrame,
     failure_event: pl.DataFrame,
     process_exit: pl.DataFrame,
+    watchdog: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL returned a CUDA error, or refused the arguments of a call, and no line of NCCL says why.
@@ -168,7 +169,13 @@ def error_returned_to_application(
     for (call, result), rows in failed.sort("source", "line").group_by("call", "result", maintain_order=True):
         title = f"{call or 'NCCL'} returned to {{processes}}: {result}"
         detail = "the exception repeats it; NCCL's warning, which would give the reason, was not read"
+        aborting = watchdog.filter(form="at_abort").join(rows, on="source", how="semi")
+        if aborting.height:
+            detail = (
+                "it came when the communicator was aborted, so that it follows from an earlier error of the process"
+            )
         finding = error_finding(rows, rank, title, detail, "certain")
+        finding.evidence += evidence_lines(aborting)[:1]
         finding.category = RESULT_CATEGORIES[str(result)]
         finding.role = Role.CONSEQUENCE
         _name_hosts_of_ends(finding, process_exit)

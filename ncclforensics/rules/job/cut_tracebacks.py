@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 
@@ -12,7 +12,7 @@ from ncclforensics.analyses.job.text.torch_text import FROM_END
 from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.data.stack_classes import is_of_launcher
-from ncclforensics.frames.columns import count_behind, text_of
+from ncclforensics.frames.columns import Row, count_behind, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
@@ -21,6 +21,7 @@ ENDED = ("died", "worker_died")  # forms of lines by which another process is kn
 OF_TORCH = "torch/distributed/distributed_c10d.py"  # the file of calls of which only torch.distributed is known
 OF_LAUNCHER = "; it starts the processes of the job, and fails where one of them did or where its nodes did not meet"
 PLACE = ["source", "line"]
+PRINTER = ("source", "launcher_pid", "rank")
 CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it returned
 
 
@@ -88,7 +89,7 @@ def app_traceback_cut(
     for row in last.filter(count_behind() <= FROM_END).sort("source").iter_rows(named=True):
         headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
         begun = headings.filter(pl.col("pos") < row["pos"])["pos"].max()
-        is_of_it = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("source", "launcher_pid", "rank"))
+        is_of_it = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in PRINTER)
         stack = calls.filter(is_of_it & (pl.col("pos") > (begun or 0))).reverse()
         place = place_of_calls(stack.select("call", pl.col("file").fill_null(OF_TORCH), "numbered").iter_rows())
         workers = sorted(set(headings["raising_worker"].cast(pl.String).drop_nulls()))
@@ -109,11 +110,12 @@ def app_traceback_cut(
             or (ranks_text([rank]) if rank is not None else "")
             or (f"process {pid}{where}{name}" if pid is not None else f"a process{where}")
         )
+        others = _last_calls_of_others(calls, row, is_of_it)
         yield Finding(
             title=f"{process} raised {cause[0]}, of which no more is shown" if cause
-            else f"{process} raised an exception, and no line that was read names it",
+            else f"{process} raised an exception, and no line that was read names it{_cut_too(others)}",
             detail=f"its result was asked for in {place}; none of its own calls is shown" if is_of_driver
-            else f"the last call that is shown: {place}{OF_LAUNCHER * is_launcher}",
+            else f"the last call that is shown: {place}{OF_LAUNCHER * is_launcher}{_calls_text(others)}",
             certainty="certain",
             severity=Severity.INFO if is_named else Severity.WARNING,
             ranks=[] if rank is None else [rank],
@@ -121,6 +123,29 @@ def app_traceback_cut(
             role=Role.CONSEQUENCE,
             evidence=[*(Line(*place) for place in begins.rows()), Line(row["source"], row["line"])],
         )  # fmt: skip
+
+
+def _last_calls_of_others(calls: pl.DataFrame, last: Row, is_of_last: pl.Expr) -> dict[str, str]:
+    """Return the last call of each other process whose calls stand among the lines of this traceback."""
+    others = calls.filter((pl.col("source") == last["source"]) & ~is_of_last)
+    places = {}
+    for (rank, pid), own in others.group_by("rank", "launcher_pid", maintain_order=True):
+        if rank is None and pid is None:
+            continue
+        name = own["launcher_process"].drop_nulls().to_list()[:1]
+        process = f"rank {rank}" if rank is not None else f"process {pid}{f' ({name[0]})' if name else ''}"
+        stack = own.reverse().select("call", pl.col("file").fill_null(OF_TORCH), "numbered")
+        places[process] = place_of_calls(stack.iter_rows())
+    return places
+
+
+def _cut_too(others: Mapping[str, str]) -> str:
+    return f"; so did {some_of([*others], MOST_WORKERS)}" if others else ""
+
+
+def _calls_text(others: Mapping[str, str]) -> str:
+    texts = [f"{process} in {place}" for process, place in others.items()]
+    return f"; {some_of(texts, MOST_WORKERS)}" if texts else ""
 
 
 def _headings_alone(

@@ -69,6 +69,7 @@ def torch_watchdog_timeout(
                 _operations_text(rows, reports)
                 + _called_from(failed_call)
                 + raised_in(placed)
+                + _processes_text(rows)
                 + short_limit_text(work_timeout, ranks)
                 + overdue_text(work_timeout, ranks)
             ).lstrip(",; "),
@@ -147,6 +148,16 @@ def _watchdogs(ranks: list[int]) -> str:
 
 def _lines(rows: pl.DataFrame, what: str = "") -> list[Line]:
     return [Line(source, line, what) for source, line in rows.select("source", "line").head(4).rows()]
+
+
+def _processes_text(rows: pl.DataFrame) -> str:
+    """Name the processes of these ranks, where a launcher does."""
+    named = rows.select("rank", "launcher_pid", text_of("launcher_node")).drop_nulls(["rank", "launcher_pid"])
+    processes = [
+        f"rank {rank} is process {pid}" + f" on {node}" * bool(node)
+        for rank, pid, node in named.unique().sort("rank").rows()
+    ]
+    return f"; {some_of(processes, PLACES)}" if processes else ""
 
 
 def _operations_text(rows: pl.DataFrame, reports: pl.DataFrame | None = None) -> str:

@@ -101,15 +101,27 @@ def rate_text(rows: pl.DataFrame, number: int) -> str:
     return f"{number * 60 / span:,.3g} a minute" if span else ""
 
 
-def traced_modules(reports: pl.DataFrame, kernel_frame: pl.DataFrame) -> list[str]:
-    """Return through which modules of the kernel the call traces below these lines go."""
+def call_trace(reports: pl.DataFrame, kernel_frame: pl.DataFrame) -> list[str]:
+    """Return where the kernel stopped, in which process, and through which modules the traces below these lines go."""
     above = reports.select("source", report="line").sort("report")
     frames = kernel_frame.sort("line").join_asof(
         above, left_on="line", right_on="report", by="source", check_sortedness=False
     )
     near = frames.filter(pl.col("line") - pl.col("report") <= TRACE_LINES)
-    modules = near.select(text_of("module")).to_series().unique(maintain_order=True).to_list()
-    return [f"the call trace goes through {some_of(modules, SHOWN)}"] * bool(modules)
+    stopped = near.filter(form="stopped").select(text_of("traced_function"), text_of("module"))
+    places = [
+        f"{function} of {module}" if module else function
+        for function, module in stopped.unique(maintain_order=True).iter_rows()
+    ]
+    tasks = near.filter(form="process").select(pl.format("{}(pid {})", text_of("task"), "pid"))
+    processes = tasks.to_series().unique(maintain_order=True).to_list()
+    called = near.filter(form="called").select(text_of("module"))
+    modules = called.to_series().unique(maintain_order=True).to_list()
+    return [
+        *[f"in {some_of(places, SHOWN)}"] * bool(places),
+        *[f"of {some_of(processes, SHOWN)}"] * bool(processes),
+        *[f"the call trace goes through {some_of(modules, SHOWN)}"] * bool(modules),
+    ]
 
 
 def lines_beside(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame) -> list[str]:

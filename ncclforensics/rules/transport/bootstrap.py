@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, REFUSED
+from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, OF_ENDED_PEERS, REFUSED
 from ncclforensics.data.names import some_of
 from ncclforensics.frames.columns import OWNER, PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -53,7 +53,6 @@ MEANINGS = {
     ),
 }
 UNANSWERED = ("Connection timed out", "No route to host")  # of a peer that has not started, a connection is refused
-OF_ENDED_PEERS = ("Connection refused", "Software caused connection abort")  # where another process failed first
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
 SYSTEM_ERROR = 2  # ncclSystemError
 EXCLUDING = "^"  # begins a list of interfaces that are not used

@@ -25,6 +25,7 @@ from ncclforensics.data.processes import (
     ABORT,
     FILES_OF_HANDLERS,
     FUNCTIONS_OF_HANDLERS,
+    OF_UCX,
     REASONS,
     SEGMENTATION_FAULT,
     SIGNAL_NUMBERS,
@@ -181,14 +182,18 @@ def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> tuple[str, s
         called = f", in {driver_call} of the CUDA driver" * bool(driver_call)
         return (f"{LIBNCCL} ({function}{called})" if function else LIBNCCL), driver_call
     shown = [
-        (_file_name(frame), _demangled(frame["outer_function"] or ""))
-        for frame in frames
-        if not _file_name(frame).startswith(FILES_OF_HANDLERS)
-        and not (frame["outer_function"] or "").startswith(FUNCTIONS_OF_HANDLERS)
+        (_file_name(frame), _demangled(frame["outer_function"] or "")) for frame in frames if not _is_of_handler(frame)
     ]
     file = shown[0][0] if shown else ""
     function = next((function for other, function in shown if function and other == file), "")
     return (f"{function} ({file})" if function and file else function or file), ""
+
+
+def _is_of_handler(frame: Row) -> bool:
+    """Whether a frame is one of the handler, of the C library or of Python's interpreter."""
+    function = str(frame["outer_function"] or "")
+    is_of_file = _file_name(frame).startswith(FILES_OF_HANDLERS) and not function.startswith(OF_UCX)
+    return is_of_file or function.startswith(FUNCTIONS_OF_HANDLERS)
 
 
 def calls_of_crash(native_frame: pl.DataFrame) -> list[str]:

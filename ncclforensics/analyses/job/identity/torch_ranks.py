@@ -21,7 +21,10 @@ def with_ranks(
     only exception in the output of a torchrun, if it stands there as often as torchrun found processes to have ended
     with an error, is of each of them; not where tracebacks there name these ranks: it is of a thread or was caught.
     """
-    rank_of_source = dict(torch_source.select("source", "rank").drop_nulls().iter_rows())
+    named = exception.filter(form="traceback").select("source", "rank").drop_nulls()
+    # PyTorch's hook puts the rank in front of every line of a traceback: one without it is of another process.
+    of_file = torch_source.select("source", "rank").join(named, on=["source", "rank"], how="anti")
+    rank_of_source = dict(of_file.drop_nulls().iter_rows())
     labels = exception.drop_nulls(["rank", "launcher_rank"])
     is_label_rank = not labels.is_empty() and labels.select((pl.col("rank") == pl.col("launcher_rank")).all()).item()
     ranks_of_pid: dict[int, dict[str, int]] = defaultdict(dict)  # pid -> node -> rank
@@ -43,7 +46,6 @@ def with_ranks(
     unnamed = exception.filter(pl.col("rank").is_null()).group_by("source", "message").len()
     printed = {(source, message): count for source, message, count in unnamed.iter_rows()}
     others: list[ExitReport] = []
-    named = exception.filter(form="traceback").select("source", "rank").drop_nulls()
     for source, ranks in _ranks_of_errors(reports).items():
         if not ranks.isdisjoint(named.filter(source=source)["rank"]):
             continue

@@ -161,6 +161,13 @@ def _progress_text(rows: list[Timeout]) -> str:
     return some_of(texts, MOST_GROUPS) if texts else ""
 
 
+def _unread_text(silent_ranks: str, rows: list[Timeout]) -> str:
+    """Say of which ranks no time-out was read; those whose lines the launcher left out for equal ones may be these."""
+    repeats = max((row.launcher_repeats or 0 for row in rows), default=0)
+    left_out = f", but the launcher left out {count_of(repeats, 'line')} like these, of ranks that it does not name"
+    return f"no time-out of {silent_ranks} was read{left_out * bool(repeats)}" * bool(silent_ranks)
+
+
 def _work_text(operation: str, numel: int | None) -> str:
     return operation.strip("_") + (f" of {count_of(numel, 'element')}" if numel is not None else "")
 
@@ -204,7 +211,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         unshown = sorted(row.rank for row in rows if row.enqueued is None)
         parts = [
             _timed_out_text(shown) if shown else "",
-            f"no time-out of {silent_ranks} was read" * bool(silent_ranks),
+            _unread_text(silent_ranks, rows),
         ]
         if all(row.is_idle and row.enqueued for row in rows):
             parts.append(
@@ -237,9 +244,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
             "the transport, a GPU or a size is likelier than a missing call"
         )
     elif silent_ranks:
-        reason += (
-            f"no time-out of {silent_ranks} was read: the call may be missing there, or the transport or a GPU failed"
-        )
+        reason += f"{_unread_text(silent_ranks, rows)}: the call may be missing there, or the transport or a GPU failed"
     elif members and not is_complete:
         reason += f"reports of {unheard} of the {members} members of this process group were not read; one of them"
         reason += " may not have called it, or the transport or a GPU failed"

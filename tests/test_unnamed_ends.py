@@ -1,0 +1,129 @@
+"""Excerpts in which the line that says where a failure lies is padded, left out, or stands among others' lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+from ncclforensics.views.text_screen import screen
+
+REMOTE = "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1201, remote process exited"
+
+
+def reported(folder: Path, *lines: str) -> Report:
+    (folder / "paste.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return analyze([folder])
+
+
+def first_screen(report: Report) -> str:
+    return " ".join(screen(report, width=300, height=60, everything=False).split())
+
+
+def test_a_warning_with_a_blank_behind_it_is_read_among_lines_of_ranks(tmp_path: Path) -> None:
+    warning = "misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument "
+    report = reported(tmp_path, warning, "[rank3]:     next(self.gen)")
+    assert report.run["failure"].select("form", "reason").rows() == [("verbs_call", "Invalid argument")]
+
+
+def test_init_that_lost_its_peer_names_the_peer(tmp_path: Path) -> None:
+    text = first_screen(
+        reported(
+            tmp_path,
+            "gpu-a012:41887:42390 [3] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer "
+            "10.10.1.3<36138>",
+            "gpu-a012:41887:42390 [3] NCCL INFO bootstrap.cc:701 -> 6",
+            "gpu-a012:41887:42390 [3] NCCL INFO init.cc:1402 -> 6",
+        )
+    )
+    assert "The process at 10.10.1.3<36138> closed the connection first, or the network to it failed" in text
+    assert "Read the output of the processes at 10.10.1.3<36138> from before that time" in text
+
+
+def test_a_traceback_without_a_rank_is_not_of_the_rank_that_prints_its_own_with_it(tmp_path: Path) -> None:
+    lines = [
+        '  File "/srv/train.py", line 12, in step',
+        "    loss = model(x)",
+        "ValueError: bad shape",
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "/srv/train.py", line 20, in step',
+        f"[rank3]: {REMOTE}",
+    ]
+    ends = reported(tmp_path, *lines).run["process_exit"]
+    assert ends.filter(message="bad shape")["rank"].to_list() == [None]
+
+
+def test_lines_that_ray_left_out_are_counted_where_time_outs_are_missed(tmp_path: Path) -> None:
+    ended = (
+        "(WorkerDict pid=23943, ip=10.0.4.13) [rank3]:[E429 12:07:50.216898418 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG "
+        "GUID 0(default_pg) Rank 3] Process group watchdog thread terminated with exception: [Rank 3] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=8, NumelOut=8, "
+        "Timeout(ms)=600000) ran for 600081 milliseconds before timing out. [repeated 3x across cluster]"
+    )
+    text = first_screen(reported(tmp_path, ended))
+    assert "rank 3 is process 23943 on 10.0.4.13" in text
+    assert "no time-out of ranks 0-2 was read, but the launcher left out 3 lines like these" in text
+
+
+def test_all_engine_cores_are_named_whose_tracebacks_stand_among_one_another(tmp_path: Path) -> None:
+    head = "(EngineCore_{core} pid=20{core}) ERROR 04-17 23:05:06 [core.py:390] "
+    lines = [
+        head.format(core=3) + "EngineCore hit an exception: Traceback (most recent call last):",
+        head.format(core=2) + '  File "/srv/vllm/device_communicators/pynccl.py", line 101, in __init__',
+        head.format(core=3) + '  File "/srv/vllm/v1/engine/core.py", line 376, in run_engine_core',
+        head.format(core=5) + '  File "/srv/vllm/executor/uniproc_executor.py", line 56, in collective_rpc',
+    ]
+    found = next(f for f in reported(tmp_path, *lines).findings if f.rule == "app-traceback-cut")
+    assert found.title.startswith("process 205 (EngineCore_5) raised an exception")
+    assert found.title.endswith("; so did process 202 (EngineCore_2), process 203 (EngineCore_3)")
+    assert "process 202 (EngineCore_2) in __init__ (pynccl.py:101)" in found.detail
+
+
+def test_an_error_of_the_abort_of_a_communicator_follows_from_another(tmp_path: Path) -> None:
+    text = first_screen(
+        reported(
+            tmp_path,
+            "  what():  NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:181, unhandled cuda error, NCCL "
+            "version 21.0.3",
+            "Exception raised from ncclCommAbort at ../torch/csrc/distributed/c10d/NCCLUtils.hpp:181 (most recent "
+            "call first):",
+        )
+    )
+    assert "when the communicator was aborted, so that it follows from an earlier error of the process" in text
+
+
+def test_a_crash_of_the_kernel_names_function_module_and_process(tmp_path: Path) -> None:
+    text = first_screen(
+        reported(
+            tmp_path,
+            "Apr 28 10:17:39 gpu-a012 kernel: BUG: kernel NULL pointer dereference, address: 0000000000000030",
+            "Apr 28 10:17:39 gpu-a012 kernel: CPU: 0 UID: 1000 PID: 28651 Comm: python3 Tainted: G           O",
+            "Apr 28 10:17:39 gpu-a012 kernel: RIP: 0010:nvidia_vma_access+0x1b/0x350 [nvidia]",
+        )
+    )
+    assert "in nvidia_vma_access of nvidia; of python3 (pid 28651)" in text
+
+
+def test_a_crash_in_the_library_that_holds_the_handler_of_ucx_is_placed_there(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        "[gpu-a012:174213] *** Process received signal ***",
+        "[gpu-a012:174213] Signal: Segmentation fault (11)",
+        "[gpu-a012:174213] [ 0] /lib64/libpthread.so.0(+0xf5d0)[0x7f5f96e515d0]",
+        "[gpu-a012:174213] [ 1] /opt/ucx/lib/libucs.so.0(ucs_mpool_cleanup+0x2f)[0x7f5f8d1e667f]",
+        "[gpu-a012:174213] [ 2] /opt/ucx/lib/ucx/libuct_xpmem.so.0(+0x26e3)[0x7f5f87bf86e3]",
+    )
+    assert "crashed with SIGSEGV in ucs_mpool_cleanup (libucs.so.0)" in first_screen(report)
+
+
+def test_an_agent_of_jax_in_an_error_waited_to_register(tmp_path: Path) -> None:
+    text = first_screen(
+        reported(
+            tmp_path,
+            "Additional GRPC error information from remote target unknown_target_for_coordination_leader while calling "
+            "/tensorflow.CoordinationService/RegisterTask:",
+            "2024-04-12 23:39:41.656900: E external/xla/xla/pjrt/distributed/client.cc:96] Coordination service agent "
+            "in error status: DEADLINE_EXCEEDED: Deadline Exceeded",
+        )
+    )
+    assert "waited in jax.distributed.initialize until its time-out" in text
