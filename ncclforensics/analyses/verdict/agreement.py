@@ -226,8 +226,7 @@ def _agreed(job: Job, explanation: Explanation, testimony: Testimony) -> Explana
         return found  # it names the call and its line
     if job.numbers_blamed(found) == named and testimony.is_of_stalled_job:
         explanation.confirmations += 1
-    explanation.add_evidence(context=found.evidence_lines[:2])
-    return explanation
+    return explanation.add_evidence(context=found.evidence_lines[:2])
 
 
 def _beside_reports(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
@@ -302,8 +301,7 @@ def _of_rivals(job: Job, rivals: list[Testimony], former: Explanation) -> Explan
     answer = next(rival.explanation for rival in rivals if rival.explanation is not None)
     answer.remarks.append(f"{', '.join(rival.text for rival in rivals[1:])}, too")
     answer.doubt(Doubt.SOURCES_CONTRADICT, f"but {ranks_text(job.numbers_blamed(former))} {former.reason}")
-    answer.add_evidence(context=former.evidence_lines[:2])
-    return answer
+    return answer.add_evidence(context=former.evidence_lines[:2])
 
 
 def _open(job: Job, explanation: Explanation, reason: str, cited: list[Row]) -> Explanation:
@@ -312,5 +310,4 @@ def _open(job: Job, explanation: Explanation, reason: str, cited: list[Row]) -> 
     collect = [f"collect the whole log of {named}", f"take the stacks on each host: `{STACKS_OF_HOST}`"]
     answer = undecided(reason, collect, context=cited[:2], key=explanation.key, call=explanation.call)
     answer.victims = sorted(job.rank_ids)
-    answer.add_evidence(context=explanation.evidence_lines)
-    return answer
+    return answer.add_evidence(context=explanation.evidence_lines)

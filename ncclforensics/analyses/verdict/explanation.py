@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 from ncclforensics.analyses.verdict.answer import EvidenceLine, Operation
 from ncclforensics.analyses.verdict.claims import Claim
@@ -103,7 +103,7 @@ class Explanation:
         if clause:
             self.remarks.append(clause)
 
-    def add_evidence(self, **rows: Iterable[Placed]) -> None:
+    def add_evidence(self, **rows: Iterable[Placed]) -> Self:
         """Cite the lines of rows by what they show, each line once; rows without a line, and None, are skipped."""
         cited = {(line.rank_id, line.source, line.line) for line in self.evidence_lines}
         for what, row in ((what, row) for what, of_this in rows.items() for row in of_this if row):
@@ -113,6 +113,7 @@ class Explanation:
             if line is not None and (rank_id, source, line) not in cited:
                 cited.add((rank_id, source, line))
                 self.evidence_lines.append(EvidenceLine(what, rank_id, source, line))
+        return self
 
 
 def undecided(
@@ -136,5 +137,4 @@ def undecided(
         answer.evidence_lines = [
             line._replace(what="context") if line.what == "culprit" else line for line in of.evidence_lines
         ]
-    answer.add_evidence(context=context)
-    return answer
+    return answer.add_evidence(context=context)

@@ -247,13 +247,14 @@ class Job:
         culprits = sorted({*ids})
         return Explanation(verdict, claim, [*doubts], culprits, sorted(self.rank_ids.keys() - culprits), **more)
 
-    def cite(self, diagnosis: Explanation, **rows: Iterable[Row | NamedTuple]) -> None:
+    def cite(self, diagnosis: Explanation, **rows: Iterable[Row | NamedTuple]) -> Explanation:
         """Cite lines of sources that know ranks by their numbers alone."""
         for what, of_this in rows.items():
             first = (row if isinstance(row, dict) else row._asdict() for row in islice(of_this, MOST_CITED))
             numbers = ((row, row["rank"] if "rank" in row else row["global_rank"]) for row in first)
             cited: list[Row] = [{**row, "rank_id": self.rank_id_of.get(number)} for row, number in numbers]
             diagnosis.add_evidence(**{what: cited})
+        return diagnosis
 
     def numbers_blamed(self, diagnosis: Explanation) -> frozenset[int]:
         """Return the known numbers of the culprits, and of ranks without a log."""

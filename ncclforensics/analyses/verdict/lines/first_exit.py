@@ -67,8 +67,7 @@ def find_first_exit(job: Job) -> Explanation | None:
         for event in job.failure_events
         if event.kind == LOST and not event.at_exit and event.rank_id not in culprits
     ]
-    diagnosis.add_evidence(failure=connection_losses[:3])
-    return diagnosis
+    return diagnosis.add_evidence(failure=connection_losses[:3])
 
 
 def _one_ended_first(job: Job, ends: dict[int, ProcessExit]) -> Explanation:

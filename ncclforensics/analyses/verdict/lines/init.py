@@ -78,8 +78,7 @@ def find_failed_init(job: Job) -> Explanation | None:
         diagnosis.doubt(Doubt.FAULT_SURVIVED)
     diagnosis.key = next((row.key for rank_id in culprits for row in inside.get(rank_id, [])), None)
     first_of_rank = {event.rank_id: event for event in reversed(faults)}
-    diagnosis.add_evidence(failure=[first_of_rank[rank_id] for rank_id in culprits[:4]])
-    return diagnosis
+    return diagnosis.add_evidence(failure=[first_of_rank[rank_id] for rank_id in culprits[:4]])
 
 
 def _fault_in_init(job: Job, fault: str, culprits: list[int]) -> Explanation:
@@ -208,8 +207,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
         if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
     diagnosis.key, diagnosis.victims = key, victims
-    diagnosis.add_evidence(waiting=rows[:3])
-    return diagnosis
+    return diagnosis.add_evidence(waiting=rows[:3])
 
 
 def _wait_for_each_other(edges: list[Edge]) -> bool:
@@ -254,8 +252,7 @@ def _judge_creation_order(inside: dict[str, list[Member]], edges: list[Edge]) ->
     culprits = sorted({row.rank_id for row in minority})
     diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=culprits, key=minority[0].key)
     diagnosis.victims = sorted({row.rank_id for rows in groups for row in rows} - set(culprits))
-    diagnosis.add_evidence(minority=minority[:4], majority=groups[-1][:2])
-    return diagnosis
+    return diagnosis.add_evidence(minority=minority[:4], majority=groups[-1][:2])
 
 
 def _find_unbegun_init(job: Job) -> Explanation | None:
@@ -289,8 +286,7 @@ def _find_unbegun_init(job: Job) -> Explanation | None:
     reason = "did not begin the creation of a communicator that the others are creating"
     diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], culprits=idle, victims=pending)
     diagnosis.add_evidence(waiting=[{**last[process_of[rank_id]], "rank_id": rank_id} for rank_id in pending[:3]])
-    diagnosis.add_evidence(culprit=map(job.last_line, idle[:4]))
-    return diagnosis
+    return diagnosis.add_evidence(culprit=map(job.last_line, idle[:4]))
 
 
 def _judge_bootstrap(job: Job) -> Explanation | None:
@@ -325,8 +321,7 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
         diagnosis = Explanation(Kind.INIT_INCOMPLETE, reason, [Doubt.INIT_GOES_ON], victims=victims, collect=collect)
         if not job.stall_evidence:
             diagnosis.doubt(Doubt.INIT_COMPLETED)
-    diagnosis.add_evidence(waiting=map(job.last_line, victims[:3]))
-    return diagnosis
+    return diagnosis.add_evidence(waiting=map(job.last_line, victims[:3]))
 
 
 def may_be_in_bootstrap(job: Job) -> bool:

@@ -211,9 +211,7 @@ def decide_between(job: Job, diagnosis: Explanation, done: str) -> Explanation |
         Alternative(Kind.MISMATCH, diagnosis.culprits, f"the log of {names} is as the process wrote it"),
         Alternative(Kind.MISMATCH, others, f"in the log of {names}, {done}"),
     ]
-    answer = undecided(reason, COLLECT_AS_WRITTEN, between=between)
-    answer.add_evidence(context=diagnosis.evidence_lines)
-    return answer
+    return undecided(reason, COLLECT_AS_WRITTEN, between=between).add_evidence(context=diagnosis.evidence_lines)
 
 
 def differing_behind(job: Job, key: str, nth: int, culprits: list[int]) -> list[int]:

@@ -171,8 +171,7 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     diagnosis.claim = line_differences.describe_difference(how, minority_call, majority_call)
     diagnosis.add_evidence(minority=differing[:4])
     agreeing = groups[majority][:2] if majority is not None else [majority_call]
-    diagnosis.add_evidence(majority=agreeing)
-    return diagnosis
+    return diagnosis.add_evidence(majority=agreeing)
 
 
 def find_skipped_or_lost_call(job: Job) -> Explanation | None:
@@ -199,8 +198,7 @@ def _skipped_or_lost(job: Job, gaps: list[Gap]) -> Explanation | None:
         f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
     ]
     after = job.collectives_at(first.key, first.nth + first.missing)
-    diagnosis.add_evidence(minority=[row for row in after if row.rank_id == first.rank_id], majority=calls[:2])
-    return diagnosis
+    return diagnosis.add_evidence(minority=[row for row in after if row.rank_id == first.rank_id], majority=calls[:2])
 
 
 def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Called]]) -> int | None:
@@ -249,8 +247,7 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Edge]) -> Explanation | 
         culprits, minority, majority = sorted(callers), calls, last_calls
     how = How.SKIPPED if is_skipped else How.EXTRA
     diagnosis = Explanation(Kind.MISMATCH, claim, [doubt], culprits=culprits, key=key, call=calls[0], nth=nth, how=how)
-    diagnosis.add_evidence(minority=minority[:4], majority=majority[:2])
-    return diagnosis
+    return diagnosis.add_evidence(minority=minority[:4], majority=majority[:2])
 
 
 def _find_lost_lines(job: Job, differences: list[Explanation]) -> set[int]:

@@ -51,9 +51,7 @@ def find_reported_success(job: Job) -> Explanation | None:
         reason += " was read"
     else:
         return None
-    diagnosis = Explanation(Kind.NO_HANG, reason, [doubt])
-    diagnosis.add_evidence(**{what: rows[-2:]})
-    return diagnosis
+    return Explanation(Kind.NO_HANG, reason, [doubt]).add_evidence(**{what: rows[-2:]})
 
 
 def _is_aborted_at_exit(job: Job) -> bool:
@@ -170,8 +168,7 @@ def find_returned_error(job: Job) -> Explanation | None:
     reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome was not read"
     ranks = job.names(_ranks_of(later_errors))
     diagnosis = undecided(reason, [f"collect the program output of {ranks}"])
-    diagnosis.add_evidence(failure=[event for events in of_code.values() for event in events[:2]])
-    return diagnosis
+    return diagnosis.add_evidence(failure=[event for events in of_code.values() for event in events[:2]])
 
 
 def _ranks_of(events: list[FailureEvent]) -> set[int]:

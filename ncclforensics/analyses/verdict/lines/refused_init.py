@@ -68,8 +68,7 @@ def _find_shared_gpu(job: Job) -> Explanation | None:
             reason = f"{ranks_text(job.rank_numbers(shared))} began it on the same GPU, which NCCL refuses"
             diagnosis = job.explanation_of(Kind.INIT_FAILED, reason, shared, Doubt.ONE_NAME)
             diagnosis.key, diagnosis.detail = key, Detail.SAME_GPU
-            diagnosis.add_evidence(culprit=[members[rank_id] for rank_id in shared[:4]])
-            return diagnosis
+            return diagnosis.add_evidence(culprit=[members[rank_id] for rank_id in shared[:4]])
     return None
 
 

@@ -38,8 +38,7 @@ def find_failed_call(job: Job, lagging: list[int]) -> Explanation | None:
     diagnosis = Explanation(Kind.STUCK_TOGETHER, reason, [Doubt.TRANSPORT_SURVIVED], victims=[*job.rank_ids])
     diagnosis.detail = Detail.LEFT_BY_SOME
     diagnosis.key, diagnosis.call, diagnosis.nth = calls[0].key, calls[0], calls[0].nth
-    diagnosis.add_evidence(failure=own[:4], waiting=calls[:2])
-    return diagnosis
+    return diagnosis.add_evidence(failure=own[:4], waiting=calls[:2])
 
 
 def find_transport_failure(job: Job) -> Explanation | None:
@@ -82,5 +81,4 @@ def find_transport_failure(job: Job) -> Explanation | None:
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits]
     last = max(job.describe(job.calls.tail(1)), key=lambda row: row.pos, default=None)
     diagnosis.key, diagnosis.call = (last.key, last) if last else (None, None)
-    diagnosis.add_evidence(failure=cited[:4], context=[member.place_of_end for member in aborted[:2]])
-    return diagnosis
+    return diagnosis.add_evidence(failure=cited[:4], context=[member.place_of_end for member in aborted[:2]])

@@ -77,8 +77,7 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Exp
     majority.sort(key=lambda edge: edge.waits_for[0] not in diagnosis.culprits)
     diagnosis.key = (majority or minority)[0].key
     diagnosis.call = _call_at(job, (majority or minority)[0].pos)
-    diagnosis.add_evidence(minority=minority[:4], majority=majority[:2])
-    return diagnosis
+    return diagnosis.add_evidence(minority=minority[:4], majority=majority[:2])
 
 
 def _call_at(job: Job, pos: int) -> Called | None:
@@ -324,8 +323,7 @@ def judge_messages_in_order(job: Job, diagnosis: Explanation) -> Explanation | N
             waiting = waits
         found.key = edge.key
         found.call = call = _call_at(job, waiting.pos)
-        found.add_evidence(waiting=[call], culprit=map(job.last_call, found.culprits))
-        return found
+        return found.add_evidence(waiting=[call], culprit=map(job.last_call, found.culprits))
     return None
 
 

@@ -81,8 +81,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
         reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line of a rank there was read"
         answer = undecided(reason, [f"collect the logs of {', '.join(absent_hosts)}"], suspects=job.absent)
-        answer.add_evidence(failure=connection_losses[:3])
-        return answer
+        return answer.add_evidence(failure=connection_losses[:3])
     claim = "stopped printing, without an error of its own that was read, and other ranks lost their connection to it"
     diagnosis = job.explanation_of(Kind.RANK_DIED, claim, culprits, Doubt.NO_REPORT_OF_END)
     if not named_ranks and (job.inside_completed_init | job.unfinished_setups.keys()).issuperset(culprits):
@@ -90,8 +89,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     cite_first_missing_call(job, diagnosis)
     diagnosis.add_evidence(culprit=map(job.last_line, culprits[:4]))
     of_culprits = [event for event in connection_losses if event.named_rank_id in culprits]
-    diagnosis.add_evidence(failure=of_culprits[:3] or connection_losses[:3])
-    return diagnosis
+    return diagnosis.add_evidence(failure=of_culprits[:3] or connection_losses[:3])
 
 
 def _may_wait_for_absent(job: Job, culprits: list[int]) -> bool:
@@ -149,9 +147,7 @@ def one_of_these_died(job: Job, rank_ids: list[int], reason: str, what: str, row
     """Answer that a process ended, and that nothing shows which of these; cite the rows as `what`."""
     collect = [f"collect the exit codes of {job.names(rank_ids)}, and the end of their logs"]
     between = [Alternative(Kind.RANK_DIED, [rank_id], "it ended before the others") for rank_id in rank_ids]
-    answer = undecided(reason, collect, between=between)
-    answer.add_evidence(**{what: rows})
-    return answer
+    return undecided(reason, collect, between=between).add_evidence(**{what: rows})
 
 
 def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:

@@ -328,8 +328,7 @@ def _judge_without_culprits(job: Job) -> Explanation:
             "and one report cannot show the difference"
         )
     diagnosis = Explanation(verdict, reason, [doubt], collect=[*collect])
-    diagnosis.add_evidence(context=[{**row, "rank_id": None} for row in shown])
-    return diagnosis
+    return diagnosis.add_evidence(context=[{**row, "rank_id": None} for row in shown])
 
 
 def ranks_differing(states: list[Row], kind: str) -> dict[str, list[Row]]:

@@ -244,8 +244,7 @@ def _diagnose_cycle(job: Job, recordings: Recordings, roots: Roots) -> Explanati
     diagnosis.basis = Basis.DUMPS
     of_culprits = [call for call in standing if call.rank in job.numbers_blamed(diagnosis)]
     set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
-    cite(job, diagnosis, culprit=of_culprits, waiting=[call for call in standing if call not in of_culprits])
-    return diagnosis
+    return cite(job, diagnosis, culprit=of_culprits, waiting=[call for call in standing if call not in of_culprits])
 
 
 def _ranks_in_another_order(recordings: Recordings, cycle: list[int]) -> list[int]:
@@ -334,8 +333,7 @@ def find_nothing_open(job: Job, recordings: Recordings) -> Explanation | None:
         diagnosis.verdict = Kind.UNDECIDABLE
         diagnosis.remarks.append("gloo did not record its messages, in which a rank may wait")
         diagnosis.collect = [f"while it stands still, take all stacks on each host: `{STACKS_OF_HOST}`"]
-    job.cite(diagnosis, context=[recordings.head(rank) for rank in sorted(recordings.dumps)[:SHOWN]])
-    return diagnosis
+    return job.cite(diagnosis, context=[recordings.head(rank) for rank in sorted(recordings.dumps)[:SHOWN]])
 
 
 def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:

@@ -85,9 +85,9 @@ def set_call(diagnosis: Explanation, call: RecordedCall | None) -> None:
     diagnosis.call = Operation.of(call.of_nccl) if is_known else Operation(name=call.of_nccl["name"])
 
 
-def cite(job: Job, diagnosis: Explanation, **calls: list[RecordedCall]) -> None:
+def cite(job: Job, diagnosis: Explanation, **calls: list[RecordedCall]) -> Explanation:
     """Cite the dumps of the first of these calls."""
-    job.cite(diagnosis, **{what: of_this[:SHOWN] for what, of_this in calls.items()})
+    return job.cite(diagnosis, **{what: of_this[:SHOWN] for what, of_this in calls.items()})
 
 
 def communicator_of(job: Job, recordings: Recordings, diagnosis: Explanation) -> str | None:
@@ -139,8 +139,7 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
         diagnosis.doubt(Doubt.DUMP_NOT_WRITTEN)
     diagnosis.collect = stacks or [request(recordings.noun, ranks_text(absent))]
     set_call(diagnosis, calls[0])
-    cite(job, diagnosis, waiting=calls)
-    return diagnosis
+    return cite(job, diagnosis, waiting=calls)
 
 
 def _shown_by_log(job: Job, place: Standing, ranks: Collection[int]) -> bool:
@@ -164,8 +163,7 @@ def find_ranks_unclear(job: Job, recordings: Recordings) -> Explanation | None:
     )
     diagnosis = diagnose(job, Kind.UNDECIDABLE, reason, [], collect=[stacks_of(ranks_text(ranks))])
     set_call(diagnosis, waiting[0])
-    cite(job, diagnosis, waiting=waiting)
-    return diagnosis
+    return cite(job, diagnosis, waiting=waiting)
 
 
 @with_dumps
@@ -192,8 +190,7 @@ def find_ranks_not_begun(job: Job, recordings: Recordings) -> Explanation | None
         ranks = ranks_text(call.rank for call in lagging)
         diagnosis.collect = [f"look at the GPUs and the kernel's log on the hosts of {ranks}: `{LOOK_AT_HOST}`"]
         set_call(diagnosis, lagging[0])
-        cite(job, diagnosis, culprit=lagging, waiting=waiting)
-        return diagnosis
+        return cite(job, diagnosis, culprit=lagging, waiting=waiting)
     return None
 
 
@@ -213,8 +210,7 @@ def find_common_call(job: Job, recordings: Recordings) -> Explanation | None:
         )
         diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
         diagnosis.collect = [request(recordings.noun, "all ranks, written at one time")]
-        job.cite(diagnosis, context=[recordings.head(rank) for rank in sorted(recordings.outdated)[:SHOWN]])
-        return diagnosis
+        return job.cite(diagnosis, context=[recordings.head(rank) for rank in sorted(recordings.outdated)[:SHOWN]])
     place = max(places, key=lambda place: len(place.standing))
     calls = calls_at(recordings, place)
     reason = f"{stand_text(place.standing)} in {described(calls[0])}, {place_text(recordings, calls[0])}"
@@ -236,8 +232,7 @@ def find_common_call(job: Job, recordings: Recordings) -> Explanation | None:
             diagnosis.doubt(Doubt.MAY_HAVE_COMPLETED)
         diagnosis.rests_on_stall = True  # a running job is in a call, too
     set_call(diagnosis, calls[0])
-    cite(job, diagnosis, waiting=calls)
-    return diagnosis
+    return cite(job, diagnosis, waiting=calls)
 
 
 @with_dumps
@@ -258,8 +253,7 @@ def find_open_messages(job: Job, recordings: Recordings) -> Explanation | None:
         " out the matching call, or the message was posted in advance"
     )
     diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN], collect=[stacks_of(ranks_text(ranks))])
-    cite(job, diagnosis, context=calls)
-    return diagnosis
+    return cite(job, diagnosis, context=calls)
 
 
 def describe_met_messages(job: Job, recordings: Recordings, calls: list[RecordedCall]) -> Explanation:
@@ -270,5 +264,4 @@ def describe_met_messages(job: Job, recordings: Recordings, calls: list[Recorded
     diagnosis.doubt(Doubt.COPIED_WHILE_RUNNING)
     diagnosis.basis, diagnosis.rests_on_stall = Basis.DUMPS, True
     set_call(diagnosis, calls[0])
-    cite(job, diagnosis, waiting=calls)
-    return diagnosis
+    return cite(job, diagnosis, waiting=calls)

@@ -185,8 +185,7 @@ def _diagnose(
 ) -> Explanation:
     diagnosis = job.explanation_of(verdict, reason, (row.rank_id for row in odd), doubt, basis=Basis.STACKS)
     diagnosis.call = Operation(name=next((row.call for row in others if row.call), None))
-    diagnosis.add_evidence(culprit=odd[:4], waiting=others[:3])
-    return diagnosis
+    return diagnosis.add_evidence(culprit=odd[:4], waiting=others[:3])
 
 
 def _describe(job: Job, reason: str, collect: str) -> Explanation:
@@ -195,8 +194,7 @@ def _describe(job: Job, reason: str, collect: str) -> Explanation:
         Kind.UNDECIDABLE, f"{reason}: {_groups_text(job, job.stacks)}", [Doubt.OPEN], basis=Basis.STACKS
     )
     diagnosis.collect = [collect]
-    diagnosis.add_evidence(context=job.stacks[:4])
-    return diagnosis
+    return diagnosis.add_evidence(context=job.stacks[:4])
 
 
 def describe_one(job: Job) -> Explanation | None:
@@ -260,8 +258,7 @@ def find_silent_outside(job: Job) -> Explanation | None:
         diagnosis.basis = Basis.STACKS
         diagnosis.remarks.append("the stacks name no rank: as many wait as ranks timed out")
     diagnosis.call = Operation(name=waiting[0].call)
-    diagnosis.add_evidence(culprit=[*lagging.values()][:2] if newest else outside[:1], waiting=leading[:2])
-    return diagnosis
+    return diagnosis.add_evidence(culprit=[*lagging.values()][:2] if newest else outside[:1], waiting=leading[:2])
 
 
 def _announced(job: Job) -> tuple[dict[int, Row], list[Row]] | None:

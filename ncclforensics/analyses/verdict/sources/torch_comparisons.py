@@ -47,8 +47,7 @@ def _find_fingerprints(job: Job) -> Explanation | None:
         diagnosis.call = Operation(name=name)
     by_rank = sorted(rows, key=lambda row: row["first_rank"] not in outliers)
     job.cite(diagnosis, minority=[row for row in by_rank if row["first_rank"] in outliers])
-    job.cite(diagnosis, majority=[row for row in by_rank if row["first_rank"] not in outliers][:2])
-    return diagnosis
+    return job.cite(diagnosis, majority=[row for row in by_rank if row["first_rank"] not in outliers][:2])
 
 
 def _find_model_counts(job: Job) -> Explanation | None:
@@ -75,8 +74,7 @@ def _find_model_counts(job: Job) -> Explanation | None:
     diagnosis = job.explanation_by(Kind.MISMATCH, reason, culprits, *([] if is_complete else [Doubt.PARTLY_COMPARED]))
     diagnosis.how = How.COMPARED
     in_order = sorted(rows, key=lambda row: row["group_rank"] not in outliers)
-    job.cite(diagnosis, minority=in_order)
-    return diagnosis
+    return job.cite(diagnosis, minority=in_order)
 
 
 def _find_model_shapes(job: Job) -> Explanation | None:
@@ -104,5 +102,4 @@ def _find_model_shapes(job: Job) -> Explanation | None:
         of_reference = f"rank {reference}" if numbers is None else f"rank {reference} of their process group"
         reason = f"the parameters of {names} have other shapes than those of {of_reference}"
     diagnosis = job.explanation_by(Kind.MISMATCH, reason, outliers, Doubt.PARTLY_COMPARED, how=How.COMPARED)
-    job.cite(diagnosis, minority=rows)
-    return diagnosis
+    return job.cite(diagnosis, minority=rows)

@@ -100,8 +100,7 @@ def find_failed_ranks(job: Job) -> Explanation | None:
             diagnosis.doubt(Doubt.ABORTED_FOR_ANOTHER, "no line that was read says why it aborted")
         if before := [attempt for row, attempt in attempts.items() if attempt < last and row.rank in numbers]:
             diagnosis.remarks.append(f"attempt {max(before)} had ended so, too, and the ranks were started again")
-    job.cite(diagnosis, culprit=strongest, failure=losses[:3])
-    return diagnosis
+    return job.cite(diagnosis, culprit=strongest, failure=losses[:3])
 
 
 def _victims_with_traceback(job: Job, ended: list[ProcessExit], losses: list[TorchError]) -> list[int]:

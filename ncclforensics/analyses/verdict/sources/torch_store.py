@@ -46,11 +46,9 @@ def find_missing_clients(job: Job) -> Explanation | None:
         )
         diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, [], Doubt.OTHER_TEXT)
         diagnosis.collect = ["look on every node whether torchrun was started, and with the same --master-addr"]
-        job.cite(diagnosis, waiting=rows)
-        return diagnosis
+        return job.cite(diagnosis, waiting=rows)
     if (unreached := _find_unreached(job, lacking)) is not None:
-        job.cite(unreached, waiting=rows)
-        return unreached
+        return job.cite(unreached, waiting=rows)
     shown_ranks = {rank.rank for rank in job.rank_ids.values()} - {None}
     suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
     is_named = len(suspects) == lacking
@@ -61,8 +59,7 @@ def find_missing_clients(job: Job) -> Explanation | None:
     diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, suspects if is_named else [], Doubt.OTHER_TEXT)
     if not is_named and suspects:
         diagnosis.collect = [f"collect the output of {ranks_text(suspects)}, which these files lack"]
-    job.cite(diagnosis, waiting=rows)
-    return diagnosis
+    return job.cite(diagnosis, waiting=rows)
 
 
 def _find_unreached(job: Job, lacking: int) -> Explanation | None:
@@ -87,8 +84,7 @@ def _find_unreached(job: Job, lacking: int) -> Explanation | None:
         )
         diagnosis = job.explanation_by(Kind.INIT_INCOMPLETE, reason, [], Doubt.OTHER_TEXT)
     diagnosis.collect = [COMPARE_STARTS]
-    job.cite(diagnosis, failure=rows)
-    return diagnosis
+    return job.cite(diagnosis, failure=rows)
 
 
 def _places(rows: Iterable[StoreError]) -> str:
@@ -133,8 +129,7 @@ def _find_missing_address(job: Job) -> Explanation | None:
         reason = "did not come to the process group of all ranks, which waited in the store for its address"
         diagnosis = job.explanation_by(Kind.RANK_MISSING, reason, awaited, Doubt.OTHER_TEXT)
         diagnosis.collect = [stacks_of(ranks_text(awaited)), f"collect the output of {ranks_text(awaited)}"]
-    job.cite(diagnosis, waiting=rows)
-    return diagnosis
+    return job.cite(diagnosis, waiting=rows)
 
 
 def find_rendezvous(job: Job) -> Explanation | None:
@@ -153,8 +148,7 @@ def find_rendezvous(job: Job) -> Explanation | None:
         reason = f"{ranks_text(waiting) or 'ranks'} waited in vain {what}"
         silent = silent_ranks(job, waiting)
         answer = undecided(reason, COLLECT_OUTPUT, suspects=silent if len(silent) == 1 else [])
-        job.cite(answer, waiting=rows)
-        return answer
+        return job.cite(answer, waiting=rows)
     if unreachable:
         place = f"{unreachable[0].server}:{unreachable[0].port}"
         reason = (
@@ -179,8 +173,7 @@ def find_rendezvous(job: Job) -> Explanation | None:
     verdict = Kind.INIT_FAILED if any(row.form == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
     diagnosis = job.explanation_by(verdict, reason, [], Doubt.OTHER_TEXT, collect=collect)
     in_order = sorted(rows, key=lambda row: row.form == "waited")
-    job.cite(diagnosis, waiting=unreachable or in_order)
-    return diagnosis
+    return job.cite(diagnosis, waiting=unreachable or in_order)
 
 
 def _waits_in_groups(job: Job, rows: list[StoreError]) -> list[str]:

@@ -102,8 +102,7 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     came_late = {rank for rank, row in first_errors(job).items() if row.call == called_name}
     if came_late.issuperset(job.numbers_blamed(diagnosis)):
         diagnosis.how = How.LATE
-    job.cite(diagnosis, waiting=naming, context=[row for row in rows if row["group_rank"] is not None][:2])
-    return diagnosis
+    return job.cite(diagnosis, waiting=naming, context=[row for row in rows if row["group_rank"] is not None][:2])
 
 
 def _is_announced_for_all(naming: list[Row]) -> bool:
@@ -199,8 +198,7 @@ def _judge_ended(job: Job, first: dict[int, TorchError], ended: list[int]) -> Ex
     diagnosis = job.explanation_by(Kind.LAGGING, claim, ended, Doubt.OTHER_TEXT, basis=Basis.STACKS)
     diagnosis.remarks.append(_ends_text(waiting))
     job.cite(diagnosis, culprit=[_line_of_call(first[rank]) for rank in ended])
-    job.cite(diagnosis, waiting=[row for _, row in sorted(waiting.items())])
-    return diagnosis
+    return job.cite(diagnosis, waiting=[row for _, row in sorted(waiting.items())])
 
 
 def _ranks_that_left(job: Job, silent: list[int]) -> list[int]:
@@ -262,8 +260,7 @@ def _judge_wrong_sizes(job: Job, rows: list[TorchError]) -> Explanation:
     diagnosis.collect = [
         "set, and run again, so that PyTorch names the call of every rank: `export TORCH_DISTRIBUTED_DEBUG=DETAIL`"
     ]
-    job.cite(diagnosis, failure=rows)
-    return diagnosis
+    return job.cite(diagnosis, failure=rows)
 
 
 def _ends_text(first: dict[int, TorchError]) -> str:
@@ -308,8 +305,7 @@ def describe_end(job: Job) -> Explanation:
             reason = f"{seen[2:]}; one that a time-out or an error of another process ended looks the same"
     diagnosis = Explanation(Kind.UNDECIDABLE, reason, [Doubt.OPEN])
     diagnosis.collect = [*COLLECT_STACKS * (not failed), *COLLECT_OUTPUT]
-    job.cite(diagnosis, context=[*terminated, *(first_ends_of_nodes(job) or in_table[:MOST_PEERS])])
-    return diagnosis
+    return job.cite(diagnosis, context=[*terminated, *(first_ends_of_nodes(job) or in_table[:MOST_PEERS])])
 
 
 def _failed_in_table(job: Job) -> str:

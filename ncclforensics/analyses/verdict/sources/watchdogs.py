@@ -68,8 +68,7 @@ def _diagnose(
     operations = [row.operation for row in waiting or rows if row.operation]
     if operations and (waiting or len(set(operations)) == 1):
         diagnosis.call = Operation(name=_operation_name(operations[0]))
-    job.cite(diagnosis, culprit=culprit_rows, waiting=waiting[:3])
-    return diagnosis
+    return job.cite(diagnosis, culprit=culprit_rows, waiting=waiting[:3])
 
 
 def find_desync(job: Job) -> Explanation | None:
@@ -91,16 +90,14 @@ def find_desync(job: Job) -> Explanation | None:
     if lagging and waiting_numbers - {*lagging}:
         numbers = sorted({row["sequence"] for row in job.run.desyncs} - {None})
         place = f"collective {numbers[0]}" if len(numbers) == 1 else "a collective that the others are in"
-        diagnosis = _diagnose(
+        return _diagnose(
             job,
             Kind.LAGGING,
             f"did not join {place}, as PyTorch's desync report says",
             [Doubt.SECOND_HAND],
             job.timeouts,
             lagging,
-        )
-        diagnosis.add_evidence(culprit=[{**row, "rank_id": None} for row in job.run.desyncs[:2]])
-        return diagnosis
+        ).add_evidence(culprit=[{**row, "rank_id": None} for row in job.run.desyncs[:2]])
     return None
 
 
