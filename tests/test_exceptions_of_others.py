@@ -69,3 +69,25 @@ def test_an_error_before_the_end_of_the_whole_program_was_survived(tmp_path: Pat
 )
 def test_what_a_program_says_it_does_without_is_no_failure(line: str, is_told: bool, tmp_path: Path) -> None:
     assert any(words in title for title in _titles(tmp_path, line) for words in ("Failed", "cannot")) is is_told
+
+
+def test_an_error_that_returns_until_the_end_of_the_text_is_told(tmp_path: Path) -> None:
+    spent = f"{TRACEBACK}openai.APIStatusError: Error code: 402 - the balance is spent\n"
+    notes = "2026-03-02 11:04:57 INFO the next request is sent\n"
+
+    assert "a process raised APIStatusError: Error code: 402 - the balance is spent" in _titles(
+        tmp_path, spent + notes * 200 + spent
+    )
+    (tmp_path / "job.log").write_text(spent + notes * 200)
+    assert [str(finding.severity) for finding in analyze([tmp_path]).findings] == ["info"]
+
+
+def test_a_refused_request_and_words_of_a_heading_are_no_failure(tmp_path: Path) -> None:
+    refused = (
+        "ERROR 03-02 11:04:57 [serving_chat.py:136] Error with model object='error' message='The model `m` does not "
+        "exist.' type='NotFoundError' param=None code=404\n"
+    )
+    heading = "program | error_type | verifier_verdict\n" + "program a | none | accepted\n" * 120
+
+    for text in (refused, heading):
+        assert not any("rror" in title for title in _titles(tmp_path, text))

@@ -52,8 +52,8 @@ def stated_by_program(
     exception or of a crash, the functions alone are known; of the kernel's log, whose drivers print such words on every
     boot, the last statement is a note.
     Not when: the words stand in a sentence about something else; the program went on or tried again, or an engine
-    reported behind it that it is ready (info); the job ended well; another finding explains the failure, which leaves
-    this out.
+    reported behind it that it is ready (info, or nothing where the words are about nothing that is known); a server
+    refused a request; the job ended well; another finding explains the failure, which leaves this out.
     Do: read the cited lines and those around them as they stand, the first in time before all others.
     Sources: the levels of Python's logging, of glog, logfmt and syslog; errno(3); c10/util/Backtrace.cpp.
     """
@@ -64,9 +64,11 @@ def stated_by_program(
     if not of_program.is_empty():
         ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
         of_program = of_program.join(ready, on="source", how="left", maintain_order="left")
-        yield _statement(
+        finding = _statement(
             of_program.with_columns(is_passed=(pl.col("pos") < pl.col("ready_pos")).fill_null(False)), rank
         )
+        if finding is not None:
+            yield finding
         return
     if not lasting.is_empty():
         yield _of_kernel(lasting)
@@ -85,8 +87,11 @@ def stated_by_program(
         yield finding
 
 
-def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
-    """Return the finding on the first statement that names a failure by itself, and what stands beside it."""
+def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding | None:
+    """Return the finding on the first statement that names a failure by itself, and what stands beside it.
+
+    None where only words tell of a failure, about nothing that is known, and the program went on.
+    """
     is_strong = pl.col("has_level") | pl.col("topic").is_not_null()
     is_heading = pl.col("statement").str.ends_with(":")
     ordered = rows.sort("is_passed", "is_of_end", "is_repeated_attempt", is_heading, ~is_strong, "is_warning", "pos")
@@ -97,6 +102,8 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     statement = _cut(first["statement"], MAX_STATEMENT)
     has_meaning = first["topic"] or first["has_level"]
     went_on = first["lines_behind"] > NEAR_END or first["is_repeated_attempt"] or first["is_passed"]
+    if went_on and not has_meaning:
+        return None
     is_stated = (first["has_level"] or first["topic"]) and not first["is_warning"]
     is_failure = is_stated and not went_on and not first["is_of_end"]
     finding = error_finding(

@@ -75,7 +75,7 @@ class ExitReport:
     memory_of: str = ""  # the host or its container, as the kernel says; other reporters do not know
     time: str = ""
     printed: int = 1  # how often such an exception, which names no process, stands in its file
-    last_line: int | None = None  # of the last exception that was raised from it, or while it was handled
+    last_line: int | None = None  # of the last exception of its kind, or that was raised from it or as it was handled
     follows: bool = False
     final: bool = True
     is_unasked: bool = False  # the launcher did not send the signal that ended it, and got none itself
@@ -198,7 +198,8 @@ def exception_reports(
         message=unquoted, raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message")
     )
     same = [*_DISTINCT, "exception", "raised", "message", "raised_in"]
-    errors = errors.with_columns(printed=pl.len().over(same)).unique(same, keep="first", maintain_order=True)
+    errors = errors.with_columns(printed=pl.len().over(same), last_line=pl.col("line").max().over(same))
+    errors = errors.unique(same, keep="first", maintain_order=True)
     above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on
     interrupted: dict[tuple[Any, ...], int] = {}  # and where its program was interrupted last
     rows = errors.to_dicts()
@@ -226,7 +227,7 @@ def exception_reports(
         if row["is_handling"] and row["pos"] - interrupted.get(printer, row["pos"] - TRACEBACK_LINES) < TRACEBACK_LINES:
             continue  # it was raised because of the interruption
         report = exception_report(row, row["rank"])
-        report.printed = row["printed"]
+        report.printed, report.last_line = row["printed"], row["last_line"]
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
         report.follows |= (row["place"] or "").startswith(LAUNCHER_HANDLERS) or _is_of_incomplete_object(row)
@@ -285,7 +286,7 @@ def _join_chain(earlier: ExitReport, row: Row) -> None:
 
     Python prints in the first traceback only the calls below the one that handled the exception.
     """
-    earlier.last_line = row["line"]
+    earlier.last_line = max(earlier.last_line or 0, row["line"])
     if row["own_place"] and earlier.place and not earlier.row["own_place"]:
         earlier.place = f"{earlier.place}, called from {row['own_place']}"
 

@@ -252,7 +252,7 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[
         "exit_code": report.code,
         "is_first": not report.follows,
         "is_final": report.final,
-        "is_near_end": lines_behind(place["line"], lengths[place["source"]]) <= TRACEBACK_LINES
+        "is_near_end": lines_behind(report.last_line or place["line"], lengths[place["source"]]) <= TRACEBACK_LINES
         and not _goes_on(steps.get(place["source"]), place["pos"]),
         **place,
     }
