@@ -231,6 +231,34 @@ def test_the_log_of_slurms_controller_tells_how_jobs_ended(tmp_path: Path, line:
     assert [finding.title for finding in findings if finding.severity != "info"] == [title] * bool(title)
 
 
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        (
+            "4711          train   gpu   team   64  NODE_FAIL   1:0",
+            "Slurm recorded that a job ended because a node of it failed: 4711",
+        ),
+        (
+            "4711.0        python        team   64  OUT_OF_ME+   0:125",
+            "Slurm recorded that the memory of a job ran out: 4711.0",
+        ),
+        (
+            "   JobState=TIMEOUT Reason=TimeLimit Dependency=(null)",
+            "Slurm recorded that a job reached its time limit: TimeLimit",
+        ),
+        ("4711          train   gpu   team   64  COMPLETED   0:0", None),
+        ("4711.batch    batch         team   64  FAILED   1:0", None),
+        ("12 tests run, 3 FAILED in 10:22", None),
+    ],
+)
+def test_what_slurm_recorded_of_a_job_is_told(tmp_path: Path, line: str, title: str | None) -> None:
+    (tmp_path / "sacct.txt").write_text(f"{line}\n")
+
+    findings = analyze([str(tmp_path)], everything=True).findings
+    of_slurm = [finding.title for finding in findings if finding.title.startswith("Slurm")]
+    assert of_slurm == [title] * bool(title)
+
+
 EVENT = "2m   Warning   {0}   pod/train-2   {1}\n"
 
 

@@ -241,7 +241,7 @@ LINE_FORMATS = {
         "scripts", "script_head script_bandwidth gpu_test script_wait", "script-output", IS_SIDE_OUTPUT=True
     ),
     # Hosts of a cluster as Slurm lists them.
-    "slurm": LineFormat("slurm", "slurm_node sinfo_head", "topology"),
+    "slurm": LineFormat("slurm", "slurm_node sinfo_head sacct_head job_record", "topology"),
     # Interfaces of a switch by SNMP.
     "snmp": LineFormat("snmp collected", "snmp_counter", "ib-counters", PORT, HOST_COLUMNS={"snmp": ("system_name",)}),
     # Counters of switches with SONiC.
