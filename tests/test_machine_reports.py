@@ -259,6 +259,33 @@ def test_what_slurm_recorded_of_a_job_is_told(tmp_path: Path, line: str, title: 
     assert of_slurm == [title] * bool(title)
 
 
+CORE_DUMP = """\
+Mar 02 11:04:57 gpu-a012 systemd-coredump[41999]: Process 41887 (python3) of user 1001 dumped core.
+
+                Stack trace of thread 41890:
+                #0  0x00007fa0a76a365c __pthread_kill_implementation (libc.so.6 + 0xa365c)
+                #1  0x00007fa0a7654d06 raise (libc.so.6 + 0x54d06)
+                #2  0x00007fa0a5425cc8 {} + 0x25cc8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("frame", "title", "rule"),
+    [
+        ("ncclProxyService (libnccl.so.2", "python3 crashed inside libnccl (ncclProxyService)", "segfault-in-libnccl"),
+        ("wait (libtorch_cuda.so", "python3 crashed inside wait (libtorch_cuda.so)", "app-process-died"),
+    ],
+)
+def test_a_core_dump_that_systemd_logged_is_a_possible_crash_of_the_job(
+    tmp_path: Path, frame: str, title: str, rule: str
+) -> None:
+    (tmp_path / "journal.txt").write_text(CORE_DUMP.format(frame))
+
+    (finding,) = analyze([str(tmp_path)], everything=True).findings
+    assert (finding.title, finding.rule, finding.certainty) == (title, rule, "possible")
+    assert "for pid 41887 on gpu-a012" in finding.detail
+
+
 EVENT = "2m   Warning   {0}   pod/train-2   {1}\n"
 
 

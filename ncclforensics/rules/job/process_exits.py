@@ -46,7 +46,7 @@ from ncclforensics.rules.shared.ended_processes import (
     exit_finding,
     first_exits,
     is_kernel_log_alone,
-    kernel_log_finding,
+    kernel_log_crashes,
     not_behind_a_request,
     short_message,
     statements_before,
@@ -185,12 +185,13 @@ def app_process_died(
     ends = ends.join(
         crashes_in_init(process_exit, milestone, communicator_progress, native_frame), on=["source", "line"], how="anti"
     )
+    signal_number = pl.col("signal").fill_null(0)
+    is_other_crash = ~pl.col("where").str.contains(LIBNCCL, literal=True) & (signal_number != BUS_ERROR)
+    if is_kernel_log_alone(rank, process_exit):
+        yield from kernel_log_crashes(process_exit.filter(pl.col("how") == SIGNAL, is_other_crash))
+        return
     has_unnamed_oom = not first_exits(process_exit, HOST_MEMORY).filter(pl.col("rank_id").is_null()).is_empty()
-    ends = ends.filter(
-        ~pl.col("where").str.contains(LIBNCCL, literal=True)
-        & (pl.col("signal").fill_null(0) != BUS_ERROR)
-        & ~(has_unnamed_oom & (pl.col("signal").fill_null(0) == KILL))
-    )
+    ends = ends.filter(is_other_crash, ~(has_unnamed_oom & (signal_number == KILL)))
     for (how, signal, code), rows in ends.group_by("how", "signal", "exit_code", maintain_order=True):
         reporters = ", ".join(sorted(set(rows["reporter"])))
         first = "the first end that was read" if rows.height == 1 else "the first ends that were read"
@@ -259,8 +260,7 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
     """
     is_in_nccl = pl.col("where").str.contains(LIBNCCL, literal=True)
     if is_kernel_log_alone(rank, process_exit):
-        for (program, where), rows in process_exit.filter(is_in_nccl).group_by("message", "where", maintain_order=True):
-            yield kernel_log_finding(rows, f"{program} crashed inside {where}")
+        yield from kernel_log_crashes(process_exit.filter(is_in_nccl))
         return
     crashes = first_exits(process_exit, SIGNAL).filter(is_in_nccl)
     for (where, call), rows in crashes.group_by("where", "driver_call", maintain_order=True):
@@ -322,7 +322,9 @@ def app_told_to_end(
     Sources: signal(7); absl/debugging/failure_signal_handler.cc; srun(1).
     """
     # A process that does not end at a request is killed.
-    is_requested = (pl.col("how") == SIGNAL) & (pl.col("signal").is_in(REQUESTED_ENDS) | ~pl.col("is_first"))
+    is_requested = (pl.col("how") == SIGNAL) & (
+        pl.col("signal").fill_null(0).is_in(REQUESTED_ENDS) | ~pl.col("is_first")
+    )
     stated = stated_line.join(process_exit, on=["source", "line"], how="anti")
     ends = not_behind_a_request(process_exit)
     others = (ends.filter(~is_requested), failure_event, work_timeout, torch_error, stated)

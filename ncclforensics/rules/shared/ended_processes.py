@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import EVICTED, EXCEPTION, KERNEL, NODE, PYTHON_ERROR, SIGNAL
@@ -150,9 +152,17 @@ def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:
 def kernel_log_finding(rows: pl.DataFrame, title: str) -> Finding:
     """Return the possible finding on processes that only a kernel log names, which was given by itself."""
     pids = [str(pid) for pid in rows["pid"].drop_nulls().unique(maintain_order=True)]
-    detail = f"reported by the kernel for pid {some_of(pids, SHOWN)}; no line of a job was read"
+    hosts = rows["node"].drop_nulls().unique(maintain_order=True).to_list()
+    where = f" on {some_of(hosts, SHOWN)}" * bool(hosts)
+    detail = f"reported by the kernel for pid {some_of(pids, SHOWN)}{where}; no line of a job was read"
     evidence = evidence_lines(rows.select("source", "line"))
-    return Finding(title, detail, "possible", severity=Severity.WARNING, evidence=evidence)
+    return Finding(title, detail, "possible", severity=Severity.WARNING, hosts=hosts, evidence=evidence)
+
+
+def kernel_log_crashes(crashes: pl.DataFrame) -> Iterator[Finding]:
+    """Yield such a finding on each program that crashed, and where."""
+    for (program, where), rows in crashes.group_by("message", "where", maintain_order=True):
+        yield kernel_log_finding(rows, f"{program} crashed" + f" inside {where}" * bool(where))
 
 
 def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:

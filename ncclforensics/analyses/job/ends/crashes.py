@@ -12,6 +12,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.exit_reports import (
     EXCEPTION,
     GPU_ERROR,
+    KERNEL,
     ROCM,
     SIGNAL,
     TRACEBACK_LINES,
@@ -41,11 +42,15 @@ UNCAUGHT_FORMS = ("what", "uncaught")
 
 def crash_reports(
     crash: pl.DataFrame,
+    kernel_kill: pl.DataFrame,
     native_frame: pl.DataFrame,
     faulthandler_thread: pl.DataFrame,
     faulthandler_frame: pl.DataFrame,
 ) -> Iterator[ExitReport]:
-    """Yield the last lines of crashed processes, with the innermost functions in the stacks below them."""
+    """Yield the last lines of crashed processes, with the innermost functions in the stacks below them.
+
+    Of `kernel_kill` the dumps of cores: systemd writes them into the log of the host, with the stack.
+    """
     frames = native_frame.sort("pos").to_dicts()
     positions = [frame["pos"] for frame in frames]
     places = _places(crash.filter(form="python"), faulthandler_thread, faulthandler_frame)
@@ -54,6 +59,12 @@ def crash_reports(
     above: dict[int, set[int | None]] = defaultdict(set)  # first frame behind -> processes that crashed above it
     for row in crashes:
         above[bisect_right(positions, row["pos"])].add(row["pid"])
+    for row in kernel_kill.filter(form="core_dump").to_dicts():
+        where, driver_call = _crashed_in(row, frames[bisect_right(positions, row["pos"]) :], is_alone=True)
+        yield ExitReport(
+            SIGNAL, row, KERNEL, signal=row["signal"], message=row["program"], where=where, driver_call=driver_call,
+            node=row["launcher_node"], pid=row["pid"],
+        )  # fmt: skip
     for row in crashes:
         first = bisect_right(positions, row["pos"])
         where, driver_call = _crashed_in(row, frames[first:], is_alone=len(above[first]) == 1)

@@ -163,7 +163,7 @@ def process_exit(
         *torchrun_reports(elastic_failure, exception, gpu_exception),
         *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
         *system_reports(job_end, with_described(workers, described_title), kernel_kill),
-        *crash_reports(crash, native_frame, faulthandler_thread, faulthandler_frame),
+        *crash_reports(crash, kernel_kill, native_frame, faulthandler_thread, faulthandler_frame),
         *exception_reports(exception, gpu_exception, _statements(program_failure)),
         *capture_reports(journal_exit),
     ]
