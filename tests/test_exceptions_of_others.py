@@ -26,9 +26,13 @@ OF_MONARCH = (
 )
 
 
-def _titles(tmp_path: Path, text: str) -> list[str]:
+def _written(tmp_path: Path, text: str) -> Path:
     (tmp_path / "job.log").write_text(text)
-    return [finding.title for finding in analyze([tmp_path]).findings]
+    return tmp_path
+
+
+def _titles(tmp_path: Path, text: str) -> list[str]:
+    return [finding.title for finding in analyze([_written(tmp_path, text)]).findings]
 
 
 def test_the_error_that_ended_an_actor_leads_and_not_the_one_that_passes_it_on(tmp_path: Path) -> None:
@@ -78,8 +82,8 @@ def test_an_error_that_returns_until_the_end_of_the_text_is_told(tmp_path: Path)
     assert "a process raised APIStatusError: Error code: 402 - the balance is spent" in _titles(
         tmp_path, spent + notes * 200 + spent
     )
-    (tmp_path / "job.log").write_text(spent + notes * 200)
-    assert [str(finding.severity) for finding in analyze([tmp_path]).findings] == ["info"]
+    found = analyze([_written(tmp_path, spent + notes * 200)]).findings
+    assert [str(finding.severity) for finding in found] == ["info"]
 
 
 def test_a_refused_request_and_words_of_a_heading_are_no_failure(tmp_path: Path) -> None:
@@ -91,3 +95,24 @@ def test_a_refused_request_and_words_of_a_heading_are_no_failure(tmp_path: Path)
 
     for text in (refused, heading):
         assert not any("rror" in title for title in _titles(tmp_path, text))
+
+
+def test_a_server_that_was_told_to_end_while_it_waited_is_no_stuck_job(tmp_path: Path) -> None:
+    """Both tracebacks are of one program that ended, so that nothing can be looked at again."""
+    ended = (
+        'Traceback (most recent call last):\n  File "/mnt/job/worker.py", line 53, in wait\nKeyboardInterrupt\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "/mnt/job/serve.py", line 9, in <module>\n'
+        "KeyboardInterrupt: terminated\n"
+    )
+
+    report = analyze([_written(tmp_path, ended)])
+
+    assert not any("take the stacks of all ranks again" in str(answer) for answer in report.verdicts)
+    assert any(title.startswith("told to end by SIGTERM") for title in (found.title for found in report.findings))
+
+
+def test_what_the_tracker_of_experiments_cannot_send_is_no_failure(tmp_path: Path) -> None:
+    failed = "wandb: ERROR Error while calling W&B API: context deadline exceeded (<Response [500]>)\n"
+
+    assert not any("deadline" in title for title in _titles(tmp_path, failed))

@@ -269,7 +269,7 @@ OF_LAUNCHERS = (
     *("torch/distributed/elastic/", "accelerate/commands/", "deepspeed/launcher/", "/bin/torchrun", "/bin/accelerate"),
 )
 # Of blocks of `with`, which raise what happened in the block: a time-out, or what a generator met.
-OF_BLOCKS = ("contextlib.py", "async_timeout.py", "timeouts.py")
+OF_BLOCKS = ("contextlib.py", "async_timeout.py", "timeouts.py", "runners.py")
 _STANDARD = sys.stdlib_module_names - {"__main__", "test"}
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from ncclforensics.analyses.job.text.stack_lines import TRACEBACK
 from ncclforensics.analyses.job.text.stack_processes import RankIndex
 from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, THREAD, WAITING, short_name
 from ncclforensics.frames.columns import Row, columns_of, typed_rows
@@ -30,6 +31,7 @@ class RankStack(NamedTuple):
     has_moved: bool  # it stood elsewhere in the dump before the last one
     is_still: bool  # it stood at the same place in the dump before the last one
     by_watchdog: bool
+    has_ended: bool  # an interruption of the process shows it, and no tool
     gil_owner: str | None
     frames: str
     source: int
@@ -42,7 +44,7 @@ def stacks_in(rows: pl.DataFrame) -> list[RankStack]:
     return typed_rows(rows.with_columns(unknown), RankStack)
 
 
-_TOOLS = ("py-spy", "faulthandler", "traceback", "gdb", "eu-stack", "lldb")  # those that show Python's functions first
+_TOOLS = ("py-spy", "faulthandler", TRACEBACK, "gdb", "eu-stack", "lldb")  # those that show Python's functions first
 
 
 @analysis(RankStack, of=("stack_process",))
@@ -102,6 +104,7 @@ def _where(dumps: list[Row]) -> Row:
         "has_moved": len(set(places)) > 1,
         "is_still": len(places) > 1 and len(set(places)) == 1,
         "by_watchdog": any(dump["by_watchdog"] for dump in dumps),
+        "has_ended": all(dump["tool"] == TRACEBACK for dump in dumps),
         "gil_owner": next((dump["gil_owner"] for dump in dumps if dump["gil_owner"]), None),
     }
 

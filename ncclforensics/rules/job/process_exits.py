@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
@@ -37,6 +38,7 @@ from ncclforensics.data.processes import (
     signal_name,
 )
 from ncclforensics.frames.columns import text_of
+from ncclforensics.grammar.meanings import Kind as Meaning
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import (
@@ -284,7 +286,7 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
     ask for more time; if not, it stood still: on the next run take the stacks of all ranks before the limit.
     Sources: sbatch(1), Slurm job state codes.
     """
-    causes = job_end.filter(pl.col("cause").is_not_null()).sort("source", "line")
+    causes = job_end.drop_nulls("cause").sort("source", "line")
     for (cause,), rows in causes.group_by(text_of("cause"), maintain_order=True):
         reason = str(cause).partition(",")[0].lower().replace("_", " ")
         if reason.startswith(NODE_FAILURE) and NODE in set(process_exit["how"]):
@@ -298,7 +300,7 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
             severity=Severity.ERROR if reason.startswith(NODE_FAILURE) else Severity.WARNING,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
         )
-    for source, line in job_end.filter(text_of("form") == "time_limit").select("source", "line").head(1).iter_rows():
+    for source, line in job_end.filter(form="time_limit").select("source", "line").head(1).iter_rows():
         title, detail = "the job was ended at its time limit", "its processes were ended"
         yield Finding(title, detail, "certain", role=Role.CONTEXT, evidence=[Line(source, line)])
 
@@ -322,19 +324,17 @@ def app_told_to_end(
     Sources: signal(7); absl/debugging/failure_signal_handler.cc; srun(1).
     """
     # A process that does not end at a request is killed.
-    is_requested = (pl.col("how") == SIGNAL) & (
-        pl.col("signal").fill_null(0).is_in(REQUESTED_ENDS) | ~pl.col("is_first")
-    )
-    stated = stated_line.join(process_exit, on=["source", "line"], how="anti")
+    is_asked = pl.col("signal").fill_null(0).is_in(REQUESTED_ENDS)
+    is_requested = (pl.col("how") == SIGNAL) & (is_asked | ~pl.col("is_first"))
+    is_other = (pl.col("kind") != Meaning.CONDITION) & ~pl.col("frame").is_in(["exception", "crash"])
+    stated = stated_line.filter(is_other).join(process_exit, on=["source", "line"], how="anti")
     ends = not_behind_a_request(process_exit)
     others = (ends.filter(~is_requested), failure_event, work_timeout, torch_error, stated)
     if verdict.filter(pl.col("verdict") != Kind.UNDECIDABLE).height or any(frame.height for frame in others):
         return
-    for (signal,), rows in ends.group_by("signal", maintain_order=True):
-        detail = "from outside"
-        finding = exit_finding(rows, rank, f"told to end by {signal_name(signal)}: {{processes}}", detail, "certain")
-        finding.role = Role.CONSEQUENCE
-        yield finding
+    for (signal,), rows in ends.filter(is_asked | (pl.col("signal") == KILL)).group_by("signal", maintain_order=True):
+        title = f"told to end by {signal_name(signal)}: {{processes}}"
+        yield replace(exit_finding(rows, rank, title, "from outside", "certain"), role=Role.CONSEQUENCE)
 
 
 SENDERS = {

@@ -197,7 +197,8 @@ def exception_reports(
     errors = errors.with_columns(
         message=unquoted, raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message")
     )
-    same = [*_DISTINCT, "exception", "raised", "message", "raised_in"]
+    errors = errors.with_columns(is_told=text_of("form") == "terminated")
+    same = [*_DISTINCT, "exception", "raised", "message", "raised_in", "is_told"]
     errors = errors.with_columns(printed=pl.len().over(same), last_line=pl.col("line").max().over(same))
     errors = errors.unique(same, keep="first", maintain_order=True)
     above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on

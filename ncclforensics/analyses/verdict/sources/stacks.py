@@ -111,6 +111,8 @@ def find_odd_stacks(job: Job) -> Explanation | None:
         return _describe(job, "between two dumps ranks moved on", collect=COLLECT_AGAIN)
     if not outside:
         return _judge_calls(job, waiting)
+    if not waiting and all(row.has_ended and job.rank_ids[row.rank_id].rank is None for row in rows):
+        return None  # parts of one program, which ended as it was interrupted
     if all(row.kind == THREAD for row in waiting):  # the main thread, which is not shown, may stand anywhere
         return _describe(job, "no rank is shown in a collective", collect=COLLECT_AGAIN)
     if len(outside) > len(waiting):
