@@ -157,13 +157,10 @@ def settle(job: Job, explanation: Explanation) -> Explanation:
     named = job.numbers_blamed(explanation)
     # Neither NCCL's lines nor PyTorch compare the calls of a mismatch without a communicator.
     is_mismatch_without_lines = explanation.verdict == Kind.MISMATCH and explanation.key is None
-    if named and (_is_on_absence(explanation) or is_mismatch_without_lines):
+    is_on_absence = explanation.verdict in OF_ABSENCE and not explanation.how
+    if named and (is_on_absence or is_mismatch_without_lines):
         return _by_most(job, explanation, testimonies)
     return _beside_reports(job, explanation, testimonies)
-
-
-def _is_on_absence(explanation: Explanation) -> bool:
-    return explanation.verdict in OF_ABSENCE and not explanation.how
 
 
 def _unless_made(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:

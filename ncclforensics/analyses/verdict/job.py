@@ -120,11 +120,6 @@ class Job:
         """Whether only PyTorch, a launcher or the application speak of this job, and neither NCCL nor RAS."""
         return not self.processes and not self.snapshots
 
-    @property
-    def has_calls_of_no_communicator(self) -> bool:
-        """Whether call lines name no communicator, because its pointer was left out of the text."""
-        return bool(self._call_line["comm"].null_count())
-
     @cached_property
     def recorded_roots(self) -> Roots:
         """The ranks at the root of the hang, by the Flight Recorder dumps."""
@@ -304,14 +299,18 @@ class Job:
 
     def signatures_of_last_calls(self, number: int) -> dict[int, tuple[int, ...]]:
         """Return the signatures of each rank's last calls, of any communicator."""
-        lines = self.calls.select("rank_id", self._call_line["signature"].gather(self.calls["call_line"]))
+        lines = self.calls.select("rank_id", self.signatures_of(self.calls))
         last_calls = lines.group_by("rank_id", maintain_order=True).agg(pl.col("signature").tail(number))
         return {rank_id: tuple(signatures) for rank_id, signatures in last_calls.iter_rows()}
 
     def signatures(self, keys: list[str]) -> pl.DataFrame:
         """Return what each member called on some communicators: columns rank_id, nth, signature."""
         calls = self.calls.filter(pl.col("key").is_in(keys) & pl.col("nth").is_not_null())
-        return calls.select("rank_id", "nth", self._call_line["signature"].gather(calls["call_line"]))
+        return calls.select("rank_id", "nth", self.signatures_of(calls))
+
+    def signatures_of(self, calls: pl.DataFrame) -> pl.Series:
+        """Return the signatures of calls."""
+        return self._call_line["signature"].gather(calls["call_line"])
 
     def last_call(self, rank_id: int) -> Called | None:
         """Return the last call of a rank, on any communicator."""

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
@@ -17,13 +16,11 @@ from ncclforensics.analyses.job.calls.calls import ARGUMENTS
 from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import Owner, Row, text_of, typed_rows
-from ncclforensics.grammar.values import ranges_by_text
+from ncclforensics.grammar.values import numbers_of_ranges
 
 R = TypeVar("R", bound=NamedTuple)
 
-# Forms of a PyTorch desync report that name lagging ranks.
 STANDING, NEAR = "standing", 100  # a topic of statements of programs; lines behind one at the end of a file
-LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()
 
 # Frames of PyTorch's and torchrun's text whose rows have no class.
 PYTORCH_FRAMES = (
@@ -135,26 +132,21 @@ class JobRows:
     @cached_property
     def desyncs(self) -> list[Row]:
         """The reports of PyTorch that name lagging ranks, with `ranks` as numbers."""
-        lagging = self.frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS))
-        ranges = ranges_by_text(lagging["ranks"])
-        return [{**row, "ranks": [*chain.from_iterable(ranges.get(row["ranks"], ()))]} for row in lagging.to_dicts()]
+        rows = [row for row in self.of("desync") if row["form"] in ("never_joined", "not_joined")]
+        return [{**row, "ranks": [*numbers_of_ranges(row["ranks"])]} for row in rows]
 
     @cached_property
-    def joined_works(self) -> dict[int, Row]:
+    def joined_works(self) -> dict[int | None, Row]:
         """Number of a work -> `ranks` of a group that joined it, `operation`, `lines`.
 
         PyTorch's desync reports number ranks within one process group and do not say which.
         """
-        reports = self.frames["desync"]
-        joined = reports.filter(pl.col("form") == "unfinished").drop_nulls("sequence")
-        operations = reports.filter(pl.col("form") == "timeout").drop_nulls(["sequence", "operation"])
-        names = dict(operations.select("sequence", pl.col("operation").cast(pl.String)).iter_rows())
-        ranges = ranges_by_text(joined["ranks"])
-        works: dict[int, Row] = {}
-        for row in joined.to_dicts():
-            sequence = row["sequence"]
-            work = works.setdefault(sequence, {"ranks": set(), "operation": names.get(sequence), "lines": []})
-            work["ranks"] |= {*chain.from_iterable(ranges.get(row["ranks"], ()))}
+        names = {row["sequence"]: row["operation"] for row in self.where("desync", form="timeout") if row["operation"]}
+        works: dict[int | None, Row] = {}
+        for row in self.where("desync", form="unfinished"):
+            number = row["sequence"]
+            work = works.setdefault(number, {"ranks": set(), "operation": names.get(number), "lines": []})
+            work["ranks"].update(numbers_of_ranges(row["ranks"]))
             work["lines"].append({**row, "rank_id": None})
         return works
 
@@ -249,8 +241,7 @@ class JobRows:
     @cached_property
     def is_cancelled(self) -> bool:
         """Whether a line says that the only job was cancelled, or reached its time limit."""
-        forms = self.frames["job_end"]["form"].cast(pl.String)
-        return bool(forms.is_in(["cancelled", "time_limit"]).any())
+        return any(row["form"] in ("cancelled", "time_limit") for row in self.of("job_end"))
 
     @cached_property
     def captured_ends(self) -> set[str]:
@@ -285,11 +276,6 @@ class JobRows:
     def releases(self) -> list[str]:
         """The releases of NCCL, sorted."""
         return sorted(self.frames["version"]["version"].cast(pl.String).unique().to_list())
-
-    @cached_property
-    def release_hosts(self) -> set[str | None]:
-        """The hosts whose lines show a release of NCCL; null where such a line names none."""
-        return set(self.frames["version"]["host"].cast(pl.String))
 
 
 def _divide(keys: Iterable[tuple[Any, ...]], rows: list[Any]) -> dict[tuple[Any, ...], list[Any]]:

@@ -182,7 +182,9 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
         return None  # an init that ended on one rank ended on all: a log lacks the line, or ends before it
     if any(_application_continues(job, rank_id) for rank_id in victims):
         return None  # the application printed more lines: the end of init is missing from this log
-    have_met = any(row.has_met for row in rows) or _begins_after_bootstrap(job)
+    # Such a version prints START only when all ranks of the communicator have met.
+    is_after_bootstrap = bool(versions := releases(job.run.releases)) and versions[-1] < START_BEFORE_BOOTSTRAP
+    have_met = is_after_bootstrap or any(row.has_met for row in rows)
     if (not_begun or unseen_members) and have_met:
         return None  # all its ranks exchanged data: the others have lost lines, or their logs were not given
     if not_begun and not (complete or unseen_members):
@@ -227,11 +229,6 @@ def _begins_a_split(job: Job, rank_id: int) -> bool:
     owner = job.rank_ids[rank_id].owner
     created = max((row.created_pos for row in job.memberships if (row.host, row.pid) == owner), default=-1)
     return job.run.last_split.get(owner, -1) > created
-
-
-def _begins_after_bootstrap(job: Job) -> bool:
-    """Whether this version prints START only when all ranks of the communicator have met."""
-    return bool(versions := releases(job.run.releases)) and versions[-1] < START_BEFORE_BOOTSTRAP
 
 
 def _application_continues(job: Job, rank_id: int) -> bool:

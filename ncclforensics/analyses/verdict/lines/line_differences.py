@@ -20,25 +20,26 @@ from ncclforensics.analyses.verdict.lines import waiting
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
 from ncclforensics.data.names import argument_text, count_of
 from ncclforensics.data.versions import count_every_call, releases
+from ncclforensics.frames.columns import text_of
 
 ARGUMENTS = ("count", "datatype", "op", "root")
 COMPARED_CALLS = 500  # compared after the divergence
 
 Token = tuple[int, int]  # the communicator's index on this rank, signature of the call
-TokensAndRows = tuple[list[Token], list[Called]]
+Made = dict[tuple[str, int], Token]  # communicator, number on it -> token, in the order of the calls
 
 
-def went_past(key: str, nth: int, maker: TokensAndRows, lacking: TokensAndRows) -> bool:
+def went_past(key: str, nth: int, maker: Made, lacking: Made) -> bool:
     """Whether `lacking` made calls that `maker` made only after its nth collective on this communicator."""
-    expected, maker_rows = maker
-    position = next((index for index, row in enumerate(maker_rows) if row.key == key and row.nth == nth), None)
-    if position is None:
+    if (key, nth) not in maker:
         return False
+    places, expected = [*maker], [*maker.values()]
+    position = places.index((key, nth))
     after = expected[position + 1 :]
-    actual, rows = lacking
-    before = [index for index, row in enumerate(rows) if row.key == key]
-    following = actual[before[-1] + 1 :] if before else actual
-    last_common = next((index for index in range(position - 1, -1, -1) if maker_rows[index].key == key), -1)
+    following = [*lacking.values()][
+        max((index + 1 for index, place in enumerate(lacking) if place[0] == key), default=0) :
+    ]
+    last_common = max((index for index in range(position) if places[index][0] == key), default=-1)
     in_between = expected[last_common + 1 : position]
     if in_between[: len(following)] == following:
         return False  # it has not come to the calls right before this one
@@ -46,10 +47,11 @@ def went_past(key: str, nth: int, maker: TokensAndRows, lacking: TokensAndRows) 
     return bool(remaining) and bool(after) and remaining[0] == after[0] and expected[position] not in remaining[:1]
 
 
-def call_tokens(calls: pl.DataFrame, job: Job) -> TokensAndRows:
-    """Return the last collectives of one rank as tokens that are equal for equal calls, and their rows."""
-    rows = job.describe(calls.filter(pl.col("nth").is_not_null()).tail(COMPARED_CALLS))
-    return [(job.communicator_index[row.rank_id, row.key], row.signature) for row in rows], rows
+def call_tokens(calls: pl.DataFrame, job: Job) -> Made:
+    """Return the last collectives of one rank as tokens that are equal for equal calls."""
+    last = calls.filter(pl.col("nth").is_not_null()).tail(COMPARED_CALLS)
+    rows = last.select("rank_id", text_of("key"), "nth", job.signatures_of(last)).iter_rows()
+    return {(key, nth): (job.communicator_index[rank_id, key], signature) for rank_id, key, nth, signature in rows}
 
 
 def classify_difference(job: Job, majority_call: Called, minority_call: Called) -> How:
@@ -94,7 +96,7 @@ def _tokens_since_agreement(job: Job, row: Called) -> list[Token]:
     actual = job.calls_of(row.rank_id)
     agreed_pos = actual.filter((pl.col("key") == row.key) & (pl.col("nth") + 1 == row.nth))["pos"]
     since = actual.filter(pl.col("pos") > agreed_pos[0]) if agreed_pos.len() else actual
-    return call_tokens(since.head(COMPARED_CALLS), job)[0]
+    return [*call_tokens(since.head(COMPARED_CALLS), job).values()]
 
 
 def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:

@@ -34,7 +34,12 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     if not candidates or job.is_finished or (not proven and _find_lost_lines(job, candidates)):
         return None  # a rank that left out a call would not have come to the end of the job
     candidates = proven or candidates
-    earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
+
+    def place(diagnosis: Explanation) -> tuple[bool, int]:
+        lines = [cited.line for cited in diagnosis.evidence_lines if cited.what == "minority"]
+        return not diagnosis.culprits, min(lines, default=0)
+
+    earliest = min(candidates, key=place)  # of several communicators on which calls differ: there is the cause
     done = line_differences.by_collector(job, earliest)
     is_altered = bool(done) and earliest.how is not How.SKIPPED
     if (is_altered or not LOST_LINES.isdisjoint(earliest.doubts)) and line_differences.has_other_fault(job, earliest):
@@ -129,12 +134,6 @@ def differing_call_of_ended_run(job: Job) -> Explanation | None:
             judged.claim = f"{job.names(judged.culprits)} {judged.claim}"
             return judged
     return None
-
-
-def _minority_line(diagnosis: Explanation) -> int:
-    """Return the line of the first minority call: of several diverging communicators the earliest is the cause."""
-    lines = [cited.line for cited in diagnosis.evidence_lines if cited.what == "minority"]
-    return min(lines, default=0)
 
 
 def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:

@@ -95,7 +95,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     of_absent = [f"collect the log of {ranks_text(job.absent)}"] * bool(job.absent)
     of_others = ["collect the complete logs of the other ranks, if they were cut"] * bool(number)
     diagnosis.collect = [*of_absent, *of_others, *COLLECT_CALLS]
-    if job.has_calls_of_no_communicator:
+    if job.run.frames["call_line"]["comm"].null_count():
         diagnosis.claim = "the pointers were left out of this text, so that its calls name no communicator"
         diagnosis.collect = COLLECT_UNCHANGED
     elif (damage := _damaged_lines(job)) and not visible_ranks:

@@ -136,14 +136,13 @@ def judge_waiting_before_init(job: Job, diagnosis: Explanation) -> Explanation:
 def ranks_that_may_wait_for_hidden(job: Job, rank_ids: Iterable[int]) -> list[int]:
     """Return the ranks whose last call is on a communicator with a member whose calls no log shows."""
     last_calls = {rank_id: job.last_call(rank_id) for rank_id in rank_ids}
-    hidden = {key for key in {last.key for last in last_calls.values() if last} if _has_hidden_member(job, key)}
+    is_shown = {rank_id for rank_id, row in job.visibility.items() if row["is_visible"]}  # its log would show its calls
+    hidden = {
+        key
+        for key in {last.key for last in last_calls.values() if last}
+        if job.count_unseen_members(key) > 0 or not is_shown.issuperset(job.seen_members(key))
+    }
     return [rank_id for rank_id, last in last_calls.items() if last and last.key in hidden]
-
-
-def _has_hidden_member(job: Job, key: str) -> bool:
-    """Whether a member of a communicator has no log, or one that would not show its calls."""
-    is_hidden = any(not job.visibility[rank_id]["is_visible"] for rank_id in job.seen_members(key))
-    return is_hidden or job.count_unseen_members(key) > 0
 
 
 def doubt_left_out_calls(job: Job, diagnosis: Explanation) -> Explanation | None:

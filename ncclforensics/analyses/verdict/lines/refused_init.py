@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import polars as pl
+
 from ncclforensics.analyses.job.ends.failure_events import REFUSED, FailureEvent
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
@@ -49,7 +51,9 @@ def find_refused_init(job: Job) -> Explanation | None:
         diagnosis.missing = [number for number in named if number in job.absent]
     diagnosis.add_evidence(failure=[event for event in lines if event.form == first.form][:4])
     diagnosis.add_evidence(culprit=[row for row in unfinished if row.rank_id in culprits][:4])
-    is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first.form)
+    # The ranks of a communicator that were not seen may outnumber the majority.
+    has_unseen_majority = any(max(row.nranks for row in rows) > len(rows) for rows in job.members.values())
+    is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": has_unseen_majority}.get(first.form)
     if not culprits or is_partly_known or first.form in ("message_truncated", "root_info"):
         diagnosis.doubt(Doubt.REASON_OF_ANOTHER)
     return diagnosis
@@ -108,7 +112,8 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
             return outliers, versions, Detail.OTHER_VERSION
         case "root_info" if line.nroots != line.otherroots and _is_of_another_layout(line):
             shown_versions = ", ".join(job.run.releases)
-            silent = sorted({row.host for row in job.rank_ids.values() if row.host} - job.run.release_hosts)
+            hosts = set(job.run.frames["version"]["host"].cast(pl.String))
+            silent = sorted({row.host for row in job.rank_ids.values() if row.host} - hosts)
             none = f"; no line of {some_of(silent, SHOWN_HOSTS)} that was read shows one" if silent else ""
             only = f"; the only version that these logs show is {shown_versions}{none}" if shown_versions else ""
             numbers = f"nroots {shown(line.nroots)} vs {shown(line.otherroots)}"
@@ -233,8 +238,3 @@ def _outliers_in_size(job: Job) -> list[int]:
             others = sorted(rank_id for rank_ids in sizes.values() if rank_ids is not most for rank_id in rank_ids)
             return others if len(others) < len(most) else []
     return []
-
-
-def _has_unseen_majority(job: Job) -> bool:
-    """Whether a communicator was begun with more ranks than were seen: those may outnumber the majority."""
-    return any(max(row.nranks for row in rows) > len(rows) for rows in job.members.values())

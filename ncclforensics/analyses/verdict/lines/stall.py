@@ -222,7 +222,10 @@ def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
         return None
     made = _calls_made(job, culprits)
     fewest = min(made, key=lambda rank_id: sum(made[rank_id].values()))
-    later = [rank_id for rank_id in culprits if _stands_elsewhere(made[rank_id], made[fewest])]
+    least = made[fewest]
+    later = [
+        rank_id for rank_id in culprits if any(least.get(on, calls) != calls for on, calls in made[rank_id].items())
+    ]
     slower = [rank_id for rank_id in culprits if rank_id not in later]
     return _several_ends(job, diagnosis, later, slower) if later else None
 
@@ -234,11 +237,6 @@ def _calls_made(job: Job, rank_ids: list[int]) -> dict[int, dict[tuple[int, int]
         communicator = job.communicator_index[row["rank_id"], row["key"]], job.members[row["key"]][0].nranks
         made[row["rank_id"]][communicator] = int(row["calls"])
     return made
-
-
-def _stands_elsewhere(made: dict[tuple[int, int], int], others: dict[tuple[int, int], int]) -> bool:
-    """Whether two ranks made another number of calls on a communicator that both have."""
-    return any(others.get(communicator, calls) != calls for communicator, calls in made.items())
 
 
 def _ending_between(job: Job, diagnosis: Explanation) -> set[int]:

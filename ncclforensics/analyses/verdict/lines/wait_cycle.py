@@ -195,25 +195,20 @@ def _late_by_themselves(job: Job, first_edges: dict[int, Edge], irregular: list[
     for own in (first_edges[rank_id] for rank_id in irregular):
         targets = {target for edge in job.waits if edge.pos == own.pos for target in edge.waits_for}
         for edge in (first_edges[target] for target in targets & first_edges.keys()):
-            is_alone = has_others and _has_one_waiter(job, edge)
-            if edge.waits_for[0] not in irregular or not (is_alone or _did_others_go_on(job, made, edge, own)):
+            is_collective = edge.kind == "collective"
+            is_alone = (
+                has_others and is_collective and len({row.waiter for row in job.waits if row.call == edge.call}) == 1
+            )
+            others = job.members[edge.key] if is_collective and own.kind == "collective" else []
+            went_on = any(
+                all(made[row.rank_id].get(call.key, 0) > call.nth for call in (edge, own))
+                for row in others
+                if row.rank_id not in (edge.waiter, own.waiter)
+            )
+            if edge.waits_for[0] not in irregular or not (is_alone or went_on):
                 return []
             late.add(edge.waiter)
     return sorted(late)
-
-
-def _has_one_waiter(job: Job, edge: Edge) -> bool:
-    """Whether one rank alone waits in the collective of an edge."""
-    waiters = {other.waiter for other in job.waits if other.call == edge.call}
-    return edge.kind == "collective" and len(waiters) == 1
-
-
-def _did_others_go_on(job: Job, made: dict[int, dict[str, int]], edge: Edge, standing: Edge) -> bool:
-    """Whether other ranks that made the collective of `edge` made also that of `standing`."""
-    if edge.kind != "collective" or standing.kind != "collective":
-        return False
-    others = {row.rank_id for row in job.members[edge.key]} - {edge.waiter, standing.waiter}
-    return any(all(made[rank_id].get(call.key, 0) > call.nth for call in (edge, standing)) for rank_id in others)
 
 
 def _count_waiters(job: Job, first_edges: dict[int, Edge], ranks: list[int]) -> int:

@@ -41,7 +41,7 @@ def find_lost_process(job: Job) -> Explanation | None:
     awaited = job.awaited_ranks
     finished = {row.rank_id for row in job.memberships if row.end is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in job.reporting | finished]
-    on_named_hosts = _on_named_hosts(job, connection_losses)
+    on_named_hosts = {rank_id for rank_id, row in job.rank_ids.items() if row.host in _peers(connection_losses)}
     lost_ranks = [rank_id for rank_id in silent_ranks if rank_id in on_named_hosts and not finished & on_named_hosts]
     silent_ranks = lost_ranks or silent_ranks
     named = {event.named_rank_id for event in connection_losses}
@@ -106,14 +106,8 @@ def _waiting_for_none_but(job: Job, rank_ids: Iterable[int], unknown: set[int]) 
     return [rank_id for rank_id in rank_ids if all(map(unknown.issuperset, awaited_by.get(rank_id, [])))]
 
 
-def _on_named_hosts(job: Job, connection_losses: list[FailureEvent]) -> set[int]:
-    """The ranks on the hosts that lines about a lost connection name as the other end: `peer gpu-07<40008>`."""
-    hosts = _peers(connection_losses)
-    return {rank_id for rank_id, row in job.rank_ids.items() if row.host in hosts}
-
-
 def _peers(connection_losses: list[FailureEvent]) -> set[str]:
-    """The names or addresses of the hosts at the other end; empty text where a line names none."""
+    """The names or addresses of the hosts at the other end, as in `peer gpu-07<40008>`; empty text for none."""
     return {str(event.peer or "").partition("<")[0] for event in connection_losses}
 
 

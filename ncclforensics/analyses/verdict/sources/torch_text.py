@@ -82,7 +82,9 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     came = {row["group_rank"] for row in rows if row["group_rank"] is not None}
     is_first_only = not any("," in row["ranks"] for row in naming) and len(named) == 1
     silent: list[int] = []
-    if is_first_only and came and numbers is None and not _is_announced_for_all(naming):
+    # A barrier that waited for all ranks says `Ranks`, also of a single one.
+    is_of_all = any(row["form"].startswith("all_absent") for row in naming)
+    if is_first_only and came and numbers is None and not is_of_all:
         asked = (row.rank_id for row in job.process_exits if row.signal in REQUESTED_ENDS)
         ended = set(job.rank_numbers(rank_id for rank_id in asked if rank_id is not None))
         with_errors = {row.rank for row in job.torch_errors}
@@ -103,11 +105,6 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     if came_late.issuperset(job.numbers_blamed(diagnosis)):
         diagnosis.how = How.LATE
     return job.cite(diagnosis, waiting=naming, context=[row for row in rows if row["group_rank"] is not None][:2])
-
-
-def _is_announced_for_all(naming: list[Row]) -> bool:
-    """Whether the barrier waited for all ranks: then a line says `Ranks`, also of a single one."""
-    return any(row["form"].startswith("all_absent") for row in naming)
 
 
 # Calls that failed on all sides
