@@ -71,7 +71,7 @@ class Job:
         # Communicators on which calls were counted, by whichever rank: their init ended on all.
         self.counted_keys = {row["key"] for row in rows.of("counted_call") if row["calls"] > 0}
         self._call_line, self._member = frames["call_line"], frames["member"]
-        self.last_calls, self._messages = frames["last_call"], frames["message"]
+        self._messages = frames["message"]
         self._calls_by_rank: dict[int, pl.DataFrame] = {}
         self._last_pos = rows.last_call_pos
         diverged = [row for key in self.members for row in rows.where("divergence", key=key)]
@@ -277,10 +277,16 @@ class Job:
 
     def lag(self, rank_ids: Iterable[int]) -> int:
         """Count the collectives by which one of some ranks is behind the furthest member that waits for it."""
-        most = dict(self.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max()).iter_rows())
-        lacking = [edge for edge in self.awaited_calls if edge.kind == "collective"]
-        lags = [most[edge.key] - edge.nth for edge in lacking if not {*rank_ids}.isdisjoint(edge.waits_for)]
-        return max(lags, default=0)
+        ranks = {*rank_ids}
+        collectives = (edge for edge in self.awaited_calls if edge.kind == "collective")
+        lacking = [edge for edge in collectives if not ranks.isdisjoint(edge.waits_for)]
+        most = {key: max(self.made_by_members(key)) for key in {edge.key for edge in lacking}}
+        return max((most[edge.key] - edge.nth for edge in lacking), default=0)
+
+    def made_by_members(self, key: str) -> list[int]:
+        """Return how many collectives each member made on a communicator, of those whose logs show one."""
+        made = (self.run.collectives_made[row.rank_id] for row in self.members[key])
+        return [of_rank[key] for of_rank in made if key in of_rank]
 
     def is_fatal(self, event: FailureEvent) -> bool:
         """Whether the rank made no call after a failure line; one that it survived is no fault."""

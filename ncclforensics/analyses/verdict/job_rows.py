@@ -185,6 +185,14 @@ class JobRows:
         return dict(self.frames["last_call"].group_by("rank_id").agg(pl.col("pos").max()).iter_rows())
 
     @cached_property
+    def collectives_made(self) -> dict[int, dict[str, int]]:
+        """Rank id -> communicator -> how many collectives its log shows there."""
+        made: dict[int, dict[str, int]] = defaultdict(dict)
+        for rank_id, key, calls in self.frames["last_call"].select("rank_id", text_of("key"), "calls").iter_rows():
+            made[rank_id][key] = calls
+        return made
+
+    @cached_property
     def last_lines(self) -> dict[int, int]:
         """Source -> its last line of NCCL."""
         process = self.frames["process"]

@@ -114,12 +114,7 @@ def _went_on(job: Job, key: str, nth: int) -> bool:
     More than a host can enqueue behind a call that does not end: lines were lost there, in more places than can be
     aligned, or NCCL took calls that differ for one, which it does where they move data alike. None stops the job.
     """
-    return bool((_calls_of_members(job, key) > nth + RUN_AHEAD).all())
-
-
-def _calls_of_members(job: Job, key: str) -> pl.Series:
-    """Return how many collectives each member has made on a communicator."""
-    return job.last_calls.filter(pl.col("key").cast(pl.String) == key)["calls"]
+    return all(made > nth + RUN_AHEAD for made in job.made_by_members(key))
 
 
 def differing_call_of_ended_run(job: Job) -> Explanation | None:
@@ -130,7 +125,7 @@ def differing_call_of_ended_run(job: Job) -> Explanation | None:
     """
     for key, nth in job.divergence.items():
         judged = _judge_divergence(job, key, nth)
-        if _calls_of_members(job, key).n_unique() == 1 and judged.how is not How.EXTRA and not judged.doubts:
+        if len({*job.made_by_members(key)}) == 1 and judged.how is not How.EXTRA and not judged.doubts:
             judged.claim = f"{job.names(judged.culprits)} {judged.claim}"
             return judged
     return None

@@ -154,7 +154,7 @@ def _idle_communicator_of(job: Job, diagnosis: Explanation) -> str:
     `grep` may have selected the lines of one communicator, without that on the version, or left out those of AllReduce,
     which few programs do without.
     """
-    called = set(job.last_calls["key"].cast(pl.String))
+    called = {key for made in job.run.collectives_made.values() for key in made}
     culprits = set(diagnosis.culprits)
     idle = [
         set(job.seen_members(key))

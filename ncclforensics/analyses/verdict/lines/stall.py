@@ -232,11 +232,13 @@ def find_culprits_apart(job: Job, diagnosis: Explanation) -> Explanation | None:
 
 def _calls_made(job: Job, rank_ids: list[int]) -> dict[int, dict[tuple[int, int], int]]:
     """Return how many collectives ranks made on each communicator: of this index among their own, and size."""
-    made: dict[int, dict[tuple[int, int], int]] = {rank_id: {} for rank_id in rank_ids}
-    for row in job.last_calls.filter(pl.col("rank_id").is_in(rank_ids)).to_dicts():
-        communicator = job.communicator_index[row["rank_id"], row["key"]], job.members[row["key"]][0].nranks
-        made[row["rank_id"]][communicator] = int(row["calls"])
-    return made
+    return {
+        rank_id: {
+            (job.communicator_index[rank_id, key], job.members[key][0].nranks): calls
+            for key, calls in job.run.collectives_made[rank_id].items()
+        }
+        for rank_id in rank_ids
+    }
 
 
 def _ending_between(job: Job, diagnosis: Explanation) -> set[int]:

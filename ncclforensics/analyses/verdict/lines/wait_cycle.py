@@ -130,7 +130,7 @@ def messages_left_out(job: Job) -> dict[int, list[LeftOut]]:
     so a rank that made this one left the message out, or its log lost the line.
     """
     lacking: dict[int, list[LeftOut]] = defaultdict(list)
-    made = _collectives_made(job)
+    made = job.run.collectives_made
     for edge in job.awaited_calls:
         if edge.kind not in ("send", "recv"):
             continue
@@ -143,14 +143,6 @@ def messages_left_out(job: Job) -> dict[int, list[LeftOut]]:
                 turns = range(edge.nth, posted[-1]["turn"] + 1)
                 lacking[target] += [LeftOut(edge.kind, places.get(target), turn) for turn in turns]
     return lacking
-
-
-def _collectives_made(job: Job) -> dict[int, dict[str, int]]:
-    """Count the collectives that each rank made, by communicator."""
-    made: dict[int, dict[str, int]] = defaultdict(dict)
-    for rank_id, key, calls in job.last_calls.select("rank_id", text_of("key"), "calls").iter_rows():
-        made[rank_id][key] = calls
-    return made
 
 
 def _collectives_before(job: Job, edge: Edge) -> dict[str, int]:
@@ -190,7 +182,7 @@ def _late_by_themselves(job: Job, first_edges: dict[int, Edge], irregular: list[
     Nothing shows that a call does if no other rank waits in it, or if another that made it went on to the call in which
     they are awaited.
     """
-    late, made = set(), _collectives_made(job)
+    late, made = set(), job.run.collectives_made
     has_others = len(first_edges) < len(job.rank_ids)  # which wait for a rank of the cycle, whichever this is
     for own in (first_edges[rank_id] for rank_id in irregular):
         targets = {target for edge in job.waits if edge.pos == own.pos for target in edge.waits_for}

@@ -119,11 +119,10 @@ def counts_of(job: Job, source: Source) -> list[Count]:
     counted = COUNTED_BY[source](job)
     if not counted:
         return []
-    calls = job.last_calls.select("rank_id", pl.col("key").cast(pl.String), "calls")
-    logged = {(rank_id, key): number for rank_id, key, number in calls.iter_rows() if key in counted}
+    logged = job.run.collectives_made
     unplaced = {(rank_id, key) for rank_id, key, _ in job.unplaced}
     return [
-        Count(rank_id, key, logged.get((rank_id, key), None if row.is_complete else 0), of_ranks[rank_id])
+        Count(rank_id, key, logged[rank_id].get(key, None if row.is_complete else 0), of_ranks[rank_id])
         for key, of_ranks in counted.items()
         for row in job.members[key]
         for rank_id in [row.rank_id]

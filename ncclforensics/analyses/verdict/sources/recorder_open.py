@@ -144,8 +144,10 @@ def find_rank_without_dump(job: Job, recordings: Recordings) -> Explanation | No
 
 def _shown_by_log(job: Job, place: Standing, ranks: Collection[int]) -> bool:
     """Whether the logs of ranks without a dump show as many calls of a group as those of the ranks that stand there."""
-    of_group = job.last_calls.filter(key=job.communicators_of_groups.get(place.group, ""))
-    calls = {job.rank_number(rank_id): made for rank_id, made in of_group.select("rank_id", "calls").iter_rows()}
+    key = job.communicators_of_groups.get(place.group, "")
+    calls = {
+        job.rank_number(rank_id): job.run.collectives_made[rank_id].get(key, 0) for rank_id in job.seen_members(key)
+    }
     standing = [calls[rank] for rank in place.standing if rank in calls]
     return bool(standing) and all(calls.get(rank, 0) >= max(standing) for rank in ranks)
 
