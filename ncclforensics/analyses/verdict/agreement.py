@@ -19,8 +19,8 @@ from typing import NamedTuple
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.lines import first_exit, mismatch
-from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, stacks, torch_ends
+from ncclforensics.analyses.verdict.lines import failures, mismatch
+from ncclforensics.analyses.verdict.sources import counts, ras_evidence, recorder, stacks, torch_reports
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How, Kind, Source
 from ncclforensics.data.names import MESSAGES, ranks_text
@@ -110,7 +110,7 @@ def _by_reports(job: Job) -> Testimony:
 
 def find_ended(job: Job) -> Explanation | None:
     """Find the process that ended first; where only text speaks, processes are known by their rank alone."""
-    return torch_ends.find_failed_ranks(job) if job.is_text_only else first_exit.find_first_exit(job)
+    return torch_reports.find_failed_ranks(job) if job.is_text_only else failures.find_first_exit(job)
 
 
 TESTIMONIES: tuple[Callable[[Job], Testimony], ...] = (

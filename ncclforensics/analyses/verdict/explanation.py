@@ -8,9 +8,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 from ncclforensics.analyses.verdict.answer import EvidenceLine, Operation
-from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost, Doubt
-from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, How, Kind, Source
+from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Claim, Detail, How, Kind, Source
 from ncclforensics.frames.columns import Row
 
 # A row or an object of a line of a rank, which is -1 if it is not known.

@@ -46,7 +46,6 @@ class Job:
             self.members[member.key].append(member)
         self.waits = rows.waits(number)
         self.failure_events = rows.typed_of_job("failure_event", FailureEvent, number)
-        self.completion_errors = rows.where("completion_error", job=number)
         self.process_exits = rows.typed_of_job("process_exit", ProcessExit, number)
         self.all_exits = rows.typed("process_exit", ProcessExit)  # also of processes that no other line shows
         self.timeouts = rows.typed("work", Timeout)
@@ -62,16 +61,12 @@ class Job:
         self.stall_evidence: list[Sign] = []  # what shows that it stood still, once its sources were compared
         self.differences: list[Explanation] | None = None  # between the calls of its ranks, once they were judged
         self.doubts: dict[str, str] = {}  # sources that may be of another run than NCCL's lines -> why
-        self.dump_paths = [row["dump_path"] for row in rows.of("recorder_file")]
         self.ras_nranks = rows.ras_nranks
         has_ras = may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
         self.snapshots = rows.of("ras_snapshot") if has_ras else []
         self.states = rows.of("ras_state") if has_ras else []
         self.counted_calls = [row for rank_id in self.rank_ids for row in rows.where("counted_call", rank_id=rank_id)]
-        # Communicators on which calls were counted, by whichever rank: their init ended on all.
-        self.counted_keys = {row["key"] for row in rows.of("counted_call") if row["calls"] > 0}
-        self._call_line, self._member = frames["call_line"], frames["member"]
-        self._messages = frames["message"]
+        self._call_line = frames["call_line"]
         self._calls_by_rank: dict[int, pl.DataFrame] = {}
         self._last_pos = rows.last_call_pos
         diverged = [row for key in self.members for row in rows.where("divergence", key=key)]
@@ -301,7 +296,7 @@ class Job:
 
     def messages(self, key: str, rank_id: int, peer: int, name: str) -> list[Row]:
         """Return the Sends or Recvs of a rank with a peer on a communicator, in order: rows of `message`."""
-        return self._messages.filter(key=key, rank_id=rank_id, peer=peer, name=name).sort("pos").to_dicts()
+        return self.run.frames["message"].filter(key=key, rank_id=rank_id, peer=peer, name=name).sort("pos").to_dicts()
 
     def signatures_of_last_calls(self, number: int) -> dict[int, tuple[int, ...]]:
         """Return the signatures of each rank's last calls, of any communicator."""

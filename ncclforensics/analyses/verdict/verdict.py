@@ -1,7 +1,7 @@
 """Compute the verdict on every job: the fault, the culprits, the call concerned, and the lines that show it.
 
 Every source suggests faults by the claims of failure that it makes. The answer is the fault that leaves the fewest
-claims unexplained: that which suggests itself by the claim that nothing else explains (`claims`). Other sources confirm
+claims unexplained: that which suggests itself by the claim that nothing else explains (`Claim`). Other sources confirm
 or contradict that one (`agreement`), and what the lines lack makes it less sure (`stall`, `omissions`). Beside it are
 told rivals, with what they would have to assume, and failures that it does not explain.
 """
@@ -20,11 +20,11 @@ from ncclforensics.analyses.job.ends.failure_events import HARD, FailureEvent
 from ncclforensics.analyses.job.ends.process_exits import ProcessExit, end_text
 from ncclforensics.analyses.verdict import agreement
 from ncclforensics.analyses.verdict.answer import Answer, Considered, EvidenceLine, Operation, Unexplained
-from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Cost
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job, all_jobs
 from ncclforensics.analyses.verdict.lines import (
+    failures,
     init,
     mismatch,
     no_hang,
@@ -32,20 +32,19 @@ from ncclforensics.analyses.verdict.lines import (
     ranks_without_log,
     refused_init,
     stall,
-    transport_failure,
     waiting,
-)  # fmt: skip
+)
 from ncclforensics.analyses.verdict.sources import (
     counts,
     ras_evidence,
     recorder,
     stacks,
-    torch_comparisons,
+    torch_reports,
     torch_store,
     torch_text,
-)  # fmt: skip
+)
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
-from ncclforensics.analyses.verdict.vocabulary import How, Kind, Source
+from ncclforensics.analyses.verdict.vocabulary import Claim, How, Kind, Source
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import columns_of
 from ncclforensics.frames.registry import analysis
@@ -68,7 +67,7 @@ def explain(job: Job) -> list[Explanation]:
 
 def _find_in_doubtful_sources(job: Job) -> Explanation | None:
     """Find what dumps and watchdogs show that may be of another run, unless the network failed by NCCL's lines."""
-    if transport_failure.find_transport_failure(job):
+    if failures.find_transport_failure(job):
         return None
     by_dumps, by_watchdogs = (
         counts.as_possibility(job, find(job), source) if source in job.doubts else None
@@ -98,7 +97,7 @@ SUGGESTIONS: tuple[tuple[Claim, Source | None, Suggest], ...] = (
     (Claim.CALL_LACKING, Source.LINES, mismatch.find_skipped_or_lost_call),
     (Claim.CALL_MISSING, Source.LINES, mismatch.find_by_lines),
     (Claim.LOST, Source.LINES, waiting.find_lost_process),
-    (Claim.TRANSPORT_FAILED, Source.LINES, transport_failure.find_transport_failure),
+    (Claim.TRANSPORT_FAILED, Source.LINES, failures.find_transport_failure),
     (Claim.ENDED, Source.EXITS, agreement.find_ended),
     (Claim.RECORDED_DIFFERENCE, Source.DUMPS, recorder.find_recorded_mismatch),
     (Claim.RECORDED_WAIT, Source.DUMPS, agreement.find_recorded_roots),
@@ -107,7 +106,7 @@ SUGGESTIONS: tuple[tuple[Claim, Source | None, Suggest], ...] = (
     (Claim.COUNTED_WAIT, Source.WATCHDOGS, pytorch.find_desync),
     (Claim.TIMED_OUT, None, pytorch.find_watchdog_timeout),
     (Claim.OF_ANOTHER_RUN, None, _find_in_doubtful_sources),
-    (Claim.CALLS_COMPARED, None, torch_comparisons.find_compared_calls),
+    (Claim.CALLS_COMPARED, None, torch_reports.find_compared_calls),
     (Claim.ABSENT_AT_BARRIER, None, torch_text.find_absent_at_barrier),
     (Claim.ABSENT_FROM_STORE, None, torch_store.find_missing_clients),
     (Claim.CALLS_FAILED, None, torch_text.find_failed_calls),

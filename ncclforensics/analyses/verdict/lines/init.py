@@ -114,9 +114,11 @@ _FAULT_TEXTS = {
 def find_unfinished_init(job: Job) -> Explanation | None:
     """Find an init that some ranks began and that others did not join, or that NCCL left with an error."""
     inside: dict[str, list[Member]] = defaultdict(list)
-    unended = [row for row in job.memberships if not row.is_complete and row.end is None]
-    for row in (row for row in unended if row.key not in job.counted_keys):
-        inside[row.key].append(row)
+    # Calls that were counted on a communicator, by whichever rank, show that its init ended on all.
+    counted = {row["key"] for row in job.run.of("counted_call") if row["calls"] > 0}
+    for row in job.memberships:
+        if not row.is_complete and row.end is None and row.key not in counted:
+            inside[row.key].append(row)
     if diagnosis := _judge_returned_init(job, [row for rows in inside.values() for row in rows]):
         return diagnosis
     if inside:

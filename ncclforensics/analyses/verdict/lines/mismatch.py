@@ -18,7 +18,7 @@ from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.job_rows import Called
-from ncclforensics.analyses.verdict.lines import line_differences, transport_failure, waiting
+from ncclforensics.analyses.verdict.lines import failures, line_differences, waiting
 from ncclforensics.analyses.verdict.lines.stall import WEAK
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, How, Kind
 from ncclforensics.data.variables import STACKS_OF_HOST
@@ -285,7 +285,7 @@ def find_by_lines(job: Job) -> Explanation | None:
     """
     waited_for = waiting.find_waited_for_ranks(job)
     if waited_for is not None and waited_for.verdict is Kind.LAGGING:
-        failed_call = transport_failure.find_failed_call(job, waited_for.culprits)
+        failed_call = failures.find_failed_call(job, waited_for.culprits)
         if failed_call is not None:
             return failed_call
     is_altered = any(

@@ -14,11 +14,10 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.job.calls.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
-from ncclforensics.analyses.verdict.claims import Claim
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.vocabulary import BY_ENDS, FROM_ENDS, OF_ABSENCE, How, Kind
+from ncclforensics.analyses.verdict.vocabulary import BY_ENDS, FROM_ENDS, OF_ABSENCE, Claim, How, Kind
 
 BY_PLACE = (Kind.MISMATCH, Kind.DEADLOCK, Kind.UNMATCHED)  # compare single calls
 MOST_SELECTED = 0.5  # share of the ranks

@@ -123,7 +123,7 @@ def _doubt_by_network(job: Job, diagnosis: Explanation) -> None:
         return
     pairs = [
         (error["host"], error["peer_host"])
-        for error in job.completion_errors
+        for error in job.run.where("completion_error", job=job.number)
         if error["peer_host"] and not error["is_survived"]
     ]
     if apart := min((pair for pair in pairs if pair[1] not in hosts), default=None):

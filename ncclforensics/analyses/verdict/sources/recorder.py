@@ -365,7 +365,7 @@ def name_dumps(job: Job, diagnosis: Explanation) -> None:
     is_general = [item.startswith(GENERAL_REQUEST) for item in diagnosis.collect]
     requests = [item for item, general in zip(diagnosis.collect, is_general, strict=True) if not general]
     if any(is_general) and job.recordings is None:
-        prefixes = sorted({path.rstrip("0123456789") + "*" for path in job.dump_paths})
+        prefixes = sorted({row["dump_path"].rstrip("0123456789") + "*" for row in job.run.of("recorder_file")})
         where = f"collect the Flight Recorder dumps that the ranks wrote on their hosts: `ls {' '.join(prefixes)}`"
         requests += [where] if prefixes else [item for item in diagnosis.collect if item.startswith(GENERAL_REQUEST)]
     diagnosis.collect = requests

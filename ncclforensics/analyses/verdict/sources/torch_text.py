@@ -26,7 +26,7 @@ from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.lines.first_exit import first_ends_of_nodes, first_seen_by_torchrun
+from ncclforensics.analyses.verdict.lines.failures import first_ends_of_nodes, first_seen_by_torchrun
 from ncclforensics.analyses.verdict.sources import recorder_open
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
