@@ -168,7 +168,7 @@ def test_a_call_in_a_box_whose_line_is_marked_is_one_of_a_traceback(tmp_path: Pa
     marked = "[rank0]: │   1527 │   │   # once                                  │\n"
     marked += "[rank0]: │ ❱ 1528 │   │   if self.reducer._rebuild_buckets():     │\n"
     shown = first_screen(reported(tmp_path, call + marked))
-    assert "rank 0 raised an exception, and no line that was read names it" in shown
+    assert "rank 0 raised an exception in _pre_forward (model.py:1528), and no line that was read names it" in shown
     assert "_pre_forward (model.py:1528)" in shown
 
 

@@ -306,7 +306,7 @@ def test_a_traceback_that_is_cut_before_its_error_names_the_worker_and_the_last_
     rule = "app-traceback-cut"
     finding = _found(_report(tmp_path, *lines), rule)
 
-    assert finding.title == "TP2 raised an exception, and no line that was read names it"
+    assert finding.title == "TP2 raised an exception in load (worker.py:63), and no line that was read names it"
     assert finding.detail == "the last call that is shown: load (worker.py:63)"
     assert rule not in _titles(_report(tmp_path, *lines, "ValueError: no such layer"))
     assert rule not in _titles(_report(tmp_path, *lines, SIGNALLED))

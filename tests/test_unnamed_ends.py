@@ -74,7 +74,7 @@ def test_all_engine_cores_are_named_whose_tracebacks_stand_among_one_another(tmp
         head.format(core=5) + '  File "/srv/vllm/executor/uniproc_executor.py", line 56, in collective_rpc',
     ]
     found = next(f for f in reported(tmp_path, *lines).findings if f.rule == "app-traceback-cut")
-    assert found.title.startswith("process 205 (EngineCore_5) raised an exception")
+    assert found.title.startswith("process 205 (EngineCore_5) raised an exception in collective_rpc (uniproc_executor")
     assert found.title.endswith("; so did process 202 (EngineCore_2), process 203 (EngineCore_3)")
     assert "process 202 (EngineCore_2) in __init__ (pynccl.py:101)" in found.detail
 
@@ -114,6 +114,61 @@ def test_a_crash_in_the_library_that_holds_the_handler_of_ucx_is_placed_there(tm
         "[gpu-a012:174213] [ 2] /opt/ucx/lib/ucx/libuct_xpmem.so.0(+0x26e3)[0x7f5f87bf86e3]",
     )
     assert "crashed with SIGSEGV in ucs_mpool_cleanup (libucs.so.0)" in first_screen(report)
+
+
+def test_a_barrier_of_the_store_whose_last_line_is_cut_still_repeats(tmp_path: Path) -> None:
+    wait = (
+        "INFO:root:Waiting in store based barrier to initialize process group for rank: {}, key: key:1 (world_size=4, "
+    )
+    lines = [wait.format(rank) + "worker_count=3, timeout=0:30:00)" for rank in (0, 1, 3)]
+    found = next(f for f in reported(tmp_path, *lines, wait.format(0) + "w").findings if "waits" in f.rule or f.ranks)
+    assert (found.title, found.certainty) == (
+        "3 of 4 processes came to the store of the process group: rank 2 did not",
+        "likely",
+    )
+
+
+def test_a_worker_that_the_driver_of_ray_reports_dead_has_host_and_pid(tmp_path: Path) -> None:
+    died = (
+        "2023-11-30 10:19:23,769 WARNING worker.py:2074 -- A worker died or was killed while executing a task by an "
+        "unexpected system error. To troubleshoot the problem, check the logs for the dead worker. RayTask ID: ffff "
+        "Worker ID: 0e4b Node ID: 9c6f Worker IP address: [10.0.4.13](http://10.0.4.13/) Worker port: 34011 Worker "
+        "PID: 41887 Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection "
+        "error code 2. End of file."
+    )
+    ends = reported(tmp_path, died).run["process_exit"]
+    assert ends.select("host", "pid").rows() == [("10.0.4.13", 41887)]
+
+
+def test_a_traceback_without_its_error_is_told_with_its_place(tmp_path: Path) -> None:
+    lines = [
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "/home/ray/test.py", line 43, in <module>',
+        '[rank0]:     assert value == world_size, f"Expe',
+    ]
+    found = next(f for f in reported(tmp_path, *lines).findings if f.rule == "app-traceback-cut")
+    assert found.title == "rank 0 raised an exception in <module> (test.py:43), and no line that was read names it"
+
+
+def test_retries_among_which_the_log_ends_name_process_and_peer(tmp_path: Path) -> None:
+    retry = (
+        "gpu-a012:5971:6015 [4] NCCL INFO socketPollConnect: connect to 10.0.4.13<52333> returned Connection refused, "
+        "retrying ({}/34) after sleep for 1800 msec"
+    )
+    text = first_screen(reported(tmp_path, *(retry.format(attempt) for attempt in (19, 20, 21))))
+    assert "gpu-a012 tried again to connect to 10.0.4.13<52333>: Connection refused" in text
+    assert "attempt 21 of 34; these logs end there" in text.lower()
+    early = first_screen(reported(tmp_path, *(retry.format(attempt) for attempt in (2, 3))))
+    assert "tried again to connect" not in early
+
+
+def test_records_with_a_place_of_tmux_between_them_are_read_each(tmp_path: Path) -> None:
+    record = (
+        "[rank{0}]:[E ProcessGroupNCCL.cpp:523] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL("
+        "SeqNum=1, OpType=BROADCAST, Timeout(ms)=600000) ran for 600487 milliseconds before timing out."
+    )
+    work = reported(tmp_path, f"`{record.format(1)} [409/1693]{record.format(2)}").run["work"]
+    assert work["rank"].sort().to_list() == [1, 2]
 
 
 def test_an_agent_of_jax_in_an_error_waited_to_register(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def _one_record_a_line(texts: pl.Series) -> pl.Series:
     if not glued.any():
         return texts
     record = f"({_part('_glued_record')})"
-    split = texts.filter(glued).str.replace_all(f" +{record}", "\n${1}")
+    split = texts.filter(glued).str.replace_all(f"{_between()}{record}", "\n${1}")
     begins = split.str.contains(f"^{record}")
     return texts.scatter(glued.arg_true(), split.zip_with(begins, split.str.replace("\n", " ", literal=True)))
 
@@ -158,7 +158,11 @@ def _one_record_a_line(texts: pl.Series) -> pl.Series:
 @cache
 def _glued() -> str:
     record = _part("_glued_record")
-    return f"{record}.* {record}"
+    return f"{record}.*{_between()}{record}"
+
+
+def _between() -> str:
+    return f"(?: +|{_part('_screen_place')} *)"
 
 
 def _part(rule: str) -> str:

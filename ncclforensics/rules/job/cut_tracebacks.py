@@ -111,9 +111,10 @@ def app_traceback_cut(
             or (f"process {pid}{where}{name}" if pid is not None else f"a process{where}")
         )
         others = _last_calls_of_others(calls, row, is_of_it)
+        shown_in = "" if is_of_driver else f" in {place.partition(', ')[0]}"
         yield Finding(
             title=f"{process} raised {cause[0]}, of which no more is shown" if cause
-            else f"{process} raised an exception, and no line that was read names it{_cut_too(others)}",
+            else f"{process} raised an exception{shown_in}, and no line that was read names it{_cut_too(others)}",
             detail=f"its result was asked for in {place}; none of its own calls is shown" if is_of_driver
             else f"the last call that is shown: {place}{OF_LAUNCHER * is_launcher}{_calls_text(others)}",
             certainty="certain",

@@ -54,7 +54,10 @@ def torch_ranks_wait_at_store(
         source.select("source", "lines"), on="source", maintain_order="left"
     )
     for (key,), rows in waits.group_by(text_of("barrier_key"), maintain_order=True):
-        joined, expected = rows.select("joined", "expected_clients").row(-1)
+        counted = rows.drop_nulls("joined")  # the last line may be cut before the count
+        if counted.is_empty():
+            continue
+        joined, expected = counted.select("joined", "expected_clients").row(-1)
         if joined > expected:
             yield too_many_at_store(rows, joined, expected)
             continue

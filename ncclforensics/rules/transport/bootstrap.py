@@ -170,12 +170,14 @@ def boot_connect_failed(
 
 
 def _last_retries(failure: pl.DataFrame, communicator_progress: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """Report connections of which the log shows the last retry that NCCL makes, and neither success nor failure.
+    """Report connections that NCCL tried again, of which the log shows neither success nor failure.
 
-    Releases before 2.13 do not number the attempts: there a retry counts behind which the process shows no progress.
+    Of numbered attempts the later half counts. Releases before 2.13 do not number them: there a retry counts behind
+    which the process shows no progress.
     """
     failed = failure.filter(pl.col("form").is_in(REFUSALS)).select(OWNER)
-    is_last = (pl.col("form") == "connecting_again") & (pl.col("attempt") == pl.col("attempts"))
+    # A peer that starts later is refused at first; NCCL sleeps longer after each attempt.
+    is_last = (pl.col("form") == "connecting_again") & (2 * pl.col("attempt") > pl.col("attempts"))
     is_unanswered = (pl.col("form") == "connecting") & pl.col("reason").cast(pl.String).is_in(UNANSWERED)
     retries = failure.filter(is_last | is_unanswered).join(failed, on=OWNER, how="anti", nulls_equal=True)
     last = last_of_process(retries, communicator_progress)
@@ -185,8 +187,14 @@ def _last_retries(failure: pl.DataFrame, communicator_progress: pl.DataFrame, ra
             yield group_finding(rows, rank, title, "these logs end there", "possible", severity=Severity.WARNING)
             continue
         peers = sorted(rows["peer"].cast(pl.String).drop_nulls().unique().to_list())
-        title = f"{{processes}} could not connect to {_peers_text(peers)}: {reason}"
-        yield group_finding(rows, rank, title, f"in the last of {rows['attempts'][0]} attempts", "likely")
+        attempt, attempts = rows.select(pl.col("attempt").max(), pl.col("attempts").first()).row(0)
+        if attempt == attempts:
+            title = f"{{processes}} could not connect to {_peers_text(peers)}: {reason}"
+            yield group_finding(rows, rank, title, f"in the last of {attempts} attempts", "likely")
+            continue
+        title = f"{{processes}} tried again to connect to {_peers_text(peers)}: {reason}"
+        detail = f"attempt {attempt} of {attempts}; these logs end there"
+        yield group_finding(rows, rank, title, detail, "possible", severity=Severity.WARNING)
 
 
 def _address(peer: str) -> str:

@@ -34,7 +34,8 @@ ABORTING = "aborting"
 CLOSE = "Close"  # the operation with which a rank closes its connection to a proxy thread
 AFTER_SUCCESS = ("local_closed", "local_lost", "proxy_failed", "unwinding", ABORTING)
 CONNECTION_FORMS = ("peer_closed", "transfer_failed")  # a connection was closed, or moved no data
-OF_ENDED_PEERS = ("Connection refused", "Software caused connection abort")  # where another process failed first
+# Errors of connecting where another process failed first.
+OF_ENDED_PEERS = ("Connection refused", "Software caused connection abort", "Connection reset by peer")
 REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network failed
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 THREAD = [*OWNER, "tid"]
