@@ -286,6 +286,29 @@ def test_a_core_dump_that_systemd_logged_is_a_possible_crash_of_the_job(
     assert "for pid 41887 on gpu-a012" in finding.detail
 
 
+@pytest.mark.parametrize(
+    ("lines", "rule", "title"),
+    [
+        ("Exited with exit code 1.\n", "app-process-died", "a process ended with exit code 1"),
+        (
+            "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\nExited with exit code 137.\n",
+            "oom-host",
+            "a process killed: the memory of the host, the container or the job ran out",
+        ),
+        (
+            "TERM_OWNER: job killed by owner.\nExited with exit code 130.\n",
+            "stated-failure",
+            "LSF ended the job, for its owner or an administrator killed it (bkill)",
+        ),
+    ],
+)
+def test_lsfs_report_of_a_job_tells_how_it_ended(tmp_path: Path, lines: str, rule: str, title: str) -> None:
+    (tmp_path / "lsf.out").write_text(f"iteration 100 loss 3.2\n\n{lines}")
+
+    findings = [found for found in analyze([str(tmp_path)], everything=True).findings if found.severity != "info"]
+    assert [(found.rule, found.title) for found in findings] == [(rule, title)]
+
+
 EVENT = "2m   Warning   {0}   pod/train-2   {1}\n"
 
 

@@ -144,6 +144,7 @@ def test_a_fingerprint_of_zeros_is_no_call(sequence: int, operation: str, is_emp
     [
         ([PORT], 0),
         (["Job succeeded"], 0),
+        (["Successfully completed."], 0),
         ([MACHINE_CHECK + "CPU 31: Machine Check: 0 Bank 7: 8c00004000010093"], 0),
         (["loss 2.1"], 3),
     ],

@@ -249,7 +249,7 @@ class JobRows:
     @cached_property
     def is_cancelled(self) -> bool:
         """Whether a line says that the only job was cancelled, or reached its time limit."""
-        return any(row["form"] in ("cancelled", "time_limit") for row in self.of("job_end"))
+        return any(row["form"] in ("cancelled", "lsf_killed", "time_limit") for row in self.of("job_end"))
 
     @cached_property
     def captured_ends(self) -> set[str]:

@@ -108,6 +108,7 @@ ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 TRACEBACK_LINES = 100
 
 
+_MEMORY_LIMITS = {"out_of_memory": "Slurm", "lsf_memory": "LSF"}  # forms of `job_end` -> who ended the job
 EVICTED = "a pod was evicted"
 # Forms of `worker_end` -> what Kubernetes did with the pod.
 _EVICTIONS = {
@@ -134,8 +135,8 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(
                 SIGNAL, row, KERNEL, signal=11, message=row["program"], where=row["where"], **process_fields
             )
-    for row in job_end.filter(form="out_of_memory").to_dicts():
-        yield ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
+    for row in job_end.filter(text_of("form").is_in(list(_MEMORY_LIMITS))).to_dicts():
+        yield ExitReport(HOST_MEMORY, row, _MEMORY_LIMITS[row["form"]], signal=KILL)
     for row in job_end.filter(form="node_failure").to_dicts():
         yield ExitReport(NODE, row, "Slurm", node=row["node"])
     fields = worker_end.filter(

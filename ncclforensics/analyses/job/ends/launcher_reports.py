@@ -26,6 +26,7 @@ STACK = 30  # most lines of an error stack of MPICH
 # Damaged lines may name any number of tasks: those that name many take nothing from the share of the others.
 MANY_TASKS = 1 << 10  # of one line
 MOST_TASKS = 1 << 16  # of all lines that name many, and of all others
+_LSF_FORMS = ["lsf_killed", "lsf_memory", "time_limit"]  # what stands above the exit code if LSF ended the job
 _CANCEL_FORMS = ["interrupted", "step_aborted", "terminated", "cancelled", "mpirun"]
 
 
@@ -61,6 +62,7 @@ def _step(row: Row) -> str:
 def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterator[ExitReport]:
     """Yield the reports of srun, mpirun and similar launchers; those after `Job step aborted` follow from it."""
     cancels = job_end.filter(text_of("form").is_in(_CANCEL_FORMS)).sort("pos").to_dicts()
+    ended_by_lsf = set(job_end.filter(text_of("form").is_in(_LSF_FORMS))["source"])
     tasks = ranges_by_text(process_end["tasks"])
     left = {True: MOST_TASKS, False: MOST_TASKS}  # whether a line names many tasks -> how many more are taken
     with_process = set(process_end.filter(form="hydra")["source"])
@@ -146,6 +148,10 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield ended
             case "hydra_code" if row["source"] not in with_process:
                 yield exit_report(row, "mpirun", code)
+            case "lsf":
+                report = exit_report(row, "LSF", code, row["signal"])
+                report.follows = row["source"] in ended_by_lsf
+                yield report
             case form if form in _LAUNCHERS:
                 reporter, columns = _LAUNCHERS[form]
                 yield exit_report(row, reporter, code, **{name: row[column] for name, column in columns.items()})
