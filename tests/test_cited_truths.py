@@ -121,7 +121,8 @@ def test_a_crash_in_the_folder_of_a_worker_is_that_of_the_only_rank_that_ended_s
     (tmp_path / "torchrun.log").write_text(failed_table(3, 1, 10863, -11, "SIGSEGV"))
     first = shown(analyze([str(tmp_path)]), everything=False)
 
-    assert "rank 3 on node-1 crashed with SIGSEGV. In decode (loader.py:77)" in first
+    assert "rank 3 on node-1 (pid 10863) crashed with SIGSEGV. In decode (loader.py:77)" in first
+    assert "'oom|xid|segfault|10863'" in first
 
 
 def test_a_process_that_aborted_is_not_searched_in_the_kernels_log(tmp_path: Path) -> None:

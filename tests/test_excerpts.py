@@ -99,7 +99,7 @@ def test_the_table_of_torchrun_is_read_where_its_lines_were_joined(tmp_path: Pat
 
     found = {finding.rule: finding for finding in analyze([tmp_path]).findings}
 
-    assert found["app-process-died"].title == "rank 3 on gpu-a012 was killed by SIGKILL"
+    assert found["app-process-died"].title == "rank 3 on gpu-a012 (pid 41887) was killed by SIGKILL"
 
 
 def test_messages_of_plugins_without_prefix_are_read_where_no_line_has_one(tmp_path: Path) -> None:

@@ -319,9 +319,8 @@ def _of_ended(processes: list[Row], where: str, answer: Answer, run: Frames) -> 
     is_explained |= not {ABORT, *REQUESTED_ENDS}.isdisjoint(exits["signal"])
     if not processes or answer.verdict != "rank-died" or is_explained:
         return []
-    pids = [process["pid"] for process in processes if printed_pid(process["pid"])] or exits[
-        "pid"
-    ].drop_nulls().to_list()
+    known = [process["pid"] for process in processes if printed_pid(process["pid"])]
+    pids = known or exits["pid"].drop_nulls().unique(maintain_order=True).to_list()
     names = "|".join(["oom", "xid", "segfault", *map(str, pids[:MOST_PROCESSES])])
     return [Command(where, f"dmesg -T | grep -iE '{names}'")]
 
