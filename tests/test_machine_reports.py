@@ -20,6 +20,11 @@ RANK = {"job": 0, "rank_id": 0, "rank": 0, "host": "node-a", "pid": 100}
 ENDED_WELL = [{"job": 0, "verdict": "no-hang", "culprits": []}]
 
 
+def warnings_on(folder: Path) -> list[Finding]:
+    """What the report on a folder says beside notes."""
+    return [finding for finding in analyze([str(folder)], everything=True).findings if finding.severity != "info"]
+
+
 def severities(findings: list[Finding]) -> list[str]:
     return [str(finding.severity) for finding in findings]
 
@@ -196,7 +201,7 @@ DESCRIBED = "Name:      train-3\nNamespace: team\nStatus:    Failed\nReason:    
 def test_an_evicted_pod_is_named_with_what_ran_out(tmp_path: Path, message: str, title: str) -> None:
     (tmp_path / "pod.txt").write_text(DESCRIBED.format(message))
 
-    (finding,) = (found for found in analyze([str(tmp_path)], everything=True).findings if found.severity != "info")
+    (finding,) = warnings_on(tmp_path)
     assert finding.title == title
     assert finding.remedy.startswith("see what filled the node")
 
@@ -227,8 +232,7 @@ SLURMCTLD = "[2026-03-02T11:04:57.034] {}\n"
 def test_the_log_of_slurms_controller_tells_how_jobs_ended(tmp_path: Path, line: str, title: str | None) -> None:
     (tmp_path / "slurmctld.log").write_text(SLURMCTLD.format(line))
 
-    findings = analyze([str(tmp_path)], everything=True).findings
-    assert [finding.title for finding in findings if finding.severity != "info"] == [title] * bool(title)
+    assert [finding.title for finding in warnings_on(tmp_path)] == [title] * bool(title)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +309,7 @@ def test_a_core_dump_that_systemd_logged_is_a_possible_crash_of_the_job(
 def test_lsfs_report_of_a_job_tells_how_it_ended(tmp_path: Path, lines: str, rule: str, title: str) -> None:
     (tmp_path / "lsf.out").write_text(f"iteration 100 loss 3.2\n\n{lines}")
 
-    findings = [found for found in analyze([str(tmp_path)], everything=True).findings if found.severity != "info"]
-    assert [(found.rule, found.title) for found in findings] == [(rule, title)]
+    assert [(found.rule, found.title) for found in warnings_on(tmp_path)] == [(rule, title)]
 
 
 EVENT = "2m   Warning   {0}   pod/train-2   {1}\n"
@@ -329,8 +332,7 @@ def test_an_event_of_kubernetes_is_named_with_its_pod(
 ) -> None:
     (tmp_path / "events.txt").write_text(EVENT.format(reason, message))
 
-    findings = analyze([str(tmp_path)], everything=True).findings
-    assert [finding.title for finding in findings if finding.severity != "info"] == [title] * bool(title)
+    assert [finding.title for finding in warnings_on(tmp_path)] == [title] * bool(title)
 
 
 @pytest.mark.parametrize(
@@ -351,8 +353,7 @@ def test_an_event_of_kubernetes_is_named_with_its_pod(
 def test_a_title_says_what_the_line_of_a_tool_names(tmp_path: Path, line: str, title: str) -> None:
     (tmp_path / "tool.log").write_text(line + "\n")
 
-    findings = analyze([str(tmp_path)], everything=True).findings
-    titles = [finding.title for finding in findings if finding.severity != "info"]
+    titles = [finding.title for finding in warnings_on(tmp_path)]
     assert [stated.startswith(title) for stated in titles] == [True] * bool(title)
 
 

@@ -196,10 +196,10 @@ def exception_reports(
     # torchrun prints an error file as it is; where its beginning was taken for a tag, the end of the quotation is left.
     unquoted = pl.coalesce(text_of("message").str.strip_suffix('",'), text_of("quoted_message"))
     errors = errors.with_columns(
-        message=unquoted, raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message")
-    )
-    errors = errors.with_columns(is_told=text_of("form") == "terminated")
-    same = [*_DISTINCT, "exception", "raised", "message", "raised_in", "is_told"]
+        message=unquoted, raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message"),
+        is_requested=text_of("form") == "terminated",
+    )  # fmt: skip
+    same = [*_DISTINCT, "exception", "raised", "message", "raised_in", "is_requested"]
     errors = errors.with_columns(printed=pl.len().over(same), last_line=pl.col("line").max().over(same))
     errors = errors.unique(same, keep="first", maintain_order=True)
     above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on
@@ -248,6 +248,8 @@ def exception_reports(
 
 def _ended_actors(exception: pl.DataFrame) -> pl.Expr:
     """Whether a row is the error that ended an actor of Monarch: of those in one text the last, or the one it wraps."""
+    if exception.filter(form="of_actor").is_empty():
+        return pl.lit(value=False)
     found = []
     text: list[Row] = []
     for row in [*exception.select("source", "pos", "form", "is_caused").sort("pos").to_dicts(), None]:

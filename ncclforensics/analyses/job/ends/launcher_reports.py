@@ -62,7 +62,7 @@ def _step(row: Row) -> str:
 def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterator[ExitReport]:
     """Yield the reports of srun, mpirun and similar launchers; those after `Job step aborted` follow from it."""
     cancels = job_end.filter(text_of("form").is_in(_CANCEL_FORMS)).sort("pos").to_dicts()
-    ended_by_lsf = set(job_end.filter(text_of("form").is_in(_LSF_FORMS))["source"])
+    ends_by_lsf = job_end.filter(text_of("form").is_in(_LSF_FORMS)).to_dicts()
     tasks = ranges_by_text(process_end["tasks"])
     left = {True: MOST_TASKS, False: MOST_TASKS}  # whether a line names many tasks -> how many more are taken
     with_process = set(process_end.filter(form="hydra")["source"])
@@ -150,7 +150,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(row, "mpirun", code)
             case "lsf":
                 report = exit_report(row, "LSF", code, row["signal"])
-                report.follows = row["source"] in ended_by_lsf
+                report.follows = _is_cancelled(row, ends_by_lsf)
                 yield report
             case form if form in _LAUNCHERS:
                 reporter, columns = _LAUNCHERS[form]
