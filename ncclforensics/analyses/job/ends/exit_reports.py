@@ -15,6 +15,7 @@ from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     BUS_ERROR,
     COMMAND,
+    ENDED_RANKS_CLASSES,
     KILL,
     OF_CONTROL_GROUP,
     RUNNERS,
@@ -326,7 +327,7 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
         or STORE in message
         or any(part in message for part in SECOND_HAND_PARTS)
     ) and not _runs_no_rank(message)
-    is_final = rank is not None or row["form"] == "what" or _names_process(row)
+    is_final = rank is not None or row["form"] == "what" or name in ENDED_RANKS_CLASSES or _names_process(row)
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
         follows=is_second_hand, final=is_final and not row["is_of_thread"], **_place(row),
