@@ -109,7 +109,11 @@ ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 TRACEBACK_LINES = 100
 
 
-_MEMORY_LIMITS = {"out_of_memory": "Slurm", "lsf_memory": "LSF"}  # forms of `job_end` -> who ended the job
+_MEMORY_LIMITS = {
+    "out_of_memory": "Slurm",
+    "lsf_memory": "LSF",
+    "pbs_memory": "PBS",
+}  # forms of `job_end` -> who ended the job
 EVICTED = "a pod was evicted"
 # Forms of `worker_end` -> what Kubernetes did with the pod.
 _EVICTIONS = {
