@@ -80,6 +80,18 @@ def test_prefixes_are_looked_for_only_in_inputs_that_show_one() -> None:
     assert [bool(detect_prefixes(log, LANGUAGE)) for log in rows] == [False, True, False, True]
 
 
+def test_records_of_a_program_and_lines_of_its_workers_have_a_prefix_where_nccl_has_none() -> None:
+    message = "Error executing method init_device. This might cause deadlock in distributed execution."
+    record = f"ERROR 03-02 11:04:57 worker_base.py:581] {message}"
+
+    assert texts([LINES[0], record, f"(Worker pid=77, ip=10.0.0.1) {record}", "step 7: loss 0.25"]) == [
+        LINES[0],
+        message,
+        message,
+        "step 7: loss 0.25",
+    ]
+
+
 def test_a_line_with_only_a_launcher_prefix_is_empty() -> None:
     assert texts(["[1,0]<stdout>:" + LINES[0], "[1,0]<stdout>:", "[1,0]<stdout>: "]) == [LINES[0], "", ""]
 

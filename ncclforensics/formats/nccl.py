@@ -72,7 +72,6 @@ GRAMMARS = (
     "driverlog",
     "job",
     "podevents",
-    "containers",
     "omitted",
     "prefix",
     "unread",
@@ -120,6 +119,8 @@ SECRET_COLUMNS = (
 CODE_COLUMNS = (("traceback_frame", "file"), ("traceback_frame", "boxed_file"))
 # Prefix rules: the beginning of a line, up to the first character of its message.
 PREFIXES = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
+# Prefix rules of launchers that only some lines of an input have: records of the program, and lines of Ray's workers.
+PREFIXES_OF_SOME = frozenset({"ray", "record"})
 # Prefixes without host and process, as in excerpts, and the prefix rules they stand for.
 SHORT_PREFIXES = {
     "_info_without_process": frozenset({"_info", "_note", "_plugin"}),
@@ -157,6 +158,7 @@ def dialect() -> Dialect:
         level_regex=prefix.part_regex("_level"),
         catch_all="unknown",
         counter="opcount",
+        prefixes_of_some=PREFIXES_OF_SOME,
         launcher_prefixes=(*launcher.shapes, *grammar_file.load("deduplicated").shapes),
         failure_word=grammar_file.load("copied").part_regex("_failure_word"),
         tag_regex=launcher.part_regex("_ray_tag"),

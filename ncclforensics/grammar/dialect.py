@@ -143,6 +143,7 @@ class Dialect:
     detected: tuple[str, ...] = ()  # names of the embedded formats whose shapes are in `shapes`
     base: Dialect | None = None  # the same dialect without them
     quotation: Quotation | None = None
+    prefixes_of_some: frozenset[str] = frozenset()  # of these, which some lines have and others not
     alone_regex: str = ""  # the beginning of a message that stands in a text without its prefix
     alone_prefix: str = ""  # what is put before it
     unnamed_prefix: str = ""  # a prefix as old versions print it, in which `prefix_marker` is missing before the level

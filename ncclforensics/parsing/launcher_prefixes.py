@@ -25,6 +25,9 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
     One of priority -2 is accepted only if it stands before nearly all NCCL lines, because `INFO: ` is no host name;
     signatures of embedded formats count as NCCL lines. Prefixes of priority 1 may follow any tag, and are tried
     wherever a tag was found. What still stands in front of lines is learned from them.
+
+    One of `prefixes_of_some` is accepted by one line, and also where no NCCL line has any: what a program prints
+    through its logger has it, and so do its workers' lines in the output of a driver, into which NCCL prints itself.
     """
     prefixes: list[Pattern] = []
     parts = [part for part in _parts(sample, dialect) if part.height] or [sample]
@@ -34,15 +37,14 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
     ]
     while len(prefixes) < DEPTH:
         sample = sample.filter(pl.col("text") != "")
-        if _has_no_prefix(sample["text"], dialect):
-            break
+        is_plain = _has_no_prefix(sample["text"], dialect)
         is_nccl = sample["text"].str.contains(dialect.prefix_regex)
         # All at once: ten thousand files without a prefix cost as many queries.
         hits = sample.select(dialect.has_each_prefix)
         tried = [
             (shape, pattern, has_prefix)
             for (shape, pattern), has_prefix in zip(dialect.untagged_prefixes, hits, strict=True)
-            if has_prefix.any()
+            if has_prefix.any() and not (is_plain and shape.frame not in dialect.prefixes_of_some)
         ]
         likely: list[tuple[bool, float, int, Pattern]] = []
         longer: list[pl.Series] = []
@@ -55,13 +57,16 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
                 near_as_printed = {name: regex for name, regex in near_as_printed.items() if name in near}
                 revealed, as_printed = _found(suffixes, near), _found(sample["text"], near_as_printed)
                 of_nccl = max(of_nccl, revealed / (revealed + as_printed or 1))
-            if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
+            least = 0 if shape.frame in dialect.prefixes_of_some else SOME if shape.priority >= 0 else NEARLY_ALL
+            if max(share if shape.priority >= -1 else 0, of_nccl) >= least:
                 # `0: ` is a task before it is a host, and a time in front of other words is part of a longer prefix
                 if shape.priority < 0 and any((has_prefix | ~hit).all() for hit in longer):
                     continue
                 likely.append((shape.priority >= -1, share, shape.priority, pattern))
                 longer += [has_prefix] * (shape.priority == 0)
-        found = max(likely, key=itemgetter(0, 1, 2))[-1] if likely else learn_tag(sample["text"], certain)
+        found = max(likely, key=itemgetter(0, 1, 2))[-1] if likely else None
+        if found is None and not is_plain:
+            found = learn_tag(sample["text"], certain)
         if found is None:
             break
         prefixes.append(found)
@@ -82,9 +87,9 @@ def _parts(sample: pl.DataFrame, dialect: Dialect) -> list[pl.DataFrame]:
 def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     """The inputs (columns `source`, `text`) whose lines may have prefixes.
 
-    Not those whose NCCL lines all have none, and not those of which no line begins like a prefix or has, inside of it,
-    a beginning by which a tag is learned. A time that NCCL prints in front of some lines itself, by default of
-    warnings, is no prefix.
+    Not those of which no line begins like a prefix or has, inside of it, a beginning by which a tag is learned; of
+    those whose NCCL lines all have none, only the other lines count, and `prefixes_of_some`. A time that NCCL prints in
+    front of some lines itself, by default of warnings, is no prefix.
     """
     nccl_lines = samples.filter(pl.col("text").str.contains(dialect.prefix_marker, literal=True))
     is_at_start = nccl_lines["text"].str.contains(f"^(?:{dialect.prefix_regex})")
@@ -92,12 +97,20 @@ def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     buried = buried.filter(pl.col("text").str.contains(dialect.prefix_regex))
     buried = buried.filter(~pl.col("text").str.contains(f"^{own_time()}(?:{dialect.prefix_regex})"))
     at_start = nccl_lines["source"].filter(is_at_start)
-    without_launcher_prefix = set(at_start.unique()) - set(buried["source"].unique())
-    others = samples.filter(~pl.col("source").is_in(list(without_launcher_prefix)))
-    if others.is_empty():  # to make the searches ready takes longer than one of a short text
-        return []
-    is_hit = pl.any_horizontal(*dialect.has_each_prefix, may_show_tag(pl.col("text")))
-    return sorted(others.filter(is_hit)["source"].unique())
+    is_plain = pl.col("source").is_in(list(set(at_start.unique()) - set(buried["source"].unique())))
+    is_nccl = pl.col("text").str.contains(dialect.prefix_marker, literal=True)
+    tags = [
+        hit for (shape, _), hit in zip(dialect.untagged_prefixes, dialect.has_each_prefix, strict=True)
+        if shape.frame in dialect.prefixes_of_some
+    ]  # fmt: skip
+    found: set[int] = set()
+    for rows, hits in (
+        (samples.filter(~is_plain), [*dialect.has_each_prefix, may_show_tag(pl.col("text"))]),
+        (samples.filter(is_plain & ~is_nccl), tags),
+    ):
+        if not rows.is_empty():  # to make the searches ready takes longer than one of a short text
+            found.update(rows.filter(pl.any_horizontal(*hits))["source"].unique())
+    return sorted(found)
 
 
 def _has_no_prefix(texts: pl.Series, dialect: Dialect) -> bool:
