@@ -28,6 +28,7 @@ from ncclforensics.data.variables import (
     STANDING_STACKS,
 )
 from ncclforensics.frames.protocol import Frames
+from ncclforensics.grammar.meanings import Kind as Meaning
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.benchmark_text import called
 
@@ -76,11 +77,11 @@ _KINDS = (
 )
 
 
-def reason_without_job(run: Frames) -> str:
+def reason_without_job(run: Frames, findings: Sequence[Finding]) -> str:
     """Why there is nothing to judge: no line of NCCL, none that names a process, or evidence of another kind alone."""
     if _has_failed(run):
         return NOT_JUDGED
-    if well := health(run):
+    if well := health(run, findings):
         return well
     logs = {source for source, kind in run.kinds.items() if kind == "nccl-log"}
     recognised = run["source"].filter(pl.col("source").is_in(list(logs)))["recognised"].sum()
@@ -115,9 +116,9 @@ def _has_failed(run: Frames) -> bool:
     return VERDICTS in run.broken or any(defect.is_of_input for defect in run.defects)
 
 
-def holds_machines(run: Frames) -> bool:
+def holds_machines(run: Frames, findings: Sequence[Finding]) -> bool:
     """Whether inputs without a job hold what hosts, GPUs or ports report."""
-    return bool(_kinds(run)) and not health(run) and not _has_failed(run)
+    return bool(_kinds(run)) and not health(run, findings) and not _has_failed(run)
 
 
 def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
@@ -127,7 +128,7 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
     """
     if _has_failed(run):
         return REPORT_DEFECT
-    if health(run):
+    if health(run, findings):
         return []
     found = next((f for f in findings if f.severity is not Severity.INFO and not f.is_elsewhere), None)
     if found is not None and found.remedy and found.role is not Role.CONSEQUENCE:
@@ -149,7 +150,7 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
         NO_NCCL_LINES: [*COLLECT_CALLS, *stacks],
         NO_CALLS_IN_TEXT: text_alone,
     }
-    return steps.get(reason_without_job(run), COLLECT_CALLS)
+    return steps.get(reason_without_job(run, findings), COLLECT_CALLS)
 
 
 def _command(run: Frames, name: str) -> str:
@@ -157,10 +158,19 @@ def _command(run: Frames, name: str) -> str:
     return shlex.join(["ncclforensics", name, *(paths if len(paths) <= MOST_PATHS else [])])
 
 
-def health(run: Frames) -> str:
-    """What a program without lines of ranks says of its health; empty where it says nothing, or a process ended."""
-    is_ready = run.has("engine_ready") and not run["process_exit"].height
-    return _end(run) or (READY if is_ready else "")
+def health(run: Frames, findings: Sequence[Finding]) -> str:
+    """What a program without lines of ranks says of its health; empty where it says nothing, or a process ended.
+
+    An engine that is ready may fail later: a line that states a failure, or that a finding rests on, stands behind its
+    last such line.
+    """
+    ready = dict(run["engine_ready"].group_by("source").agg(pl.col("line").max()).iter_rows())
+    failures = run["stated_line"].filter(pl.col("kind").is_in([Meaning.FAILURE, Meaning.CONSEQUENCE]))
+    faults = (finding for finding in findings if finding.severity is not Severity.INFO)
+    lines = [(line.source, line.line) for finding in faults for line in (*finding.evidence, *finding.about)]
+    lines += failures.select("source", "line").rows()
+    has_failed = run["process_exit"].height or any(line > ready.get(source, line) for source, line in lines)
+    return _end(run) or (READY if ready and not has_failed else "")
 
 
 def _end(run: Frames) -> str:

@@ -44,7 +44,7 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
         f"verdict on job {answer.job}": answer.reason for answer in report.verdicts if answer.verdict == "undecidable"
     }
     if not report.verdicts and verdict_without_job(report.run) == "undecidable":
-        undecided["verdict on a job"] = reason_without_job(report.run)
+        undecided["verdict on a job"] = reason_without_job(report.run, report.findings)
     slow = slow_answer(report)
     is_slow = slow is not None and slow.is_actionable and Severity.WARNING in failing
     is_open = slow is not None and slow.verdict is SlowKind.UNDECIDABLE

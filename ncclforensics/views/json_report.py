@@ -53,7 +53,7 @@ def _without_job(report: Report) -> dict[str, Any]:
     return {
         "verdict": verdict_without_job(report.run),
         **NO_LOG,
-        "reason": reason_without_job(report.run),
+        "reason": reason_without_job(report.run, report.findings),
         "collect_next": steps_without_job(report.run, report.findings),
     }
 

@@ -80,7 +80,7 @@ def _body(report: Report, title: str, most: int, *, everything: bool) -> Iterato
             yield f"### Job {number} of {len(jobs)}\n"
         yield from _job(report, row, title, most, is_worst=number == 1, everything=everything)
     if not report.verdicts:
-        yield f"**{verdict_without_job(report.run)}**: {inline(reason_without_job(report.run))}\n"
+        yield f"**{verdict_without_job(report.run)}**: {inline(reason_without_job(report.run, report.findings))}\n"
         yield _steps(steps_without_job(report.run, report.findings))
     if slow := list(markdown_slow.section(report)):
         yield "### The speed of the job\n"

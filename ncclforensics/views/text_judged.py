@@ -72,7 +72,7 @@ def without_findings(report: Report) -> list[RenderableType]:
         and rule.category is not Category.INCOMPLETE_EVIDENCE
     )
     looking = [rule.name for rule in of_faults if _looks(report, *rule.of)]
-    well = "" if report.verdicts else health(report.run)
+    well = "" if report.verdicts else health(report.run, report.findings)
     if not (looking or well):
         reason = _why_not(report)
         is_judged = reason in (KERNEL, STATES_NONE)

@@ -81,7 +81,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     if len(jobs) > MOST_JOBS:
         parts.append(Text(f"\nand {len(jobs) - MOST_JOBS} more jobs: --format json shows all", style="dim"))
     if not jobs:
-        parts.append(Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold"))
+        parts.append(Text(f"\nUNDECIDABLE  {reason_without_job(report.run, report.findings)}", style="bold"))
         parts += other_steps("WHAT TO DO", steps_without_job(report.run, report.findings))
     for finding in others:
         if finding not in first and finding.severity is not Severity.INFO and not finding.is_elsewhere:

@@ -134,11 +134,13 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     if jobs and jobs[0].verdict not in OPEN:
         return None
     findings = _others(report)
-    if not jobs and not everything and not health(report.run):
+    if not jobs and not everything and not health(report.run, report.findings):
         # Then also what is no fault, such as an end that a launcher asked for; what happened before what was given.
         notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
         notes.sort(key=lambda note: note.category is Category.INCOMPLETE_EVIDENCE)
-        findings += [note for note in notes if note.evidence and note.title != reason_without_job(report.run)]
+        findings += [
+            note for note in notes if note.evidence and note.title != reason_without_job(report.run, report.findings)
+        ]
     if not (jobs or findings or report.run.kinds):  # of such files only what a program states is known
         findings = [f for f in report.findings if f.rule == STATED_BY_PROGRAM and not report.run.has("kernel_line")]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
@@ -195,9 +197,9 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         sections += [verdict, _of_other_jobs(report, jobs, width)]
         sections += details
     elif not everything:
-        reason = reason_without_job(report.run)
+        reason = reason_without_job(report.run, report.findings)
         verdict_text = verdict_without_job(report.run).upper().replace("-", " ")
-        is_clean = holds_machines(report.run) and not report.elsewhere
+        is_clean = holds_machines(report.run, report.findings) and not report.elsewhere
         without_fault = "; nothing that stops a job was found in them" * is_clean
         unknown: list[RenderableType] = [Text(f"\n{verdict_text}  {reason}{without_fault}", style="bold")]
         unknown += last_lines(report) if shown is None and reason == NO_CALLS_IN_TEXT else []
@@ -239,7 +241,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     else:
         if not others and (not jobs or jobs[0].verdict in OPEN) and shown is None:
             # Nothing worse is known; that nothing was read stands in the verdict already.
-            others = [note for note in notes if note.title != reason_without_job(report.run)]
+            others = [note for note in notes if note.title != reason_without_job(report.run, report.findings)]
         rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
         sections += [_Section(5, [_listed(report, "ALSO FOUND", rest, MOST_OTHERS), []])]
         if jobs and jobs[0].verdict == "no-hang":

@@ -107,7 +107,7 @@ def build_incident(report: Report, citer: Citer) -> Incident:
     if not verdicts:
         verdict = verdict_without_job(report.run)
         steps = steps_without_job(report.run, report.findings)
-        sections = _sections([("", reason_without_job(report.run))])
+        sections = _sections([("", reason_without_job(report.run, report.findings))])
         sections += [Section("What to do", steps)] if steps else []
         nodes.append(
             Node(OPEN if verdict == "undecidable" else ENDED, verdict.upper(), "", sections, children=consequences)
