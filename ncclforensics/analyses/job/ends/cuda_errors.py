@@ -6,10 +6,11 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import ROCM
 from ncclforensics.analyses.job.ends.failure_events import without_registration
-from ncclforensics.data.cuda import AMD, HIP, HIP_SOURCES, error_kind
+from ncclforensics.data.cuda import AMD, CORRUPTED, HARDWARE, HIP, HIP_SOURCES, error_kind
 from ncclforensics.frames.columns import ORIGIN, OWNER, PROCESS, text_of
 from ncclforensics.frames.registry import analysis
 
+LASTING = (AMD, CORRUPTED, HARDWARE)  # kinds of errors that are no consequence of a corrupted context
 GROUP_OF_ALL = "0"  # guid of PyTorch's default process group
 CUDA_ERROR = {
     "job": pl.Int32(),
@@ -42,7 +43,10 @@ def cuda_error(
     gpu_exception: pl.DataFrame,
     hip_hint: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per line that reports an error of CUDA or ROCm, except from processes that were already exiting."""
+    """One row per line that reports an error of CUDA or ROCm, except from processes that were already exiting.
+
+    Nor what else a process reports after an error that left its context corrupted: all its calls fail from then on.
+    """
     failed_tests = test_failure.filter(pl.col("form").is_in(["cuda", "early_cuda"]))
     place = ["source", "line", "pos"]
     numbers = rank.select("job", "rank", "host", "pid").unique(OWNER, keep="none")
@@ -75,7 +79,7 @@ def cuda_error(
     )
     runtime = "CUDA" if all(frame.is_empty() for frame in (hip_hint, *of_hip)) else HIP
     releases = version["version"].cast(pl.String).unique().to_list()
-    return (
+    rows = (
         pl.concat([frame.cast({"error": pl.String}) for frame in frames], how="diagonal_relaxed")
         .with_columns(
             error=pl.col("error").str.strip_chars("'. "),
@@ -90,6 +94,13 @@ def cuda_error(
         .filter(pl.col("kind") != "exiting")
         .sort("source", "line")
     )
+    corrupted = rows.filter(kind=CORRUPTED)
+    for of_process in (["rank"], OWNER):
+        first = corrupted.drop_nulls(of_process).group_by("source", *of_process).agg(first_pos=pl.col("pos").min())
+        rows = rows.join(first, on=["source", *of_process], how="left", maintain_order="left")
+        is_later = (pl.col("pos") > pl.col("first_pos")).fill_null(False) & ~pl.col("kind").is_in(LASTING)
+        rows = rows.filter(~is_later).drop("first_pos")
+    return rows.select(list(CUDA_ERROR))
 
 
 def _quoted(error: str) -> pl.Expr:
