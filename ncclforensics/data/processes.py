@@ -51,7 +51,17 @@ FILES_OF_HANDLERS = (
     *("libpython", "python"),
 )
 FUNCTIONS_OF_HANDLERS = (
-    *("killpg", "__sigaction", "__restore_rt", "gsignal", "abort", "raise", "__pthread_kill", "__kernel_rt_sigreturn"),
+    *(
+        "killpg",
+        "__sigaction",
+        "__restore_rt",
+        "gsignal",
+        "abort",
+        "raise",
+        "__pthread_kill",
+        "pthread_kill",
+        "__kernel_rt_sigreturn",
+    ),
     *("ucs_handle_error", "ucs_error_", "ucs_debug_", "ucs_fatal_", "ucs_log_"),  # of UCX
     *("__libc_start", "__GI_", "_Py", "Py", "start_thread", "clone", "__assert_fail", "absl::"),
 )
@@ -89,7 +99,6 @@ SECOND_HAND_CLASSES = frozenset(
         "RayGet",
         "RayWorker",
         "RayCluster",
-        "WorkerGroup",  # of Ray Train
         "UnreconstructableObject",
         "TrainingFailed",
         "RayActor",
@@ -105,8 +114,6 @@ SECOND_HAND_CLASSES = frozenset(
         "Supervision",
     ]
 )
-# Those by which a launcher says that it ended the ranks, so that what one of them raised was not caught.
-ENDED_RANKS_CLASSES = frozenset(["ChildFailed", "TrainingFailed", "WorkerGroup"])
 # What some of them mean, by the names that Python prints.
 SECOND_HAND_MEANINGS = {
     "RendezvousClosedError": "torchrun's rendezvous was closed: the job had ended, or ended as this node came to it",
@@ -173,13 +180,13 @@ TESTS = "_perf"  # how those of nccl-tests end
 
 
 def with_first_reason(end: str, detail: str | None) -> str:
-    """Say that a process died, with the first two sentences of what is known of its end: the first one may say no more.
+    """Say that a process died, with the first sentence of what is known of its end.
 
-    >>> with_first_reason("a worker died", "It exits. Its exit code is 5. See its log.")
-    'a worker died: It exits. Its exit code is 5'
+    >>> with_first_reason("a worker died", "The node was lost. See its log."), with_first_reason("a worker died", None)
+    ('a worker died: The node was lost', 'a worker died')
     """
-    sentences = ". ".join((detail or "").split(". ")[:2]).removesuffix(".")
-    return f"{end}: {sentences}" if sentences else end
+    sentence = (detail or "").partition(". ")[0].removesuffix(".")
+    return f"{end}: {sentence}" if sentence else end
 
 
 def signal_name(number: int) -> str:

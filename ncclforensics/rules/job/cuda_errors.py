@@ -25,6 +25,7 @@ from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import is_kernel_log_alone
+from ncclforensics.rules.shared.failed_checks import add_failed_check
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding, processes_text
 
 P2P = "transport/p2p"
@@ -36,6 +37,7 @@ NEWER_NCCL = (
 LOWERED = "kernel_memory_lowered"  # a form of `failure`: NCCL went on with less shared memory than its kernels need
 ON_AMD = "run the named rank with AMD_SERIALIZE_KERNEL=3; look at dmesg -T | grep amdgpu on its host"
 ASSERTED = "device-side assert triggered"
+HARDWARE_EXCEPTION = "HSA_STATUS_ERROR_EXCEPTION"  # of ROCm: also where a kernel's check failed
 ECC = 48  # the Xid of an uncorrectable error of memory
 RECOVERED = "Nonfatal"  # severity of an NVLink error after which the link goes on
 # Functions of PyTorch that share memory of a GPU with another process (torch/multiprocessing/reductions.py).
@@ -104,14 +106,8 @@ def cuda_sticky_error(
         finding = error_finding(rows, rank, f"{runtime} error on {{processes}}: {error}", _reported(rows), "likely")
         finding.remedy = ON_AMD if runtime == HIP else ""
         finding.detail += _finders(rows, watchdog)
-        asserted = device_assertion.filter(error.startswith(ASSERTED)).sort("source", "line").head(1)
-        if asserted.is_empty():
+        if not add_failed_check(finding, device_assertion if error.startswith(ASSERTED) else None):
             finding.detail += "; an earlier kernel caused it, and the line shows only the call that reports it"
-        for row in asserted.iter_rows(named=True):
-            site = str(row["asserted_at"]).rpartition("/")[2]
-            finding.detail += f"; the check `{row['condition']}` failed in the kernel {row['kernel']} ({site})"
-            finding.evidence += evidence_lines(asserted)
-            finding.remedy = "look at the values that the program gives to this kernel, mostly an index or a label"
         if set(rows["pid"]) & set(kernel_event.filter(pl.col("xid").is_in(XIDS_OF_HARDWARE))["pid"].drop_nulls()):
             finding.role = Role.CONSEQUENCE  # of a GPU fault with its own finding
         yield finding
@@ -311,7 +307,9 @@ def cuda_call_failed(
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
-def rocm_gpu_exception(cuda_error: pl.DataFrame, crash: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def rocm_gpu_exception(
+    cuda_error: pl.DataFrame, crash: pl.DataFrame, device_assertion: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """ROCm's runtime ended a process because its AMD GPU reported an exception.
 
     Means: the GPU hung, or a kernel accessed memory that is not mapped; the process is aborted, and the other ranks
@@ -324,10 +322,12 @@ def rocm_gpu_exception(cuda_error: pl.DataFrame, crash: pl.DataFrame, rank: pl.D
         reason = error.split("  ")[0].split("\n")[0].strip()  # several processes write into one line
         nodes = rows.join(crash.drop_nulls("rocm_node"), on=["source", "line"])["rocm_node"].unique().sort().to_list()
         numbers = f"; {NODES_OF_ROCM}" * bool(nodes)
-        yield error_finding(
+        finding = error_finding(
             rows, rank, f"{_amd_gpus(nodes)} reported an error on {{processes}}: {reason}",
             f"reported by ROCm's runtime, which then ends the process{numbers}", "certain",
         )  # fmt: skip
+        add_failed_check(finding, device_assertion.filter(form="hip") if HARDWARE_EXCEPTION in reason else None)
+        yield finding
 
 
 def _amd_gpus(nodes: list[int]) -> str:

@@ -183,12 +183,11 @@ def app_process_died(
         finding = exit_finding(rows, rank, title, f"reported by {rows['reporter'][0]}", "certain")
         finding.remedy = advice_of_launch(str(message))
         yield _advised(finding, rows)
-    ends = first_exits(process_exit, SIGNAL, EXIT, NODE)
-    ends = ends.join(
-        crashes_in_init(process_exit, milestone, communicator_progress, native_frame), on=["source", "line"], how="anti"
-    )
+    of_init = crashes_in_init(process_exit, milestone, communicator_progress, native_frame)
+    ends = first_exits(process_exit, SIGNAL, EXIT, NODE).join(of_init, on=["source", "line"], how="anti")
     signal_number = pl.col("signal").fill_null(0)
-    is_other_crash = ~pl.col("where").str.contains(LIBNCCL, literal=True) & (signal_number != BUS_ERROR)
+    is_of_nccl = pl.col("where").str.contains(LIBNCCL, literal=True)
+    is_other_crash = ~is_of_nccl & (signal_number != BUS_ERROR)
     if is_kernel_log_alone(rank, process_exit):
         yield from kernel_log_crashes(process_exit.filter(pl.col("how") == SIGNAL, is_other_crash))
         return

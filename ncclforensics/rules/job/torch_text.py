@@ -157,6 +157,7 @@ def torch_mesh_not_connected(
     gloo_error: pl.DataFrame,
     store_error: pl.DataFrame,
     torch_error: pl.DataFrame,
+    group_note: pl.DataFrame,
     verdict: pl.DataFrame,
     process_exit: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -181,6 +182,9 @@ def torch_mesh_not_connected(
     has_ended = has_waited or not process_exit.filter(pl.col("is_first") & pl.col("is_final")).is_empty()
     title = f"{ranks_text(ranks) or 'ranks'} could not connect to another rank over gloo{where}"
     detail = f"gloo reports: {reasons[0]}" if reasons else ""
+    loopback = group_note.filter(form="loopback").sort("source", "line").head(1)
+    if not loopback.is_empty():
+        detail = "a host's name has no address on it, so gloo took the loopback address, which other hosts cannot reach"
     if (names := gloo_error["interface"].cast(pl.String).drop_nulls().unique().sort()).len():
         title = f"gloo finds no address of the interface {', '.join(names)}"
         detail = "GLOO_SOCKET_IFNAME, or the name of the host, asks for it; this host lacks it, or it has no address"
@@ -190,7 +194,7 @@ def torch_mesh_not_connected(
         certainty="certain",
         ranks=ranks,
         role=Role.CONSEQUENCE if has_ended else Role.CAUSE,
-        evidence=evidence_lines(failed),
+        evidence=[*evidence_lines(failed), *evidence_lines(loopback)],
     )
 
 

@@ -36,6 +36,7 @@ from ncclforensics.frames.columns import Row, text_of
 
 STACK = 100  # most lines from a crash to a function in its stack
 LIBNCCL = "libnccl"
+ITSELF = "the process"  # as a reporter: a handler of signals in it
 PRINTER = ("source", "launcher_rank")
 UNCAUGHT_FORMS = ("what", "uncaught")
 
@@ -58,7 +59,7 @@ def crash_reports(
     crashes = crash.sort("pos").to_dicts()
     above: dict[int, set[int | None]] = defaultdict(set)  # first frame behind -> processes that crashed above it
     for row in crashes:
-        above[bisect_right(positions, row["pos"])].add(row["pid"])
+        above[bisect_right(positions, row["pos"])].add(row["pid"] or row["launcher_pid"])
     for row in kernel_kill.filter(form="core_dump").to_dicts():
         where, driver_call = _crashed_in(row, frames[bisect_right(positions, row["pos"]) :], is_alone=True)
         yield ExitReport(
@@ -71,7 +72,7 @@ def crash_reports(
         is_task = row["launcher_rank"] is not None and row["rank"] is None
         process_fields = {
             "worker": f"task {row['launcher_rank']} of the launcher" if is_task else "",
-            "node": row["node"],
+            "node": row["node"] or row["launcher_node"],
             "pid": row["pid"] or row["launcher_pid"],
             "rank": row["rank"],
             "where": where,
@@ -79,12 +80,12 @@ def crash_reports(
         }
         match row["form"]:
             case "mpi" if (row["node"], row["pid"]) not in has_signal:
-                yield ExitReport(SIGNAL, row, "the process", **process_fields)
+                yield ExitReport(SIGNAL, row, ITSELF, **process_fields)
             case "mpi_signal" | "ucx":
-                yield exit_report(row, "the process", None, row["signal"], **process_fields)
+                yield exit_report(row, ITSELF, None, row["signal"], **process_fields)
             case "handler":
                 number = SIGNAL_NUMBERS.get(row["signal_name"])
-                yield exit_report(row, "the process", None, number, **process_fields)
+                yield exit_report(row, ITSELF, None, number, **process_fields)
             case "python":
                 reason = next((number for text, number in REASONS.items() if row["message"].startswith(text)), ABORT)
                 place = places.get(row["pos"], "")
@@ -109,6 +110,8 @@ def crash_reports(
 def name_crashes(reports: list[ExitReport], files_of_workers: Collection[int]) -> None:
     """Give crashes without a process to the only process of their file that a launcher reports behind them.
 
+    So where a handler of the process names it above: one after the other prints what crashed, Python's as the last. All
+    reports of one process get the call that one of them shows.
     To torchrun's files of its workers belong the processes in its tables, which stand in other files. Not those whose
     text stands there more than once: then several processes crashed, and the launcher names the first.
     """
@@ -123,9 +126,15 @@ def name_crashes(reports: list[ExitReport], files_of_workers: Collection[int]) -
         is_one = len({end.pid or (end.node, end.local_rank, end.child, end.rank) for end in named}) == 1
         texts = Counter(end.message for end in ends if not _is_named(end))
         for crash in ends if is_one else []:
-            if texts[crash.message] == 1 and (file is None or crash.row["pos"] < named[0].row["pos"]):
+            distance = crash.row["pos"] - named[0].row["pos"]
+            is_below = named[0].reporter == ITSELF and distance <= STACK
+            if texts[crash.message] == 1 and (file is None or distance < 0 or is_below):
                 crash.local_rank, crash.child, crash.rank = named[0].local_rank, named[0].child, named[0].rank
                 crash.node, crash.pid, crash.code = named[0].node, named[0].pid, named[0].code
+    crashed = [report for report in reports if report.how == SIGNAL and report.pid is not None]
+    places = {(crash.node, crash.pid): crash.place for crash in crashed if crash.place}
+    for crash in crashed:
+        crash.place = crash.place or places.get((crash.node, crash.pid), "")
 
 
 def _is_named(end: ExitReport) -> bool:
@@ -183,9 +192,14 @@ def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> tuple[str, s
     Frames of the handler, of the C library and of Python's interpreter are left out: they say nothing of the crash.
     Where several processes crashed above one stack (`is_alone` is false), only frames that name their process count.
     """
-    owners = {crash["pid"], None} if is_alone else {crash["pid"]} - {None}
+    own = crash["pid"] or crash["launcher_pid"]
+    owners = {own, None} if is_alone else {own} - {None}
     below = takewhile(lambda frame: frame["pos"] - crash["pos"] <= STACK, later)
-    frames = [frame for frame in below if frame["source"] == crash["source"] and frame["pid"] in owners]
+    frames = [
+        frame
+        for frame in below
+        if frame["source"] == crash["source"] and (frame["pid"] or frame["launcher_pid"]) in owners
+    ]
     if of_nccl := next((frame for frame in frames if frame["form"] != "outside"), None):
         function = of_nccl["function"] or of_nccl["other_function"]
         above = (frame["outer_function"] or "" for frame in frames if frame["pos"] < of_nccl["pos"])

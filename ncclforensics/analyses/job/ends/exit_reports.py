@@ -15,7 +15,6 @@ from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     BUS_ERROR,
     COMMAND,
-    ENDED_RANKS_CLASSES,
     KILL,
     OF_CONTROL_GROUP,
     RUNNERS,
@@ -109,11 +108,7 @@ ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 TRACEBACK_LINES = 100
 
 
-_MEMORY_LIMITS = {
-    "out_of_memory": "Slurm",
-    "lsf_memory": "LSF",
-    "pbs_memory": "PBS",
-}  # forms of `job_end` -> who ended the job
+_MEMORY_LIMITS = {"out_of_memory": "Slurm", "lsf_memory": "LSF"}  # forms of `job_end` -> who ended the job
 EVICTED = "a pod was evicted"
 # Forms of `worker_end` -> what Kubernetes did with the pod.
 _EVICTIONS = {
@@ -145,7 +140,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
     for row in job_end.filter(form="node_failure").to_dicts():
         yield ExitReport(NODE, row, "Slurm", node=row["node"])
     fields = worker_end.filter(
-        pl.col("form").is_in(["ray_actor_pid", "ray_actor_ip", "ray_dead", "ray_owner"])
+        pl.col("form").is_in(["ray_actor_pid", "ray_actor_ip", "ray_dead", "ray_dead_node", "ray_owner"])
     ).to_dicts()
     rows = worker_end.to_dicts()
     for row, below in zip_longest(rows, rows[1:]):
@@ -172,6 +167,8 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             )
             owner = next((e["owner_address"] for e in below if e["owner_address"]), None)
             what = f"an actor died because its owner at {owner} did" if owner else "an actor died unexpectedly"
+            if any(e["form"] == "ray_dead_node" for e in below):
+                what = "an actor died because its node did"
             message = with_first_reason(what, detail)
             yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message=message)
 
@@ -331,7 +328,7 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
         or STORE in message
         or any(part in message for part in SECOND_HAND_PARTS)
     ) and not _runs_no_rank(message)
-    is_final = rank is not None or row["form"] == "what" or name in ENDED_RANKS_CLASSES or _names_process(row)
+    is_final = rank is not None or row["form"] == "what" or _names_process(row)
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
         follows=is_second_hand, final=is_final and not row["is_of_thread"], **_place(row),

@@ -120,7 +120,6 @@ def process_exit(
     unread_code: pl.DataFrame,
     program_failure: pl.DataFrame,
     ray_heading: pl.DataFrame,
-    ray_worker: pl.DataFrame,
     native_frame: pl.DataFrame,
     faulthandler_thread: pl.DataFrame,
     faulthandler_frame: pl.DataFrame,
@@ -178,9 +177,7 @@ def process_exit(
     nranks = max(communicator_lifetime["nranks"].drop_nulls(), default=None)
     finder = ProcessFinder(rank, process, fence, has_agents=elastic_failure.height > 0, nranks=nranks)
     if process.is_empty():
-        reports = torch_ranks.with_ranks(
-            reports, torch_source, exception, ray_worker, has_agents=elastic_failure.height > 0
-        )
+        reports = torch_ranks.with_ranks(reports, torch_source, exception, has_agents=elastic_failure.height > 0)
     for report in reports:
         report.owner = finder.owner(report)
         if report.reporter == KERNEL:  # the kernel log has all programs of the host, and earlier days
@@ -305,7 +302,7 @@ def end_text(row: ProcessExit) -> str:
         case "signal":
             predicate = f"ended by {signal_name(row.signal or 0)}, as {row.reporter} reports"
         case _ if row.exit_code is None:
-            predicate = "ended first" + f": {row.message}" * bool(row.message) + f", as {row.reporter} reports"
+            predicate = f"{row.message or 'ended first'}, as {row.reporter} reports"
         case _:
             predicate = f"ended first, with exit code {row.exit_code}, as {row.reporter} reports"
     return predicate
@@ -314,20 +311,23 @@ def end_text(row: ProcessExit) -> str:
 def strongest_of(process_exit: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of `process_exit` that `strongest_reports` keeps."""
     is_unknown = pl.col("rank_id").is_null()
-    unknown = [pl.when(is_unknown).then(name).alias(f"_{name}") for name in ("source", "line", "child")]
+    is_unnamed = is_unknown & pl.col("pid").is_null()
+    unknown = [pl.when(is_unknown).then(name).alias(f"_{name}") for name in ("source", "host", "pid")]
+    unknown += [pl.when(is_unnamed).then(name).alias(f"_{name}") for name in ("line", "child")]
     strength = pl.col("how").replace_strict(list(STRENGTH), range(len(STRENGTH)), return_dtype=pl.Int32)
     ordered = process_exit.with_columns(*unknown).sort(
         strength, pl.col("where") == "", "reporter", pl.col("line") < 0, "line", "message", maintain_order=True
     )
-    key = ["rank_id", "_source", "_line", "_child"]
+    key = ["rank_id", "_source", "_host", "_pid", "_line", "_child"]
     return ordered.unique(key, keep="first", maintain_order=True).select(process_exit.columns)
 
 
 def strongest_reports(rows: Iterable[ProcessExit]) -> list[ProcessExit]:
-    """Return the strongest report of each process; reports of unknown processes are all kept."""
+    """Return the strongest report of each process; of one that no line names, all are kept."""
     strongest: dict[Any, ProcessExit] = {}
     for row in rows:
-        process_key = row.rank_id if row.rank_id is not None else (row.source, row.line, row.child)
+        named = (row.source, row.host, row.pid) if row.pid is not None else (row.source, row.line, row.child)
+        process_key = row.rank_id if row.rank_id is not None else named
         if process_key not in strongest or _strength(row) < _strength(strongest[process_key]):
             strongest[process_key] = row
     return list(strongest.values())

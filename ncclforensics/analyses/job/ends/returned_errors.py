@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.tracebacks import FAR, PRINTER, traced_frames, with_last_above
+from ncclforensics.analyses.job.ends.tracebacks import FAR, LONGEST, PRINTER, traced_frames, with_last_above
 from ncclforensics.frames.columns import ORIGIN, PROCESS, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -22,7 +22,9 @@ BINDING = "nccl"  # how functions of bindings begin that have the name of the fu
 
 
 @analysis(RETURNED_ERROR, of=("call_error",))
-def returned_error(call_error: pl.DataFrame, traceback_frame: pl.DataFrame, traced_call: pl.DataFrame) -> pl.DataFrame:
+def returned_error(
+    call_error: pl.DataFrame, traceback_frame: pl.DataFrame, traced_call: pl.DataFrame, exception: pl.DataFrame
+) -> pl.DataFrame:
     """One row per line in which the application or a framework reports what NCCL returned."""
     of_nccl = traceback_frame.filter(text_of("frame_function").str.starts_with(BINDING))
     bound = of_nccl.select("source", "launcher_rank", "launcher_pid", "pos", traced=text_of("frame_function"))
@@ -30,7 +32,11 @@ def returned_error(call_error: pl.DataFrame, traceback_frame: pl.DataFrame, trac
     innermost = traced_frames(traceback_frame, traced_call).select(
         *PRINTER, "pos", place=pl.format("{} ({}{})", "function", file, pl.format(":{}", "number").fill_null(""))
     )
-    return with_last_above(with_last_above(call_error, bound, FAR), innermost, FAR).select(
+    headings = exception.filter(form="traceback").select(*PRINTER, "pos", headed=text_of("raising_worker"))
+    errors = call_error
+    for lines, farthest in ((bound, FAR), (innermost, FAR), (headings, LONGEST)):
+        errors = with_last_above(errors, lines, farthest)
+    return errors.select(
         form=text_of("form"),
         call=pl.coalesce(text_of("call"), "traced"),
         place="place",
@@ -42,6 +48,6 @@ def returned_error(call_error: pl.DataFrame, traceback_frame: pl.DataFrame, trac
         rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
         host=text_of("launcher_node").cast(pl.Categorical()),
         pid=pl.col("launcher_pid").cast(pl.Int32),
-        worker=text_of("launcher_process"),
+        worker=pl.coalesce(text_of("launcher_process"), "headed"),
         **{name: pl.col(name) for name in ORIGIN},
     )

@@ -1,0 +1,152 @@
+"""How workers of Ray and engines ended, by what their own handlers, the heap and the driver print of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+from ncclforensics.report.without_job import health
+
+WORKER = "(RayWorkerWrapper pid=41887, ip=10.0.4.13) "
+SEGV = "*** SIGSEGV received at time=1772449497 on cpu 19 ***"
+CRASH = [
+    SEGV,
+    "PC: @     0x7f2a44005014  (unknown)  addProxyOpIfNeeded()",
+    f"[2026-03-02 11:04:57,123 E 41887 41887] logging.cc:484: {SEGV}",
+    "Fatal Python error: Segmentation fault",
+    "",
+    "Stack (most recent call first):",
+    '  File "/opt/venv/lib/python3.12/site-packages/vllm/pynccl_wrapper.py", line 290 in ncclAllReduce',
+]
+READY = "INFO:     Application startup complete."
+ROOM = "rid='8f3b' decode_req.req.bootstrap_room=4711"
+TRANSFER = f"Decode transfer failed for request rank=0 decode_req.req.{ROOM} with exception "
+BETWEEN = "from the prefill to the decode server"
+CORRUPTED = "RuntimeError: CUDA error: an illegal memory access was encountered"
+UNUSABLE = "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+
+
+def reported(folder: Path, *lines: str) -> Report:
+    (folder / "paste.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return analyze([folder])
+
+
+def titles(report: Report) -> list[str]:
+    return [finding.title for finding in report.findings if finding.evidence]
+
+
+def test_a_crash_of_a_worker_is_told_once_with_its_host_and_the_call(tmp_path: Path) -> None:
+    first, *others = reported(tmp_path, *(WORKER + line for line in CRASH)).findings
+
+    assert first.title == "process 41887 on 10.0.4.13 crashed with SIGSEGV in addProxyOpIfNeeded"
+    assert first.detail.startswith("in ncclAllReduce (pynccl_wrapper.py:290)")
+    assert not [finding for finding in others if "SIGSEGV" in finding.title]
+
+
+def test_what_python_prints_below_the_handler_of_ucx_is_the_same_crash(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        "[gpu-a012:41887  :0:42107] Caught signal 11 (Segmentation fault: address not mapped to object)",
+        "==== backtrace (tid:  42107) ====",
+        " 1 0x00000000000494f4 uploadProxyOps()  /build/nccl/src/enqueue.cc:1131",
+        "Fatal Python error: Segmentation fault",
+    )
+    assert titles(report) == ["process 41887 on gpu-a012 crashed with SIGSEGV inside libnccl (uploadProxyOps)"]
+
+
+@pytest.mark.parametrize("message", ["free(): double free detected in tcache 2", "munmap_chunk(): invalid pointer"])
+def test_what_the_heap_found_broken_is_a_crash(message: str, tmp_path: Path) -> None:
+    assert titles(reported(tmp_path, WORKER + message)) == ["process 41887 on 10.0.4.13 crashed with SIGABRT"]
+
+
+def test_an_actor_whose_node_died_says_so(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.",
+        "\tclass_name: RayTrainWorker",
+        "\tpid: 6420",
+        "\tip: 10.0.4.13",
+        "The actor is dead because its node has died. Node Id: 677df2a9",
+    )
+    assert titles(report)[0] == "process 6420 on 10.0.4.13: an actor died because its node did"
+
+
+def test_a_step_that_the_workers_of_a_compiled_graph_did_not_end_stands_before_the_engine_that_ended(
+    tmp_path: Path,
+) -> None:
+    report = reported(
+        tmp_path,
+        "ERROR 06-12 10:46:34 [core.py:517] EngineCore encountered a fatal error.",
+        "ERROR 06-12 10:46:34 [core.py:517] ray.exceptions.RayChannelTimeoutError: System error: If the execution is "
+        "expected to take a long time, increase RAY_CGRAPH_get_timeout which is currently 10 seconds.",
+    )
+    assert [title.partition(" of Ray ")[0] for title in titles(report)] == ["the workers of a compiled graph"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "title"),
+    [
+        (
+            "KVTransferError(bootstrap_room=4711): the other end left",
+            f"TP0: SGLang could not move the cache of a request {BETWEEN}: the other end left",
+        ),
+        (
+            "KVTransferError(bootstrap_room=4711): Aborted by AbortReq.",
+            "TP0: a request was aborted before SGLang had moved its cache from the prefill to the decode server",
+        ),
+    ],
+)
+def test_an_engine_that_failed_after_it_was_ready_is_not_called_well(reason: str, title: str, tmp_path: Path) -> None:
+    report = reported(tmp_path, READY, f"[2026-02-27 11:31:26 TP0] {TRANSFER}{reason}")
+
+    assert titles(report) == [title]
+    assert not health(report.run, report.findings)
+
+
+def test_an_engine_that_is_ready_is_called_well(tmp_path: Path) -> None:
+    report = reported(tmp_path, READY)
+    assert "no failure after that was read" in health(report.run, report.findings)
+
+
+def test_errors_of_a_gpu_behind_one_that_corrupted_its_context_are_left_out(tmp_path: Path) -> None:
+    lines = [f"[rank2]: {line}" for line in ("Traceback (most recent call last):", CORRUPTED, UNUSABLE)]
+    found = titles(reported(tmp_path, *lines))
+    assert found[0] == "CUDA error on rank 2: an illegal memory access was encountered"
+    assert not [title for title in found if "cannot be used" in title]
+
+
+def test_a_check_that_failed_on_an_amd_gpu_explains_its_exception(tmp_path: Path) -> None:
+    worker = "(RayWorkerVllm pid=41887) "
+    first, *_ = reported(
+        tmp_path,
+        f"{worker}/src/native/hip/Indexing.hip:1294: indexSelect: Device-side assertion `index < size' failed.",
+        f"{worker}:0:rocdevice.cpp :2788: 12345678901 us: [pid:41887 tid:0x7f2a]  Callback: Queue 0x7f2a aborting "
+        "with error : HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016",
+        f"{worker}Fatal Python error: Aborted",
+    ).findings
+    assert first.rule == "rocm-gpu-exception"
+    assert "the check `index < size` failed in the kernel indexSelect (Indexing.hip:1294)" in first.detail
+
+
+def test_gloo_on_the_loopback_address_is_told_beside_the_mesh_that_failed(tmp_path: Path) -> None:
+    first, *_ = reported(
+        tmp_path,
+        f"{WORKER}[rank9]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. "
+        "Using the loopback address as fallback. Manually set the interface with GLOO_SOCKET_IFNAME.",
+        f"{WORKER}[rank8]:[E ProcessGroupGloo.cpp:144] Gloo connectFullMesh failed with [pair.cc:144] no error",
+    ).findings
+    assert (first.rule, first.ranks) == ("torch-mesh-not-connected", [8])
+    assert "gloo took the loopback address" in first.detail
+
+
+def test_an_error_of_nccl_is_of_the_worker_that_heads_its_traceback(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        "[2026-02-27 11:31:26 TP2] Scheduler hit an exception: Traceback (most recent call last):",
+        '  File "/opt/sglang/pynccl_wrapper.py", line 350, in ncclCommInitRank',
+        "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+    )
+    assert titles(report)[0] == "TP2: ncclCommInitRank failed: unhandled system error"
