@@ -304,6 +304,11 @@ def test_a_core_dump_that_systemd_logged_is_a_possible_crash_of_the_job(
             "stated-failure",
             "LSF ended the job, for its owner or an administrator killed it (bkill)",
         ),
+        (
+            "TERM_THREADLIMIT: job killed after reaching LSF thread limit.\nExited with exit code 143.\n",
+            "stated-failure",
+            "LSF ended the job at a limit of its processes or threads: job killed after reaching LSF thread limit.",
+        ),
     ],
 )
 def test_lsfs_report_of_a_job_tells_how_it_ended(tmp_path: Path, lines: str, rule: str, title: str) -> None:

@@ -201,7 +201,7 @@ LINE_FORMATS = {
         "perftest",
         "link_title link_head link_failure.status link_failure.registration link_failure.port link_failure.refused "
         "link_failure.unsupported link_failure.unconnected link_failure.resources link_failure.cm_event "
-        "ping_pong.local ping_pong.remote",
+        "link_failure.other_end link_failure.listen ping_pong.local ping_pong.remote",
         {"link_head": "perftest", "link_row": "perftest", "link_failure": "perftest", "ping_pong": "perftest"},
         LINK_TEST,
     ),
@@ -247,8 +247,8 @@ LINE_FORMATS = {
     # Counters of switches with SONiC.
     "sonic": LineFormat(
         "sonic collected",
-        "pfc_head pfc_pause.head interface_head watchdog_queue sonic_module sonic_flag.lane sonic_limit",
-        dict.fromkeys(("pfc_head", "pfc_pause", "interface_head", "watchdog_queue"), "ib-counters")
+        "pfc_head pfc_pause.head interface_head watchdog_queue sonic_module sonic_flag.lane sonic_limit switch_syslog",
+        dict.fromkeys(("pfc_head", "pfc_pause", "interface_head", "watchdog_queue", "switch_syslog"), "ib-counters")
         | dict.fromkeys(("sonic_module", "sonic_flag", "sonic_limit"), "ib-state"),
         PORT,
     ),

@@ -99,6 +99,7 @@ SECOND_HAND_CLASSES = frozenset(
         "RayGet",
         "RayWorker",
         "RayCluster",
+        "WorkerGroup",  # of Ray Train
         "UnreconstructableObject",
         "TrainingFailed",
         "RayActor",
@@ -114,6 +115,8 @@ SECOND_HAND_CLASSES = frozenset(
         "Supervision",
     ]
 )
+# Those by which a launcher says that it ended the ranks, so that what one of them raised was not caught.
+ENDED_RANKS_CLASSES = frozenset(["ChildFailed", "TrainingFailed", "WorkerGroup"])
 # What some of them mean, by the names that Python prints.
 SECOND_HAND_MEANINGS = {
     "RendezvousClosedError": "torchrun's rendezvous was closed: the job had ended, or ended as this node came to it",
@@ -180,13 +183,13 @@ TESTS = "_perf"  # how those of nccl-tests end
 
 
 def with_first_reason(end: str, detail: str | None) -> str:
-    """Say that a process died, with the first sentence of what is known of its end.
+    """Say that a process died, with the first two sentences of what is known of its end: the first one may say no more.
 
-    >>> with_first_reason("a worker died", "The node was lost. See its log."), with_first_reason("a worker died", None)
-    ('a worker died: The node was lost', 'a worker died')
+    >>> with_first_reason("a worker died", "It exits. Its exit code is 5. See its log.")
+    'a worker died: It exits. Its exit code is 5'
     """
-    sentence = (detail or "").partition(". ")[0].removesuffix(".")
-    return f"{end}: {sentence}" if sentence else end
+    sentences = ". ".join((detail or "").split(". ")[:2]).removesuffix(".")
+    return f"{end}: {sentences}" if sentences else end
 
 
 def signal_name(number: int) -> str:

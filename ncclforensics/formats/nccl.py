@@ -72,6 +72,7 @@ GRAMMARS = (
     "driverlog",
     "job",
     "podevents",
+    "containers",
     "omitted",
     "prefix",
     "unread",

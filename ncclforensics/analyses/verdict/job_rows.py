@@ -19,6 +19,8 @@ from ncclforensics.frames.columns import Owner, Row, text_of, typed_rows
 from ncclforensics.grammar.values import numbers_of_ranges
 
 R = TypeVar("R", bound=NamedTuple)
+# Forms of `job_end` of a job that its scheduler or a user ended.
+ENDED_FROM_OUTSIDE = ("cancelled", "lsf_killed", "lsf_limit", "lsf_ended", "time_limit")
 
 STANDING, NEAR = "standing", 100  # a topic of statements of programs; lines behind one at the end of a file
 
@@ -249,7 +251,7 @@ class JobRows:
     @cached_property
     def is_cancelled(self) -> bool:
         """Whether a line says that the only job was cancelled, or reached its time limit."""
-        return any(row["form"] in ("cancelled", "lsf_killed", "time_limit") for row in self.of("job_end"))
+        return any(row["form"] in ENDED_FROM_OUTSIDE for row in self.of("job_end"))
 
     @cached_property
     def captured_ends(self) -> set[str]:

@@ -14,13 +14,13 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.kernel_log import JobBeside, kernel_log_findings, times_text
 
 BACK = "back"  # how the form of a line ends that tells of an answer
-SYSTEMS = {"nfs": "NFS", "lustre": "Lustre", "ceph": "Ceph", "smb": "SMB"}
+SYSTEMS = {"nfs": "NFS", "lustre": "Lustre", "beegfs": "BeeGFS", "ceph": "Ceph", "smb": "SMB"}
 SHOWN = 3
 WAITING = "processes that read or write there stand still, and cannot be interrupted, until it answers"
 EVICTED = "a server gave this host up, so that what was being read or written failed"
 TEST_SERVER = (
-    "look whether the server answers (ping, showmount -e, lfs check servers, ceph -s), and at the network between "
-    "them; py-spy dump or /proc/PID/stack shows whether a rank waits for a file"
+    "look whether the server answers (ping, showmount -e, lfs check servers, beegfs-check-servers, ceph -s), and at "
+    "the network between them; py-spy dump or /proc/PID/stack shows whether a rank waits for a file"
 )
 # The errors of an ATA disk that tell what failed (Linux, drivers/ata/libata-eh.c).
 OF_ATA = {
@@ -43,7 +43,7 @@ def kernel_storage(storage_report: pl.DataFrame, rank: pl.DataFrame, verdict: pl
     Do: see whether the server answers; look at the network to it; for a disk look at its own health.
     Sources: Linux, net/sunrpc/clnt.c, fs/ceph/mds_client.c, fs/smb/client/connect.c, drivers/nvme/host/pci.c,
     drivers/ata/libata-eh.c; Lustre,
-    lustre/ptlrpc/import.c and recover.c, lnet/klnds/o2iblnd/o2iblnd_cb.c.
+    lustre/ptlrpc/import.c and recover.c, lnet/klnds/o2iblnd/o2iblnd_cb.c; BeeGFS, client_module.
     """
     job, form = JobBeside.of(rank, verdict), text_of("form").str
     rows = storage_report.sort("source", "line").with_columns(

@@ -65,7 +65,7 @@ def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
         yield Finding(title, detail, "possible", evidence=evidence_lines(waiting))
 
 
-@rule(Category.PEER_LOST, Severity.ERROR, of=("jax_service",), hang=True)
+@rule(Category.PEER_LOST, Severity.ERROR, of=("jax_service",), hang=True, role=Role.CONSEQUENCE)
 def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
     """Tasks of JAX sent no heartbeat to the coordination service, did not come to its barrier, or lost the service.
 
@@ -81,47 +81,55 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
     jax.distributed.initialize.
     """
     rows = jax_service.sort("source", "line")
-    listed = rows.filter(pl.col("task").is_not_null() & (text_of("form") != "barrier"))
+    form = text_of("form")
+    listed = rows.filter(pl.col("task").is_not_null() & (form != "barrier"))
     tasks = sorted(listed["task"].unique().to_list())
-    endings = rows.filter(text_of("form").is_in(["ending", "ending_lost"]))
-    lost = rows.filter(text_of("form").is_in(["lost", "ending_lost"]))
-    is_barrier = not rows.filter(form="barrier").is_empty()
+    endings = rows.filter(form.is_in(["ending", "ending_lost"]))
+    lost = rows.filter(form.is_in(["lost", "ending_lost"]))
+    silent, barrier = rows.filter(form.is_in(["unhealthy", "silent"])), rows.filter(form="barrier")
     joining = rows.filter(text_of("service_call") == JOINING)
     unregistered = rows.filter(form="unregistered")
-    if not tasks:
-        if not unregistered.is_empty() or (not joining.is_empty() and not endings.is_empty()):
-            yield Finding(
-                title="processes of JAX waited in jax.distributed.initialize until its time-out",
-                detail="its coordination service, which process 0 runs, answers when all num_processes have come",
-                certainty="certain",
-                role=Role.CONSEQUENCE,
-                evidence=[*evidence_lines(unregistered), *evidence_lines(endings), *evidence_lines(joining)],
-                remedy=COMPARE_PROCESSES,
-            )
-        elif not lost.is_empty():
-            reason = next(iter(lost["service_reason"].drop_nulls()), "")
-            yield Finding(
-                title="a task of JAX lost the coordination service, which process 0 runs"
-                + f": {reason}" * bool(reason),
-                detail="process 0 ended, was preempted or restarted, or the network to its host failed",
-                certainty="certain",
-                role=Role.CONSEQUENCE,
-                severity=None if endings.height else Severity.WARNING,
-                evidence=evidence_lines(lost),
-                remedy="read the last lines of process 0, and dmesg -T on its host: what ended it is the cause; an "
-                "orderly end of process 0 before the others brings these lines, too",
-            )
-        elif not endings.is_empty():
-            title = "JAX's coordination service ended a process, because of an error of another task"
-            detail = "the lines of the coordinator and of the other tasks say which one"
-            yield Finding(title, detail, "certain", role=Role.CONSEQUENCE, evidence=evidence_lines(endings))
-        return
-    names = ranks_text(tasks, "task")
-    did = "did not come to a barrier in time" if is_barrier else "stopped sending heartbeats"
-    headings = rows.filter(text_of("form").is_in(["unhealthy", "barrier"]))
-    title = f"{names} of JAX {did}, as its coordination service reports"
+    if not tasks and (not unregistered.is_empty() or (not joining.is_empty() and not endings.is_empty())):
+        yield Finding(
+            title="processes of JAX waited in jax.distributed.initialize until its time-out",
+            detail="its coordination service, which process 0 runs, answers when all num_processes have come",
+            certainty="certain",
+            evidence=[*evidence_lines(unregistered), *evidence_lines(endings), *evidence_lines(joining)],
+            remedy=COMPARE_PROCESSES,
+        )
+    elif tasks or not silent.is_empty() or not barrier.is_empty():
+        yield _absent(tasks, listed, silent, barrier)
+    elif not lost.is_empty():
+        reason = next(iter(lost["service_reason"].drop_nulls()), "")
+        yield Finding(
+            title="a task of JAX lost the coordination service, which process 0 runs" + f": {reason}" * bool(reason),
+            detail="process 0 ended, was preempted or restarted, or the network to its host failed",
+            certainty="certain",
+            severity=None if endings.height else Severity.WARNING,
+            evidence=evidence_lines(lost),
+            remedy="read the last lines of process 0, and dmesg -T on its host: what ended it is the cause; an "
+            "orderly end of process 0 before the others brings these lines, too",
+        )
+    elif not endings.is_empty():
+        title = "JAX's coordination service ended a process, because of an error of another task"
+        detail = "the lines of the coordinator and of the other tasks say which one"
+        yield Finding(title, detail, "certain", evidence=evidence_lines(endings))
+
+
+def _absent(tasks: list[int], listed: pl.DataFrame, silent: pl.DataFrame, barrier: pl.DataFrame) -> Finding:
+    """Return the finding on tasks that sent no heartbeat, or did not come to a barrier.
+
+    XLA lists them below a heading: by a path until 2025, then by a number alone, which has no shape of its own.
+    """
+    did = "did not come to a barrier in time" if silent.is_empty() else "stopped sending heartbeats"
+    title = f"{ranks_text(tasks, 'task') or 'tasks'} of JAX {did}, as its coordination service reports"
     detail = "the service sees only that nothing came: the process may have ended, or be alive and held up"
-    finding = Finding(title, detail, "likely", evidence=[*evidence_lines(headings), *evidence_lines(listed)])
-    if is_barrier:
+    headings = barrier if silent.is_empty() else silent
+    of_lists = headings.filter((text_of("form") == "unhealthy") | pl.col("task").is_not_null())
+    below = [] if tasks else evidence_lines(of_lists.select("source", line=pl.col("line") + 1))
+    if below:
+        detail += "; their numbers stand below the lines that end in a colon"
+    finding = Finding(title, detail, "likely", evidence=[*evidence_lines(headings), *evidence_lines(listed), *below])
+    if silent.is_empty():
         finding.remedy = f"read the last lines of the named tasks; {COMPARE_PROCESSES}"
-    yield finding
+    return finding

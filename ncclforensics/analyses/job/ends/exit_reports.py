@@ -15,6 +15,7 @@ from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     BUS_ERROR,
     COMMAND,
+    ENDED_RANKS_CLASSES,
     KILL,
     OF_CONTROL_GROUP,
     RUNNERS,
@@ -108,7 +109,11 @@ ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 TRACEBACK_LINES = 100
 
 
-_MEMORY_LIMITS = {"out_of_memory": "Slurm", "lsf_memory": "LSF"}  # forms of `job_end` -> who ended the job
+_MEMORY_LIMITS = {
+    "out_of_memory": "Slurm",
+    "lsf_memory": "LSF",
+    "pbs_memory": "PBS",
+}  # forms of `job_end` -> who ended the job
 EVICTED = "a pod was evicted"
 # Forms of `worker_end` -> what Kubernetes did with the pod.
 _EVICTIONS = {
@@ -328,7 +333,7 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
         or STORE in message
         or any(part in message for part in SECOND_HAND_PARTS)
     ) and not _runs_no_rank(message)
-    is_final = rank is not None or row["form"] == "what" or _names_process(row)
+    is_final = rank is not None or row["form"] == "what" or name in ENDED_RANKS_CLASSES or _names_process(row)
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
         follows=is_second_hand, final=is_final and not row["is_of_thread"], **_place(row),

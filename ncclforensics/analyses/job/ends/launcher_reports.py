@@ -26,7 +26,13 @@ STACK = 30  # most lines of an error stack of MPICH
 # Damaged lines may name any number of tasks: those that name many take nothing from the share of the others.
 MANY_TASKS = 1 << 10  # of one line
 MOST_TASKS = 1 << 16  # of all lines that name many, and of all others
-_LSF_FORMS = ["lsf_killed", "lsf_memory", "time_limit"]  # what stands above the exit code if LSF ended the job
+_LSF_FORMS = [
+    "lsf_killed",
+    "lsf_memory",
+    "lsf_limit",
+    "lsf_ended",
+    "time_limit",
+]  # what stands above the exit code if LSF ended the job
 _CANCEL_FORMS = ["interrupted", "step_aborted", "terminated", "cancelled", "mpirun"]
 
 

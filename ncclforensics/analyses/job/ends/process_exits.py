@@ -120,6 +120,7 @@ def process_exit(
     unread_code: pl.DataFrame,
     program_failure: pl.DataFrame,
     ray_heading: pl.DataFrame,
+    ray_worker: pl.DataFrame,
     native_frame: pl.DataFrame,
     faulthandler_thread: pl.DataFrame,
     faulthandler_frame: pl.DataFrame,
@@ -177,7 +178,9 @@ def process_exit(
     nranks = max(communicator_lifetime["nranks"].drop_nulls(), default=None)
     finder = ProcessFinder(rank, process, fence, has_agents=elastic_failure.height > 0, nranks=nranks)
     if process.is_empty():
-        reports = torch_ranks.with_ranks(reports, torch_source, exception, has_agents=elastic_failure.height > 0)
+        reports = torch_ranks.with_ranks(
+            reports, torch_source, exception, ray_worker, has_agents=elastic_failure.height > 0
+        )
     for report in reports:
         report.owner = finder.owner(report)
         if report.reporter == KERNEL:  # the kernel log has all programs of the host, and earlier days
@@ -302,7 +305,7 @@ def end_text(row: ProcessExit) -> str:
         case "signal":
             predicate = f"ended by {signal_name(row.signal or 0)}, as {row.reporter} reports"
         case _ if row.exit_code is None:
-            predicate = f"{row.message or 'ended first'}, as {row.reporter} reports"
+            predicate = "ended first" + f": {row.message}" * bool(row.message) + f", as {row.reporter} reports"
         case _:
             predicate = f"ended first, with exit code {row.exit_code}, as {row.reporter} reports"
     return predicate

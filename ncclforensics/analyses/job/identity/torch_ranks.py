@@ -13,9 +13,14 @@ from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
 
 
 def with_ranks(
-    reports: list[ExitReport], torch_source: pl.DataFrame, exception: pl.DataFrame, *, has_agents: bool
+    reports: list[ExitReport],
+    torch_source: pl.DataFrame,
+    exception: pl.DataFrame,
+    ray_worker: pl.DataFrame,
+    *,
+    has_agents: bool,
 ) -> list[ExitReport]:
-    """Set the ranks of reports: from the file of a rank, from torchrun's table of pids, from srun's task numbers.
+    """Set the ranks of reports: by the file of a rank, torchrun's or Ray's table of pids, srun's task numbers.
 
     A launcher's task number is a rank where its label in front of lines equals the rank that PyTorch prints there. The
     only exception in the output of a torchrun, if it stands there as often as torchrun found processes to have ended
@@ -28,6 +33,8 @@ def with_ranks(
     labels = exception.drop_nulls(["rank", "launcher_rank"])
     is_label_rank = not labels.is_empty() and labels.select((pl.col("rank") == pl.col("launcher_rank")).all()).item()
     ranks_of_pid: dict[int, dict[str, int]] = defaultdict(dict)  # pid -> node -> rank
+    for pid, node, rank in ray_worker.select("pid", "address", "world_rank").iter_rows():
+        ranks_of_pid[pid][_short(node)] = rank
     for report in reports:
         if report.rank is not None and report.pid is not None:
             ranks_of_pid[report.pid][_short(report.node)] = report.rank

@@ -308,8 +308,9 @@ def torch_rank(
     watchdog: pl.DataFrame,
     watchdog_failure: pl.DataFrame,
     elastic_failure: pl.DataFrame,
+    ray_worker: pl.DataFrame,
 ) -> pl.DataFrame:
-    """The ranks that PyTorch's or torchrun's text shows, where it shows a failure."""
+    """The ranks that PyTorch's, torchrun's or Ray's text shows, where it shows a failure."""
     raised = exception.filter(pl.col("form").is_in(["error", "recorded"]))
     watched = (watchdog, watchdog_failure)
     failures = (torch_error, raised, gpu_exception, crash, *watched, elastic_failure)
@@ -318,6 +319,7 @@ def torch_rank(
     named = [_ranks_named(frame) for frame in (exception, gpu_exception, crash, call_error, *watched, elastic_failure)]
     # The agent that serves the store of the rendezvous is that of the first node, on which rank 0 is started.
     first_node = torch_error.filter(call=RENDEZVOUS).select("source", rank=pl.lit(0, dtype=pl.Int32))
+    named += [ray_worker.select("source", rank=pl.col("world_rank").cast(pl.Int32))]
     rows = pl.concat([torch_error.select("source", "rank"), torch_source.select("source", "rank"), *named, first_node])
     return rows.drop_nulls("rank").sort("source").unique("rank", keep="first").select(*TORCH_RANK).sort("rank")
 
