@@ -151,7 +151,7 @@ CALLS = 'Traceback (most recent call last):\n  File "train.py", line 80, in main
          f"already in use).\n{CALLS}"),
          "a process could not serve PyTorch's store on its port: 0.0.0.0:29500 (errno: 98 - Address already in use)"),
         (f"[2026-03-02 11:04:57,123] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 41887\n{CALLS}",
-         "a process raised an exception, and no line that was read names it"),
+         "a process raised an exception in main (train.py:80), and no line that was read names it"),
         ("    Last State:     Terminated\n      Reason:       Error\n      Exit Code:    137",
          "a process was killed by SIGKILL"),
         (f"I0510 07:28:04.417845 1398 distributed_c10d.py:337] {WAITED}(world_size=8, worker_count=7, timeout=0:30:00)",

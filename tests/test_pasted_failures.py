@@ -236,3 +236,10 @@ def test_an_error_that_follows_leads_where_the_verdict_only_cites_its_line(tmp_p
     report = reported(tmp_path, text)
     assert "WARNING (likely) rank 1 on sglang-0 raised ValueError" in first_screen(report)
     assert not report.verdicts[0].culprits
+
+
+def test_the_rank_that_lightning_announced_and_that_printed_no_error_is_the_suspect(tmp_path: Path) -> None:
+    announced = "".join(f"Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/3\n" for rank in range(3))
+    closed = "RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+    text = announced + "".join(f"[rank{rank}]: {closed} [127.0.0.1]:345\n" for rank in (0, 1))
+    assert "suspect rank 2" in first_screen(reported(tmp_path, text))

@@ -138,3 +138,23 @@ def test_an_error_after_which_its_thread_chooses_the_network_is_no_failure(tmp_p
 
     assert "error-returned-without-warning" in rules[0]  # where the log ends at the error
     assert "error-returned-without-warning" not in rules[1]
+
+
+TRAINED = "{'train_runtime': '0.2', 'train_samples_per_second': '193.3', 'train_steps_per_second': '4', 'epoch': '0.7'}"
+
+
+@pytest.mark.parametrize(
+    ("end", "is_end"),
+    [
+        (["Training complete. best loss 0.05"], True),
+        ([f"  100%|██████████| 12/12 [00:00<00:00, 44.30it/s]   {TRAINED}"], True),
+        (["Training complete", "step 3 loss -0.2"], False),  # of its first stage
+        (["Training completes when the loss is flat"], False),
+    ],
+)
+def test_a_program_that_says_it_trained_to_its_end_did_not_hang(tmp_path: Path, end: list[str], is_end: bool) -> None:
+    (tmp_path / "train.log").write_text("\n".join(["step 1 loss 0.5", "step 2 loss -0.1", *end, ""]))
+
+    hang = json_report.as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert ("came to its end" in hang["reason"]) is is_end

@@ -177,7 +177,7 @@ def _end(run: Frames) -> str:
     """How a program without lines of ranks says that it came to its end; empty where it does not."""
     if run["process_exit"].height:
         return ""
-    if run.has("program_success"):
+    if run["stated_end"].height:
         return ENDED_WELL
     benchmarks = run["benchmark"] if _has_only(run, BENCHMARKS) else run["benchmark"].clear()
     if benchmarks.is_empty() or not benchmarks.select((pl.col("is_complete") & ~pl.col("has_failed")).all()).item():

@@ -136,7 +136,7 @@ def process_exit(
     torch_without_gpu: pl.DataFrame,
     gradient_error: pl.DataFrame,
     unstarted_program: pl.DataFrame,
-    program_success: pl.DataFrame,
+    stated_end: pl.DataFrame,
     source: pl.DataFrame,
     torch_source: pl.DataFrame,
     torch_error: pl.DataFrame,
@@ -168,7 +168,7 @@ def process_exit(
         *exception_reports(exception, gpu_exception, _statements(program_failure)),
         *capture_reports(journal_exit),
     ]
-    reports = _not_survived(reports, last_success(program_success))
+    reports = _not_survived(reports, last_success(stated_end))
     if not reports:
         return pl.DataFrame(schema=columns_of(ProcessExit))
     name_crashes(reports, set(torch_source.drop_nulls("attempt")["source"]))

@@ -16,8 +16,25 @@ PROGRAM_END = {
 }
 
 
-@analysis(PROGRAM_END, of=("group_note", "program_success"))
-def program_end(group_note: pl.DataFrame, program_success: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+REPORTED_SUCCESS = {
+    "form": pl.Categorical(),  # of `program_success`
+    "ended_pid": pl.Int32(),  # where it is of one process
+    "ended_rank": pl.Int32(),  # where it is of one rank
+    **ORIGIN,
+}
+
+
+@analysis(REPORTED_SUCCESS, of=("program_success",))
+def stated_end(program_success: pl.DataFrame, training_step: pl.DataFrame) -> pl.DataFrame:
+    """The lines by which a program, a process or a rank says that it came to its end, with no step behind them."""
+    steps = training_step.group_by("source").agg(last_step=pl.col("pos").max())
+    stated = program_success.join(steps, on="source", how="left", maintain_order="left")
+    goes_on = (pl.col("last_step") > pl.col("pos")).fill_null(value=False)
+    return stated.filter(~goes_on).select(list(REPORTED_SUCCESS))
+
+
+@analysis(PROGRAM_END, of=("group_note", "stated_end"))
+def program_end(group_note: pl.DataFrame, stated_end: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """The first line in each input that shows the end: one row per process, and one for all of them.
 
     PyTorch warns where it destructs the groups of a program that ended without destroying them (ProcessGroupNCCL.cpp,
@@ -28,39 +45,30 @@ def program_end(group_note: pl.DataFrame, program_success: pl.DataFrame, rank: p
         .select("source", "pos", rank=pl.coalesce("global_rank", "launcher_rank"))
         .join(rank.select(*OWNER, "rank").drop_nulls(), on="rank", how="inner")
     )
-    of_all = program_success.filter(~pl.col("form").is_in(OF_ONE)).select("source", "pos")
+    of_all = stated_end.filter(~pl.col("form").is_in(OF_ONE)).select("source", "pos")
     ends = pl.concat([of_ranks.select("source", "pos", *OWNER), of_all], how="diagonal_relaxed")
     return ends.group_by("source", *OWNER, maintain_order=True).agg(pl.col("pos").min()).select(*PROGRAM_END)
 
 
-def last_success(program_success: pl.DataFrame) -> dict[int, int]:
+def last_success(stated_end: pl.DataFrame) -> dict[int, int]:
     """The last `pos` in each input at which a whole program reports that it came to its end."""
-    of_all = program_success.filter(~pl.col("form").is_in(OF_ONE))
+    of_all = stated_end.filter(~pl.col("form").is_in(OF_ONE))
     return dict(of_all.group_by("source").agg(pl.col("pos").max()).iter_rows())
 
 
-REPORTED_SUCCESS = {
-    "form": pl.Categorical(),  # of `program_success`
-    "ended_pid": pl.Int32(),  # where it is of one process
-    "ended_rank": pl.Int32(),  # where it is of one rank
-    **ORIGIN,
-}
-
-
-@analysis(REPORTED_SUCCESS, of=("program_success", "test_end"))
+@analysis(REPORTED_SUCCESS, of=("stated_end", "test_end"))
 def reported_success(
-    program_success: pl.DataFrame, test_end: pl.DataFrame, benchmark: pl.DataFrame, benchmark_line: pl.DataFrame
+    stated_end: pl.DataFrame, test_end: pl.DataFrame, benchmark: pl.DataFrame, benchmark_line: pl.DataFrame
 ) -> pl.DataFrame:
     """The lines by which a program reports that it came to its end: a benchmark does so by its footer.
 
     Where a benchmark in these files has no footer, or printed that a call failed, no footer shows anything.
     """
-    reported = program_success.select(list(REPORTED_SUCCESS))
     if benchmark.is_empty() or not (benchmark["is_complete"] & ~benchmark["has_failed"]).all():
-        return reported
+        return stated_end
     of_tables = benchmark_line.filter(pl.col("frame") == "test_end").select("source", "line")
     footers = test_end.filter(form="average").join(of_tables, on=["source", "line"], how="semi")
-    return pl.concat([reported, footers.select("form", "source", "line", "pos")], how="diagonal_relaxed").select(
+    return pl.concat([stated_end, footers.select("form", "source", "line", "pos")], how="diagonal_relaxed").select(
         *REPORTED_SUCCESS
     )
 

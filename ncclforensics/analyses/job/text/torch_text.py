@@ -309,8 +309,9 @@ def torch_rank(
     watchdog_failure: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     ray_worker: pl.DataFrame,
+    rank_announced: pl.DataFrame,
 ) -> pl.DataFrame:
-    """The ranks that PyTorch's, torchrun's or Ray's text shows, where it shows a failure."""
+    """The ranks that PyTorch's text and that of launchers shows, where it shows a failure."""
     raised = exception.filter(pl.col("form").is_in(["error", "recorded"]))
     watched = (watchdog, watchdog_failure)
     failures = (torch_error, raised, gpu_exception, crash, *watched, elastic_failure)
@@ -319,7 +320,8 @@ def torch_rank(
     named = [_ranks_named(frame) for frame in (exception, gpu_exception, crash, call_error, *watched, elastic_failure)]
     # The agent that serves the store of the rendezvous is that of the first node, on which rank 0 is started.
     first_node = torch_error.filter(call=RENDEZVOUS).select("source", rank=pl.lit(0, dtype=pl.Int32))
-    named += [ray_worker.select("source", rank=pl.col("world_rank").cast(pl.Int32))]
+    listed = ((ray_worker, "world_rank"), (rank_announced, "announced_rank"))
+    named += [frame.select("source", rank=pl.col(column).cast(pl.Int32)) for frame, column in listed]
     rows = pl.concat([torch_error.select("source", "rank"), torch_source.select("source", "rank"), *named, first_node])
     return rows.drop_nulls("rank").sort("source").unique("rank", keep="first").select(*TORCH_RANK).sort("rank")
 
