@@ -44,7 +44,7 @@ _LAUNCHERS = {
     "vllm_core": ("vLLM", {"worker": "ended_name"}),
     "vllm": ("vLLM", {"pid": "pid"}),
     "kubectl": ("kubectl exec", dict[str, str]()),
-    "deepspeed": ("DeepSpeed's launcher", dict[str, str]()),
+    "deepspeed": ("DeepSpeed's launcher", {"local_rank": "local_rank"}),
     "pdsh": ("pdsh", {"node": "node"}),
     "clush": ("clush", {"node": "node"}),
 }

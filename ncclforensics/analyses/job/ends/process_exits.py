@@ -120,7 +120,7 @@ def process_exit(
     unread_code: pl.DataFrame,
     program_failure: pl.DataFrame,
     ray_heading: pl.DataFrame,
-    ray_worker: pl.DataFrame,
+    launched_rank: pl.DataFrame,
     native_frame: pl.DataFrame,
     faulthandler_thread: pl.DataFrame,
     faulthandler_frame: pl.DataFrame,
@@ -179,7 +179,7 @@ def process_exit(
     finder = ProcessFinder(rank, process, fence, has_agents=elastic_failure.height > 0, nranks=nranks)
     if process.is_empty():
         reports = torch_ranks.with_ranks(
-            reports, torch_source, exception, ray_worker, has_agents=elastic_failure.height > 0
+            reports, torch_source, exception, launched_rank, has_agents=elastic_failure.height > 0
         )
     for report in reports:
         report.owner = finder.owner(report)

@@ -16,11 +16,11 @@ def with_ranks(
     reports: list[ExitReport],
     torch_source: pl.DataFrame,
     exception: pl.DataFrame,
-    ray_worker: pl.DataFrame,
+    launched_rank: pl.DataFrame,
     *,
     has_agents: bool,
 ) -> list[ExitReport]:
-    """Set the ranks of reports: by the file of a rank, torchrun's or Ray's table of pids, srun's task numbers.
+    """Set the ranks of reports: by the file of a rank, a launcher's lists of processes, srun's task numbers.
 
     A launcher's task number is a rank where its label in front of lines equals the rank that PyTorch prints there. The
     only exception in the output of a torchrun, if it stands there as often as torchrun found processes to have ended
@@ -33,8 +33,10 @@ def with_ranks(
     labels = exception.drop_nulls(["rank", "launcher_rank"])
     is_label_rank = not labels.is_empty() and labels.select((pl.col("rank") == pl.col("launcher_rank")).all()).item()
     ranks_of_pid: dict[int, dict[str, int]] = defaultdict(dict)  # pid -> node -> rank
-    for pid, node, rank in ray_worker.select("pid", "address", "world_rank").iter_rows():
+    rank_on_node: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    for source, rank, local_rank, pid, node in launched_rank.iter_rows():
         ranks_of_pid[pid][_short(node)] = rank
+        rank_on_node[source, local_rank].append(rank)
     for report in reports:
         if report.rank is not None and report.pid is not None:
             ranks_of_pid[report.pid][_short(report.node)] = report.rank
@@ -47,6 +49,8 @@ def with_ranks(
             of_pid = ranks_of_pid.get(report.pid, {})
             same_pid = {rank for node, rank in of_pid.items() if _fits(node, report.node)}
             report.rank = same_pid.pop() if len(same_pid) == 1 else None
+        elif len(on_node := rank_on_node.get((report.row["source"], report.local_rank), [])) == 1:
+            report.rank = on_node[0]
         elif report.node is None:
             label = report.row.get("launcher_rank")
             report.rank = label if is_label_rank and label is not None else rank_of_source.get(report.row["source"])

@@ -83,8 +83,6 @@ class StoreError(NamedTuple):
     pos: Large
 
 
-TORCH_RANK = {"rank": pl.Int32(), "source": pl.Int32()}
-
 _SPOKEN = (
     "gloo_error",
     "monitored_barrier",
@@ -100,7 +98,7 @@ _SPOKEN = (
 )
 
 
-def _ranks_named(frame: pl.DataFrame) -> pl.DataFrame:
+def ranks_named(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the lines of a frame with the global rank in front of them."""
     column = "global_rank" if "global_rank" in frame.columns else "rank"
     return frame.select("source", rank=pl.col(column).cast(pl.Int32))
@@ -126,7 +124,7 @@ def torch_source(
 ) -> pl.DataFrame:
     """The files with lines of PyTorch: the rank that each belongs to, and the attempt of an elastic launch."""
     spoken = (gloo_error, monitored_barrier, model_difference, store_error, c10d_note, exception, fingerprint)
-    lines = pl.concat([_ranks_named(frame) for frame in (*spoken, call_error, watchdog, watchdog_failure, crash)])
+    lines = pl.concat([ranks_named(frame) for frame in (*spoken, call_error, watchdog, watchdog_failure, crash)])
     named = lines.group_by("source").agg(pl.col("rank").drop_nulls().unique())
     paths = source.select(
         "source",
@@ -215,6 +213,7 @@ def torch_error(
     exception: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     torch_source: pl.DataFrame,
+    launched_rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line in which a rank reports that communication failed, with the call that it was in.
 
@@ -231,43 +230,60 @@ def torch_error(
     errors = pl.concat(
         [
             frame.select(
-                "source", "line", "pos", rank=pl.col("global_rank").cast(pl.Int32), kind=kind,
+                "source", "line", "pos", pid="launcher_pid", rank=pl.col("global_rank").cast(pl.Int32), kind=kind,
                 peer=text_of("address") if frame is gloo_error else pl.lit(None, pl.String),
             )
             for frame, kind in kinds
         ]
     )  # fmt: skip
+    of_pid = launched_rank.group_by("source", "pid").agg(pl.col("rank").unique()).filter(pl.col("rank").list.len() == 1)
+    of_pid = of_pid.select("source", "pid", launched=pl.col("rank").list.first())
     owner = torch_source.select("source", owner="rank")
     printer = pl.coalesce("rank", -1 - pl.col("source"))  # the rank, or the input in which no line names one
+
+    def with_printer(rows: pl.DataFrame) -> pl.DataFrame:
+        placed = rows.join(of_pid, on=["source", "pid"], how="left").join(owner, on="source", how="left")
+        ranked = placed.with_columns(rank=pl.coalesce("rank", "launched", "owner"))
+        return ranked.with_columns(printer=printer).sort("pos")
+
     own_files = [file for file in traceback_frame["file"].cast(pl.String).unique().drop_nulls() if not is_library(file)]
     name = text_of("file").str.split("/").list.last()
     places = traceback_frame.filter(text_of("file").is_in(own_files)).select(
         "source",
         "pos",
+        pid="launcher_pid",
         rank=pl.col("rank").cast(pl.Int32),
         place=pl.format("{} ({}:{})", text_of("frame_function"), name, "numbered"),
         place_line="line",
     )
     function = text_of("frame_function")
     handlers = traceback_frame.filter(function.is_in(SIGNAL_HANDLERS)).select(
-        "source", "pos", rank=pl.col("rank").cast(pl.Int32), handler=pl.lit(IN_HANDLER)
+        "source", "pos", pid="launcher_pid", rank=pl.col("rank").cast(pl.Int32), handler=pl.lit(IN_HANDLER)
     )
     inner = traceback_frame.with_columns(call=function.replace_strict(CALLS_WITHIN, default=None))
     calls = pl.concat(
         [
             traced_call.select(
-                "source", "pos", rank=pl.col("global_rank").cast(pl.Int32), call=text_of("function"), call_line="line"
+                "source",
+                "pos",
+                pid="launcher_pid",
+                rank=pl.col("global_rank").cast(pl.Int32),
+                call=text_of("function"),
+                call_line="line",
             ),
             inner.drop_nulls("call").select(
-                "source", "pos", pl.col("rank").cast(pl.Int32), "call", pl.col("line").alias("call_line")
+                "source",
+                "pos",
+                pl.col("launcher_pid").alias("pid"),
+                pl.col("rank").cast(pl.Int32),
+                "call",
+                pl.col("line").alias("call_line"),
             ),
         ]
     )
-    named = errors.join(owner, on="source", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
-    named = named.with_columns(printer=printer).sort("pos")
+    named = with_printer(errors)
     for frame, columns in ((calls, ("call", "call_line")), (places, ("place", "place_line")), (handlers, ("handler",))):
-        above = frame.join(owner, on="source", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
-        above = above.select("pos", *columns, printer=printer).sort("pos")
+        above = with_printer(frame).select("pos", *columns, "printer")
         near = FAR if frame is handlers else None
         named = named.join_asof(
             above, on="pos", by="printer", strategy="backward", tolerance=near, check_sortedness=False
@@ -292,38 +308,6 @@ def _unasked(
     )
     is_asked = (pl.col("pos") > pl.col("asked")).fill_null(False) | pl.col("interrupted").is_not_null()
     return marked.filter((pl.col("kind") != CLOSED) | ~is_asked).drop("asked", "interrupted")
-
-
-@analysis(
-    TORCH_RANK,
-    of=("torch_error", "exception", "gpu_exception", "crash", "watchdog", "watchdog_failure", "elastic_failure"),
-)
-def torch_rank(
-    torch_error: pl.DataFrame,
-    torch_source: pl.DataFrame,
-    exception: pl.DataFrame,
-    gpu_exception: pl.DataFrame,
-    crash: pl.DataFrame,
-    call_error: pl.DataFrame,
-    watchdog: pl.DataFrame,
-    watchdog_failure: pl.DataFrame,
-    elastic_failure: pl.DataFrame,
-    ray_worker: pl.DataFrame,
-    rank_announced: pl.DataFrame,
-) -> pl.DataFrame:
-    """The ranks that PyTorch's text and that of launchers shows, where it shows a failure."""
-    raised = exception.filter(pl.col("form").is_in(["error", "recorded"]))
-    watched = (watchdog, watchdog_failure)
-    failures = (torch_error, raised, gpu_exception, crash, *watched, elastic_failure)
-    if not any(frame.height for frame in failures):
-        return pl.DataFrame(schema=TORCH_RANK)
-    named = [_ranks_named(frame) for frame in (exception, gpu_exception, crash, call_error, *watched, elastic_failure)]
-    # The agent that serves the store of the rendezvous is that of the first node, on which rank 0 is started.
-    first_node = torch_error.filter(call=RENDEZVOUS).select("source", rank=pl.lit(0, dtype=pl.Int32))
-    listed = ((ray_worker, "world_rank"), (rank_announced, "announced_rank"))
-    named += [frame.select("source", rank=pl.col(column).cast(pl.Int32)) for frame, column in listed]
-    rows = pl.concat([torch_error.select("source", "rank"), torch_source.select("source", "rank"), *named, first_node])
-    return rows.drop_nulls("rank").sort("source").unique("rank", keep="first").select(*TORCH_RANK).sort("rank")
 
 
 WITHOUT_TENSORS = "BARRIER"  # of the calls, the only one whose fingerprint has no tensor
