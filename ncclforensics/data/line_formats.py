@@ -133,6 +133,7 @@ LINE_FORMATS = {
     "health": LineFormat(
         "health collected",
         "monitor_error health_event check_result imex_state imex_fault firmware_fault firmware_state amd_errors.total "
+        "amd_errors.of_named "
         "amd_errors.head amd_state amd_page.address amd_page.none ras_record edac_count ras_count.head "
         "bmc_event",
         "topology",

@@ -93,12 +93,13 @@ def amd_memory_errors(amd_errors: pl.DataFrame, amd_page: pl.DataFrame) -> Itera
     Sources: ROCm, amd-smi metric --ecc; rocm-smi --showrasinfo; Linux, drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c.
     """
     rows = amd_errors.sort("source", "line").with_columns(gpu=pl.col("gpu").forward_fill().over("source"))
+    shown = text_of("shown_block").forward_fill().over("source")
+    rows = rows.with_columns(block=pl.when(text_of("form") == "of_named").then(shown).otherwise(text_of("block")))
     counted = rows.filter(pl.col("errors").fill_null(0) > 0)
     for _, of_gpu in counted.group_by("source", "gpu", maintain_order=True):
         gpu = of_gpu["gpu"][0]
-        total = of_gpu.filter(text_of("form") == "total")["errors"].max()
         blocks = of_gpu.filter(pl.col("block").is_not_null()).select(text_of("block"), "errors").rows()
-        number = max([*([total] if isinstance(total, int) else []), *(errors for _, errors in blocks)])
+        number = max(of_gpu["errors"].to_list())
         yield Finding(
             title=f"AMD GPU {'of unknown number' if gpu is None else gpu}: "
             f"{count_of(number, 'memory error')} that could not be corrected",
