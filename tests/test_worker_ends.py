@@ -150,3 +150,100 @@ def test_an_error_of_nccl_is_of_the_worker_that_heads_its_traceback(tmp_path: Pa
         "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
     )
     assert titles(report)[0] == "TP2: ncclCommInitRank failed: unhandled system error"
+
+
+LATER = [f"sglang step note {number}" for number in range(120)]  # more lines than a traceback has
+HEADING = "[2026-03-02 11:04:57 {worker}] Scheduler hit an exception: Traceback (most recent call last):"
+EVENT_LOOP = '  File "/opt/sglang/srt/managers/scheduler.py", line 636, in event_loop_normal'
+KILLED_ALL = '  File "/opt/sglang/srt/utils.py", line 727, in kill_process_tree'
+
+
+def of_scheduler(worker: str, *lines: str) -> list[str]:
+    return [HEADING.format(worker=worker), EVENT_LOOP, *lines]
+
+
+def test_an_exception_that_ends_a_scheduler_of_sglang_is_the_cause_whatever_follows(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        *of_scheduler("TP1", "TypeError: expected Tensor as element 1, but got NoneType"),
+        "[2026-03-02 11:04:57] Received sigquit from a child process. It usually means the child failed.",
+        *of_scheduler("TP0", "TypeError: expected Tensor as element 1, but got NoneType"),
+        *LATER,
+        "[2026-03-02 11:04:58] ERROR:    Traceback (most recent call last):",
+        KILLED_ALL,
+        "SystemExit: 0",
+    )
+    assert titles(report) == ["TP0, TP1 raised TypeError: expected Tensor as element 1, but got NoneType"]
+
+
+def test_the_last_exception_of_a_chain_below_such_a_heading_is_of_that_scheduler(tmp_path: Path) -> None:
+    chained = [
+        "KeyError: 'layer'",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        EVENT_LOOP,
+        "ValueError: no such layer",
+    ]
+    found = titles(reported(tmp_path, *of_scheduler("TP3", *chained), *LATER))
+
+    assert "TP3 raised ValueError: no such layer" in found
+
+
+def test_workers_that_print_the_same_error_ended_with_it_as_the_last_one_did(tmp_path: Path) -> None:
+    raised = ["Traceback (most recent call last):", EVENT_LOOP, "AttributeError: no attribute 'bfloat16'"]
+    report = reported(
+        tmp_path,
+        *(f"(EngineActor pid=41887) {line}" for line in raised),
+        *LATER,
+        *(f"(EngineActor pid=41888) {line}" for line in raised),
+    )
+    assert titles(report) == ["2 processes raised AttributeError: no attribute 'bfloat16'"]
+
+
+def test_a_server_that_an_engine_kills_is_not_the_first_to_end(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        "Traceback (most recent call last):",
+        EVENT_LOOP,
+        "ValueError: the object cannot be read",
+        "CRITICAL 03-02 11:04:57 [core_client.py:269] Got fatal signal from worker processes, shutting down. See stack "
+        "trace above for root cause issue.",
+        "/mnt/job/serve.sh: line 104:   599 Killed                  vllm serve /models/llama",
+    )
+    assert titles(report)[0] == "a process raised ValueError: the object cannot be read"
+    assert not [title for title in titles(report) if "SIGKILL" in title]
+
+
+def test_a_rank_of_the_driver_is_not_placed_on_the_host_of_rays_workers(tmp_path: Path) -> None:
+    raised = ["Traceback (most recent call last):", EVENT_LOOP, "RuntimeError: Error Internal"]
+    report = reported(
+        tmp_path,
+        *(f"(RayWorkerWrapper pid={pid}, ip=10.0.4.13) {line}" for pid in (41887, 41888) for line in raised),
+        *(f"[rank0]: {line}" for line in raised),
+    )
+    assert any("rank 0 and 2 processes on 10.0.4.13 raised RuntimeError" in title for title in titles(report))
+
+
+def test_a_launcher_that_knows_only_the_pid_of_a_crash_does_not_tell_it_again(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        "[gpu-a012:41887:0:42107] Caught signal 11 (Segmentation fault: address not mapped to object)",
+        "==== backtrace (tid:  42107) ====",
+        " 1 0x00000000000494f4 uploadProxyOps()  /build/nccl/src/enqueue.cc:1131",
+        "Fatal Python error: Segmentation fault",
+        "[2026-03-02 11:04:59] Child process unexpectedly failed with an exit code 139. pid=41887",
+    )
+    assert titles(report) == ["process 41887 on gpu-a012 crashed with SIGSEGV inside libnccl (uploadProxyOps)"]
+
+
+def test_a_worker_that_loads_weights_has_ended_the_start_of_torch_distributed(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        "[2026-03-02 11:04:57 TP0] Init torch distributed begin.",
+        "[2026-03-02 11:04:57 TP1] Init torch distributed begin.",
+        "[2026-03-02 11:05:00 TP0] Load weight begin. avail mem=184.31 GB",
+        "[2026-03-02 11:05:00 TP1] Load weight begin. avail mem=184.31 GB",
+    )
+    assert not [finding for finding in report.findings if "no end of it was read" in finding.title]

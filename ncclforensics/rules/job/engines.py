@@ -196,7 +196,7 @@ def engine_generates_nothing(engine_rate: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("engine_start",), hang=True)
 def engine_start_incomplete(
-    engine_start: pl.DataFrame, engine_nccl: pl.DataFrame, engine_ready: pl.DataFrame
+    engine_start: pl.DataFrame, engine_load: pl.DataFrame, engine_nccl: pl.DataFrame, engine_ready: pl.DataFrame
 ) -> Iterator[Finding]:
     """Some workers of an engine ended the start of torch.distributed, and others did not.
 
@@ -210,8 +210,10 @@ def engine_start_incomplete(
     """
     by_rank = pl.format("rank {}", "started_rank")
     workers = engine_start.with_columns(worker=pl.coalesce(text_of("worker"), by_rank, pl.lit("")))
+    loading = engine_load.filter(form="sglang_begun").select("source", "pos", worker=text_of("worker").fill_null(""))
     begun = workers.filter(text_of("form").str.starts_with("begun")).unique(["source", "worker"], maintain_order=True)
-    ended = workers.filter(text_of("form").str.starts_with("ended")).unique(["source", "worker"], maintain_order=True)
+    ended = workers.filter(text_of("form").str.starts_with("ended")).select("source", "pos", "worker")
+    ended = pl.concat([ended, loading]).unique(["source", "worker"], keep="first", maintain_order=True)
     later = [
         frame.select("source", "pos") for frame in (engine_nccl, engine_ready, workers.filter(form="ended_by_rank"))
     ]

@@ -165,6 +165,16 @@ def kernel_log_crashes(crashes: pl.DataFrame) -> Iterator[Finding]:
         yield kernel_log_finding(rows, f"{program} crashed" + f" inside {where}" * bool(where))
 
 
+def _unranked(rows: pl.DataFrame, hosts: list[str], rank: pl.DataFrame) -> str:
+    """Name processes whose ranks are not known: by pid and worker, if it is one, by number and hosts otherwise."""
+    processes = processes_text([], hosts, rank)
+    named = printed_process(rows, processes)
+    pids = rows["pid"].drop_nulls().n_unique()
+    several = f"{pids} processes" if pids > 1 else "processes" if len(hosts) > 1 else UNNAMED
+    of_hosts = f"{several} on {processes}" if hosts else several if pids > 1 else processes
+    return of_hosts if named == processes else named
+
+
 def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
     """Return one finding on processes that ended alike; `{processes}` becomes ranks or the launcher's names."""
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
@@ -172,6 +182,11 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
     hosts = sorted({*of_lines, *rows["node"].drop_nulls().to_list()})
     tasks = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
     processes = processes_text(ranks, hosts, rank)
+    others = rows.filter(pl.col("rank").is_null() & (pl.col("worker") != ""), pl.col("pid", "node").is_not_null())
+    if ranks and others.height:  # such as workers of Ray beside the rank that PyTorch names
+        of_ranks = rows.filter(pl.col("rank").is_not_null())["node"].drop_nulls().unique().sort().to_list()
+        where = others["node"].drop_nulls().unique().sort().to_list()
+        processes = f"{processes_text(ranks, of_ranks, rank)} and {_unranked(others, where, rank)}"
     if not ranks and tasks:
         tasks_text = ranks_text(tasks, "task")
         if len(tasks_text) > LONGEST_LIST:
@@ -180,11 +195,7 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
     if not ranks and (local := local_processes(rows, processes)):
         processes = local
     elif not ranks and not tasks and NODE not in set(rows["how"]):
-        named = printed_process(rows, processes)
-        pids = rows["pid"].drop_nulls().n_unique()
-        several = f"{pids} processes" if pids > 1 else "processes" if len(hosts) > 1 else UNNAMED
-        of_hosts = f"{several} on {processes}" if hosts else several if pids > 1 else processes
-        processes = of_hosts if named == processes else named
+        processes = _unranked(rows, hosts, rank)
         printed = rows.filter(pl.col("how") == EXCEPTION)["printed"].sum()
         if processes == UNNAMED and printed > 1:
             is_of_all = printed == rank["rank"].drop_nulls().n_unique()

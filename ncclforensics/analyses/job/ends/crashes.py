@@ -122,7 +122,7 @@ def name_crashes(reports: list[ExitReport], files_of_workers: Collection[int]) -
             if report.row["source"] in files_of_workers or report.reporter == TORCHRUN:
                 by_signal[None, report.signal].append(report)
     for (file, _), ends in by_signal.items():
-        named = [end for end in ends if _is_named(end)]
+        named = sorted(filter(_is_named, ends), key=lambda end: end.node is None)
         is_one = len({end.pid or (end.node, end.local_rank, end.child, end.rank) for end in named}) == 1
         texts = Counter(end.message for end in ends if not _is_named(end))
         for crash in ends if is_one else []:
@@ -131,6 +131,8 @@ def name_crashes(reports: list[ExitReport], files_of_workers: Collection[int]) -
             if texts[crash.message] == 1 and (file is None or distance < 0 or is_below):
                 crash.local_rank, crash.child, crash.rank = named[0].local_rank, named[0].child, named[0].rank
                 crash.node, crash.pid, crash.code = named[0].node, named[0].pid, named[0].code
+        for end in named if is_one else []:
+            end.node = end.node or named[0].node
     crashed = [report for report in reports if report.how == SIGNAL and report.pid is not None]
     places = {(crash.node, crash.pid): crash.place for crash in crashed if crash.place}
     for crash in crashed:

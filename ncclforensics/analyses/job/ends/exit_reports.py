@@ -183,8 +183,10 @@ EXITED = "SystemExit"
 OF_TRACEBACK = "its traceback"  # as a reporter
 TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which programs end when SIGTERM asks for it
 LAUNCHER_HANDLERS = ("sigkill_handler ",)  # of signals: an error in it follows from the signal
+KILLING = "kill_process_tree "  # by which SGLang and vLLM end all after one of their processes failed
 LACKING = "object has no attribute"
 SHUT_DOWN = ("shutdown ", "_shutdown ", "close ", "cleanup ", "__del__ ")
+CACHE_OF_PSUTIL = "wrapper (_common.py:"  # place of its look at a cache, which it may not have
 RECORDED = ("recorded", "recorded_memory", "recorded_error")  # forms of errors that torchrun's table repeats
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
@@ -240,6 +242,7 @@ def exception_reports(
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
         report.follows |= (row["place"] or "").startswith(LAUNCHER_HANDLERS) or _is_of_incomplete_object(row)
+        report.follows |= row["raised"] == EXITED and (row["place"] or "").startswith(KILLING)
         report.follows |= (
             row["is_passed_on"] or row["is_of_others"] or (is_near and (row["is_caused"] or _names_process(row)))
         )
@@ -279,7 +282,7 @@ def gpu_exception_report(row: Row, rank: int | None) -> ExitReport:
     else:
         of_number = ERROR_NUMBERS.get(row["code"], "")
         how, message = GPU_ERROR, row["message"] or row["quoted"] or row["early_message"] or of_number
-    is_final = row["form"] in ("uncaught", *RECORDED) or _names_process(row)
+    is_final = row["form"] in ("uncaught", *RECORDED) or row["is_fatal"] or _names_process(row)
     return ExitReport(
         how, row, "Python", rank=rank, local_rank=row["local_rank"], message=message,
         final=not row["is_of_thread"] and is_final, **_place(row),
@@ -287,9 +290,12 @@ def gpu_exception_report(row: Row, rank: int | None) -> ExitReport:
 
 
 def _is_of_incomplete_object(row: Row) -> bool:
-    """Whether an object lacks an attribute as it is shut down: an earlier error had ended its creation."""
+    """Whether an object lacks an attribute as it is shut down: an earlier error had ended its creation.
+
+    So does an object of psutil that has no cache, which it looks for at each call.
+    """
     is_lacking = row["exception"] == "Attribute" and LACKING in (row["message"] or "")
-    return is_lacking and (row["place"] or "").startswith(SHUT_DOWN)
+    return is_lacking and (row["place"] or "").startswith((*SHUT_DOWN, CACHE_OF_PSUTIL))
 
 
 def _join_chain(earlier: ExitReport, row: Row) -> None:
@@ -333,7 +339,8 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
         or STORE in message
         or any(part in message for part in SECOND_HAND_PARTS)
     ) and not _runs_no_rank(message)
-    is_final = rank is not None or row["form"] == "what" or name in ENDED_RANKS_CLASSES or _names_process(row)
+    shows_end = row["form"] == "what" or row["is_fatal"] or name in ENDED_RANKS_CLASSES
+    is_final = rank is not None or shows_end or _names_process(row)
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
         follows=is_second_hand, final=is_final and not row["is_of_thread"], **_place(row),

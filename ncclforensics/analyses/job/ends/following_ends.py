@@ -23,7 +23,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     Owner,
 )
 from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
-from ncclforensics.data.processes import ABORT, CRASHES, REQUESTED_ENDS
+from ncclforensics.data.processes import ABORT, CRASHES, KILL, REQUESTED_ENDS
 from ncclforensics.frames.columns import Row, lines_behind
 
 
@@ -46,6 +46,14 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
             is_last = lines_behind(line, lengths[number]) <= NEAR
             is_closed = _is_soon_before(closed[number,], report.row["pos"])
             report.final = is_over or bool(final_reports) or is_last or is_closed
+    # Where one of several processes ended with an error, those that print the same did.
+    ended_by = {_error_of(report) for report in reports if report.how == EXCEPTION and report.final}
+    for report in reports:
+        report.final |= report.how == EXCEPTION and _error_of(report) in ended_by and bool(report.worker or report.pid)
+
+
+def _error_of(report: ExitReport) -> tuple[str, str, str]:
+    return report.name, report.message, report.place
 
 
 def _positions(rows: Iterable[Row], *key: str) -> dict[tuple[Any, ...], list[int]]:
@@ -90,11 +98,13 @@ def mark_consequences(
     victims: list[Row],
     raising: set[int],
     interrupts: list[Row],
+    shut_down: list[Row],
 ) -> None:
     """Set `follows` on reports of ends that another end or error explains.
 
     `victims`: rows of `torch_error`; `raising`: ranks with a line of a traceback, whose error may be of any shape;
-    `interrupts`: lines that show an interruption from the keyboard, which ends all processes of a terminal.
+    `interrupts`: lines that show an interruption from the keyboard, which ends all processes of a terminal;
+    `shut_down`: lines by which an engine kills its processes.
     """
     exceptions = [report for report in reports if report.how in RAISED]
     # A process exits with an error for a reason; a report of that reason is the cause.
@@ -110,6 +120,7 @@ def mark_consequences(
     # The same rank raised an exception while it handled a lost connection: closely behind it.
     handled = _positions(victims, "rank", "source")
     interrupted = _positions(interrupts, "source")
+    killed = _positions(shut_down, "source")
     passing_on_ranks = {report.rank for report in exceptions} | victim_ranks | raising
     first = min((report for report in reports if report.time), key=lambda report: report.time, default=None)
     for report in reports:
@@ -117,6 +128,8 @@ def mark_consequences(
             report.follows |= _is_soon_behind(interrupted[report.row["source"],], report.row["pos"])
         if report.how == EXCEPTION and report.rank is not None:
             report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
+        if report.signal == KILL and report.reporter != KERNEL:
+            report.follows |= _is_soon_behind(killed[report.row["source"],], report.row["pos"])
         is_asked = report.signal in REQUESTED_ENDS and not report.is_unasked
         if is_asked or (first is not None and is_killed_by_launcher(report, first)):
             report.follows = True

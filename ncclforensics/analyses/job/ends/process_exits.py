@@ -99,6 +99,7 @@ EXIT_FRAMES = (
 )
 
 ENGINE_ENDED = ("fatal", "start")  # forms of `engine_wait`: the engine core of vLLM ended with the error that it prints
+KILLS_ALL = ("signalled", "sigquit")  # forms: an engine kills its processes, and itself, because one of them failed
 OF_AN_ENGINE = (EXCEPTION, GPU_MEMORY)  # an error of the GPU in it is that of a worker, which it passes on
 
 
@@ -210,6 +211,7 @@ def process_exit(
         victims=torch_error.to_dicts(),
         raising=set(exception["rank"].drop_nulls()),
         interrupts=exception.filter(form="interrupt").to_dicts(),
+        shut_down=engine_wait.filter(text_of("form").is_in(KILLS_ALL)).to_dicts(),
     )
     lost = failure_event.filter(kind=LOST)
     has_lost = not lost.filter(at_exit=False).is_empty()

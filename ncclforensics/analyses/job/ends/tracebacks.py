@@ -14,6 +14,7 @@ FILES = ("file", "boxed_file")
 FAR = 40  # lines from the last call of a traceback to its error: the code, and what others print meanwhile
 SYNTAX_ERRORS = ("Syntax", "Indentation", "Tab")  # classes, without -Error
 LONGEST = 400  # lines of a traceback, from its heading to its error
+FATAL = "hit an exception"  # end of SGLang's headings (run_scheduler_process): the process then ends
 
 
 def with_places(
@@ -32,7 +33,8 @@ def with_places(
     `is_caused`: the exception was raised from the one above it; `is_handling`: while that one was handled.
     `is_passed_on`: it passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or
     read their part of a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job.
-    `is_ignored`: Python printed it instead of raising it. `rank`: that raised it.
+    `is_ignored`: Python printed it instead of raising it. `is_fatal`: its heading says that it ended its process.
+    `rank`: that raised it.
     """
     calls = traced_frames(traceback_frame, traced_call)
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
@@ -42,6 +44,7 @@ def with_places(
     own = called.filter(pl.col("file").is_in(own_files))
     called = called.filter(name.is_in(OF_BLOCKS).fill_null(value=False).not_())
     headings = exception.filter(form="traceback")
+    fatal = headings.filter(text_of("headed_by").str.ends_with(FATAL))
     added = [
         (called.select(*PRINTER, "pos", "call"), FAR),
         (own.select(*PRINTER, "pos", own_call="call", own_pos="pos"), LONGEST),
@@ -51,6 +54,7 @@ def with_places(
             ),
             LONGEST,
         ),
+        (fatal.select(*PRINTER, "pos", fatal_worker=text_of("raising_worker"), fatal_pos="pos"), LONGEST),
         (ray_heading.select(*PRINTER, "pos", "task", task_pid="pid", task_host="address"), LONGEST),
         (
             exception.filter(pl.any_horizontal(pl.col("raised_in", "raised_by", "failed_thread").is_not_null())).select(
@@ -69,6 +73,8 @@ def with_places(
     own_call = pl.when(is_of_traceback & (pl.col("own_call") != pl.col("call"))).then("own_call")
     is_above_heading = (pl.col("chain_pos") < pl.col("heading_pos")).fill_null(False)
     is_of_worker = pl.col("passed_pos") < pl.col("heading_pos")
+    is_chained = (pl.col("chain_pos") > pl.col("fatal_pos")) & (pl.col("chain_pos") < pl.col("heading_pos"))
+    is_fatal = ((pl.col("fatal_pos") == pl.col("heading_pos")) | is_chained).fill_null(False)
     checkpoint_ranks = sorted(exception.drop_nulls("raised_by")["rank"].drop_nulls().unique())
     are_of_job = bool(checkpoint_ranks) and checkpoint_ranks == [*range(len(checkpoint_ranks))]
     below_ignored = pl.col("ignored_pos") + 1
@@ -83,6 +89,8 @@ def with_places(
             frame.with_columns(
                 place=pl.when(pl.col("call").is_not_null()).then(place),
                 own_place=own_place,
+                is_fatal=is_fatal,
+                worker=pl.when(is_fatal).then("fatal_worker").otherwise("worker"),
                 is_caused=(pl.col("is_cause") & is_above_heading).fill_null(False),
                 is_handling=(~pl.col("is_cause") & is_above_heading).fill_null(False),
                 is_ignored=((below_ignored == pl.col("heading_pos")) | (below_ignored == pl.col("pos"))).fill_null(
@@ -94,7 +102,7 @@ def with_places(
                 is_passed_on=is_of_other & (not are_of_job),
             ).drop(
                 *("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above"),
-                *("has_thread", "heading_rank", "ignored_pos"),
+                *("has_thread", "heading_rank", "ignored_pos", "fatal_worker", "fatal_pos"),
             )
         )
     passed_on = pl.concat([frame["passed_pos"] for frame in placed]).drop_nulls().implode()
