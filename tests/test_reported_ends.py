@@ -67,7 +67,7 @@ def test_a_stack_below_two_crashes_belongs_to_neither(tmp_path: Path) -> None:
          "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: "
          "Worker unexpectedly exits with a connection error code 2. End of file.\n"),
          ("process 41887 on 10.0.4.13: an actor died unexpectedly: Worker unexpectedly exits with a connection error "
-         "code 2")),
+         "code 2. End of file")),
     ],
 )  # fmt: skip
 def test_what_ray_says_of_a_dead_worker_is_taken_as_far_as_it_goes(text: str, title: str, tmp_path: Path) -> None:
