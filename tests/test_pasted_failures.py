@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.views.text_screen import screen
@@ -243,3 +245,23 @@ def test_the_rank_that_lightning_announced_and_that_printed_no_error_is_the_susp
     closed = "RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
     text = announced + "".join(f"[rank{rank}]: {closed} [127.0.0.1]:345\n" for rank in (0, 1))
     assert "suspect rank 2" in first_screen(reported(tmp_path, text))
+
+
+PINGED = "Ping failed, invalid value returned from server. Expected: 5732, Got: 1347703880\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (("[W1129 19:39:39.910945689 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host "
+         f"10.0.0.1:29500 - retrying (try=0, timeout=10000ms, delay=437ms): {PINGED}"),
+         ["another program than PyTorch's store answers at 10.0.0.1:29500"]),
+        (f"torch.distributed.DistNetworkError: {PINGED}", ["another program than PyTorch's store", "MASTER_PORT"]),
+        (('[rank0]: Traceback (most recent call last):\n[rank0]:   File "train.py", line 8, in main\n'
+         "[rank0]: RuntimeError: unable to allocate shared memory(shm) for file </torch_4934_33>: No space left on "
+         "device (28)\n"), ["df -h /dev/shm", "--shm-size"]),
+    ],
+)  # fmt: skip
+def test_what_the_system_said_leads_to_what_is_to_be_done(text: str, told: list[str], tmp_path: Path) -> None:
+    shown = " ".join(first_screen(reported(tmp_path, text)).split())
+    assert all(words in shown for words in told)

@@ -71,6 +71,13 @@ TOPICS = {
         "as the user of the job and from the same host, try what is named: ssh -v HOST, ls -l of the path, id; for "
         "credentials of a scheduler compare the clocks of the hosts and their keys",
     ),
+    "shm": Topic(
+        "shm",
+        "shared memory ran out",
+        "run df -h /dev/shm on the host that printed it, in the container; start that with --shm-size or --ipc=host "
+        "(docker gives 64 MB), in Kubernetes with an emptyDir of medium Memory at /dev/shm; fewer workers that load "
+        "data, and less that each prepares in advance, take less",
+    ),
     "space": Topic(
         "environment",
         "a file system took no more data",
@@ -215,6 +222,6 @@ OF_WARNINGS = (
 )
 # Topics of the message of an exception: what the system refused, which the line of the program does not explain.
 OF_EXCEPTIONS = (
-    "resources", "build", "switches", "limits", "symbol", "library", "name", "rights", "space", "storage",
+    "resources", "build", "switches", "limits", "symbol", "library", "name", "rights", "shm", "space", "storage",
     "host_memory", "memory", "port", "refusal", "route", "file", "worker",
 )  # fmt: skip
