@@ -251,3 +251,28 @@ def test_a_node_that_ray_gave_up_is_named_where_its_address_is_not(line: str, tm
     assert _titles(tmp_path, f"It should have killed all workers, but it was hanging for 8 hours:\n{line}\n") == {
         "app-process-died": ["Ray gave up node 8f3b, from which no heartbeat came"]
     }
+
+
+OF_NODE = "Workers crashed due to other reasons at node (ID: e5d9, IP: 10.0.4.13) over the last time period."
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"(raylet) node_manager.cc:3: 3 Workers (tasks / actors) killed due to memory pressure (OOM), 0 {OF_NODE}\n",
+         "a process on 10.0.4.13 killed: the memory of the host, the container or the job ran out"),
+        (f"(raylet) node_manager.cc:3: 0 Workers (tasks / actors) killed due to memory pressure (OOM), 2 {OF_NODE}\n",
+         "a process on 10.0.4.13: a worker died unexpectedly"),
+        (("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory on the node "
+         "(IP: 10.0.4.13, ID: e5d9) where the task (task ID: 4353, name=f, pid=41887, memory used=1.2GB) was running "
+         "was 27.71GB / 28.80GB (0.962273), which exceeds the memory usage threshold of 0.95.\n"),
+         "process 41887 on 10.0.4.13 killed: the memory of the host, the container or the job ran out"),
+        (("ray.exceptions.OutOfMemoryError: 1 worker(s) were killed due to the node running low on memory. Memory on "
+         "the node (IP: 10.0.4.13, ID: 0662) was 27.71GB used / 28.80GB limit (0.962273)\nSelected to kill: (Task: "
+         "name=load, pid=41887, actual memory used=1.25GB)\n"),
+         "process 41887 on 10.0.4.13 killed: the memory of the host, the container or the job ran out"),
+    ],
+)  # fmt: skip
+def test_what_rays_monitor_of_memory_killed_is_told_with_its_node(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "driver.log").write_text(text)
+    assert analyze([tmp_path]).findings[0].title == told

@@ -44,6 +44,9 @@ SEGMENT_REMEDIES = {
 }
 
 
+RAY = "Ray"  # as a reporter; its message says how much memory was used
+
+
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
 def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The system killed a process because the host, the container or the job was out of memory.
@@ -68,7 +71,8 @@ def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
     reporters = ", ".join(sorted(set(killed["reporter"])))
     certainty = "certain" if not is_unknown else "likely"
     title = f"{{processes}} killed: {_what_ran_out(rows)}"
-    yield exit_finding(rows, rank, title, f"reported by {reporters}", certainty)
+    used = next(iter(killed.filter(reporter=RAY)["message"]), "")
+    yield exit_finding(rows, rank, title, f"reported by {reporters}" + f": {used}" * bool(used), certainty)
 
 
 def _what_ran_out(rows: pl.DataFrame) -> str:

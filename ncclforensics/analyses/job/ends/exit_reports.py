@@ -160,8 +160,13 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         elif row["form"] == "ray_node":
             message = f"Ray gave up node {row['ray_node'][:12]}, from which no heartbeat came"
             yield ExitReport(EXIT, row, "Ray", node=row["address"], message=message)
+        elif row["form"] in ("ray_memory", "ray_killed"):
+            victim = below if below and below["form"] == "ray_victim" and below["source"] == row["source"] else row
+            used = f"{row['memory_used']} of {row['memory_limit']} were used" if row["memory_used"] else ""
+            yield ExitReport(HOST_MEMORY, row, "Ray", pid=victim["pid"], node=row["address"], signal=KILL, message=used)
         elif row["exception"] == "OutOfMemory":
-            yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])
+            if not (below and below["form"] == "ray_memory" and is_next_line(row, below)):
+                yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL)
         elif row["form"] == "ray_worker":
             message = with_first_reason("a worker died unexpectedly", row["message"])
             yield ExitReport(EXIT, row, "Ray", pid=row["pid"], node=row["address"], message=message)
