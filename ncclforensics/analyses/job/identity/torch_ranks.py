@@ -12,6 +12,17 @@ from ncclforensics.analyses.job.ends.exit_reports import PYTHON_ERROR, RAISED, E
 from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
 
 
+def set_pids(reports: list[ExitReport], launched_rank: pl.DataFrame) -> None:
+    """Set the pid of reports that name a process by its number on its node, which its launcher had listed with it."""
+    pids: dict[tuple[int, str | None, int], set[int]] = defaultdict(set)
+    for source, node, local_rank, pid in launched_rank.select("source", "node", "local_rank", "pid").iter_rows():
+        pids[source, node, local_rank].add(pid)
+    for report in reports if pids else []:
+        if report.pid is None and report.local_rank is not None:
+            place = (report.row["source"], report.row.get("launcher_node"), report.local_rank)
+            report.pid = next(iter(pids[place])) if len(pids[place]) == 1 else None
+
+
 def with_ranks(
     reports: list[ExitReport],
     torch_source: pl.DataFrame,
@@ -33,10 +44,8 @@ def with_ranks(
     labels = exception.drop_nulls(["rank", "launcher_rank"])
     is_label_rank = not labels.is_empty() and labels.select((pl.col("rank") == pl.col("launcher_rank")).all()).item()
     ranks_of_pid: dict[int, dict[str, int]] = defaultdict(dict)  # pid -> node -> rank
-    rank_on_node: dict[tuple[int, int | None], list[int]] = defaultdict(list)
-    for source, rank, local_rank, pid, node in launched_rank.iter_rows():
+    for pid, node, rank in launched_rank.select("pid", "node", "rank").iter_rows():
         ranks_of_pid[pid][_short(node)] = rank
-        rank_on_node[source, local_rank].append(rank)
     for report in reports:
         if report.rank is not None and report.pid is not None:
             ranks_of_pid[report.pid][_short(report.node)] = report.rank
@@ -49,8 +58,6 @@ def with_ranks(
             of_pid = ranks_of_pid.get(report.pid, {})
             same_pid = {rank for node, rank in of_pid.items() if _fits(node, report.node)}
             report.rank = same_pid.pop() if len(same_pid) == 1 else None
-        elif len(on_node := rank_on_node.get((report.row["source"], report.local_rank), [])) == 1:
-            report.rank = on_node[0]
         elif report.node is None:
             label = report.row.get("launcher_rank")
             report.rank = label if is_label_rank and label is not None else rank_of_source.get(report.row["source"])
