@@ -89,7 +89,7 @@ def test_an_exception_that_repeats_another_one_is_told_only_where_nothing_else_i
     [
         ("(Worker_TP1 pid=3102) ERROR 02-11 10:00:09 [multiproc_executor.py:559] ", "process 3102 (Worker_TP1)"),
         ("(Actor pid=3102, ip=10.8.0.21) ", "process 3102 (Actor) on 10.8.0.21"),
-        ("(VllmWorker rank=3 pid=3102) ERROR 02-11 10:00:09 [worker.py:55] ", "process 3102 (VllmWorker)"),
+        ("(VllmWorker rank=3 pid=3102) ERROR 02-11 10:00:09 [worker.py:55] ", "process 3102 (VllmWorker rank=3)"),
     ],
 )
 def test_the_tag_of_an_engine_names_the_process(front: str, process: str, tmp_path: Path) -> None:

@@ -247,3 +247,35 @@ def test_a_worker_that_loads_weights_has_ended_the_start_of_torch_distributed(tm
         "[2026-03-02 11:05:00 TP1] Load weight begin. avail mem=184.31 GB",
     )
     assert not [finding for finding in report.findings if "no end of it was read" in finding.title]
+
+
+def test_a_queue_of_an_amd_gpu_that_aborts_is_read_as_rocm_printed_it_before_6(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        WORKER + ":0:rocdevice.cpp            :2778: 12345678901 us: 41887: [tid:0x7f2a] Callback: Queue 0x7f2a4400000 "
+        "aborting with error : HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception.",
+        WORKER + "Fatal Python error: Aborted",
+    )
+    assert titles(report)[0].startswith("an AMD GPU reported an error in process 41887")
+    assert not [title for title in titles(report) if "SIGABRT" in title]
+
+
+def test_a_worker_of_vllm_is_named_with_its_number_in_the_engine(tmp_path: Path) -> None:
+    report = reported(tmp_path, f"(VllmWorker rank=7 pid=41887) {CORRUPTED}")
+
+    assert titles(report)[0].startswith("CUDA error in process 41887 (VllmWorker rank=7)")
+
+
+def test_a_stack_that_a_process_prints_as_it_aborts_shows_none_that_stands_still(tmp_path: Path) -> None:
+    report = reported(
+        tmp_path,
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED",
+        'Using host libthread_db library "/lib/x86_64-linux-gnu/libthread_db.so.1".',
+        "#0  0x00007a9f1d8ea42f in __GI___wait4 (pid=41888, options=0) at ../sysdeps/unix/sysv/linux/wait4.c:30",
+        "#1  0x00007a9f1e071053 in ggml_print_backtrace () at /src/ggml.c:229",
+        "#2  0x00007a9f1e0711a6 in ggml_abort (line=102) at /src/ggml.c:256",
+        "#3  0x000061bafadf507b in main (argc=5) at /src/rpc-server.cpp:142",
+        "[Inferior 1 (process 41887) detached]",
+    )
+    assert titles(report)[0].endswith("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED")
+    assert not any("stands in" in verdict.reason for verdict in report.verdicts)

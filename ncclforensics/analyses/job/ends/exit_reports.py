@@ -320,7 +320,10 @@ def _printer(row: Row) -> tuple[Any, ...]:
 def _place(row: Row) -> dict[str, Any]:
     """Return the fields of a report that the traceback and the tag of an error show."""
     task = "" if row["launcher_rank"] is None else f"task {row['launcher_rank']} of the launcher"
-    worker = row["task"] or row["worker"] or row["launcher_process"] or task
+    process = row["launcher_process"]
+    if process and row["launcher_rank"] is not None:  # of vLLM, numbered in its engine
+        process = f"{process} rank={row['launcher_rank']}"
+    worker = row["task"] or row["worker"] or process or task
     tagged = (row["launcher_pid"], row["launcher_node"])
     pid, host = (row["task_pid"], row["task_host"]) if row["task_pid"] else tagged
     return {"place": row["place"] or "", "worker": worker, "pid": pid, "node": host}

@@ -49,7 +49,7 @@ STACK_DUMP = {
     "pid": pl.Int32(),
     "parent": pl.Int32(),
     "by_watchdog": pl.Boolean(),  # a watchdog took it because nothing moved
-    "of_crash": pl.Boolean(),  # Python printed it because the process crashed: it does not stand there
+    "of_crash": pl.Boolean(),  # it was printed because the process crashed, or is of a core: it does not stand there
     **LINE,
 }
 
@@ -79,6 +79,7 @@ STACK_EVENT = {
 LARGEST_PID = 1 << 22  # of Linux
 ABORTED = "Aborted"  # how Python calls SIGABRT, by which others end a process wherever it stands
 FARTHEST = 400  # lines from one frame of a stack to the next; with --locals variables stand between them
+ABORTING = ("abort", "__GI_abort", "ggml_abort")  # in the stack of a process that aborts: of ggml, which calls gdb
 # The outermost function of a main thread. Debuggers and faulthandler print that thread last.
 MAIN_THREAD = "MainThread"  # as Python names it; a process has one
 _MAIN_FUNCTIONS = ("<module>", "_start", "__libc_start_main", "__libc_start_call_main")
@@ -269,11 +270,13 @@ def _group_heads(stack_event: pl.DataFrame, stack_frame: pl.DataFrame) -> tuple[
     dumps: list[Row] = []
     for _, events in heads.group_by(PRINTED_BY, maintain_order=True):
         _group_events(events.to_dicts(), outermost, threads, dumps)
+    aborting = set(stack_frame.filter(pl.col("function").is_in(ABORTING))["stack"])
     threads_of: dict[int, list[Row]] = defaultdict(list)
     for thread in threads:
         threads_of[thread["dump"]].append(thread)
     for dump in dumps:
         _mark_main_thread(dump, threads_of[dump["dump"]], outermost)
+        dump["of_crash"] |= any(thread["stack"] in aborting for thread in threads_of[dump["dump"]])
     return threads, dumps
 
 
