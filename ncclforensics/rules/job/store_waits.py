@@ -183,7 +183,7 @@ def torch_store_failed(
         title, rows = f"port {taken['port'][0]} of the store is taken by another process", taken
     elif not closed.is_empty():
         title, rows = "the store could not listen on its port", closed
-    elif not (strange := store_error.filter(form="stranger").sort("server", nulls_last=True)).is_empty():
+    elif not (strange := store_error.filter(form="other_service").sort("server", nulls_last=True)).is_empty():
         server, port = strange.select("server", "port").row(0)
         where = f" at {server}:{port}" if server else ""
         title, rows = f"another program than PyTorch's store answers{where}", strange
@@ -226,7 +226,7 @@ def torch_store_failed(
         detail += "; rank 0, which serves the store, goes on only when every process has come there"
     if rows["form"].is_in(["port_taken", "no_port"]).any():
         detail = "the process that prints this is to serve the store; all others wait for it"
-    if rows["form"].is_in(["stranger"]).any():
+    if rows["form"].is_in(["other_service"]).any():
         detail = "its answer is none of a store: a server or proxy has that port (MASTER_ADDR, MASTER_PORT)"
     if rows["form"].is_in(["few_nodes"]).any():
         detail = (

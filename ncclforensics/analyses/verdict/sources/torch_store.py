@@ -158,7 +158,7 @@ def find_rendezvous(job: Job) -> Explanation | None:
         collect.insert(0, f"list what listens on {unreachable[0].server}: `ss -ltnp | grep {unreachable[0].port}`")
     elif all(row.form == "no_connection" for row in rows):
         reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
-    elif any(row.form == "stranger" for row in rows):
+    elif any(row.form == "other_service" for row in rows):
         reason = "another program than PyTorch's store answers at its address, such as a server or a proxy"
         collect.insert(0, "list, on the host of the store, the process that has the port (MASTER_PORT): `ss -ltnp`")
     elif any(row.form == "port_taken" for row in rows):
