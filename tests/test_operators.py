@@ -35,6 +35,12 @@ OF_BLOCKS = """GPU: 3
         GFX:
             UNCORRECTABLE_COUNT: 0
 """
+NOT_LAUNCHED = """[slurm_plugin.common:_launch_ec2_instances] - ERROR - Failed RunInstances request: 4711
+[slurm_plugin.resume:_resume] - ERROR - Failed to launch following nodes, setting nodes to down: (x1) ['gpu-1']
+"""
+UNRESOLVABLE = (
+    "a container runtime does not know a device that was asked for, so that a container did not start: x/gpu=0"
+)
 NO_NIC_FOUND = (
     "the device plugin of a node found no NIC for a resource, so that pods that ask for it do not start there: rdma_a"
 )
@@ -55,6 +61,8 @@ HUNG = "rocm-smi reads no proper values of an AMD GPU, which is mostly hung: GPU
         ("GPU[1]          : Unable to determine current clocks. Check dmesg or GPU temperature", [HUNG]),
         (NO_NIC, [NO_NIC_FOUND]),
         (OF_SYSTEMD, [KILLED]),
+        (NOT_LAUNCHED, ["EC2 did not launch nodes of a job, which Slurm then sets down: 'gpu-1'"]),
+        ("Error: setting up CDI devices: unresolvable CDI devices x/gpu=0", [UNRESOLVABLE]),
         (OF_BLOCKS, ["AMD GPU 3: 3 memory errors that could not be corrected"]),
         ("        UMC:\n            UNCORRECTABLE_COUNT: 0", []),
     ],

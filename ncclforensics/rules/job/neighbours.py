@@ -167,8 +167,9 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> 
     Not when: the job ended well, or the program then runs over another transport of UCX. What UCC does not support is
     a note: it then takes another algorithm, or MPI its own.
     Do: where the line names a device, a port or a peer, look at these (ibstat, dmesg -T); where it names a memory
-    region, run once without GPUDirect RDMA (NCCL: NCCL_NET_GDR_LEVEL=LOC). UCX_NET_DEVICES and UCX_TLS choose devices
-    and transports, UCX_IB_GID_INDEX the GID; UCX_LOG_LEVEL=info, UCC_LOG_LEVEL=info tell more.
+    region, run once without GPUDirect RDMA (NCCL: NCCL_NET_GDR_LEVEL=LOC); `Cannot allocate memory` is mostly the limit
+    of locked memory (ulimit -l). UCX_NET_DEVICES and UCX_TLS choose devices and transports, UCX_IB_GID_INDEX the GID;
+    UCX_LOG_LEVEL=info, UCC_LOG_LEVEL=info tell more.
     Sources: openucx/ucc: src/components/tl/ucp, src/core/ucc_context.c; openucx/ucx: src/uct/ib/mlx5/ib_mlx5_log.c,
     src/uct/ib/ud/base/ud_iface.c, src/ucp/core/ucp_ep.c; ucx#6253, ucx#9306, ucx#9970.
     """
