@@ -296,3 +296,9 @@ def test_a_number_on_a_node_leads_to_the_process_that_the_launcher_there_had_sta
     (tmp_path / "train.log").write_text("\n".join([*lines, ""]))
 
     assert analyze([tmp_path]).findings[0].title == "rank 3 (pid 1001) was killed by SIGKILL"
+
+
+def test_what_rays_job_says_of_its_command_is_its_end(tmp_path: Path) -> None:
+    failed = "Status message: Job entrypoint command failed with exit code 3, last available logs:"
+    (tmp_path / "job.log").write_text(f"Job 'raysubmit_4711' failed\n{failed}\n")
+    assert analyze([tmp_path]).findings[0].title == "a process ended with exit code 3"

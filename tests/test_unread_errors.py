@@ -285,6 +285,13 @@ STATED = {
         "after it stands: cannot serve the devices",
         "nvidia-smi",
     ),
+    "a GPU of Intel": (
+        "ERROR: xpu-smi: Failed to initialize GPU device 3: ZE_RESULT_ERROR_DEVICE_LOST\n",
+        "warning",
+        "an error that names a GPU of Intel or what drives it: xpu-smi: Failed to initialize GPU device 3",
+        "",
+        "xpu-smi health",
+    ),
     "end behind its cause": (
         (
             "[INFO] serving\n[ERROR] shutting down the scheduler\n"

@@ -126,6 +126,12 @@ TOPICS = {
         "find NCCL's first warning on this rank and on its peers (NCCL_DEBUG=WARN at least, on all ranks): where it "
         "speaks of a remote process or of a completion from a peer, look at that one first",
     ),
+    "intel": Topic(
+        "cuda-error",
+        "an error that names a GPU of Intel or what drives it",
+        "read the line and what stands before it; run xpu-smi discovery and xpu-smi health -l on that host and in the "
+        "container, and read dmesg -T there for i915 and xe",
+    ),
     "gpu": Topic(
         "cuda-error",
         "an error that names CUDA, a GPU or its driver",

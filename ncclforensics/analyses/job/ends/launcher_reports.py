@@ -45,6 +45,7 @@ _LAUNCHERS = {
     "vllm": ("vLLM", {"pid": "pid"}),
     "kubectl": ("kubectl exec", dict[str, str]()),
     "deepspeed": ("DeepSpeed's launcher", {"local_rank": "local_rank"}),
+    "ray_job": ("Ray", dict[str, str]()),
     "pdsh": ("pdsh", {"node": "node"}),
     "clush": ("clush", {"node": "node"}),
 }
