@@ -278,26 +278,6 @@ def test_what_rays_monitor_of_memory_killed_is_told_with_its_node(text: str, tol
     assert analyze([tmp_path]).findings[0].title == told
 
 
-def test_a_number_on_a_node_leads_to_the_process_that_the_launcher_there_had_started(tmp_path: Path) -> None:
-    info, lines = "[2026-03-02 11:04:57,123] [INFO] [launch.py:158:main]", []
-    for node in (0, 1):
-        lines += [f"node{node}: {info} nnodes=2, num_local_procs=2, node_rank={node}"]
-        for local in (0, 1):
-            started = (
-                f"process {node}00{local} spawned with command: ['python', '-u', 'train.py', '--local_rank={local}']"
-            )
-            lines += [f"node{node}: {info} {started}"]
-    closed = "[/src/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.1]:2: Connection reset by peer"
-    lines += [f"node0: [rank0]: RuntimeError: {closed}"] * 3
-    ended = (
-        "[ERROR] [launch.py:325:sigkill_handler] ['python', '-u', 'train.py', '--local_rank=1'] exits with return code"
-    )
-    lines += [f"node1: [2026-03-02 11:04:59,123] {ended} = -9"]
-    (tmp_path / "train.log").write_text("\n".join([*lines, ""]))
-
-    assert analyze([tmp_path]).findings[0].title == "rank 3 (pid 1001) was killed by SIGKILL"
-
-
 def test_what_rays_job_says_of_its_command_is_its_end(tmp_path: Path) -> None:
     failed = "Status message: Job entrypoint command failed with exit code 3, last available logs:"
     (tmp_path / "job.log").write_text(f"Job 'raysubmit_4711' failed\n{failed}\n")

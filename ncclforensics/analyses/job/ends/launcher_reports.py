@@ -44,7 +44,8 @@ _LAUNCHERS = {
     "vllm_core": ("vLLM", {"worker": "ended_name"}),
     "vllm": ("vLLM", {"pid": "pid"}),
     "kubectl": ("kubectl exec", dict[str, str]()),
-    "deepspeed": ("DeepSpeed's launcher", {"local_rank": "local_rank"}),
+    # The command that it prints is that of the process it started last, whichever ended: it names none.
+    "deepspeed": ("DeepSpeed's launcher", dict[str, str]()),
     "ray_job": ("Ray", dict[str, str]()),
     "pdsh": ("pdsh", {"node": "node"}),
     "clush": ("clush", {"node": "node"}),

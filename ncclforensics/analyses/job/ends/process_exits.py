@@ -178,7 +178,6 @@ def process_exit(
     is_one_host = rank["host"].drop_nulls().n_unique() == 1
     nranks = max(communicator_lifetime["nranks"].drop_nulls(), default=None)
     finder = ProcessFinder(rank, process, fence, has_agents=elastic_failure.height > 0, nranks=nranks)
-    torch_ranks.set_pids(reports, launched_rank)
     if process.is_empty():
         reports = torch_ranks.with_ranks(
             reports, torch_source, exception, launched_rank, has_agents=elastic_failure.height > 0

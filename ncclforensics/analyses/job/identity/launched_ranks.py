@@ -11,7 +11,6 @@ from ncclforensics.frames.registry import analysis
 LAUNCHED_RANK = {
     "source": pl.Int32(),
     "rank": pl.Int32(),
-    "local_rank": pl.Int32(),  # null where the program does not say it
     "pid": pl.Int32(),
     "node": pl.String(),  # name or address; null where the program does not say it
 }

@@ -12,17 +12,6 @@ from ncclforensics.analyses.job.ends.exit_reports import PYTHON_ERROR, RAISED, E
 from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
 
 
-def set_pids(reports: list[ExitReport], launched_rank: pl.DataFrame) -> None:
-    """Set the pid of reports that name a process by its number on its node, which its launcher had listed with it."""
-    pids: dict[tuple[int, str | None, int], set[int]] = defaultdict(set)
-    for source, node, local_rank, pid in launched_rank.select("source", "node", "local_rank", "pid").iter_rows():
-        pids[source, node, local_rank].add(pid)
-    for report in reports if pids else []:
-        if report.pid is None and report.local_rank is not None:
-            place = (report.row["source"], report.row.get("launcher_node"), report.local_rank)
-            report.pid = next(iter(pids[place])) if len(pids[place]) == 1 else None
-
-
 def with_ranks(
     reports: list[ExitReport],
     torch_source: pl.DataFrame,
