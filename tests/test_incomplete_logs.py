@@ -608,3 +608,21 @@ def test_splits_of_one_id_are_no_proof_where_logs_begin_at_different_lines(tmp_p
     logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in (tmp_path / "whole").glob("*.log")}
     hang = hang_of({name: lines[-64:] for name, lines in logs.items()}, tmp_path / "ends")
     assert hang["verdict"] != "collective-mismatch" or hang["certainty"] == "possible"
+
+
+@pytest.mark.parametrize(
+    ("mark", "verdict"), [("", "rank-missing"), (" [repeated 2x across cluster]", "undecidable")], ids=["all", "folded"]
+)
+def test_a_rank_whose_equal_lines_ray_left_out_is_not_missing(mark: str, verdict: str, tmp_path: Path) -> None:
+    lines = []
+    for rank in range(3):
+        worker = f"(TrainWorker pid=410{rank}, ip=10.0.4.12) gpu-a012:410{rank}:420{rank} [{rank}] NCCL INFO"
+        lines += [f"{worker} Bootstrap : Using eth0:10.0.4.12<0>", f"{worker} Using network Socket"]
+        init = f"rank {rank} nranks 4 cudaDev {rank} nvmlDev {rank} busId {rank}1000 commId 0xb28cabf3135b26f2"
+        lines += [f"{worker} comm 0x55d1c3e0a2b{rank} {init} - Init START"]
+    text = "\n".join(lines) + f"{mark}\n"
+
+    hang = hang_of({"driver.log": [text.encode()]}, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"] == []) == (verdict, bool(mark))
+    assert ("RAY_DEDUP_LOGS=0" in str(hang["collect_next"])) == bool(mark)

@@ -15,7 +15,7 @@ from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.wait_cycle import skipped_or_lost
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Kind
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
+from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_EVERY_LINE, COLLECT_INIT
 from ncclforensics.frames.columns import Owner
 from ncclforensics.frames.source_order import FIRST_STEPS
 
@@ -30,6 +30,9 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Explanation:
     size, ranks = job.members[key][0].nranks, ranks_text(unseen)
     init = f"the init of the communicator of {size} ranks"
     waits, collect = f"the ranks in these logs wait in {init}", [f"collect the logs of {ranks}, from their beginning"]
+    if any(job.count_lines(rank_id, "dropped") for rank_id in job.rank_ids):
+        reason = f"{waits}; equal lines were printed once for all ranks, so those of {ranks} may be left out"
+        return undecided(reason, COLLECT_EVERY_LINE)
     if with_files := sorted(set(unseen) & set(job.rank_numbers(job.rank_ids))):
         reason = f"{waits}; of {ranks_text(with_files)} other files are here, and no log"
     elif len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
