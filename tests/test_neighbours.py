@@ -94,7 +94,7 @@ def reported(text: str, folder: Path) -> Report:
         ("F0302 11:04:57.123456 41887 gpu_device.cc:174] Check failed: err == hipSuccess (98 vs. 0)",
          "a check in a library failed, which ends the process"),
         ('[rank14]: Traceback (most recent call last):\n[rank14]:   File "/job/main.py", line 100, in main',
-         "rank 14 raised an exception, and no line that was read names it"),
+         "rank 14 raised an exception in main (main.py:100), and no line that was read names it"),
         (SLICE, f"Mooncake reports an error: a transfer from mlx5_9 to 10.0.4.13:15867@mlx5_9 failed: {EXCEEDED}"),
         (f"[rank1]: RuntimeError: InnerRunOpApi:{OF_NPU}\n[rank1]: {EI0006}",
          "rank 1: HCCL reports EI0006: Getting socket times out"),
