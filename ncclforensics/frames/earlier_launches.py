@@ -49,7 +49,7 @@ def find(run: Frames) -> pl.DataFrame:
     errors = [
         run[name].filter(text_of("form") != HEADING).select("source", "pos", "line") for name in ERRORS if run.has(name)
     ]
-    if not ends and not (errors and run.has("program_start")):
+    if not ends and not (errors and (run.has("program_start") or run.has("launched_process"))):
         return no_rows(EARLIER_LAUNCH_COLUMNS)
     ended = pl.concat(ends) if ends else run["job_end"].select("source", "pos", "line", "form").clear()
     failed = pl.concat(errors) if errors else ended.drop("form").clear()
@@ -71,16 +71,22 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     """
     starts = run["program_start"].select("source", "pos", "line", "form")
     agents, programs = (starts.filter((text_of("form") == TORCHRUN) == is_agent) for is_agent in (True, False))
-    first = programs.group_by("source").agg(first=pl.col("pos").min())
-    of_first = failed.join(first, on="source").filter(pl.col("pos") > pl.col("first"))
+    groups = run["launched_process"].filter(form="ray", world_rank=0).select("source", "pos", "line")
     by_scheduler = ended.filter(~text_of("form").is_in(LAUNCHER_ENDS[REPORTS]))
     of_script = _whole_jobs(run)
     shown = (_other_processes(run, ended), _steps_again(run, by_scheduler), _agents_again(run, agents, ended))
     uncompiled = _uncompiled(run)
     before = failed.join(uncompiled, on=["source", "line"], how="anti")
-    rows = [*(_after_ends(rows, ended) for rows in shown), _after_ends(programs, of_first), _other_jobs(run)]
+    rows = [*(_after_ends(rows, ended) for rows in shown), _other_jobs(run)]
+    rows += [_after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
     rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
+
+
+def _behind_first(failed: pl.DataFrame, started: pl.DataFrame) -> pl.DataFrame:
+    """The errors behind the first of these starts in each input: of a program, or of Ray Train's workers."""
+    first = started.group_by("source").agg(first=pl.col("pos").min())
+    return failed.join(first, on="source").filter(pl.col("pos") > pl.col("first"))
 
 
 def _uncompiled(run: Frames) -> pl.DataFrame:

@@ -14,8 +14,8 @@ from ncclforensics.rules.registry import rule
 def app_launched_again(earlier_launch: pl.DataFrame) -> Iterator[Finding]:
     """A log holds an earlier launch of the program, which ended before the one that is judged.
 
-    Means: a queue, a retry or a user started the program again, and its output was appended to the same file. What
-    the earlier launch printed is no sign of what happened to the later one, and is left out.
+    Means: a queue, a retry or a user started the program again, and its output was appended to the same file, or Ray
+    Train its workers. What the earlier launch printed is no sign of what happened to the later one, and is left out.
     Not when: one launch goes on: its ranks and nodes share a log, and do not all end at once; attempts of torchrun's
     own, which it numbers.
     Do: if the earlier launch is the one in question, cut the file above the cited line, and ask again.
