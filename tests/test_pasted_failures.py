@@ -251,7 +251,7 @@ PINGED = "Ping failed, invalid value returned from server. Expected: 5732, Got: 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "words"),
     [
         (("[W1129 19:39:39.910945689 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host "
          f"10.0.0.1:29500 - retrying (try=0, timeout=10000ms, delay=437ms): {PINGED}"),
@@ -262,6 +262,6 @@ PINGED = "Ping failed, invalid value returned from server. Expected: 5732, Got: 
          "device (28)\n"), ["df -h /dev/shm", "--shm-size"]),
     ],
 )  # fmt: skip
-def test_what_the_system_said_leads_to_what_is_to_be_done(text: str, told: list[str], tmp_path: Path) -> None:
+def test_what_the_system_said_leads_to_what_is_to_be_done(text: str, words: list[str], tmp_path: Path) -> None:
     shown = " ".join(first_screen(reported(tmp_path, text)).split())
-    assert all(words in shown for words in told)
+    assert all(word in shown for word in words)

@@ -257,7 +257,7 @@ OF_NODE = "Workers crashed due to other reasons at node (ID: e5d9, IP: 10.0.4.13
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "title"),
     [
         (f"(raylet) node_manager.cc:3: 3 Workers (tasks / actors) killed due to memory pressure (OOM), 0 {OF_NODE}\n",
          "a process on 10.0.4.13 killed: the memory of the host, the container or the job ran out"),
@@ -273,9 +273,9 @@ OF_NODE = "Workers crashed due to other reasons at node (ID: e5d9, IP: 10.0.4.13
          "process 41887 on 10.0.4.13 killed: the memory of the host, the container or the job ran out"),
     ],
 )  # fmt: skip
-def test_what_rays_monitor_of_memory_killed_is_told_with_its_node(text: str, told: str, tmp_path: Path) -> None:
+def test_what_rays_monitor_of_memory_killed_is_told_with_its_node(text: str, title: str, tmp_path: Path) -> None:
     (tmp_path / "driver.log").write_text(text)
-    assert analyze([tmp_path]).findings[0].title == told
+    assert analyze([tmp_path]).findings[0].title == title
 
 
 def test_what_rays_job_says_of_its_command_is_its_end(tmp_path: Path) -> None:

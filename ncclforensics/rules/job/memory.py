@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
+from ncclforensics.analyses.job.ends.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, RAY, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import OUT_OF_MEMORY
 from ncclforensics.data.cuda import HARDWARE, HIP, MEMORY, PEER, SELF_EXPLAINED
 from ncclforensics.data.names import shown, some_of
@@ -42,9 +42,6 @@ SEGMENT_REMEDIES = {
     ),
     "Permission denied": "correct the access rights of /dev/shm (drwxrwxrwt), and remove segments of other users",
 }
-
-
-RAY = "Ray"  # as a reporter; its message says how much memory was used
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)

@@ -183,10 +183,10 @@ def torch_store_failed(
         title, rows = f"port {taken['port'][0]} of the store is taken by another process", taken
     elif not closed.is_empty():
         title, rows = "the store could not listen on its port", closed
-    elif not (strange := store_error.filter(form="other_service").sort("server", nulls_last=True)).is_empty():
-        server, port = strange.select("server", "port").row(0)
+    elif not (foreign := store_error.filter(form="other_service").sort("server", nulls_last=True)).is_empty():
+        server, port = foreign.select("server", "port").row(0)
         where = f" at {server}:{port}" if server else ""
-        title, rows = f"another program than PyTorch's store answers{where}", strange
+        title, rows = f"another program than PyTorch's store answers{where}", foreign
     elif not (few := store_error.filter(form="few_nodes")).is_empty():
         title, rows = "too few nodes joined torchrun's rendezvous in time", few
     elif not unreachable.is_empty():

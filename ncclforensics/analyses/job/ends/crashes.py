@@ -13,6 +13,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     EXCEPTION,
     GPU_ERROR,
     KERNEL,
+    RAY,
     ROCM,
     SIGNAL,
     TRACEBACK_LINES,
@@ -96,7 +97,7 @@ def crash_reports(
                 yield exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
             case "unhandled":
                 named = {"name": UNCAUGHT, "message": row["unhandled"].strip()}
-                yield ExitReport(EXCEPTION, row, "Ray", **named, **process_fields)
+                yield ExitReport(EXCEPTION, row, RAY, **named, **process_fields)
             case "gpu" | "gpu_access" | "gpu_queue":
                 message = f"memory access fault, {row['message']}" if row["form"] == "gpu_access" else row["message"]
                 yield ExitReport(GPU_ERROR, row, ROCM, message=message, **process_fields)

@@ -43,6 +43,7 @@ NODE = "node"  # its node failed
 NOT_STARTED = "not-started"  # its launcher could not start it
 RAISED = (EXCEPTION, GPU_MEMORY, GPU_ERROR)
 KERNEL = "the kernel"
+RAY = "Ray"
 ROCM = "ROCm's runtime"
 BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
 CAPTURE = "capture"
@@ -159,17 +160,17 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(HOST_MEMORY, row, "Kubernetes", signal=KILL, message=pod, worker=worker)
         elif row["form"] == "ray_node":
             message = f"Ray gave up node {row['ray_node'][:12]}, from which no heartbeat came"
-            yield ExitReport(EXIT, row, "Ray", node=row["address"], message=message)
+            yield ExitReport(EXIT, row, RAY, node=row["address"], message=message)
         elif row["form"] in ("ray_memory", "ray_killed"):
             victim = below if below and below["form"] == "ray_victim" and below["source"] == row["source"] else row
             used = f"{row['memory_used']} of {row['memory_limit']} were used" if row["memory_used"] else ""
-            yield ExitReport(HOST_MEMORY, row, "Ray", pid=victim["pid"], node=row["address"], signal=KILL, message=used)
+            yield ExitReport(HOST_MEMORY, row, RAY, pid=victim["pid"], node=row["address"], signal=KILL, message=used)
         elif row["exception"] == "OutOfMemory":
             if not (below and below["form"] == "ray_memory" and is_next_line(row, below)):
-                yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL)
+                yield ExitReport(HOST_MEMORY, row, RAY, signal=KILL)
         elif row["form"] == "ray_worker":
             message = with_first_reason("a worker died unexpectedly", row["message"])
-            yield ExitReport(EXIT, row, "Ray", pid=row["pid"], node=row["address"], message=message)
+            yield ExitReport(EXIT, row, RAY, pid=row["pid"], node=row["address"], message=message)
         elif row["exception"] in _ACTOR_ERRORS and row["message"].startswith("The actor died unexpectedly"):
             below = [e for e in fields if e["source"] == row["source"] and 0 < e["line"] - row["line"] <= ACTOR_FIELDS]
             pid, node, detail = (
@@ -180,7 +181,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             if any(e["form"] == "ray_dead_node" for e in below):
                 what = "an actor died because its node did"
             message = with_first_reason(what, detail)
-            yield ExitReport(EXIT, row, "Ray", pid=pid, node=node, message=message)
+            yield ExitReport(EXIT, row, RAY, pid=pid, node=node, message=message)
 
 
 CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # columns of classes that are no -Error

@@ -11,6 +11,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     EXIT,
     HOST_MEMORY,
     NOT_STARTED,
+    RAY,
     ExitReport,
     exit_report,
     is_next_line,
@@ -46,7 +47,7 @@ _LAUNCHERS = {
     "kubectl": ("kubectl exec", dict[str, str]()),
     # The command that it prints is that of the process it started last, whichever ended: it names none.
     "deepspeed": ("DeepSpeed's launcher", dict[str, str]()),
-    "ray_job": ("Ray", dict[str, str]()),
+    "ray_job": (RAY, dict[str, str]()),
     "pdsh": ("pdsh", {"node": "node"}),
     "clush": ("clush", {"node": "node"}),
 }

@@ -16,6 +16,7 @@ from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import COLLECT_OUTPUT, stacks_of
 
+LIST_SERVERS = "list, on the host of the store, the process that has the port (MASTER_PORT): `ss -ltnp`"
 SHOWN_GROUPS = 4
 MOST_CLIENTS = 1 << 20
 MAPPED = "::ffff:"  # in front of an address of IPv4 at a socket of IPv6
@@ -160,10 +161,10 @@ def find_rendezvous(job: Job) -> Explanation | None:
         reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
     elif any(row.form == "other_service" for row in rows):
         reason = "another program than PyTorch's store answers at its address, such as a server or a proxy"
-        collect.insert(0, "list, on the host of the store, the process that has the port (MASTER_PORT): `ss -ltnp`")
+        collect.insert(0, LIST_SERVERS)
     elif any(row.form == "port_taken" for row in rows):
         reason = "the port of the store is taken by another process, mostly one of an earlier run"
-        collect.insert(0, "list, on the host of the store, the process that has the port (MASTER_PORT): `ss -ltnp`")
+        collect.insert(0, LIST_SERVERS)
     elif by_group := _waits_in_groups(job, rows):
         reason = "; ".join(by_group)
         if len(by_group) > 1:
