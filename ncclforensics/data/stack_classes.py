@@ -241,6 +241,13 @@ NO_RANK = (
     _place("multiprocessing/forkserver.py", "main", PYTHON, "a helper of multiprocessing"),
     _place("deepspeed/launcher/", "", PYTHON, "DeepSpeed's launcher"),
     _place("accelerate/commands/launch.py", "", PYTHON, "the launcher of accelerate"),
+    _place(
+        "data_parallel_controller.py",
+        "run_data_parallel_controller_process",
+        PYTHON,
+        "SGLang's dispatcher, which waits for the schedulers that it started on all nodes but the first",
+    ),
+    _place("detokenizer_manager.py", "run_detokenizer_process", PYTHON, "SGLang's process that turns tokens into text"),
 )
 
 # torchrun starts its ranks one after the other: SubprocessContext._start in torch/distributed/elastic/multiprocessing.

@@ -154,6 +154,7 @@ def stack_event(
             name=named["name"],
             state=text_of("state"),
         ),
+        _rows(_of_cut_head(pyspy_thread, pyspy_frame), _HEAD, tool=py_spy, thread=by_line, name=pl.lit(MAIN_THREAD)),
         _rows(pyspy_frame, _FRAME, **of_c),
         _rows(faulthandler_thread.filter(~is_native), _HEAD, tool=handler, **named),
         _rows(faulthandler_thread.filter(is_native), _END),
@@ -188,6 +189,20 @@ def stack_event(
     events = events.drop("stack").with_row_index("event").with_columns(pl.col("event").cast(pl.Int32))
     events = events.with_columns(stack=head.forward_fill().over(PRINTED_BY))
     return events.filter(~is_frame | (pl.col("stack") >= 0))
+
+
+def _of_cut_head(pyspy_thread: pl.DataFrame, pyspy_frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the first frame of a main thread of which an excerpt begins below its head, up to that of the next thread.
+
+    The frame of a module tells the main thread from all others, and from lines of a program that look like frames.
+    """
+    heads = pyspy_thread.group_by(PRINTED_BY).agg(head=pl.col("pos").min())
+    above = pyspy_frame.join(heads, on=PRINTED_BY, nulls_equal=True).filter(pl.col("pos") < pl.col("head")).sort("pos")
+    lines_left = pl.int_range(pl.len(), 0, -1).over(PRINTED_BY)
+    above = above.filter(pl.col("head") - pl.col("pos") == lines_left)
+    modules = above.filter(text_of("function") == "<module>")
+    first = above.unique(PRINTED_BY, keep="first", maintain_order=True)
+    return first.join(modules, on=PRINTED_BY, how="semi", nulls_equal=True)
 
 
 def _interrupted(
