@@ -117,7 +117,10 @@ def nccl_warning(
     is_told = pl.col("went_on") | pl.col("at_end") | pl.col("site").is_null()
     is_weighed = (pl.col("frame") == "failure") & (kind != CONTEXT) & is_told
     # NCCL looks for libraries of optional features in this way (libibverbs), and prints it where they are absent.
-    is_probe = (pl.col("frame") == "library") & (pl.col("form") == "not_loaded") & pl.col("is_returned").not_()
+    is_probe = (
+        pl.concat_str("frame", pl.lit(" "), "form").is_in(["library not_loaded", "shared_library not_opened"])
+        & pl.col("is_returned").not_()
+    )
     return (
         _with_chains(rows, chains)
         .join(jobs, on=OWNER, how="left", nulls_equal=True)
