@@ -101,7 +101,7 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     elif (damage := _damaged_lines(job)) and not visible_ranks:
         diagnosis.claim = f"{damage}, and no whole line shows a call"
         diagnosis.collect = COLLECT_UNCUT
-    elif not job.memberships and job.has_layout:
+    elif not initialised and not number and job.has_layout:
         diagnosis.claim = (
             "init came to the connections between ranks; the lines that were read show no call, nor that it completed"
         )
@@ -110,16 +110,16 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
     elif not job.memberships and len(job.rank_ids) > 1 and may_be_in_bootstrap(job):
         diagnosis.claim = "an init began, and these lines end in its bootstrap, before any communicator is printed"
         diagnosis.collect = COLLECT_BOOTSTRAP
-    elif not job.memberships:
+    elif not job.memberships and not job.milestones:
         diagnosis.claim = "these logs show no communicator and no call"
-        if job.milestones:
-            diagnosis.claim = "an init began, and these lines show neither its end nor a call"
     elif job.is_ended and not visible_ranks:
         diagnosis.claim = (
             "the communicators in these logs were ended, as at an orderly end of PyTorch, and after a time-out"
         )
         of_output = "collect the program's output of every rank: it shows which of the two ended the job"
         diagnosis.collect = [*of_absent, of_output]
+    elif not initialised and not number:
+        diagnosis.claim = "an init began, and these lines show neither its end nor a call"
     elif initialised and not others and (output := _output_behind(job)):
         count, last = output
         goes_on = f"the output goes on for {count_of(count, 'line')} behind the last line of NCCL"
