@@ -450,6 +450,19 @@ def test_lspci_names_gpus_nics_and_their_links(tmp_path: Path) -> None:
     assert devices.filter(kind="bridge")["is_redirecting"].to_list() == [True]
 
 
+def test_the_link_of_a_device_of_another_kind_is_not_that_of_the_nic_above(tmp_path: Path) -> None:
+    text = ""
+    for place in ("1b:00.0", "1b:00.1", "9d:00.0", "9d:00.1"):
+        text += f"{place} Ethernet controller: Mellanox Technologies MT2892 Family [ConnectX-6 Dx]\n"
+        text += "\t\tLnkSta:\tSpeed 16GT/s (ok), Width x16 (ok)\n"
+    text += "9e:00.0 Serial Attached SCSI controller: Broadcom / LSI PCIe Switch management endpoint (rev b0)\n"
+    text += "\t\tLnkSta:\tSpeed 32GT/s (ok), Width x16 (ok)\n"
+    report = reported(tmp_path, text)
+
+    assert report.run["machine_device"]["speed"].unique().to_list() == [16.0]
+    assert report.findings == []
+
+
 @pytest.mark.parametrize(("alike", "severity"), [(1, "info"), (3, "warning")])
 def test_one_narrow_link_of_two_is_no_fault_yet(alike: int, severity: str, tmp_path: Path) -> None:
     text = ""

@@ -199,10 +199,10 @@ def number_ranges(numbers: Iterable[int]) -> str:
 def count_of(number: int, noun: str) -> str:
     """Format a number with its noun.
 
-    >>> count_of(1, "line"), count_of(2, "process")
-    ('1 line', '2 processes')
+    >>> count_of(1, "line"), count_of(2, "process"), count_of(4, "NVSwitch")
+    ('1 line', '2 processes', '4 NVSwitches')
     """
-    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith(("s", "ch")) else "s")
 
 
 def pci_address(busid: str) -> str:

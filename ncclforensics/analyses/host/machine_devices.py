@@ -61,6 +61,8 @@ NIC_KINDS = ("Ethernet controller", "niband controller", "Network controller")
 def machine_device(
     dump_assembly: pl.DataFrame,
     pci_device: pl.DataFrame,
+    pci_other: pl.DataFrame,
+    pci_lost: pl.DataFrame,
     pci_link: pl.DataFrame,
     pci_acs: pl.DataFrame,
     smi_gpu: pl.DataFrame,
@@ -69,7 +71,8 @@ def machine_device(
 ) -> pl.DataFrame:
     """One row per GPU, NIC, bridge and NVSwitch of a dump, with its PCIe link where the dump shows it."""
     prompts = prompt_hosts(device_command, pci_command)
-    lspci = rows_frame(_lspci_rows(pci_device, pci_link, pci_acs, prompts), MACHINE_DEVICE)
+    others = [*pci_other.to_dicts(), *pci_lost.to_dicts()]
+    lspci = rows_frame(_lspci_rows(pci_device, others, pci_link, pci_acs, prompts), MACHINE_DEVICE)
     nvidia_smi = rows_frame(_nvidia_smi_rows(smi_gpu, prompts), MACHINE_DEVICE)
     return pl.concat([assembled_table(dump_assembly, "devices", MACHINE_DEVICE), lspci, nvidia_smi])
 
@@ -83,10 +86,11 @@ def _nvidia_smi_rows(smi_gpu: pl.DataFrame, prompts: PromptHosts) -> Iterator[Ro
 
 
 def _lspci_rows(
-    pci_device: pl.DataFrame, pci_link: pl.DataFrame, pci_acs: pl.DataFrame, prompts: PromptHosts
+    pci_device: pl.DataFrame, others: list[Row], pci_link: pl.DataFrame, pci_acs: pl.DataFrame, prompts: PromptHosts
 ) -> list[Row]:
-    """The devices of lspci; the lines on PCIe link and ACS stand below the line of their device."""
+    """The devices of lspci; the lines on PCIe link and ACS stand below the line of their device, listed or other."""
     lines = [(row, "device") for row in pci_device.to_dicts()] + [(row, "link") for row in pci_link.to_dicts()]
+    lines += [(row, "other") for row in others]
     lines += [(row, "acs") for row in pci_acs.filter(pl.col("src_valid").is_not_null()).to_dicts()]
     rows: list[Row] = []
     first_lines: dict[tuple[int, object], int] = {}
@@ -113,6 +117,8 @@ def _lspci_rows(
             }
             if kind:
                 rows.append(current[owner])
+        elif kind_of_line == "other":
+            current.pop(owner, None)
         elif owner in current:
             device = current[owner]
             if kind_of_line == "acs":
