@@ -32,7 +32,7 @@ RANKS = ("global_rank", "launcher_rank")
 SUBJECTS = (
     "subject", "listed_reason", "faulty", "bad_result", "unconnected", "unready", "service", "error_text",
     "device_name", "hot_cpu", "cloud_instance", "daemon_host", "nvshmem_nic", "cxi_nic", "peer", "mpi_reason",
-    "psm_reason", "ucx_warning", "provider_warning", "ray_message", "node_reason", "reset_refusal",
+    "psm_reason", "ucx_warning", "provider_warning", "ray_message", "node_reason", "taint", "reset_refusal",
     "rpc_method", "ended_job", "accounted_job", "accounted_step", "job_reason", "lsf_reason",
 )  # fmt: skip
 HOLDERS = ("of_pod", "of_condition", "of_readiness", "of_gpu")
