@@ -44,6 +44,7 @@ def titles(rule: Rule, *rows: Row) -> list[str]:
         (roce_counters.ctr_responder, "req_cqe_error", 1),
         (roce_counters.roce_pauses, "tx_prio3_pause", 10_000),
         (roce_counters.roce_pauses, "rx_prio3_pause", 10_000),
+        (roce_counters.roce_pauses, "rx_pause_frames", 10_000),
         (roce_counters.roce_discards, "rx_prio3_discards", 100),
         (roce_counters.roce_discards, "rx_discards_phy", 100),
         (nvlink_counters.nvlink_errors, "nvlink_replay_errors", 100),
@@ -60,6 +61,7 @@ def test_a_counter_is_reported_from_its_limit_on(rule: Rule, name: str, limit: i
     [
         (roce_counters.ctr_roce_loss, "local_ack_timeout_err", 10_000),
         (roce_counters.roce_pauses, "tx_pause_storm_error_events", 1),
+        (roce_counters.roce_pauses, "rx_prio3_pause", 10_000),
         (roce_counters.roce_notifications_ignored, "rp_cnp_ignored", 1),
         (links.ctr_need_delta, "symbol_error", 1),
     ],

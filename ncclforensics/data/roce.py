@@ -40,6 +40,18 @@ SENT = ("port_xmit_packets", "tx_packets_phy", "tx_vport_rdma_unicast_packets")
 
 # Pause frames: a few are normal; ten thousand are one per millisecond for ten seconds.
 PAUSES_LEAST = 10_000
+# Their names by the driver: mlx5 and bnxt of a priority, then of the whole link (802.3x): mlx5, bnx2x, bnxt and be2net,
+# Intel's (Linux, drivers/net/ethernet).
+PAUSES = {
+    way: (
+        *(f"{way}_prio{priority}_pause" for priority in range(8)),
+        *(f"{way}_pfc_ena_frames_pri{priority}" for priority in range(8)),
+        *(f"{way}_{name}" for name in ("pause_ctrl_phy", "global_pause", "pause_frames", "pauseframes")),
+        *(f"{way}_{name}" for name in ("priority_pause_frames", "priority_pauseframes", "flow_control_xoff")),
+        f"link_xoff_{way}.nic", f"port.link_xoff_{way}",
+    )
+    for way in ("rx", "tx")
+}  # fmt: skip
 PAUSED_SHARE = 0.05  # of the time between two dumps
 STORMS = ("tx_pause_storm_warning_events", "tx_pause_storm_error_events", "device_stall_minor_watermark_cnt",
           "device_stall_critical_watermark_cnt")  # fmt: skip

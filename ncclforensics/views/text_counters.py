@@ -14,6 +14,7 @@ from ncclforensics.analyses.fabric.counters import IS_PLANE, PORT
 from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.data.networks import NVLINK
+from ncclforensics.data.roce import PAUSES
 from ncclforensics.frames.columns import Row
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Severity
@@ -85,7 +86,8 @@ def congestion_and_errors(report: Report) -> pl.DataFrame:
 def _once(report: Report, most: int | None) -> list[RenderableType]:
     """List the nonzero counters of ports with a single dump, worst ports first; ports with equal ones share a row."""
     is_shown = (pl.col("dumps") == 1) & (pl.col("value") > 0)
-    notified = report.run["counter_increase"].filter(is_shown & pl.col("name").is_in(NOTIFICATIONS))
+    slowing = [*NOTIFICATIONS, *PAUSES["rx"], *PAUSES["tx"]]
+    notified = report.run["counter_increase"].filter(is_shown & pl.col("name").is_in(slowing))
     old = pl.concat([_error_counters(report, is_shown), notified]).unique(maintain_order=True)
     if old.is_empty():
         return []

@@ -14,6 +14,7 @@ from ncclforensics.data.roce import (
     NOTIFIED_LEAST,
     NOTIFIED_SHARE,
     PAUSED_SHARE,
+    PAUSES,
     PAUSES_LEAST,
     PROOFS,
     REFUSED,
@@ -172,13 +173,6 @@ def roce_notifications_ignored(counter_increase: pl.DataFrame) -> Iterator[Findi
         yield counter_finding(ignored, f"{port_names(ignored)} ignored congestion notifications", detail)
 
 
-def _pauses(counter_increase: pl.DataFrame, direction: str, quantity: str) -> pl.DataFrame:
-    """Return the pause counters of all priorities that increased: `tx` or `rx`, `pause` or `pause_duration`."""
-    name = text_of("name")
-    is_pause = name.str.starts_with(f"{direction}_prio") & name.str.ends_with(f"_{quantity}")
-    return counter_increase.filter(is_pause & (pl.col("increase") > 0))
-
-
 @rule(Category.CONGESTION, Severity.WARNING, of=("counter_increase",))
 def roce_pauses(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     """A host pauses the network, or the network pauses it, for much of the time.
@@ -186,6 +180,7 @@ def roce_pauses(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     Means: a host that sends pauses is the slow receiver: its PCIe link, its memory or a stalled device does not accept
     the data, and the pause spreads to all its senders. A host that receives pauses is held up by the network.
     Not when: fewer than ten thousand frames; less than a twentieth of the time, where that is known; all hosts alike.
+    Of one dump they are totals of unknown age, and a note.
     Do: on the host that sends them: PCIe width and speed of the NIC, ethtool -S for outbound_pci_stalled, other load;
     a watchdog against pause storms on the switches.
     Sources: kernel documentation of mlx5 counters; NVIDIA RoCE configuration guide; IEEE 802.1Qbb.
@@ -207,6 +202,27 @@ def roce_pauses(counter_increase: pl.DataFrame) -> Iterator[Finding]:
         )
         title = f"{port_names(received)} was paused by the network"
         yield counter_finding(received, title, detail, role=Role.CONSEQUENCE)
+    yield from _pauses_ever(counter_increase)
+
+
+def _pauses_ever(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """Note the pause frames of single dumps."""
+    names = [*PAUSES["tx"], *PAUSES["rx"]]
+    many = counter_increase.filter(
+        (pl.col("dumps") == 1) & pl.col("name").is_in(names) & (pl.col("value") >= PAUSES_LEAST)
+    )
+    if many.height:
+        worst = many.sort("value", "source", "line", descending=[True, False, False])
+        first = worst.row(0, named=True)
+        way = "sent" if first["name"] in PAUSES["tx"] else "received"
+        yield counter_finding(
+            worst,
+            f"pause frames at {port_names(worst)}, at an unknown time: {first['value']:,} {way} ({first['name']})",
+            "totals since the counters were cleared, which do not show whether a port pauses now",
+            certainty="certain",
+            severity=Severity.INFO,
+            role=Role.CONTEXT,
+        )
 
 
 def _pause_storms(counter_increase: pl.DataFrame) -> Iterator[Finding]:
@@ -222,9 +238,10 @@ def _pause_storms(counter_increase: pl.DataFrame) -> Iterator[Finding]:
 
 def _long_pauses(counter_increase: pl.DataFrame, direction: str) -> pl.DataFrame:
     """Return ports with many pauses, the most first; where their duration is known, only if they were long."""
-    frames = _pauses(counter_increase, direction, "pause").filter(pl.col("increase") >= PAUSES_LEAST)
+    names = PAUSES[direction]
+    frames = increased(counter_increase, dict.fromkeys(names, PAUSES_LEAST))
     duration = (
-        _pauses(counter_increase, direction, "pause_duration")
+        increased(counter_increase, {f"{name}_duration": 1 for name in names})
         .group_by("key")
         .agg(share=(pl.col("increase") / 1e6 / pl.col("seconds")).max())
     )
