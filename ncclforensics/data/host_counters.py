@@ -11,7 +11,7 @@ from ncclforensics.data.counters import UNITS
 # Tools that always report on the host where they run.
 LOCAL_TOOLS = (
     "ethtool", "rdma", "ibstat", "ibstatus", "ibv_devinfo", "show_gids", "ibdev2netdev", "mlnx_qos", "mlxlink",
-    "mstlink", "flint", "mstflint", "mlxfwmanager", "opainfo", "grep", "cat", "smartctl", "nvme",
+    "mstlink", "flint", "mstflint", "mlxfwmanager", "opainfo", "grep", "cat", "smartctl", "nvme", "show",
 )  # fmt: skip
 
 # Counters of Omni-Path as opainfo and opapmaquery print them, and the names of Linux. Data is in flits. A link replays

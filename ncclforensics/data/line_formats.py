@@ -248,9 +248,10 @@ LINE_FORMATS = {
     # Counters of switches with SONiC.
     "sonic": LineFormat(
         "sonic collected",
-        "pfc_head pfc_pause.head interface_head watchdog_queue sonic_module sonic_flag.lane sonic_limit switch_syslog",
+        "pfc_head pfc_pause.head interface_head interface_status platform_part.head watchdog_queue sonic_module "
+        "sonic_flag.lane sonic_limit switch_syslog",
         dict.fromkeys(("pfc_head", "pfc_pause", "interface_head", "watchdog_queue", "switch_syslog"), "ib-counters")
-        | dict.fromkeys(("sonic_module", "sonic_flag", "sonic_limit"), "ib-state"),
+        | dict.fromkeys(("interface_status", "platform_part", "sonic_module", "sonic_flag", "sonic_limit"), "ib-state"),
         PORT,
     ),
     # Timers of training programs beside their steps, and reports of straggler detectors.

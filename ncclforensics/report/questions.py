@@ -201,6 +201,7 @@ QUESTIONS = (
             "pfc_row",
             "pfc_pause",
             "watchdog_queue",
+            "interface_status",
             "interface_counter",
             "interface_speed",
             "device_firmware",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.host.command_output import add_origin
 from ncclforensics.data.fabric import HOT, HOT_RATIO, HOT_SHARE
 from ncclforensics.data.interfaces import ERRORS_LEAST, LOSSES, RECEIVED, SENT
 from ncclforensics.data.names import count_of, some_of
@@ -124,6 +125,26 @@ def _paused_for_long(pfc_pause: pl.DataFrame) -> Iterator[Finding]:
         title = f"{count_of(ports['switch_port'].n_unique(), 'switch port')} paused by a neighbour; the longest: "
         title += ", ".join(texts)
         yield Finding(title, OF_UNKNOWN_AGE, "certain", role=Role.CONTEXT, evidence=evidence_lines(ports.head(SHOWN)))
+
+
+@rule(Category.LINK_ERROR, Severity.INFO, of=("interface_status",), role=Role.CONTEXT)
+def switch_ports_down(interface_status: pl.DataFrame, output_heading: pl.DataFrame) -> Iterator[Finding]:
+    """Ports of an Ethernet switch are switched on and have no link.
+
+    Means: no cable, a module that does not fit, other settings of speed or FEC at the other end, or a host that is off.
+    Not when: the port is switched off; a port that nobody uses looks the same, for many switches switch on all of them.
+    Do: compare with what should be connected there (show lldp table); show interfaces transceiver presence and eeprom,
+    show interfaces fec status, at both ends.
+    Sources: sonic-utilities, scripts/intfutil; SONiC command reference, show interfaces status.
+    """
+    ports = add_origin(interface_status.filter(text_of("form") == "row"), output_heading)
+    ports = ports.with_columns(host="origin_host", device=text_of("switch_port"))
+    down = ports.filter((text_of("link_state") == "down") & (text_of("switched") == "up")).sort("source", "line")
+    for (source,), rows in down.group_by("source", maintain_order=True):
+        names = some_of([_interface(row) for row in rows.to_dicts()], SHOWN)
+        of_source = ports.filter(pl.col("source") == source)["switch_port"].n_unique()
+        title = f"{rows['switch_port'].n_unique()} of {count_of(of_source, 'switch port')} switched on without a link: "
+        yield Finding(title + names, "one without a cable looks the same", "certain", evidence=evidence_lines(rows))
 
 
 @rule(Category.CONGESTION, Severity.INFO, of=("interface_speed",))
