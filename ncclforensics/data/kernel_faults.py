@@ -163,6 +163,12 @@ SXIDS = {
 }
 # A virtual machine or a GPU behind the switch was reset, and others still sent to it.
 SXIDS_OF_RESETS = frozenset({11004, 12028})
+RESET_TEXT = (
+    "mostly a GPU or a virtual machine behind the switch was reset while others sent to it; programs then end with Xid "
+    "45"
+)
+# Of those that are not fatal, the ones that stop programs; others were corrected, or tell of a link that trains again.
+SXIDS_THAT_STOP = SXIDS_OF_RESETS | {19084}
 
 # Errors that PCIe devices log, by the kernel's short names (drivers/pci/pcie/aer.c).
 PCI_ERRORS = {

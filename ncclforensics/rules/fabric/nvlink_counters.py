@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import printable
+from ncclforensics.data.kernel_faults import RESET_TEXT, SXIDS, SXIDS_OF_RESETS, SXIDS_THAT_STOP
+from ncclforensics.data.names import printable, some_of
 from ncclforensics.data.roce import LEAST_MINUTES, NVLINK_ERRORS, NVLINK_EVER, NVLINK_FATAL, WORST_RATE
 from ncclforensics.frames.columns import Row
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import SHOWN, counter_finding, increased
 from ncclforensics.rules.shared.port_text import host_counters_text, period_text
+
+BUS_ADDRESS = 12  # characters of a PCI address with four digits of its domain
 
 
 def _nvlink_name(row: Row) -> str:
@@ -63,31 +66,35 @@ def _error_totals(counter_increase: pl.DataFrame) -> Iterator[Finding]:
 
 
 @rule(Category.LINK_ERROR, Severity.ERROR, of=("switch_error",))
-def nvswitch_error(switch_error: pl.DataFrame) -> Iterator[Finding]:
+def nvswitch_error(switch_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """An NVSwitch reported an error to Fabric Manager.
 
     Means: a fatal error takes links of several GPUs down: all processes on that host that use NVLink end. The log names
     switch and port; the SXid identifies the error.
-    Not when: the log calls it non-fatal, which is reported as a note; it was logged on another day than the job ran.
+    Not when: the log calls it non-fatal, which is a note; where no job is in these files, those SXids that stop
+    programs are warnings. It was logged on another day than the job ran.
     Do: look for SXid in dmesg at that time; restart the host (or Fabric Manager after a reset of all GPUs); have the
     baseboard replaced if the error comes back.
     Sources: NVIDIA Fabric Manager user guide (SXid errors); NVIDIA Xid catalogue.
     """
-    for gravity, severity, role in (("fatal", Severity.ERROR, Role.CAUSE), ("non-fatal", Severity.INFO, Role.CONTEXT)):
-        rows = switch_error.filter(pl.col("gravity") == gravity).sort("source", "line")
-        if rows.is_empty():
-            continue
-        first = rows.row(0, named=True)
+    for (gravity, sxid), rows in switch_error.sort("gravity", "source", "line").group_by(
+        "gravity", "sxid", maintain_order=True
+    ):
+        number, is_fatal = int(str(sxid)), gravity == "fatal"
+        places = rows.select("switch", "switch_bus", "switch_port").unique(maintain_order=True)
+        ports = [f"{switch} ({str(bus)[-BUS_ADDRESS:]}) port {port}" for switch, bus, port in places.rows()]
         hosts = sorted({str(host) for host in rows["launcher_node"].drop_nulls()})
-        where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
+        where = f" on {some_of(hosts, SHOWN)}" if hosts else ""
+        fault = f", {SXIDS[number]}" if number in SXIDS else ""
+        details = [*filter(None, [rows["manager_time"][0]]), *([RESET_TEXT] if number in SXIDS_OF_RESETS else [])]
+        is_warning = number in SXIDS_THAT_STOP and rank.is_empty()  # beside a job, it says nothing of its ranks
         yield Finding(
-            f"an NVSwitch reported a {gravity} error{where}",
-            f"SXid {first['sxid']} on switch {first['switch']} port {first['switch_port']}"
-            + (f", {first['manager_time']}" if first["manager_time"] else ""),
+            f"NVSwitch {some_of(ports, SHOWN)}{where}: SXid {number}{fault} ({gravity})",
+            "; ".join(["reported to Fabric Manager", *details]),
             "certain",
             hosts=hosts,
-            severity=severity,
-            role=role,
+            severity=Severity.ERROR if is_fatal else Severity.WARNING if is_warning else Severity.INFO,
+            role=Role.CAUSE if is_fatal else Role.CONTEXT,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(SHOWN).iter_rows()],
         )
 

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.ends.kernel_events import BUS_ERRORS
-from ncclforensics.data.kernel_faults import FATAL_SXIDS, PCI_ERRORS, SXIDS, SXIDS_OF_RESETS
+from ncclforensics.data.kernel_faults import (
+    FATAL_SXIDS,
+    PCI_ERRORS,
+    RESET_TEXT,
+    SXIDS,
+    SXIDS_OF_RESETS,
+    SXIDS_THAT_STOP,
+)
 from ncclforensics.data.names import count_of, pci_address, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
@@ -147,15 +154,13 @@ def kernel_nvswitch_errors(kernel_event: pl.DataFrame, rank: pl.DataFrame, verdi
         )
         details = [count_of(rows.height, "line"), times_text(rows)]
         if number in SXIDS_OF_RESETS:
-            details.insert(0, "mostly a GPU or a virtual machine behind the switch was reset while others sent to it; "
-                              "programs then end with Xid 45")  # fmt: skip
-        is_worth_a_look = number in SXIDS_OF_RESETS or number == LOST_HEARTBEAT
+            details.insert(0, RESET_TEXT)
+        is_worth_a_look = number in SXIDS_THAT_STOP
         severity = Severity.ERROR if is_fatal else Severity.WARNING if is_worth_a_look else Severity.INFO
         remedy = RESET_SWITCHES if is_fatal or is_worth_a_look else "nothing at first; look at what else the host logs"
         yield from kernel_log_findings(rows, title, details, severity, remedy, job)
 
 
-LOST_HEARTBEAT = 19084
 RESET_SWITCHES = (
     "look for Xids of the GPUs at the same time; reset all GPUs and NVSwitches of the host (nvidia-smi -r), or reboot; "
     "if it comes back, run NVIDIA's field diagnostic"
