@@ -54,7 +54,7 @@ def slurm_hosts_out_of_use(
     rows = pl.concat([shown.select(listed.columns), listed]).filter(_is_out("state") | is_drained)
     if rows.is_empty():
         return
-    hosts = rows.unique(["host", "state"], maintain_order=True)
+    hosts = rows.unique(["host", "state"], maintain_order=True).sort(_is_draining("state"), maintain_order=True)
     names = [
         f"{row['host']} ({row['state'] or 'out of use'}" + f": {row['reason']}" * bool(row["reason"]) + ")"
         for row in hosts.to_dicts()
@@ -68,8 +68,18 @@ def slurm_hosts_out_of_use(
     )
 
 
+def _parts(column: str) -> pl.Expr:
+    return pl.col(column).str.to_lowercase().str.strip_chars("*~#%!$@^-").str.split("+")
+
+
+def _is_draining(column: str) -> pl.Expr:
+    """Whether a host was taken out of use while it runs and responds: after those that failed."""
+    is_drained = _parts(column).list.eval(pl.element().str.starts_with("dr")).list.any()
+    return (is_drained & ~pl.col(column).str.ends_with("*")).fill_null(False)
+
+
 def _is_out(column: str) -> pl.Expr:
     state = pl.col(column).str.to_lowercase()
-    parts = state.str.strip_chars("*~#%!$@^-").str.split("+").list
+    parts = _parts(column).list
     is_named = parts.eval(pl.any_horizontal(pl.element().str.starts_with(word) for word in OUT_OF_USE)).list.any()
     return (is_named | state.str.ends_with("*")).fill_null(False)

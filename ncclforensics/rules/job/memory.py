@@ -33,6 +33,7 @@ OUT_OF_VRAM = (
 UNCORRECTABLE = "UE"  # as EDAC prints it
 OF_SLURM = ["srun", "Slurm"]
 MOST_NAMED = 3
+SEARCHES = ["invoked", "control_group"]  # forms of the lines before the kernel kills a process
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 # Errors of the system -> what to do about them.
 SEGMENT_REMEDIES = {
@@ -45,7 +46,7 @@ SEGMENT_REMEDIES = {
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
-def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def oom_host(process_exit: pl.DataFrame, kernel_kill: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The system killed a process because the host, the container or the job was out of memory.
 
     Means: SIGKILL ended the process without an error message of its own. Closed connections and time-outs of the other
@@ -60,7 +61,10 @@ def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
     killed = first_exits(process_exit, HOST_MEMORY)
     if killed.is_empty():
         if is_kernel_log_alone(rank, process_exit):
-            yield from _killed_programs(process_exit.filter(how=HOST_MEMORY))
+            searched = kernel_kill.filter(text_of("form").is_in(SEARCHES)).sort("source", "line")
+            for finding in _killed_programs(process_exit.filter(how=HOST_MEMORY)):
+                finding.evidence += evidence_lines(searched)[:1]
+                yield finding
         return
     # Slurm, and a kernel outside of the container, do not name the process: it is the one that SIGKILL ended.
     is_unknown = killed["rank_id"].is_null().any()
