@@ -36,7 +36,7 @@ OF_RANKS = (REPORTS, "exception", "gpu_exception")
 WHOLE_JOB = "JOB "  # how Slurm names a job and not a step of it
 UNCOMPILED = ("SyntaxError", "IndentationError", "TabError")  # without a traceback: of the program itself
 NEAREST_FRAME = 8  # lines above such an error, where it is of a module that the program imports
-SUMMARY = "summary"  # form of `elastic_failure` that it prints at its end
+ROOT_CAUSE = "root_cause"  # form of `elastic_failure` that a report has once
 
 
 def find(run: Frames) -> pl.DataFrame:
@@ -169,8 +169,8 @@ def _agents_again(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> pl.
     Logs of several nodes may stand in one file, one below the other, each with other ranks.
     """
     starts = agents.sort("pos").with_columns(before=pl.int_range(pl.len()).over("source"))
-    summaries = ended.filter(text_of("form") == SUMMARY).sort("pos")
-    counted = summaries.select("source", "pos", ends=pl.int_range(1, pl.len() + 1).over("source"))
+    reports = ended.filter(text_of("form") == ROOT_CAUSE).sort("pos")
+    counted = reports.select("source", "pos", ends=pl.int_range(1, pl.len() + 1).over("source"))
     placed = _with_last_before(starts, counted)
     single = placed.filter(pl.col("ends") >= pl.col("before")).select("source", "pos", "line")
     named = pl.concat([run[name].select("source", "rank", at="pos") for name in OF_RANKS])
