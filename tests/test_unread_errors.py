@@ -88,7 +88,7 @@ ANSWERED = {
         ),
         "stated-failure",
         "warning",
-        "a worker or its engine core ended",
+        "EngineCore_DP1: the engine core of vLLM ended",
     ),
     "argument-behind-an-abort": (
         (
@@ -329,12 +329,12 @@ STATED = {
     "words alone": (
         "Parser function exited with Error\n",
         "info",
-        "an error: Parser function exited with Error",
+        "a program states: Parser function exited with Error",
         "",
         "",
     ),
     "program that went on": ("ERROR: the cache is gone\n" + "step\n" * 150, "info", "the cache is gone", "went on", ""),
-    "stack": (STACK, "info", "process 41887 on 10.0.4.13: the stack of a C++ exception stands here", "", ""),
+    "stack": (STACK, "warning", "process 41887 on 10.0.4.13: the stack of a C++ exception stands here", "", ""),
 }
 SILENT = {
     "counts": "found 0 errors\nerrors: 0\nthis is not an error, but may impair performance\n",
