@@ -195,7 +195,7 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
         formats[number].has_values_below_paths = True
         joined = join_values_to_paths(texts.filter(source=number))
         texts = pl.concat([texts.filter(pl.col("source") != number), joined])
-    for number, detected in dialect.by_source(texts).items():
+    for number, detected in dialect.by_source(texts.with_columns(WITHOUT_PADDING)).items():  # one line may be filled
         formats[number].dialect = detected
     return formats
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from ncclforensics.data.stack_classes import (
     COLLECTIVE,
+    DRIVER,
     GPU,
     IN_ORDER,
     MOMENTS,
@@ -169,7 +170,8 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
         place = _place(PLACES, frame)
         kind = place.kind if place else None if _is_python(frame) else native_kind(frame["function"] or "")
         if kind is not None:
-            known.append((frame, kind, kind in NATIVE_MEANS if place is None else place.is_general))
+            is_general = place.is_general if place else kind in NATIVE_MEANS or frame["function"] == DRIVER
+            known.append((frame, kind, is_general))
     kind = next((kind for _, kind, is_general in known if not is_general), known[0][1] if known else PYTHON)
     in_python = [frame for frame in frames if _is_python(frame)]
     if is_beside:
