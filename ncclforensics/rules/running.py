@@ -44,7 +44,7 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
         last = [finding for rule in chosen if rule.last for finding in findings_of(rule)]
         findings += _before(_far_from(last, findings), strong)
     last_rules = {rule.name for rule in chosen if rule.last}
-    return sorted(findings, key=lambda finding: _order(finding, is_last=finding.rule in last_rules))
+    return sorted(findings, key=lambda finding: _order(finding, last_rules, unexplained))
 
 
 def _findings(run: Frames, rule: Rule, of_program: Known, of_user: Known) -> list[Finding]:
@@ -188,11 +188,12 @@ def _unexplained(left: list[Finding], others: list[Finding]) -> list[Finding]:
     return left
 
 
-def _order(finding: Finding, *, is_last: bool) -> tuple[int, int, int, bool, str]:
+def _order(finding: Finding, last_rules: set[str], fallbacks: set[str]) -> tuple[int, int, bool, int, bool, str]:
     return (
         list(Role).index(finding.role),
         list(Severity).index(finding.severity or Severity.INFO),
+        finding.role is Role.CONSEQUENCE and finding.rule in fallbacks,  # others say from what it follows
         ["certain", "likely", "possible"].index(finding.certainty),
-        is_last,  # it knows no more than words
+        finding.rule in last_rules,  # it knows no more than words
         finding.rule,
     )

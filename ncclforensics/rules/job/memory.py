@@ -219,6 +219,8 @@ def shm_too_small(
     of_container = crashed.filter(~pl.col("reporter").is_in(OF_SLURM))
     if not of_container.is_empty():
         detail = "writing to a shared memory segment on a full /dev/shm raises SIGBUS"
+        places = [where for where in of_container["where"].drop_nulls() if where]
+        detail += "".join(f"; it crashed inside {where}" for where in places[:1])
         yield exit_finding(
             of_container, rank, "{processes} crashed with SIGBUS: /dev/shm may be too small", detail, "likely"
         )

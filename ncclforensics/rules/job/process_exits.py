@@ -254,7 +254,8 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
     Means: a fault of NCCL or of a plugin, memory that the application overwrote, or an unlimited stack on systems with
     many NVLink domains (before 2.28).
     Not when: the line is of another day or of another program; only processes of this run count, all if the run lost a
-    process, or, as a possibility, all of a kernel log that was given by itself.
+    process, or, as a possibility, all of a kernel log that was given by itself; a bus error, which is one of memory
+    that NCCL maps, mostly of a full /dev/shm.
     Do: try a newer release of NCCL, and without plugins where one is loaded (NCCL_NET_PLUGIN=none,
     NCCL_TUNER_PLUGIN=none); keep the core file; up to 2.27 try ulimit -s 8192.
     Sources: gpud, nccl component; NCCL user guide, troubleshooting/runtime (stack size).
@@ -263,7 +264,7 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
     if is_kernel_log_alone(rank, process_exit):
         yield from kernel_log_crashes(process_exit.filter(is_in_nccl))
         return
-    crashes = first_exits(process_exit, SIGNAL).filter(is_in_nccl)
+    crashes = first_exits(process_exit, SIGNAL).filter(is_in_nccl, pl.col("signal").eq_missing(BUS_ERROR).not_())
     for (where, call), rows in crashes.group_by("where", "driver_call", maintain_order=True):
         signal = rows["signal"].drop_nulls().to_list()
         by = f" with {signal_name(signal[0])}" if signal else ""
