@@ -326,6 +326,13 @@ STATED = {
         "tried again",
         "",
     ),
+    "peer that is not found": (
+        "RDMA: Failed to modify QP to RTR: Connection timed out\n",
+        "warning",
+        "an RDMA device did not find its peer",
+        "",
+        "show_gids",
+    ),
     "words alone": (
         "Parser function exited with Error\n",
         "info",

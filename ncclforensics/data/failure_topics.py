@@ -89,6 +89,13 @@ TOPICS = {
         "on the host that printed it, run ls and df on the path, and read dmesg -T for errors of the disk or of the "
         "network file system at that time",
     ),
+    "resolution": Topic(
+        "ib-error",
+        "an RDMA device did not find its peer: the address was not resolved in time",
+        "RoCE looks for the peer's address on the network when a queue pair is made ready (RTR): on both hosts compare "
+        "show_gids with the GID index in use, ping the other address from that interface (ping -I), and look at ip "
+        "neigh, routes and VLANs",
+    ),
     "rdma": Topic(
         "ib-error",
         "an operation on an RDMA device failed",
@@ -216,6 +223,7 @@ OTHER_TOPIC = Topic(
 OF_WARNINGS = (
     "space",
     "storage",
+    "resolution",
     "rdma",
     "host_memory",
     "memory",
