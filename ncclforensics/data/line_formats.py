@@ -276,7 +276,12 @@ LINE_FORMATS = {
         PORT,
     ),
     # Tables of the counters of switch interfaces: Cisco, Arista.
-    "switch_tables": LineFormat("switchtables collected", "port_table", "ib-counters", PORT),
+    "switch_tables": LineFormat(
+        "switchtables collected",
+        "port_table disabled_port",
+        {"port_table": "ib-counters", "disabled_port": "ib-state"},
+        PORT,
+    ),
     # The table by which NCCL's example of a tuner plugin chooses, as CSV.
     "tuner": LineFormat("tunertable", "tuner_head tuner_row", "topology"),
     # What PyTorch's own analyser of Flight Recorder dumps prints.
