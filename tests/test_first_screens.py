@@ -114,6 +114,20 @@ def test_a_tool_that_fails_on_its_own_host_accuses_no_link(tmp_path: Path, line:
     assert "got no answer of a port" not in first
 
 
+def test_a_driver_that_is_not_installed_is_no_fault_where_a_test_of_a_link_opened_its_device(tmp_path: Path) -> None:
+    missing = "libibverbs: Warning: couldn't load driver 'libefa-rdmav34.so': libefa-rdmav34.so: cannot open\n"
+    opened = "                    RDMA_Write BW Test\n Dual-port       : OFF\t\tDevice         : mlx5_0\n"
+
+    assert [found.rule for found in read(tmp_path, missing).findings][:1] == ["stated-failure"]
+    assert all(found.rule != "stated-failure" for found in read(tmp_path, missing + opened).findings)
+
+
+def test_what_a_screen_of_a_hang_reads_of_an_unknown_format_is_quoted(tmp_path: Path) -> None:
+    report = read(tmp_path, "PORT_0:\n    NETDEV: ens1\n    LINK_STATE: down\n", everything=False)
+
+    assert "Not judged, with counts or states of a failure" in shown(report, everything=False)
+
+
 def test_init_data_of_another_layout_asks_for_the_versions_of_all_hosts(tmp_path: Path) -> None:
     report = read(tmp_path, INIT.format(11420, 0, "1b000") + OTHER_LAYOUT, CUT_ABORTED, everything=False)
     first = shown(report, everything=False)

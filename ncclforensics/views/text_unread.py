@@ -33,7 +33,9 @@ def unread_failures(report: Report, shown: Iterable[Finding | None]) -> list[Ren
     line says in its own words may be what a rule did not find.
     """
     shown = list(shown)
-    is_silent = not (report.verdicts or any(shown))  # nothing says what is wrong
+    given = [found for found in shown if found is not None]
+    is_of_unknown = bool(given) and all(found.rule == UNKNOWN_FORMATS for found in given)
+    is_silent = is_of_unknown or not (report.verdicts or given)  # nothing says what is wrong
     if not is_silent and not any(words in text for text in _main_texts(report, shown) for words in DENYING):
         return []
     rows = _uncited(report)

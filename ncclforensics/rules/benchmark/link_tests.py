@@ -386,8 +386,10 @@ def bench_pairs_without_peer_access(pair_access: pl.DataFrame) -> Iterator[Findi
             reached.setdefault(gpu, {gpu}).update([peer] if answer == "CAN" else [])
         groups = sorted({tuple(sorted(group)) for group in reached.values() if len(group) > 1})
         within = "; ".join("GPUs " + ", ".join(map(str, group)) for group in groups)
+        both = [pl.min_horizontal("device", "peer").alias("first"), pl.max_horizontal("device", "peer").alias("second")]
+        numbers = [rows.select(both).n_unique() for rows in (denied, access)]  # either direction is a line
         yield Finding(
-            f"no direct access between {denied.height} of {access.height} pairs of GPUs"
+            f"no direct access between {numbers[0]} of {numbers[1]} pairs of GPUs"
             + (f", only among {within}" if groups else ""),
             "by CUDA's own answer (cudaDeviceCanAccessPeer)",
             "certain",

@@ -40,6 +40,7 @@ def stated_failure(
     training_step: pl.DataFrame,
     program_end: pl.DataFrame,
     engine_ready: pl.DataFrame,
+    link_test: pl.DataFrame,
     speaker: pl.DataFrame,
     process_exit: pl.DataFrame,
     traceback_frame: pl.DataFrame,
@@ -67,7 +68,7 @@ def stated_failure(
     rows = rows.join(process_exit.filter(~pl.col("is_first")), on=PLACE, how="anti", maintain_order="left")
     rows = _fatal(rows, failure_event, rank)
     rows = not_survived(rows, communicator_progress, milestone, training_step, program_end)
-    rows = _lasting(rows, speaker, engine_ready)
+    rows = _lasting(rows, speaker, engine_ready, link_test)
     numbers = rank.group_by(OWNER).agg(number=pl.when(pl.len() == 1).then(pl.col("rank").first()))
     rows = rows.join(numbers, on=OWNER, how="left", maintain_order="left").with_columns(
         rank=pl.coalesce("number", "rank")
@@ -101,17 +102,23 @@ def _fatal(rows: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame) 
     return rows.join(harmless, on=PLACE, how="anti", maintain_order="left")
 
 
-def _lasting(rows: pl.DataFrame, speaker: pl.DataFrame, engine_ready: pl.DataFrame) -> pl.DataFrame:
+def _lasting(
+    rows: pl.DataFrame, speaker: pl.DataFrame, engine_ready: pl.DataFrame, link_test: pl.DataFrame
+) -> pl.DataFrame:
     """Leave out conditions of processes that printed other lines afterwards: a connection was made in the end.
 
-    So was it where an engine then reports that it is ready, for which it waits for all its workers.
+    So was it where an engine then reports that it is ready, for which it waits for all its workers; and what libibverbs
+    missed was not needed where a test of a link then opened its device.
     """
     spoke = speaker.group_by(OWNER).agg(spoke_pos=pl.col("last_pos").max())
     ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
     rows = rows.join(spoke, on=OWNER, how="left", maintain_order="left")
     rows = rows.join(ready, on="source", how="left", maintain_order="left")
+    opened = link_test.group_by("source").agg(opened_pos=pl.col("pos").max())
+    rows = rows.join(opened, on="source", how="left", maintain_order="left")
     last = pl.col("pos").max().over(*OWNER, "frame", "meaning")
-    is_past = (pl.col("kind") == Kind.CONDITION) & (last < pl.max_horizontal("spoke_pos", "ready_pos"))
+    opened_pos = pl.when(pl.col("category") == Category.IB_ERROR).then("opened_pos")
+    is_past = (pl.col("kind") == Kind.CONDITION) & (last < pl.max_horizontal("spoke_pos", "ready_pos", opened_pos))
     return rows.filter(is_past.fill_null(value=False).not_())
 
 
