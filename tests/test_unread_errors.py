@@ -346,6 +346,7 @@ STATED = {
 SILENT = {
     "counts": "found 0 errors\nerrors: 0\nthis is not an error, but may impair performance\n",
     "warning": "2026-03-02 11:04:57 WARNING could not read the cache, which failed to load\n",
+    "warning of vLLM": "WARNING 03-02 11:56:24 config.py:380] enable CUDA graph, or the async output cannot be used\n",
     "program": 'raise RuntimeError("failed")\nif error:\n',
     "causes that may be": "potential root causes: (1) the process is killed by the OOM killer due to memory usage\n",
     "ignored": "[2026-03-02 11:04:57] Ignore import error when loading srt.audio: No module named 'torchaudio'\n",

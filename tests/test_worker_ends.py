@@ -22,6 +22,12 @@ CRASH = [
     '  File "/opt/venv/lib/python3.12/site-packages/vllm/pynccl_wrapper.py", line 290 in ncclAllReduce',
 ]
 READY = "INFO:     Application startup complete."
+STOPPED = "INFO:     Application shutdown complete."
+TOLD = "INFO 03-02 11:04:57 [core.py:1214] [shutdown] EngineCore: trigger received signal=SIGTERM"
+TERM = f"(EngineCore pid=41887) {TOLD}"
+TERM_OF_SGLANG = "[2026-03-02 11:04:57] SIGTERM received. signum=None frame=None. Draining requests and shutting down"
+KILLED_BELOW = "[2026-03-02 11:04:57] SIGQUIT received. signum=None, frame=None. It usually means one child failed."
+DIED = "Engine core proc EngineCore died unexpectedly, shutting down client."
 ROOM = "rid='8f3b' decode_req.req.bootstrap_room=4711"
 TRANSFER = f"Decode transfer failed for request rank=0 decode_req.req.{ROOM} with exception "
 BETWEEN = "from the prefill to the decode server"
@@ -109,6 +115,22 @@ def test_an_engine_that_failed_after_it_was_ready_is_not_called_well(reason: str
 def test_an_engine_that_is_ready_is_called_well(tmp_path: Path) -> None:
     report = reported(tmp_path, READY)
     assert "no failure after that was read" in health(report.run, report.findings)
+
+
+@pytest.mark.parametrize(
+    "lines", [[STOPPED], [TERM, TERM, STOPPED], [TERM_OF_SGLANG, KILLED_BELOW]], ids=["in order", "vllm", "sglang"]
+)
+def test_that_a_server_was_told_to_end_is_no_failure(lines: list[str], tmp_path: Path) -> None:
+    report = reported(tmp_path, READY, *lines)
+    assert "then shut down or was told to end" in health(report.run, report.findings)
+    assert {str(finding.severity) for finding in report.findings} <= {"info"}
+
+
+@pytest.mark.parametrize("lines", [[DIED, STOPPED], [DIED, TERM], [KILLED_BELOW, STOPPED]])
+def test_a_server_that_shut_down_because_a_process_died_is_not_called_well(lines: list[str], tmp_path: Path) -> None:
+    report = reported(tmp_path, READY, *lines)
+    assert not health(report.run, report.findings)
+    assert str(report.findings[0].severity) == "warning"
 
 
 def test_errors_of_a_gpu_behind_one_that_corrupted_its_context_are_left_out(tmp_path: Path) -> None:

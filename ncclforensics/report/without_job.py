@@ -10,6 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import bytes_text, count_of
+from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.data.variables import (
     ASCEND_LOGS,
     COLLECT_CALLS,
@@ -26,6 +27,7 @@ from ncclforensics.data.variables import (
     READY,
     REPORT_DEFECT,
     STANDING_STACKS,
+    STOPPED,
 )
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.meanings import Kind as Meaning
@@ -162,20 +164,35 @@ def health(run: Frames, findings: Sequence[Finding]) -> str:
     """What a program without lines of ranks says of its health; empty where it says nothing, or a process ended.
 
     An engine that is ready may fail later: a line that states a failure, or that a finding rests on, stands behind its
-    last such line.
+    last such line. That it was asked to end is no failure, nor is what stands behind that; whether it answered until
+    then, or was ended because it did not, its output does not show.
     """
-    ready = dict(run["engine_ready"].group_by("source").agg(pl.col("line").max()).iter_rows())
-    failures = run["stated_line"].filter(pl.col("kind").is_in([Meaning.FAILURE, Meaning.CONSEQUENCE]))
+    is_asked = (pl.col("frame") == "exception") & (pl.col("form") == "terminated")
+    stated = run["stated_line"].with_columns(is_asked=is_asked)
+    ready, stopped, asked = map(_last_lines, (run["engine_ready"], run["server_stopped"], stated.filter("is_asked")))
+    failures = stated.filter(pl.col("kind").is_in([Meaning.FAILURE, Meaning.CONSEQUENCE]) & ~pl.col("is_asked"))
     faults = (finding for finding in findings if finding.severity is not Severity.INFO)
     lines = [(line.source, line.line) for finding in faults for line in (*finding.evidence, *finding.about)]
     lines += failures.select("source", "line").rows()
-    has_failed = run["process_exit"].height or any(line > ready.get(source, line) for source, line in lines)
-    return _end(run) or (READY if ready and not has_failed else "")
+    is_behind = (ready.get(source, line) < line < asked.get(source, line + 1) for source, line in lines)
+    if (end := _end(run)) or not ready or _ends(run).height or any(is_behind):
+        return end
+    ends = (max(stopped.get(source, 0), asked.get(source, 0)) for source in ready)
+    return STOPPED if all(map(int.__gt__, ends, ready.values())) else READY
+
+
+def _last_lines(rows: pl.DataFrame) -> dict[int, int]:
+    return dict(rows.group_by("source").agg(pl.col("line").max()).iter_rows())
+
+
+def _ends(run: Frames) -> pl.DataFrame:
+    """The ends of processes that none was asked for."""
+    return run["process_exit"].filter(~pl.col("signal").is_in(REQUESTED_ENDS).fill_null(value=False))
 
 
 def _end(run: Frames) -> str:
     """How a program without lines of ranks says that it came to its end; empty where it does not."""
-    if run["process_exit"].height:
+    if _ends(run).height:
         return ""
     if run["stated_end"].height:
         return ENDED_WELL

@@ -54,7 +54,7 @@ def stated_failure(
     something that these files do not show.
     Not when: a verdict is decided, or another finding answers the line or its topic; calls were made behind it, or the
     process was ending: the job survived it; the line reports the end of a process that follows from another end, or
-    from an interruption.
+    from an interruption, or states what follows behind such an end.
     Do: look at the lines before it, and at the same time on the other ranks and hosts.
     Sources: the marks in grammars/, which name the sources of the lines.
     """
@@ -65,7 +65,11 @@ def stated_failure(
         return
     is_of_exception = (pl.col("kind") == Kind.CONSEQUENCE) & (pl.col("category") == Category.APPLICATION_ERROR)
     rows = rows.filter(~is_of_exception) if traceback_frame.height else rows  # a traceback says more
-    rows = rows.join(process_exit.filter(~pl.col("is_first")), on=PLACE, how="anti", maintain_order="left")
+    following = process_exit.filter(~pl.col("is_first"))
+    rows = rows.join(following, on=PLACE, how="anti", maintain_order="left")
+    ended = following.group_by("source").agg(ended=pl.col("line").min())
+    rows = rows.join(ended, on="source", how="left", maintain_order="left")
+    rows = rows.filter(~(is_of_exception & (pl.col("line") > pl.col("ended"))).fill_null(value=False))
     rows = _fatal(rows, failure_event, rank)
     rows = not_survived(rows, communicator_progress, milestone, training_step, program_end)
     rows = _lasting(rows, speaker, engine_ready, link_test)

@@ -50,6 +50,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     topic = topic_of(words, TOPICS)
     is_note = pl.col("printed").str.contains(part("_note_first")) & ~pl.col("printed").str.contains(part("_with_word"))
     is_mild = (form == "mild") | pl.col("printed").str.contains(part("_mild_first"))
+    is_mild |= text_of("launcher_level").is_in(["WARNING", "WARN"]).fill_null(value=False)
     without_ids = words.str.replace_all(rf"\b(?:{part('_in_base_16')})\b", "")
     return (
         unread_error.filter(form.is_in(["level", "words", "mild"]))
