@@ -93,6 +93,7 @@ class Job:
         self.line_faults = {owner: rows.line_faults[owner] for owner in owners if owner in rows.line_faults}
         self.last_times = {row["rank_id"]: row for row in rows.where("last_time", job=number)}
         self.has_layout = not rows.laid_out.isdisjoint([*owners, (None, None)])
+        self.is_past_bootstrap = not rows.past_bootstrap.isdisjoint([*owners, (None, None)])
 
     @cached_property
     def calls(self) -> pl.DataFrame:

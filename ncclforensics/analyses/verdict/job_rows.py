@@ -279,7 +279,15 @@ class JobRows:
     @cached_property
     def laid_out(self) -> set[tuple[str | None, int | None]]:
         """Host and pid of processes that show rings, trees or connections: NCCL makes them after the bootstrap."""
-        shown = [self.frames[name].select(text_of("host"), "pid").unique() for name in ("ring", "tree", "connection")]
+        return self._owners("ring", "tree", "connection")
+
+    @cached_property
+    def past_bootstrap(self) -> set[tuple[str | None, int | None]]:
+        """Host and pid of processes that show what NCCL does with what it learned of the others in the bootstrap."""
+        return self.laid_out | self._owners("p2p_access")
+
+    def _owners(self, *names: str) -> set[tuple[str | None, int | None]]:
+        shown = [self.frames[name].select(text_of("host"), "pid").unique() for name in names]
         return {owner for rows in shown for owner in rows.iter_rows()}
 
     @cached_property

@@ -57,12 +57,24 @@ def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
     forms = text_of("form")
     if not xla_rendezvous.filter(forms.is_in(["expired", "released"])).is_empty():
         return
-    waiting = xla_rendezvous.filter(forms == "waiting").sort("source", "line")
+    waiting = xla_rendezvous.filter(forms.is_in(["waiting", "participant"])).sort("source", "line")
     if not waiting.is_empty():
         names = waiting["waited_for"].cast(pl.String).str.split(";").list.first().unique(maintain_order=True)
         title = f"threads of XLA wait at a rendezvous: {', '.join(names.head(2))}"
         detail = "not all threads had come then"
+        absent = _device_not_read(waiting) if len(names) == 1 else []
+        if absent:
+            detail = f"no such line of device {absent[0]} was read, the only one of {waiting['expected_threads'][0]}"
         yield Finding(title, detail, "possible", evidence=evidence_lines(waiting))
+
+
+def _device_not_read(waiting: pl.DataFrame) -> list[int]:
+    """Return the only device of a process with all devices whose thread does not say that it waits, if others do."""
+    row = waiting.row(0, named=True)
+    came, number = set(waiting["came"].drop_nulls()), row["expected_threads"] or 0
+    is_whole = str(row["devices"] or "").count(",") + 1 == number
+    absent = sorted(set(range(number)) - came)
+    return absent if is_whole and len(absent) == 1 and came else []
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("jax_service",), hang=True, role=Role.CONSEQUENCE)

@@ -296,7 +296,6 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
     """
     if (
         job.members
-        or job.has_layout
         or not may_be_in_bootstrap(job)
         or any(_application_continues(job, rank_id) for rank_id in job.rank_ids)
         or any(row.form == "unique_id" for row in job.store_errors)  # such a rank never came to NCCL
@@ -325,6 +324,8 @@ def _judge_bootstrap(job: Job) -> Explanation | None:
 
 def may_be_in_bootstrap(job: Job) -> bool:
     """Whether the logs show init from its beginning, nothing of what follows the bootstrap, and most ranks there."""
+    if job.is_past_bootstrap:
+        return False
     forms = {row["form"] for row in job.milestones}
     is_from_start = bool(forms & {"bootstrap", "driver"} or job.run.releases)
     versions = releases(job.run.releases)
