@@ -147,8 +147,10 @@ TRAINED = "{'train_runtime': '0.2', 'train_samples_per_second': '193.3', 'train_
     ("end", "is_end"),
     [
         (["Training complete. best loss 0.05"], True),
+        (["Training done in 1104.74 seconds."], True),
         ([f"  100%|██████████| 12/12 [00:00<00:00, 44.30it/s]   {TRAINED}"], True),
         (["Training complete", "step 3 loss -0.2"], False),  # of its first stage
+        (["Training complete", "train.py: error: unrecognized arguments: --lr2"], False),  # of a later launch
         (["Training completes when the loss is flat"], False),
     ],
 )
@@ -158,3 +160,13 @@ def test_a_program_that_says_it_trained_to_its_end_did_not_hang(tmp_path: Path, 
     hang = json_report.as_object(analyze([str(tmp_path)]))["hang"]
 
     assert ("came to its end" in hang["reason"]) is is_end
+
+
+def test_of_programs_that_refused_their_arguments_one_after_the_other_the_last_is_told(tmp_path: Path) -> None:
+    refused = [f"train.py: error: unrecognized arguments: --{name}" for name in ("lr2", "batch", "batch")]
+    (tmp_path / "nohup.out").write_text("\n".join([*refused, ""]))
+
+    (found,) = (finding for finding in analyze([tmp_path]).findings if finding.rule == "app-not-started")
+
+    assert found.title == "a program refused its arguments: unrecognized arguments: --batch"
+    assert found.detail == "printed 2 times"

@@ -39,7 +39,7 @@ def app_not_started(
     Means: all ranks of a job are started by the same command, so each of them prints this, and the launcher ends; no
     rank waits for another.
     Not when: the job runs behind it in the same log: then the line is of another program, such as one that prepares
-    the data.
+    the data; a program ended so for another reason behind it: then the line is of an earlier launch.
     Do: compare the command with the usage that the program prints, and look for the file or module on the host and in
     the container that printed it.
     Sources: Python: argparse.ArgumentParser.error, Modules/main.c, runpy.
@@ -50,6 +50,7 @@ def app_not_started(
         pid=pl.col("launcher_pid").cast(pl.Int32()),
     )
     named = not_survived(named, communicator_progress, milestone, training_step, program_end)
+    named = named.filter(pl.col("reason") == pl.col("reason").last().over("source"))
     for (form, reason), rows in named.sort("source", "line").group_by("form", "reason", maintain_order=True):
         title = f"{TITLES[str(form)]}: {reason}"
         detail = f"printed {count_of(rows.height, 'time')}"

@@ -25,11 +25,17 @@ REPORTED_SUCCESS = {
 
 
 @analysis(REPORTED_SUCCESS, of=("program_success",))
-def stated_end(program_success: pl.DataFrame, training_step: pl.DataFrame) -> pl.DataFrame:
-    """The lines by which a program, a process or a rank says that it came to its end, with no step behind them."""
-    steps = training_step.group_by("source").agg(last_step=pl.col("pos").max())
-    stated = program_success.join(steps, on="source", how="left", maintain_order="left")
-    goes_on = (pl.col("last_step") > pl.col("pos")).fill_null(value=False)
+def stated_end(
+    program_success: pl.DataFrame, training_step: pl.DataFrame, unstarted_program: pl.DataFrame
+) -> pl.DataFrame:
+    """The lines by which a program, a process or a rank says that it came to its end.
+
+    Behind them stands no step, and no program that did not begin: that is of a later launch.
+    """
+    later = pl.concat([rows.select("source", "pos") for rows in (training_step, unstarted_program)])
+    last = later.group_by("source").agg(last=pl.col("pos").max())
+    stated = program_success.join(last, on="source", how="left", maintain_order="left")
+    goes_on = (pl.col("last") > pl.col("pos")).fill_null(value=False)
     return stated.filter(~goes_on).select(list(REPORTED_SUCCESS))
 
 
