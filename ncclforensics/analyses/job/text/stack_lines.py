@@ -353,7 +353,8 @@ def _mark_main_thread(dump: Row, threads: list[Row], outermost: dict[int, str]) 
     by_number = [row for row in threads if row["thread"] == str(dump["pid"])]
     by_name = [row for row in threads if row["name"] == MAIN_THREAD and row["stack"] not in beside]
     by_end = [row for row in threads if outermost.get(row["stack"]) in _MAIN_FUNCTIONS]
-    last = threads[:1] if dump["tool"] == "eu-stack" else threads[-1:]
+    with_frames = [row for row in threads if row["stack"] in outermost] or threads
+    last = with_frames[:1] if dump["tool"] == "eu-stack" else with_frames[-1:]
     main = (by_number or by_name or by_end or last)[-1]
     main["is_main"] = True
     is_known = bool(by_number or by_name or by_end)
