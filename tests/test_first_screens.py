@@ -246,7 +246,7 @@ def test_two_runs_whose_plugin_failed_differently_are_two_findings(tmp_path: Pat
 def test_a_host_whose_name_is_a_common_word_is_called_a_host(tmp_path: Path) -> None:
     text = "# Using devices\ngpu: Test CUDA failure common.cu:1030 'system not yet initialized'\n"
 
-    assert "Fabric Manager is not running on host gpu" in shown(read(tmp_path, text))
+    assert "the NVLink fabric is not set up for host gpu" in shown(read(tmp_path, text))
 
 
 def test_a_time_out_of_ascends_library_names_no_variables_of_nccl(tmp_path: Path) -> None:

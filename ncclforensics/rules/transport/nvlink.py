@@ -79,12 +79,14 @@ def nvls_container_without_caps(cuda_error: pl.DataFrame, rank: pl.DataFrame) ->
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def fabricmanager_not_running(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """CUDA waits for the set-up of the NVSwitches.
+    """CUDA waits for the set-up of the NVSwitches of the host, or of the rack.
 
-    Means: nvidia-fabricmanager is not running, or its version is not that of the driver. If only a few ranks report it
-    and the next start works, the service was delayed.
+    Means: nvidia-fabricmanager is not running, or its version is not that of the driver; on racks with NVLink between
+    hosts (GB200), the GPU is not registered in their fabric. It is the state of a host, whichever rank reports it. If
+    only a few ranks report it and the next start works, the service was delayed.
     Not when: the system has no NVSwitch: there CUDA does not report this error.
-    Do: run systemctl status nvidia-fabricmanager on the hosts named; compare its version with the driver's.
+    Do: run systemctl status nvidia-fabricmanager on the hosts named; compare its version with the driver's; on racks
+    with NVLink between hosts, nvidia-smi -q must show the fabric of each GPU as Completed, with Success.
     Sources: nccl-tests#264, nccl-tests#338, NVSentinel#808, torchcomms#3130.
     """
     rows = cuda_error.filter(kind=FABRIC)
@@ -92,8 +94,8 @@ def fabricmanager_not_running(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
         yield error_finding(
             rows,
             rank,
-            "Fabric Manager is not running on {processes}",
-            "CUDA reports: system not yet initialized",
+            "the NVLink fabric is not set up for {processes}",
+            "CUDA reports: system not yet initialized; it is a state of the host, as where Fabric Manager does not run",
             "likely",
         )
 
