@@ -106,8 +106,6 @@ def find_missing_call_lines(job: Job) -> Explanation | None:
             "init came to the connections between ranks; the lines that were read show no call, nor that it completed"
         )
         diagnosis.collect.insert(0, STANDING_STACKS)
-        if not job.memberships:  # then nothing else is known of the ranks
-            diagnosis.add_evidence(context=map(job.last_line, sorted(job.rank_ids)[:3]))
     elif not job.memberships and len(job.rank_ids) > 1 and may_be_in_bootstrap(job):
         diagnosis.claim = "an init began, and these lines end in its bootstrap, before any communicator is printed"
         diagnosis.collect = COLLECT_BOOTSTRAP
