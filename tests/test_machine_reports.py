@@ -290,6 +290,13 @@ def test_a_core_dump_that_systemd_logged_is_a_possible_crash_of_the_job(
     assert "for pid 41887 on gpu-a012" in finding.detail
 
 
+def test_a_core_dump_of_a_program_that_is_no_rank_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "journal.txt").write_text(CORE_DUMP.format("g_main_loop (libglib-2.0.so.0").replace("python3", "geany"))
+
+    (finding,) = analyze([str(tmp_path)], everything=True).findings
+    assert (finding.title, finding.severity) == ("geany crashed inside g_main_loop (libglib-2.0.so.0)", "info")
+
+
 @pytest.mark.parametrize(
     ("lines", "rule", "title"),
     [

@@ -180,6 +180,11 @@ STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's st
 # Names, as the kernel cuts them to 15 characters, of programs that are ranks or their workers in most jobs.
 PROGRAMS_OF_RANKS = ("python", "pt_main_thread", "pt_data_worker", "ray::")
 TESTS = "_perf"  # how those of nccl-tests end
+# Libraries that a rank, more than a program of the machine, crashes in (of NVIDIA and AMD, MPI and the network).
+LIBRARIES_OF_RANKS = (
+    *("libnccl", "librccl", "libcud", "libcublas", "libnvshmem", "libtorch", "libc10", "libamdhip", "libhsa"),
+    *("libmpi", "libmlx", "libibverbs", "librdmacm", "libfabric", "libucp", "libuct", "libucs", "libucc"),
+)
 
 
 def with_first_reason(end: str, detail: str | None) -> str:

@@ -9,8 +9,8 @@ import polars as pl
 from ncclforensics.analyses.job.ends.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, RAY, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import OUT_OF_MEMORY
 from ncclforensics.data.cuda import HARDWARE, HIP, MEMORY, PEER, SELF_EXPLAINED
-from ncclforensics.data.names import shown, some_of
-from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS
+from ncclforensics.data.names import shown
+from ncclforensics.data.processes import BUS_ERROR, KILL
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
 from ncclforensics.frames.columns import PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -19,7 +19,7 @@ from ncclforensics.rules.shared.ended_processes import (
     exit_finding,
     first_exits,
     is_kernel_log_alone,
-    kernel_log_finding,
+    kernel_log_ends,
     unsettled_exits,
 )
 from ncclforensics.rules.shared.gpu_memory import memory_state
@@ -32,7 +32,6 @@ OUT_OF_VRAM = (
 )
 UNCORRECTABLE = "UE"  # as EDAC prints it
 OF_SLURM = ["srun", "Slurm"]
-MOST_NAMED = 3
 SEARCHES = ["invoked", "control_group"]  # forms of the lines before the kernel kills a process
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 # Errors of the system -> what to do about them.
@@ -62,7 +61,7 @@ def oom_host(process_exit: pl.DataFrame, kernel_kill: pl.DataFrame, rank: pl.Dat
     if killed.is_empty():
         if is_kernel_log_alone(rank, process_exit):
             searched = kernel_kill.filter(text_of("form").is_in(SEARCHES)).sort("source", "line")
-            for finding in _killed_programs(process_exit.filter(how=HOST_MEMORY)):
+            for finding in kernel_log_ends(process_exit.filter(how=HOST_MEMORY), _killed_text):
                 finding.evidence += evidence_lines(searched)[:1]
                 yield finding
         return
@@ -82,18 +81,8 @@ def _what_ran_out(rows: pl.DataFrame) -> str:
     return OUT_OF_MEMORY[known[0] if len(known) == 1 else ""]
 
 
-def _killed_programs(rows: pl.DataFrame) -> Iterator[Finding]:
-    """Name the programs that may be ranks, where no other line speaks of a job."""
-    is_rank = [pl.col("message").str.starts_with(name) for name in PROGRAMS_OF_RANKS]
-    of_jobs = rows.filter(pl.any_horizontal(*is_rank, pl.col("message").str.ends_with(TESTS)))
-    for (program,), killed in of_jobs.sort("source", "line").group_by("message", maintain_order=True):
-        yield kernel_log_finding(killed, f"{program} killed: {_what_ran_out(killed)}")
-    others = rows.join(of_jobs, on=["source", "line"], how="anti").filter(pl.col("message") != "")
-    if others.height:
-        names = some_of(others["message"].unique(maintain_order=True).to_list(), MOST_NAMED)
-        finding = kernel_log_finding(others, f"{names} killed: {_what_ran_out(others)}")
-        finding.severity, finding.role = Severity.INFO, Role.CONTEXT  # of the machine, or of other jobs
-        yield finding
+def _killed_text(rows: pl.DataFrame) -> str:
+    return f"killed: {_what_ran_out(rows)}"
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)

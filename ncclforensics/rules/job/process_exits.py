@@ -174,7 +174,7 @@ def app_process_died(
     cause. SIGKILL mostly comes from the kernel when memory runs out; SIGSEGV is a fault of a library or the program.
     Not when: its launcher told it to end (SIGTERM, SIGINT), a watchdog that had timed out aborted it, it passes on an
     NCCL error, or it crashed while NCCL created a communicator: these are left out. An exit code alone shows that the
-    process ended first, not why.
+    process ended first, not why. In a kernel log alone, a program that is hardly a rank's is a note.
     Do: on its host check dmesg -T (OOM killer, segfault, Xid), the core file, and the last lines it printed.
     Sources: srun(1), mpirun(1), torch.distributed.elastic; NCCL user guide, troubleshooting; nccl#795.
     """

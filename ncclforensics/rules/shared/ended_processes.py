@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import polars as pl
 
@@ -10,7 +10,7 @@ from ncclforensics.analyses.job.ends.exit_reports import EVICTED, EXCEPTION, KER
 from ncclforensics.analyses.job.ends.process_exits import strongest_of
 from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
 from ncclforensics.data.names import ranks_text, some_of, without_folders
-from ncclforensics.data.processes import CRASHES, REQUESTED_ENDS
+from ncclforensics.data.processes import CRASHES, LIBRARIES_OF_RANKS, PROGRAMS_OF_RANKS, REQUESTED_ENDS, TESTS
 from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts, printed_pid
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.grouping import (
@@ -56,6 +56,7 @@ ON_HOST = (
 )
 MAX_MESSAGE = 160  # characters of a message in a title
 LONGEST_LIST = 80  # characters of a list of tasks in a title
+MOST_NAMED = 3  # programs in a title
 
 
 def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
@@ -159,10 +160,30 @@ def kernel_log_finding(rows: pl.DataFrame, title: str) -> Finding:
     return Finding(title, detail, "possible", severity=Severity.WARNING, hosts=hosts, evidence=evidence)
 
 
+def kernel_log_ends(rows: pl.DataFrame, ended: Callable[[pl.DataFrame], str]) -> Iterator[Finding]:
+    """Yield such a finding on each program that may be a rank, and a note on all others, by what is said of an end."""
+    is_rank = [pl.col("message").str.starts_with(name) for name in PROGRAMS_OF_RANKS]
+    is_in_library = pl.col("where").str.contains_any(list(LIBRARIES_OF_RANKS))
+    is_of_job = pl.any_horizontal(*is_rank, pl.col("message").str.ends_with(TESTS), is_in_library)
+    of_jobs = rows.filter(is_of_job).sort("source", "line")
+    for (program, _), alike in of_jobs.group_by("message", "where", maintain_order=True):
+        yield kernel_log_finding(alike, f"{program} {ended(alike)}")
+    others = rows.join(of_jobs, on=["source", "line"], how="anti").filter(pl.col("message") != "")
+    if others.height:
+        names = some_of(others["message"].unique(maintain_order=True).to_list(), MOST_NAMED)
+        finding = kernel_log_finding(others, f"{names} {ended(others)}")
+        finding.severity, finding.role = Severity.INFO, Role.CONTEXT  # of the machine, or of other jobs
+        yield finding
+
+
 def kernel_log_crashes(crashes: pl.DataFrame) -> Iterator[Finding]:
-    """Yield such a finding on each program that crashed, and where."""
-    for (program, where), rows in crashes.group_by("message", "where", maintain_order=True):
-        yield kernel_log_finding(rows, f"{program} crashed" + f" inside {where}" * bool(where))
+    """Yield such findings on programs that crashed, and where."""
+    yield from kernel_log_ends(crashes, _crashed_text)
+
+
+def _crashed_text(crashes: pl.DataFrame) -> str:
+    places = crashes["where"].unique()
+    return f"crashed inside {places[0]}" if len(places) == 1 and places[0] else "crashed"
 
 
 def _unranked(rows: pl.DataFrame, hosts: list[str], rank: pl.DataFrame) -> str:
