@@ -41,7 +41,8 @@ def parameters(least: int = 8388608, most: int = 8388608) -> str:
 
 def devices(*hosts: str) -> list[str]:
     return [
-        f"#  Rank {rank:2} Group  0 Pid {41880 + rank:6} on {host:>10} device  0 [0000:1b:00] NVIDIA H100 80GB HBM3"
+        f"#  Rank {rank:2} Group  0 Pid {41880 + rank:6} on {host:>10} device {rank} [0000:{27 + rank:x}:00] "
+        "NVIDIA H100 80GB HBM3"
         for rank, host in enumerate(hosts)
     ]
 
@@ -273,6 +274,21 @@ def test_a_test_of_one_rank_measures_no_link(busbw: str, expected: bool, read: R
     report = read(*TABLE, row)
 
     assert ("bench-not-mpi" in rules(report)) is expected
+
+
+@pytest.mark.parametrize(
+    ("host", "gpu", "expected"),
+    [("a", "NVIDIA H100", True), ("b", "NVIDIA H100", False), ("a", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", False)],
+)
+def test_ranks_on_one_gpu_measure_no_link(host: str, gpu: str, expected: bool, read: Read) -> None:
+    listed = [
+        f"#  Rank  {rank} Group  0 Pid  4188{rank} on          {name} device  0 [0000:1b:00] {gpu}"
+        for rank, name in enumerate(("a", host))
+    ]
+
+    report = read(parameters(), *listed, *TABLE, ROW, *FOOT)
+
+    assert ("bench-shared-gpu" in rules(report)) is expected
 
 
 @pytest.mark.parametrize("front", ["[0] ", "gpu-a012: "])

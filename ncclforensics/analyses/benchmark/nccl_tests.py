@@ -45,6 +45,7 @@ BENCHMARK = {
     "library": pl.Int32(),  # and at run time
     "nranks": pl.Int64(),  # of the communicator, from the list of devices or from busbw / algbw
     "listed_devices": pl.Int64(),
+    "sharing_ranks": pl.List(pl.Int64()),
     "communicators": pl.Int64(),  # that run the test side by side
     "hosts": pl.List(pl.String()),
     "gpus": pl.List(pl.String()),  # models
@@ -174,6 +175,7 @@ def benchmark(
         listed_devices=pl.len().cast(pl.Int64),
         communicators=pl.col("group").n_unique().cast(pl.Int64),
         last_rank=pl.col("rank").max().cast(pl.Int64),
+        sharing_ranks=pl.col("rank").filter(_shares_gpu(), pl.col("rank").is_unique().all()).cast(pl.Int64).sort(),
     )
     outcome = text_of("outcome")
     form = text_of("form")
@@ -256,6 +258,12 @@ def _sizes_per_count(measurement: pl.DataFrame) -> pl.DataFrame:
 def _rounding(name: str) -> pl.Expr:
     """Largest rounding error of a printed bandwidth: two decimals, fewer for large ones from 2.17.3 on."""
     return pl.when(pl.col(name) < 1000).then(0.0051).when(pl.col(name) < 1e4).then(0.051).otherwise(0.51)
+
+
+def _shares_gpu() -> pl.Expr:
+    """Whether a rank's GPU is that of another rank; partitions of a GPU have its bus id, too."""
+    name, is_one = pl.col("gpu"), pl.struct("host", "device", "bus").is_duplicated()
+    return is_one & pl.col("host").is_not_null() & ~name.cast(pl.String).str.contains("MIG", literal=True)
 
 
 def _nranks() -> pl.Expr:

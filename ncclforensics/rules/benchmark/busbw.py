@@ -307,8 +307,8 @@ def bench_drop_above_a_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) 
 
     Means: the network loses or pauses traffic as soon as large messages load it (flow control and congestion control of
     RoCE, a link with errors), or NCCL changes to an algorithm, a protocol or a path that is slow here.
-    Not when: only in-place or only out-of-place drops; one size is slow; the best size is small; a single rank, which
-    measures the caches of its GPU.
+    Not when: only in-place or only out-of-place drops; one size is slow; the best size is small; a single rank, or
+    ranks that share a GPU, which measure its caches.
     Do: measure with NCCL_ALGO=Ring and Tree and with NCCL_PROTO=Simple around this size; with ib_write_bw over all NICs
     at once; take counters of the ports before and after.
     Sources: nccl#1453; nccl-tests, doc/PERFORMANCE.md.
@@ -317,7 +317,9 @@ def bench_drop_above_a_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) 
     at_largest = pl.col("busbw").filter(pl.col("size") == pl.col("size").max()).max()
     ends = figures.group_by("benchmark").agg(falls=at_largest < DROP * pl.col("busbw").max())
     is_candidate = pl.col("benchmark").is_in(ends.filter("falls")["benchmark"].implode())
-    for row in benchmark.filter(is_candidate & (pl.col("nranks") > 1).fill_null(value=True)).to_dicts():
+    is_on_one_gpu = pl.col("sharing_ranks").list.len().fill_null(0) > 1
+    is_between_gpus = (pl.col("nranks") > 1).fill_null(value=True) & ~is_on_one_gpu
+    for row in benchmark.filter(is_candidate, is_between_gpus).to_dicts():
         best_of_size = rows_of(figures, row).group_by("size").agg(
             pl.col("busbw").max(), pl.col("source", "line").first()
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.ends.warnings import OFTEN_HARMLESS
-from ncclforensics.data.names import bytes_text, some_of, version_text
+from ncclforensics.data.names import bytes_text, ranks_text, some_of, version_text
 from ncclforensics.data.nccl_sources import topic
 from ncclforensics.frames.columns import Row, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -110,6 +110,38 @@ def bench_not_mpi(benchmark: pl.DataFrame, measurement: pl.DataFrame, test_devic
                 hosts=row["hosts"] or [],
                 evidence=evidence_lines(rows_of(measurement, row).tail(1), "busbw"),
             )
+
+
+@rule(Category.BENCHMARK_WRONG, Severity.WARNING, of=("test_device",))
+def bench_shared_gpu(
+    benchmark: pl.DataFrame, test_device: pl.DataFrame, benchmark_line: pl.DataFrame
+) -> Iterator[Finding]:
+    """Several ranks of a test ran on the same GPU.
+
+    Means: NCCL was allowed to do so (NCCL_MULTI_RANK_GPU_ENABLE=1). Kernels of different processes take turns on a GPU,
+    for milliseconds each, and nothing crosses a link between these ranks: no figure of the table is that of a link.
+    Not when: the GPU is divided (MIG; partitions of AMD's GPUs); several ranks on one GPU are what was to be measured.
+    Do: start one process for each GPU: nccl-tests takes the GPU of the process's number on its host, of those that the
+    process sees (CUDA_VISIBLE_DEVICES, srun --gpus-per-task). For kernels at the same time on one GPU, start MPS.
+    Sources: nccl-tests, src/common.cu; nccl: src/init.cc (NCCL_MULTI_RANK_GPU_ENABLE); CUDA MPS, time-slicing.
+    """
+    of_runs = benchmark.filter(pl.col("sharing_ranks").list.len() > 1, pl.col("rows") > 0)
+    for columns, runs in of_runs.group_by("collective", "nranks", "sharing_ranks", "hosts", maintain_order=True):
+        row = dict(zip(("collective", "nranks", "ranks", "hosts"), columns, strict=True))
+        of_lists = benchmark_line.filter(pl.col("benchmark").is_in(runs["benchmark"].implode()), frame="test_device")
+        devices = test_device.join(of_lists, on=["source", "line"], how="semi").sort("source", "line")
+        shared = devices.filter(pl.col("rank").is_in(row["ranks"]))
+        gpus = shared.select("host", "bus").unique(maintain_order=True).rows()
+        names = some_of([f"{bus} on {host}" for host, bus in gpus], SHOWN)
+        times = f" ({runs.height} runs)" * (runs.height > 1)
+        yield Finding(
+            title=f"{called(row)}: {ranks_text(row['ranks'])} share GPU{'s' * (len(gpus) > 1)} {names}{times}",
+            detail="their kernels take turns there, unless MPS runs; no figure is that of a link between them",
+            certainty="certain",
+            ranks=row["ranks"],
+            hosts=row["hosts"] or [],
+            evidence=evidence_lines(shared),
+        )
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
