@@ -148,3 +148,19 @@ def test_a_list_of_nodes_is_no_name_of_a_host(tmp_path: Path) -> None:
 
     assert [(str(finding.severity), finding.certainty) for finding in listed] == [("error", "likely")]
     assert [(str(finding.severity), finding.certainty) for finding in single] == [("warning", "possible")]
+
+
+def test_processes_that_were_told_to_end_are_told_by_the_return_code_of_their_launcher(tmp_path: Path) -> None:
+    code = "[2026-03-02 11:04:59,123] [ERROR] [launch.py:325:sigkill_handler] ['train.py'] exits with return code = -15"
+    (found,) = reported(f"{DEEPSPEED} Killing subprocess 41887\n{code}", tmp_path).findings
+    assert (found.rule, found.title) == ("app-told-to-end", "told to end by SIGTERM: a process")
+
+
+def test_what_a_spawned_process_could_not_read_of_its_parent_follows_from_the_end_of_that(tmp_path: Path) -> None:
+    text = """Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+  File "/opt/python3.10/multiprocessing/spawn.py", line 126, in _main
+    self = reduction.pickle.load(from_parent)
+_pickle.UnpicklingError: pickle data was truncated"""
+    cut, whole = (reported(lines, tmp_path).findings[0] for lines in (text, text.replace("_main", "load_tokens")))
+    assert (str(cut.severity), str(whole.severity)) == ("warning", "error")

@@ -183,3 +183,23 @@ def test_a_counter_that_was_never_set_completes_no_work(tmp_path: Path) -> None:
     unset = _waiting(0, 1, enqueued=1, completed=5570036741)
     (verdict,) = _report(tmp_path, unset, _waiting(1, 1, enqueued=1, completed=-1)).verdicts
     assert "ranks 0, 1 enqueued work 1 and did not complete it" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("above", "sign"),
+    [
+        ("KeyboardInterrupt\n", "failure"),
+        ("KeyboardInterrupt\nstep 3 loss 2.5\nstep 4 loss 2.4\n", "watchdog"),
+        ("", "watchdog"),
+    ],
+    ids=["interrupted", "and a later launch made steps", "not interrupted"],
+)
+def test_ranks_that_wait_for_one_that_was_interrupted_show_no_hang(tmp_path: Path, above: str, sign: str) -> None:
+    _report(tmp_path, _waiting(0), _waiting(1))
+    log = tmp_path / "job.log"
+    log.write_text(above + log.read_text())
+
+    (verdict,) = analyze([str(log)]).verdicts
+
+    assert list(verdict.stall_evidence) == [sign]
+    assert ("a process was interrupted before that, at line 1" in verdict.reason) is (sign == "failure")

@@ -13,6 +13,9 @@ from ncclforensics.frames.registry import analysis
 WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
 ERRORS = ("cuda", "nccl", "async_error", "backend_error")  # forms of lines of a watchdog that found an error
 ASKED = ("signalled", "relayed")  # forms of status lines of ranks that were asked for a dump
+# Fields that are not the first value which a line of the rank gives.
+JOINED = ("rank", "guid", "has_timed_out", "is_timeout", "has_error", "interrupted")
+INTERRUPTS = ("interrupt", "terminated")  # forms of `exception`
 UNSET = 1 << 40  # larger counter values were never set
 # Each member passes its part and receives all, or the other way round: the ratio of both is the size of the group.
 GATHERED = ("_ALLGATHER_BASE", "ALLGATHER", "GATHER", "COALESCED")
@@ -41,6 +44,7 @@ class Timeout(NamedTuple):
     launcher_pid: int | None
     launcher_node: Category | None
     launcher_repeats: int | None  # lines like it, of other processes, that the launcher left out
+    interrupted: int | None  # the line above it at which a process was interrupted, without a training step behind that
     source: int
     line: int
 
@@ -64,6 +68,8 @@ def work(
     watchdog: pl.DataFrame,
     source: pl.DataFrame,
     run_start: pl.DataFrame,
+    exception: pl.DataFrame,
+    training_step: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times.
 
@@ -103,14 +109,13 @@ def work(
         library=text_of("library"),
         rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
     ).sort("pos")
+    reports = reports.join_asof(_interruptions(exception, training_step), on="pos", by="source", check_sortedness=False)
     # If no line names a global rank or another group, there is one group, and its ranks are those of the job.
     is_one_group = pl.col("guid").is_in(WORLD).all()
     rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
     guid = pl.when(is_one_group).then(pl.col("guid").max()).otherwise("guid").alias("guid")
-    others = [
-        name for name in Timeout._fields if name not in ("rank", "guid", "has_timed_out", "is_timeout", "has_error")
-    ]
-    first_values = [pl.col(name).drop_nulls().first() for name in others]
+    others = [name for name in Timeout._fields if name not in JOINED]
+    first_values = [pl.col(name).drop_nulls().first() for name in others] + [pl.col("interrupted").first()]
     reports = reports.with_columns(guid, rank=rank, operation=_operation_of_group())
     is_impossible = (pl.col("completed") > pl.col("enqueued")).fill_null(value=False)  # it was never set, either
     return (
@@ -126,6 +131,13 @@ def work(
         )
         .with_columns(completed=pl.when(~is_impossible).then("completed"))
     )
+
+
+def _interruptions(exception: pl.DataFrame, training_step: pl.DataFrame) -> pl.DataFrame:
+    """Where processes were interrupted, and where a step shows that the job, or a later one, went on: no line there."""
+    interrupts = exception.filter(text_of("form").is_in(INTERRUPTS)).select("source", "pos", interrupted="line")
+    steps = training_step.select("source", "pos")
+    return pl.concat([interrupts, steps], how="diagonal").sort("pos")
 
 
 def ranks_with_errors(watchdog: pl.DataFrame) -> set[int | None]:

@@ -326,7 +326,7 @@ def app_told_to_end(
     # A process that does not end at a request is killed.
     is_asked = pl.col("signal").fill_null(0).is_in(REQUESTED_ENDS)
     is_requested = (pl.col("how") == SIGNAL) & (is_asked | ~pl.col("is_first"))
-    is_other = (pl.col("kind") != Meaning.CONDITION) & ~pl.col("frame").is_in(["exception", "crash"])
+    is_other = (pl.col("kind") != Meaning.CONDITION) & ~pl.col("frame").is_in(["exception", "crash", "process_end"])
     stated = stated_line.filter(is_other).join(process_exit, on=["source", "line"], how="anti")
     ends = not_behind_a_request(process_exit)
     others = (ends.filter(~is_requested), failure_event, work_timeout, torch_error, stated)

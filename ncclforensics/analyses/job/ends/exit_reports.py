@@ -192,6 +192,8 @@ LAUNCHER_HANDLERS = ("sigkill_handler ",)  # of signals: an error in it follows 
 KILLING = "kill_process_tree "  # by which SGLang and vLLM end all after one of their processes failed
 LACKING = "object has no attribute"
 SHUT_DOWN = ("shutdown ", "_shutdown ", "close ", "cleanup ", "__del__ ")
+# A process that multiprocessing spawned reads what its parent sends (spawn.py, `_main`), which then had ended.
+FROM_PARENT, CUT_OFF = "_main (spawn.py:", ("UnpicklingError", "EOFError", "_pickle.UnpicklingError")
 CACHE_OF_PSUTIL = "wrapper (_common.py:"  # place of its look at a cache, which it may not have
 RECORDED = ("recorded", "recorded_memory", "recorded_error")  # forms of errors that torchrun's table repeats
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
@@ -249,6 +251,7 @@ def exception_reports(
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
         report.follows |= (row["place"] or "").startswith(LAUNCHER_HANDLERS) or _is_of_incomplete_object(row)
         report.follows |= row["raised"] == EXITED and (row["place"] or "").startswith(KILLING)
+        report.follows |= report.name in CUT_OFF and (row["place"] or "").startswith(FROM_PARENT)
         report.follows |= (
             row["is_passed_on"] or row["is_of_others"] or (is_near and (row["is_caused"] or _names_process(row)))
         )

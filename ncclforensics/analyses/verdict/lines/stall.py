@@ -40,6 +40,8 @@ def find_stall_evidence(job: Job) -> list[Sign]:
     kinds: list[Sign] = []
     if job.run.desyncs:
         kinds.append(Sign.WATCHDOG)
+    elif any(row.is_timeout and row.interrupted for row in job.timeouts):
+        kinds.append(Sign.FAILURE)  # ranks wait for one that was interrupted
     elif any(row.is_timeout for row in job.timeouts):
         waits = [row.waited for row in job.timeouts if row.waited is not None]
         kinds.append(Sign.WATCHDOG if not waits or max(waits) >= FIRST_CALL else Sign.FAILURE)

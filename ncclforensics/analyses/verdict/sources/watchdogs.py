@@ -68,6 +68,8 @@ def _diagnose(
     operations = [row.operation for row in waiting or rows if row.operation]
     if operations and (waiting or len(set(operations)) == 1):
         diagnosis.call = Operation(name=_operation_name(operations[0]))
+    if line := next((row.interrupted for row in rows if row.interrupted), None):
+        diagnosis.remarks.append(f"a process was interrupted before that, at line {line}: the others may wait for it")
     return job.cite(diagnosis, culprit=culprit_rows, waiting=waiting[:3])
 
 
