@@ -293,7 +293,7 @@ Max locked memory         unlimited            unlimited            bytes
     ),
     "attribute-that-may-be-absent": (
         "node1:77:310 [0] NCCL INFO Attribute coll of node net not found\n",
-        [],
+        [("read-subsystem-gap", "info", "these logs do not show")],
     ),
     "links-of-one-gpu": (
         (
