@@ -164,3 +164,10 @@ def test_what_a_spawned_process_could_not_read_of_its_parent_follows_from_the_en
 _pickle.UnpicklingError: pickle data was truncated"""
     cut, whole = (reported(lines, tmp_path).findings[0] for lines in (text, text.replace("_main", "load_tokens")))
     assert (str(cut.severity), str(whole.severity)) == ("warning", "error")
+
+
+@pytest.mark.parametrize(
+    ("word", "rule"), [("Killed", "app-process-died"), ("Terminated", "app-told-to-end")], ids=str.lower
+)
+def test_what_a_shell_says_alone_of_its_command_is_its_end(tmp_path: Path, word: str, rule: str) -> None:
+    assert [found.rule for found in reported(f"step 1 loss 2.5\n{word}", tmp_path).findings][:1] == [rule]

@@ -145,7 +145,8 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
         findings = [f for f in report.findings if f.rule == STATED_BY_PROGRAM and not report.run.has("kernel_line")]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
     if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure
-        findings = [f for f in report.findings if f.role is Role.CONSEQUENCE and f.job is None and f.evidence]
+        following = [f for f in report.findings if f.role is Role.CONSEQUENCE and f.job is None and f.evidence]
+        findings = [f for f in following if f.severity is not Severity.INFO or f.certainty != "possible"]
     leading = leading_findings(jobs, findings)
     if not (everything or shows_nothing):  # what says more of the lines that a verdict cites which knows no rank
         is_known = jobs[0].suspects or jobs[0].victims

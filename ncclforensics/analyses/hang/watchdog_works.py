@@ -69,6 +69,7 @@ def work(
     source: pl.DataFrame,
     run_start: pl.DataFrame,
     exception: pl.DataFrame,
+    crash: pl.DataFrame,
     training_step: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times.
@@ -109,7 +110,8 @@ def work(
         library=text_of("library"),
         rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
     ).sort("pos")
-    reports = reports.join_asof(_interruptions(exception, training_step), on="pos", by="source", check_sortedness=False)
+    interruptions = _interruptions(exception, crash, training_step)
+    reports = reports.join_asof(interruptions, on="pos", by="source", check_sortedness=False)
     # If no line names a global rank or another group, there is one group, and its ranks are those of the job.
     is_one_group = pl.col("guid").is_in(WORLD).all()
     rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
@@ -133,11 +135,12 @@ def work(
     )
 
 
-def _interruptions(exception: pl.DataFrame, training_step: pl.DataFrame) -> pl.DataFrame:
+def _interruptions(exception: pl.DataFrame, crash: pl.DataFrame, training_step: pl.DataFrame) -> pl.DataFrame:
     """Where processes were interrupted, and where a step shows that the job, or a later one, went on: no line there."""
-    interrupts = exception.filter(text_of("form").is_in(INTERRUPTS)).select("source", "pos", interrupted="line")
-    steps = training_step.select("source", "pos")
-    return pl.concat([interrupts, steps], how="diagonal").sort("pos")
+    interrupts = exception.filter(text_of("form").is_in(INTERRUPTS))
+    requested = crash.filter(text_of("ended_from_outside") == "Terminated")
+    lines = [rows.select("source", "pos", interrupted="line") for rows in (interrupts, requested)]
+    return pl.concat([*lines, training_step.select("source", "pos")], how="diagonal").sort("pos")
 
 
 def ranks_with_errors(watchdog: pl.DataFrame) -> set[int | None]:

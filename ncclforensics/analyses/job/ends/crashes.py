@@ -91,8 +91,8 @@ def crash_reports(
                 reason = next((number for text, number in REASONS.items() if row["message"].startswith(text)), ABORT)
                 place = places.get(row["pos"], "")
                 yield exit_report(row, "Python", None, reason, message=row["message"], place=place, **process_fields)
-            case "shell" if row["reason"] in REASONS:
-                yield exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
+            case "shell" if (reason := row["reason"] or row["ended_from_outside"]) in REASONS:
+                yield exit_report(row, "the shell", None, REASONS[reason], **process_fields)
             case "traced":
                 yield exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
             case "unhandled":
