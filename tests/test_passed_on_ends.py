@@ -171,3 +171,22 @@ _pickle.UnpicklingError: pickle data was truncated"""
 )
 def test_what_a_shell_says_alone_of_its_command_is_its_end(tmp_path: Path, word: str, rule: str) -> None:
     assert [found.rule for found in reported(f"step 1 loss 2.5\n{word}", tmp_path).findings][:1] == [rule]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        (f"{CALL}ImportError: no libx.so", True),
+        (
+            "\n".join(f"WARNING 03-02 11:04:57 [a.py:4] {line}" for line in [*CALL.splitlines(), "ImportError: no"]),
+            False,
+        ),
+        (f"{CALL}SystemExit: 1", True),
+        (f"{CALL}SystemExit: 0", False),
+    ],
+    ids=["error", "logged as a warning", "exit code", "exit code of success"],
+)
+def test_an_exception_that_the_program_caught_or_that_ends_it_well_is_no_failure(
+    tmp_path: Path, text: str, is_told: bool
+) -> None:
+    assert ("app-exception" in {found.rule for found in reported(text, tmp_path).findings}) is is_told

@@ -195,6 +195,7 @@ SHUT_DOWN = ("shutdown ", "_shutdown ", "close ", "cleanup ", "__del__ ")
 # A process that multiprocessing spawned reads what its parent sends (spawn.py, `_main`), which then had ended.
 FROM_PARENT, CUT_OFF = "_main (spawn.py:", ("UnpicklingError", "EOFError", "_pickle.UnpicklingError")
 CACHE_OF_PSUTIL = "wrapper (_common.py:"  # place of its look at a cache, which it may not have
+MILD_LEVELS = ("WARNING", "WARN", "INFO", "DEBUG")
 RECORDED = ("recorded", "recorded_memory", "recorded_error")  # forms of errors that torchrun's table repeats
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
@@ -209,7 +210,11 @@ def exception_reports(
     """
     is_raised = ((pl.col("form") == "named") & pl.col("place").is_not_null()) | _ended_actors(exception)
     is_error = pl.col("form").is_in(["error", "what", "file", "interrupt", "terminated"])
-    errors = exception.filter((is_error | is_raised) & ~pl.col("is_ignored")).sort("pos")
+    # A logger prints what the program caught, where it gives the level of a warning or less.
+    is_caught = text_of("launcher_level").is_in(MILD_LEVELS) & ~pl.col("form").is_in(["interrupt", "terminated"])
+    is_success = (text_of("raised_class") == EXITED) & (text_of("message") == "0")
+    is_survived = is_caught.fill_null(value=False) | is_success.fill_null(value=False) | pl.col("is_ignored")
+    errors = exception.filter((is_error | is_raised) & ~is_survived).sort("pos")
     # torchrun prints an error file as it is; where its beginning was taken for a tag, the end of the quotation is left.
     unquoted = pl.coalesce(text_of("message").str.strip_suffix('",'), text_of("quoted_message"))
     errors = errors.with_columns(
