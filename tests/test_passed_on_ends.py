@@ -174,7 +174,7 @@ def test_what_a_shell_says_alone_of_its_command_is_its_end(tmp_path: Path, word:
 
 
 @pytest.mark.parametrize(
-    ("text", "is_told"),
+    ("text", "is_reported"),
     [
         (f"{CALL}ImportError: no libx.so", True),
         (
@@ -187,6 +187,6 @@ def test_what_a_shell_says_alone_of_its_command_is_its_end(tmp_path: Path, word:
     ids=["error", "logged as a warning", "exit code", "exit code of success"],
 )
 def test_an_exception_that_the_program_caught_or_that_ends_it_well_is_no_failure(
-    tmp_path: Path, text: str, is_told: bool
+    tmp_path: Path, text: str, is_reported: bool
 ) -> None:
-    assert ("app-exception" in {found.rule for found in reported(text, tmp_path).findings}) is is_told
+    assert ("app-exception" in {found.rule for found in reported(text, tmp_path).findings}) is is_reported

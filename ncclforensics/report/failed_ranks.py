@@ -15,14 +15,18 @@ FATAL = {"failure", "lost-connection"}  # what shows that the job stood still, w
 
 def failed_ranks(run: Frames, answer: Answer) -> set[int]:
     """Return the ids of ranks of which a line reports that they stopped by themselves."""
-    by_themselves = ~pl.col("signal").is_in(REQUESTED_ENDS).fill_null(value=False)
-    failed = set(run["process_exit"].filter(by_themselves)["rank_id"])
+    failed = set(ended_by_themselves(run)["rank_id"])
     if FATAL & set(answer.stall_evidence):
         failed |= set(run["failure_event"].filter(~pl.col("at_exit"))["rank_id"])
     if run["verdict"].height == 1:  # PyTorch's lines name no job
         numbers = {*run["torch_error"]["rank"], *run["work"].filter("has_timed_out")["rank"]} - {None}
         failed |= set(run["rank"].filter(pl.col("rank").is_in(numbers))["rank_id"])
     return failed
+
+
+def ended_by_themselves(run: Frames) -> pl.DataFrame:
+    """Return the ends of processes that no signal of a launcher, a scheduler or a user asked for."""
+    return run["process_exit"].filter(~pl.col("signal").is_in(REQUESTED_ENDS).fill_null(value=False))
 
 
 def share_of_job(run: Frames, answer: Answer, rank_ids: Collection[int]) -> str:

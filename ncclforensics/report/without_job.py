@@ -10,7 +10,6 @@ import polars as pl
 
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import bytes_text, count_of
-from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.data.variables import (
     ASCEND_LOGS,
     COLLECT_CALLS,
@@ -31,6 +30,7 @@ from ncclforensics.data.variables import (
 )
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.meanings import Kind as Meaning
+from ncclforensics.report.failed_ranks import ended_by_themselves
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.benchmark_text import called
 
@@ -175,24 +175,19 @@ def health(run: Frames, findings: Sequence[Finding]) -> str:
     lines = [(line.source, line.line) for finding in faults for line in (*finding.evidence, *finding.about)]
     lines += failures.select("source", "line").rows()
     is_behind = (ready.get(source, line) < line < asked.get(source, line + 1) for source, line in lines)
-    if (end := _end(run)) or not ready or _ends(run).height or any(is_behind):
+    if (end := _end(run)) or not ready or ended_by_themselves(run).height or any(is_behind):
         return end
-    ends = (max(stopped.get(source, 0), asked.get(source, 0)) for source in ready)
-    return STOPPED if all(map(int.__gt__, ends, ready.values())) else READY
+    is_over = all(line < max(stopped.get(source, 0), asked.get(source, 0)) for source, line in ready.items())
+    return STOPPED if is_over else READY
 
 
 def _last_lines(rows: pl.DataFrame) -> dict[int, int]:
     return dict(rows.group_by("source").agg(pl.col("line").max()).iter_rows())
 
 
-def _ends(run: Frames) -> pl.DataFrame:
-    """The ends of processes that none was asked for."""
-    return run["process_exit"].filter(~pl.col("signal").is_in(REQUESTED_ENDS).fill_null(value=False))
-
-
 def _end(run: Frames) -> str:
     """How a program without lines of ranks says that it came to its end; empty where it does not."""
-    if _ends(run).height:
+    if ended_by_themselves(run).height:
         return ""
     if run["stated_end"].height:
         return ENDED_WELL

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
+from ncclforensics.analyses.job.ends.exit_reports import INTERRUPTS
 from ncclforensics.frames.columns import Category, Large, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -15,7 +16,6 @@ ERRORS = ("cuda", "nccl", "async_error", "backend_error")  # forms of lines of a
 ASKED = ("signalled", "relayed")  # forms of status lines of ranks that were asked for a dump
 # Fields that are not the first value which a line of the rank gives.
 JOINED = ("rank", "guid", "has_timed_out", "is_timeout", "has_error", "interrupted")
-INTERRUPTS = ("interrupt", "terminated")  # forms of `exception`
 UNSET = 1 << 40  # larger counter values were never set
 # Each member passes its part and receives all, or the other way round: the ratio of both is the size of the group.
 GATHERED = ("_ALLGATHER_BASE", "ALLGATHER", "GATHER", "COALESCED")

@@ -132,7 +132,7 @@ def switch_ports_down(interface_status: pl.DataFrame, output_heading: pl.DataFra
     """Ports of an Ethernet switch are switched on and have no link.
 
     Means: no cable, a module that does not fit, other settings of speed or FEC at the other end, or a host that is off.
-    Not when: the port is switched off; a port that nobody uses looks the same, for many switches switch on all of them.
+    Not when: the port is switched off; an unused port looks the same, for many switches switch on all of them.
     Do: compare with what should be connected there (show lldp table); show interfaces transceiver presence and eeprom,
     show interfaces fec status, at both ends.
     Sources: sonic-utilities, scripts/intfutil; SONiC command reference, show interfaces status.

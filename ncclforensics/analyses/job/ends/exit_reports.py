@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.text.program_failures import is_of_others
+from ncclforensics.analyses.job.text.program_failures import MILD_LEVELS, is_of_others
 from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     BUS_ERROR,
@@ -193,9 +193,9 @@ KILLING = "kill_process_tree "  # by which SGLang and vLLM end all after one of 
 LACKING = "object has no attribute"
 SHUT_DOWN = ("shutdown ", "_shutdown ", "close ", "cleanup ", "__del__ ")
 # A process that multiprocessing spawned reads what its parent sends (spawn.py, `_main`), which then had ended.
-FROM_PARENT, CUT_OFF = "_main (spawn.py:", ("UnpicklingError", "EOFError", "_pickle.UnpicklingError")
+FROM_PARENT, CUT_OFF = "_main (spawn.py:", ("UnpicklingError", "EOFError")
 CACHE_OF_PSUTIL = "wrapper (_common.py:"  # place of its look at a cache, which it may not have
-MILD_LEVELS = ("WARNING", "WARN", "INFO", "DEBUG")
+INTERRUPTS = ("interrupt", "terminated")  # forms of `exception`: what ended the program came from outside
 RECORDED = ("recorded", "recorded_memory", "recorded_error")  # forms of errors that torchrun's table repeats
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
@@ -209,9 +209,9 @@ def exception_reports(
     no grammar knows, by their place.
     """
     is_raised = ((pl.col("form") == "named") & pl.col("place").is_not_null()) | _ended_actors(exception)
-    is_error = pl.col("form").is_in(["error", "what", "file", "interrupt", "terminated"])
+    is_error = pl.col("form").is_in(["error", "what", "file", *INTERRUPTS])
     # A logger prints what the program caught, where it gives the level of a warning or less.
-    is_caught = text_of("launcher_level").is_in(MILD_LEVELS) & ~pl.col("form").is_in(["interrupt", "terminated"])
+    is_caught = text_of("launcher_level").is_in(MILD_LEVELS) & ~pl.col("form").is_in(INTERRUPTS)
     is_success = (text_of("raised_class") == EXITED) & (text_of("message") == "0")
     is_survived = is_caught.fill_null(value=False) | is_success.fill_null(value=False) | pl.col("is_ignored")
     errors = exception.filter((is_error | is_raised) & ~is_survived).sort("pos")

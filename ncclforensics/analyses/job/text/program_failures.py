@@ -27,6 +27,8 @@ PROGRAM_FAILURE = {
     "is_repeated_attempt": pl.Boolean(),  # the program tries again
     "lines_behind": pl.Int64(),  # in its file
 }
+NOTE_LEVELS = ("INFO", "DEBUG")  # values of `launcher_level`
+MILD_LEVELS = (*NOTE_LEVELS, "WARNING")
 STATED = ["level", "words", "stack", "value"]  # forms of `unread_error` that state a failure
 DIGITS = list("0123456789")
 RANKS = ("rank_of_level", "rank_of_note", "rank_of_words")  # columns of PyTorch's tag in front of a line
@@ -50,7 +52,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     topic = topic_of(words, TOPICS)
     is_note = pl.col("printed").str.contains(part("_note_first")) & ~pl.col("printed").str.contains(part("_with_word"))
     is_mild = (form == "mild") | pl.col("printed").str.contains(part("_mild_first"))
-    is_mild |= text_of("launcher_level").is_in(["WARNING", "WARN"]).fill_null(value=False)
+    is_mild |= text_of("launcher_level").is_in(MILD_LEVELS).fill_null(value=False)
     without_ids = words.str.replace_all(rf"\b(?:{part('_in_base_16')})\b", "")
     return (
         unread_error.filter(form.is_in(["level", "words", "mild"]))
@@ -63,7 +65,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
             (words != "")
             & ~words.str.contains(f"{part('_place_alone')}|{part('_goes_on')}")
             & ((form == "level") | words.str.contains(" ", literal=True))  # a name alone states nothing
-            & ~(is_note | text_of("launcher_level").is_in(["INFO", "DEBUG"]).fill_null(value=False))
+            & ~(is_note | text_of("launcher_level").is_in(NOTE_LEVELS).fill_null(value=False))
             & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False))
         )
         .select(
