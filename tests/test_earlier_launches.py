@@ -28,6 +28,12 @@ OF_A_MODULE = (
 )
 VLLM_ERROR = "ValueError: Free memory on device (10.2/79.1 GiB) on startup is less than desired GPU memory.\n"
 VLLM = "INFO 11-22 10:12:11 [api_server.py:1090] vLLM API server version 0.8.5\n"
+REFUSED = "train.py: error: unrecognized arguments: --lrr=1\n"
+CALLER = "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 2.\n"
+NO_SPACE = "OSError: [Errno 28] No space left on device: '/out/model.pt'\n"
+WAITED = "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2 clients joined.\n"
+TRACKED = "wandb: Tracking run with wandb version 0.24.2\n"
+TRACKER_END = "wandb: Find logs at: wandb/run-20261122_184021-lqx4zdjx/logs\n"
 TABLE = "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |\n"
 HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
 
@@ -77,11 +83,15 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (TABLE + FIRST + STEP_OF_THE_JOB + TABLE, False),
         (FIRST + TIME_LIMIT + TABLE, False),
         (FIRST + UNCOMPILED, True),
+        (REFUSED + CALLER + STEPS, True),
+        (REFUSED + REFUSED + CALLER + NO_SPACE, True),
+        (TRACKED + TRACKER_END + FIRST + TRACKED + STEPS, True),
         (FIRST + TIME_LIMIT, False),
-        (FIRST + "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.\n", False),
+        (FIRST + CALLER, False),
     ],
     ids=["torchrun", "and-an-end", "steps-of-a-requeued-job", "ends-of-two-jobs",
-         "table-of-a-script", "of-a-step-that-ended", "table-of-a-person", "not-compiled", "the-end-of-the-job",
+         "table-of-a-script", "of-a-step-that-ended", "table-of-a-person", "not-compiled", "steps-behind-a-refusal",
+         "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
 def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str, *, is_again: bool) -> None:
@@ -102,9 +112,13 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         VLLM_ERROR + VLLM,
         FIRST + STEP_OF_THE_JOB + TIME_LIMIT,
         FIRST + OF_A_MODULE,
+        REFUSED + REFUSED + CALLER,
+        REFUSED + WAITED,
+        TRACKED + FIRST + TRACKED,
     ],
     ids=["a-node-goes-on", "two-nodes", "stdout", "steps-on-their-way", "one-step", "a-server-wrote-to-stdout",
-         "a-step-and-its-job", "a-module-that-is-imported"],
+         "a-step-and-its-job", "a-module-that-is-imported", "every-rank-refuses",
+         "a-node-waits-for-the-one-that-refused", "each-rank-is-tracked"],
 )  # fmt: skip
 def test_what_one_launch_may_have_printed_shows_no_other(tmp_path: Path, text: str) -> None:
     assert _report(tmp_path, text).run["earlier_launch"].is_empty()

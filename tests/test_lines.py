@@ -43,6 +43,10 @@ def test_a_lone_carriage_return_does_not_end_a_line() -> None:
     assert texts(b"10%\r20%\rdone\nnext\n") == ["10% 20% done", "next"]
 
 
+def test_a_carriage_return_at_the_start_leaves_the_text_at_the_margin() -> None:
+    assert texts(b"ValueError: x\n\r 1%|\r 2%|done\n") == ["ValueError: x", " 1%|  2%|done"]
+
+
 def test_separators_of_unicode_do_not_end_a_line() -> None:
     assert read("a\u2028b\u0085c\vd\fe\n".encode()).height == 1
 

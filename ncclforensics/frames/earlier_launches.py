@@ -10,6 +10,7 @@ from functools import cache
 
 import polars as pl
 
+from ncclforensics.data.processes import SECOND_HAND_CLASSES
 from ncclforensics.frames.assemble import with_positions
 from ncclforensics.frames.columns import ORIGIN, OWNER, no_rows, text_of
 from ncclforensics.frames.protocol import Frames
@@ -29,8 +30,11 @@ LAUNCHER_ENDS = {
     "job_end": ("cancelled", "time_limit", "mpirun", "mpirun_status"),
 }
 ERRORS = ("exception", "gpu_exception", "unstarted_program", "engine_wait", "crash")
+STARTS = ("program_start", "launched_process", "unstarted_program")
 HEADING = "traceback"  # form of `exception`: the error stands below it
 TORCHRUN = "torchrun"  # form of `program_start` that every node of a launch prints
+TRACKER = "wandb"  # form of `program_start` of a process that records what it does with a tracker of experiments
+REFUSED = "arguments"  # form of `unstarted_program`: every rank prints it, and none begins
 REPORTS = "elastic_failure"
 OF_RANKS = (REPORTS, "exception", "gpu_exception")
 WHOLE_JOB = "JOB "  # how Slurm names a job and not a step of it
@@ -49,7 +53,7 @@ def find(run: Frames) -> pl.DataFrame:
     errors = [
         run[name].filter(text_of("form") != HEADING).select("source", "pos", "line") for name in ERRORS if run.has(name)
     ]
-    if not ends and not (errors and (run.has("program_start") or run.has("launched_process"))):
+    if not ends and not (errors and any(run.has(name) for name in STARTS)):
         return no_rows(EARLIER_LAUNCH_COLUMNS)
     ended = pl.concat(ends) if ends else run["job_end"].select("source", "pos", "line", "form").clear()
     failed = pl.concat(errors) if errors else ended.drop("form").clear()
@@ -70,14 +74,17 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     process or a server behind an error, show no other launch by themselves.
     """
     starts = run["program_start"].select("source", "pos", "line", "form")
-    agents, programs = (starts.filter((text_of("form") == TORCHRUN) == is_agent) for is_agent in (True, False))
+    agents, tracked = (starts.filter(text_of("form") == form) for form in (TORCHRUN, TRACKER))
+    programs = starts.filter(~text_of("form").is_in([TORCHRUN, TRACKER]))
     groups = run["launched_process"].filter(form="ray", world_rank=0).select("source", "pos", "line")
     by_scheduler = ended.filter(~text_of("form").is_in(LAUNCHER_ENDS[REPORTS]))
     of_script = _whole_jobs(run)
     shown = (_other_processes(run, ended), _steps_again(run, by_scheduler), _agents_again(run, agents, ended))
+    begun = pl.concat([programs.drop("form"), tracked.drop("form")])
     uncompiled = _uncompiled(run)
     before = failed.join(uncompiled, on=["source", "line"], how="anti")
-    rows = [*(_after_ends(rows, ended) for rows in shown), _other_jobs(run)]
+    rows = [*(_after_ends(rows, ended) for rows in shown), _other_jobs(run), _behind_refusals(run, begun, ended)]
+    rows.append(_after_ends(tracked, run["tracker_end"]))
     rows += [_after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
     rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
@@ -87,6 +94,22 @@ def _behind_first(failed: pl.DataFrame, started: pl.DataFrame) -> pl.DataFrame:
     """The errors behind the first of these starts in each input: of a program, or of Ray Train's workers."""
     first = started.group_by("source").agg(first=pl.col("pos").min())
     return failed.join(first, on="source").filter(pl.col("pos") > pl.col("first"))
+
+
+def _behind_refusals(run: Frames, begun: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:
+    """The lines behind a refusal of arguments, and what launchers print of it, where a program began behind it."""
+    refused = run["unstarted_program"].filter(form=REFUSED).select("source", "pos", "line")
+    if refused.is_empty():
+        return _after_ends(refused, refused)
+    errors = run["exception"].filter(text_of("form") != HEADING)
+    is_passed_on = text_of("exception").str.split(".").list.last().is_in(SECOND_HAND_CLASSES)
+    passed_on, own = (errors.filter(kind).select("source", "pos", "line") for kind in (is_passed_on, ~is_passed_on))
+    steps = run["training_step"].select("source", "pos", "line")
+    later = _after_ends(pl.concat([begun.select("source", "pos", "line"), steps, own]), refused)
+    first = later.group_by("source").agg(pl.col("pos").min())
+    ends = pl.concat([refused, passed_on, ended.select("source", "pos", "line")])
+    last = _with_last_before(first, ends.rename({"pos": "end"}).with_columns(pos="end"))
+    return last.select("source", "end", pl.col("line") + 1, pos=pl.col("end") + 1)
 
 
 def _uncompiled(run: Frames) -> pl.DataFrame:

@@ -69,6 +69,7 @@ def _cleaned(texts: pl.Series) -> pl.Series:
     return (
         texts.str.strip_chars_end("\r\x00")  # of a line end in UTF-16, `\r\0\n\0`, the newline alone was removed
         .str.replace_all(ESCAPES, "")
+        .str.strip_chars_start("\r")  # a progress bar begins at the left margin: it continues no line above it
         .str.replace_all("\r", " ", literal=True)
         .str.replace_all("\t", " ", literal=True)
         .str.replace_all(CONTROLS, "")
