@@ -117,6 +117,16 @@ def test_an_engine_that_is_ready_is_called_well(tmp_path: Path) -> None:
     assert "no failure after that was read" in health(report.run, report.findings)
 
 
+def test_an_error_before_the_last_answer_was_one_of_a_request(tmp_path: Path) -> None:
+    answer = 'INFO:     10.0.4.12:40102 - "POST /v1/completions HTTP/1.1" 200 OK'
+    refused = ["ERROR:    Exception in ASGI application", "Traceback (most recent call last):", "ValueError: too long"]
+
+    failed, answered = (reported(tmp_path, READY, *lines) for lines in ([answer, *refused], [*refused, answer]))
+
+    assert not health(failed.run, failed.findings)
+    assert "answered requests, and no failure" in health(answered.run, answered.findings)
+
+
 @pytest.mark.parametrize(
     "lines", [[STOPPED], [TERM, TERM, STOPPED], [TERM_OF_SGLANG, KILLED_BELOW]], ids=["in order", "vllm", "sglang"]
 )
@@ -131,6 +141,19 @@ def test_a_server_that_shut_down_because_a_process_died_is_not_called_well(lines
     report = reported(tmp_path, READY, *lines)
     assert not health(report.run, report.findings)
     assert str(report.findings[0].severity) == "warning"
+
+
+def test_an_error_that_other_processes_print_until_the_end_was_not_caught(tmp_path: Path) -> None:
+    full = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.28 GiB. GPU {} has a total capacity of 80 GiB"
+    )
+    between = ["reading the next batch"] * 150
+
+    caught = reported(tmp_path, full.format(0), *between)
+    lasting = reported(tmp_path, full.format(0), *between, full.format(1))
+
+    assert [str(finding.severity) for finding in caught.findings] == ["info"]
+    assert [str(finding.severity) for finding in lasting.findings] == ["error"]
 
 
 def test_errors_of_a_gpu_behind_one_that_corrupted_its_context_are_left_out(tmp_path: Path) -> None:

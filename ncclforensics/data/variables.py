@@ -6,6 +6,7 @@ NOT_JUDGED = "a part of this program failed, so that these files were not judged
 NO_PROCESSES = "no line of NCCL here shows which rank printed it"
 ENDED_WELL = "the program reports that it came to its end, and no failure was read"
 READY = "the engine reports that it is ready, which all its ranks must reach, and no failure after that was read"
+ANSWERED = "the engine answered requests, and no failure after the last of them was read"
 STOPPED = "the server was ready, then shut down or was told to end, and no failure in between was read"
 NO_CALLS_IN_TEXT = "no NCCL lines found in these files"
 NO_RANKS_OF_DUMPS = "no Flight Recorder dump here shows which rank wrote it"

@@ -11,6 +11,7 @@ import polars as pl
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import bytes_text, count_of
 from ncclforensics.data.variables import (
+    ANSWERED,
     ASCEND_LOGS,
     COLLECT_CALLS,
     COLLECT_OUTPUT,
@@ -163,9 +164,9 @@ def _command(run: Frames, name: str) -> str:
 def health(run: Frames, findings: Sequence[Finding]) -> str:
     """What a program without lines of ranks says of its health; empty where it says nothing, or a process ended.
 
-    An engine that is ready may fail later: a line that states a failure, or that a finding rests on, stands behind its
-    last such line. That it was asked to end is no failure, nor is what stands behind that; whether it answered until
-    then, or was ended because it did not, its output does not show.
+    An engine that is ready, or answers a request, may fail later: a line that states a failure, or that a finding rests
+    on, stands behind its last such line. That it was asked to end is no failure, nor is what stands behind that;
+    whether it answered until then, or was ended because it did not, its output does not show.
     """
     is_asked = (pl.col("frame") == "exception") & (pl.col("form") == "terminated")
     stated = run["stated_line"].with_columns(is_asked=is_asked)
@@ -175,10 +176,14 @@ def health(run: Frames, findings: Sequence[Finding]) -> str:
     lines = [(line.source, line.line) for finding in faults for line in (*finding.evidence, *finding.about)]
     lines += failures.select("source", "line").rows()
     is_behind = (ready.get(source, line) < line < asked.get(source, line + 1) for source, line in lines)
-    if (end := _end(run)) or not ready or ended_by_themselves(run).height or any(is_behind):
+    ends = ended_by_themselves(run).select("source", "line").rows()
+    has_ended = any(line > ready.get(source, 0) for source, line in ends)
+    if (end := _end(run)) or not ready or has_ended or any(is_behind):
         return end
     is_over = all(line < max(stopped.get(source, 0), asked.get(source, 0)) for source, line in ready.items())
-    return STOPPED if is_over else READY
+    if is_over:
+        return STOPPED
+    return ANSWERED if (run["engine_ready"]["form"] == "answered").any() else READY
 
 
 def _last_lines(rows: pl.DataFrame) -> dict[int, int]:

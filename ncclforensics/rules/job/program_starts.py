@@ -17,12 +17,14 @@ TITLES = {
     "arguments": "a program refused its arguments",
     "file": "Python did not find the program that it was to run",
     "module": "Python did not find the module that it was to run",
+    "configuration": "Hydra did not find the configuration that a program was to run with",
 }
 REMEDIES = {
     "arguments": "compare the command line with the usage that the program prints above",
     "file": "look for this path on the host, and in the container, that printed it",
     "module": "look for the module in the environment and the working directory of this host and container: "
     "`python -m pip list`, PYTHONPATH",
+    "configuration": "compare the name with the files in the search path that the program prints below",
 }
 
 
@@ -34,7 +36,7 @@ def app_not_started(
     training_step: pl.DataFrame,
     program_end: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """A program ended before it began: its arguments, its file or its module were wrong.
+    """A program ended before it began: its arguments, its file, its module or its configuration were wrong.
 
     Means: all ranks of a job are started by the same command, so each of them prints this, and the launcher ends; no
     rank waits for another.
@@ -42,7 +44,7 @@ def app_not_started(
     the data; a program ended so for another reason behind it: then the line is of an earlier launch.
     Do: compare the command with the usage that the program prints, and look for the file or module on the host and in
     the container that printed it.
-    Sources: Python: argparse.ArgumentParser.error, Modules/main.c, runpy.
+    Sources: Python: argparse.ArgumentParser.error, Modules/main.c, runpy; hydra/_internal/config_loader_impl.py.
     """
     named = unstarted_program.with_columns(
         reason=pl.coalesce(text_of("error_text"), text_of("wanted_program")),

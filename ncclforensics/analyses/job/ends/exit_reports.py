@@ -265,9 +265,13 @@ def exception_reports(
         if not report.follows:
             above[printer] = report
         yield report
+    same = [*_DISTINCT, "form"]
     of_gpus = gpu_exception.filter(~text_of("form").is_in(RECORDED)).sort("pos")
-    for row in of_gpus.unique([*_DISTINCT, "form"], keep="first", maintain_order=True).to_dicts():
-        yield gpu_exception_report(row, row["rank"])
+    of_gpus = of_gpus.with_columns(last_line=pl.col("line").max().over(same))
+    for row in of_gpus.unique(same, keep="first", maintain_order=True).to_dicts():
+        report = gpu_exception_report(row, row["rank"])
+        report.last_line = row["last_line"]
+        yield report
 
 
 def _ended_actors(exception: pl.DataFrame) -> pl.Expr:
