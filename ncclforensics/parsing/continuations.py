@@ -40,6 +40,8 @@ def whole_text(rows: pl.DataFrame, dialect: Dialect) -> str:
 
     Lines that were wrapped at one width have been put together: then the number of the second one shows it.
     """
+    if rows.is_empty():
+        return ""
     if rows["line"].slice(1, 1).to_list() != [rows["line"][0] + 1]:
         return str(rows["text"][0]) if rows.height > 1 else ""
     if rows.slice(1, 1).select(is_start(dialect)).item():

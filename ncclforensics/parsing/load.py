@@ -133,8 +133,10 @@ class Records:
             return ""
         wanted = [number for number in range(line, line + MAX_NEXT + 1) if number * line > 0]  # both of head or tail
         read = reader.reread(wanted)
-        texts = [read[number][1] + b"\n" for number in takewhile(read.__contains__, wanted)]
-        return whole_text(form.strip(lines.block(b"".join(texts), line, source)), form.dialect) if texts else ""
+        texts = dict(read[number] for number in takewhile(read.__contains__, wanted))  # of each line of the file
+        rows = form.strip(lines.block(b"".join(text + b"\n" for text in texts.values()), line, source))
+        is_alone = rows["line"].is_unique().cast(pl.UInt8).cum_min() == 1  # up to one that holds several lines of text
+        return whole_text(rows.filter(is_alone), form.dialect)
 
     def detect(self, readers: Sequence[InputReader]) -> None:
         """Detect the formats of inputs; those that are JSON documents or bare values are read at once."""
