@@ -187,6 +187,8 @@ NATIVE = (
     ("ncclBroadcast", COLLECTIVE, "launches a collective"),
     ("ncclCommDestroy", TEARDOWN, "waits for the work of a communicator"),
     ("ncclCommAbort", TEARDOWN, "aborts a communicator"),
+    ("c10d::ProcessGroupNCCL::abort", TEARDOWN, "waits for the thread that aborts its communicators"),
+    ("c10d::ProcessGroupNCCL::shutdown", TEARDOWN, "waits for its work, then for the end of its communicators"),
     ("PMPI_", COLLECTIVE, "MPI"),
     ("MPI_", COLLECTIVE, "MPI"),
     ("c10d::TCPStore", STORE, "waits for the store"),

@@ -203,7 +203,7 @@ def torch_store_failed(
             place = endpoint or f"{server}:{port}"
             title = f"the store of the rendezvous at {place} could not be reached" + f": {refusal}" * bool(refusal)
             rows = pl.concat([store_error, places], how="diagonal_relaxed")
-    elif not (asked := store_error.filter(pl.col("store_reason").is_not_null())).is_empty():
+    elif not (asked := store_error.filter(form="unique_id")).is_empty():
         title, rows = _title_of_id(asked), asked
     elif not (asked := store_error.drop_nulls("awaited_rank")).is_empty():
         awaited = ranks_text(asked["awaited_rank"].unique().sort())
@@ -240,13 +240,12 @@ def torch_store_failed(
 
 def _title_of_id(asked: pl.DataFrame) -> str:
     """Return the title on ranks that did not get the id of a communicator from the rank that makes it."""
-    first = asked.sort("source", "line").row(0, named=True)
-    alike = asked.filter(pl.col("store_reason") == first["store_reason"], pl.col("other_rank") == first["other_rank"])
-    reason = str(first["store_reason"]).partition(". ")[0].partition(" Exception raised")[0]
+    of_same = pl.struct("store_reason", "other_rank")
+    alike = asked.sort(pl.col("store_reason").is_null(), "source", "line").filter(of_same == of_same.first())
+    other, reason = alike.select("other_rank", text_of("store_reason")).row(0)
     ranks = ranks_text(sorted(alike["group_rank"].drop_nulls().unique().to_list()))
-    return (
-        f"{ranks} of a process group did not get the id of its communicator from rank {first['other_rank']}: {reason}"
-    )
+    why = f": {reason.partition('. ')[0].partition(' Exception raised')[0]}" if reason else ""  # it may be cut
+    return f"{ranks} of a process group did not get the id of its communicator from rank {other}{why}"
 
 
 @rule(Category.BOOTSTRAP, Severity.INFO, of=("store_connection",), hang=True, role=Role.CONSEQUENCE)

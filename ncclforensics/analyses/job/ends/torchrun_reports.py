@@ -46,6 +46,7 @@ def torchrun_reports(
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
     read: dict[int, Row] = {}  # source -> process of the entry that was read last, whose traceback may follow
     below_root_cause: dict[int, bool] = {}
+    failed: dict[tuple[int, int | None], ExitReport] = {}  # above a table: source and local rank -> the last such end
     entry: Row | None
     for place, row in enumerate(rows):
         block, entry = blocks[row["source"]], None
@@ -82,17 +83,22 @@ def torchrun_reports(
         elif row["form"] == "unrecorded" and row["source"] not in sources_with_table | sources_with_failure:
             yield exit_report(row, TORCHRUN, None, local_rank=row["local_rank"], message=UNSHOWN)
         if entry is not None:
-            yield exit_report(row, TORCHRUN, row["exit_code"], pid=row["pid"], **entry)
+            report = exit_report(row, TORCHRUN, row["exit_code"], pid=row["pid"], **entry)
+            failed[row["source"], report.local_rank] = report
+            yield report
             read[row["source"]] = {"pid": row["pid"]} | {name: entry.get(name) for name in ("rank", "node")}
             block.clear()
-    # Where the text ends within the first entry.
+    # Where the text ends within the first entry, the line above the table may show how the process ended.
     for source, block in blocks.items():
         named = block.get("rank") or block.get("host")
-        if named and source in below_root_cause and source not in sources_with_table | sources_with_failure:
+        if named and source in below_root_cause and source not in sources_with_table:
             rank, node = (
                 block[form][name] if form in block else None for form, name in (("rank", "rank"), ("host", "node"))
             )
-            yield exit_report(named, TORCHRUN, None, rank=rank, node=node, message=UNSHOWN)
+            if source not in sources_with_failure:
+                yield exit_report(named, TORCHRUN, None, rank=rank, node=node, message=UNSHOWN)
+            elif (above := failed.get((source, named["local_rank"]))) and named["local_rank"] is not None:
+                above.rank, above.node = rank, node
 
 
 def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], process: Row) -> Iterator[ExitReport]:
