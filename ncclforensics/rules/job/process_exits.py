@@ -18,7 +18,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     SIGNAL,
 )
 from ncclforensics.analyses.job.ends.failure_events import AFTER, LOST
-from ncclforensics.analyses.job.ends.spawned_processes import UNNAMED as UNNAMED_EXCEPTION
+from ncclforensics.analyses.job.ends.spawned_processes import SPAWN, UNNAMED
 from ncclforensics.analyses.job.text.program_failures import compares_ranks, topic_of
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
@@ -122,7 +122,7 @@ def app_exception(
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         message = f": {short_message(rows['message'][0])}" if rows["message"][0] else ""
         finding = _advised(exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty), rows)
-        if name == UNNAMED_EXCEPTION and own_failures.height:  # what NCCL printed before says more of the cause
+        if name == UNNAMED and own_failures.height:  # what NCCL printed before says more of the cause
             finding.role = Role.CONSEQUENCE
         yield finding
     unsettled = unsettled_exits(own, verdict, EXCEPTION)
@@ -317,8 +317,7 @@ def app_told_to_end(
 ) -> Iterator[Finding]:
     """Processes were told to end, and no line shows that one had failed before.
 
-    Means: the signal came from outside: from a launcher that lost another process, a scheduler, Ray, a user. The
-    process that it ended is no cause.
+    Means: a launcher that lost another process, a scheduler, Ray or a user sent it; who got it is no cause.
     Not when: another process failed, a call timed out, or something else explains the end: then it follows from that.
     Do: look for the first error in the output of all ranks and of the launcher, and in the scheduler's record.
     Sources: signal(7); absl/debugging/failure_signal_handler.cc; srun(1).
@@ -334,7 +333,8 @@ def app_told_to_end(
         return
     for (signal,), rows in ends.filter(is_asked | (pl.col("signal") == KILL)).group_by("signal", maintain_order=True):
         title = f"told to end by {signal_name(signal)}: {{processes}}"
-        yield replace(exit_finding(rows, rank, title, "from outside", "certain"), role=Role.CONSEQUENCE)
+        by = f"by {SPAWN}, as another process had failed" if (rows["reporter"] == SPAWN).all() else "from outside"
+        yield replace(exit_finding(rows, rank, title, by, "certain"), role=Role.CONSEQUENCE)
 
 
 SENDERS = {

@@ -190,7 +190,7 @@ def _places(crash: pl.DataFrame, faulthandler_thread: pl.DataFrame, faulthandler
 def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> tuple[str, str]:
     """Return library and innermost function in the stack below a crash, NCCL's if there is one; empty without a stack.
 
-    Behind them stands the function of the CUDA driver that NCCL's had called; empty if it had called none.
+    With NCCL's stands the library that it had called, or the function of the CUDA driver, which is also returned.
 
     Frames of the handler, of the C library and of Python's interpreter are left out: they say nothing of the crash.
     Where several processes crashed above one stack (`is_alone` is false), only frames that name their process count.
@@ -205,10 +205,11 @@ def _crashed_in(crash: Row, later: list[Row], *, is_alone: bool) -> tuple[str, s
     ]
     if of_nccl := next((frame for frame in frames if frame["form"] != "outside"), None):
         function = of_nccl["function"] or of_nccl["other_function"]
-        above = (frame["outer_function"] or "" for frame in frames if frame["pos"] < of_nccl["pos"])
-        driver_call = next(filter(_is_of_driver, above), "")
-        called = f", in {driver_call} of the CUDA driver" * bool(driver_call)
-        return (f"{LIBNCCL} ({function}{called})" if function else LIBNCCL), driver_call
+        above = [frame for frame in frames if frame["pos"] < of_nccl["pos"] and not _is_of_handler(frame)]
+        driver_call = next(filter(_is_of_driver, (frame["outer_function"] or "" for frame in above)), "")
+        library = next(filter(None, map(_file_name, above)), "")
+        called = f", in {driver_call} of the CUDA driver" if driver_call else f", in {library}" * bool(library)
+        return (f"{LIBNCCL} ({function}{called})" if function else f"{LIBNCCL}{called}"), driver_call
     shown = [
         (_file_name(frame), _demangled(frame["outer_function"] or "")) for frame in frames if not _is_of_handler(frame)
     ]

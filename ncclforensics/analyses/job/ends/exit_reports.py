@@ -30,6 +30,7 @@ from ncclforensics.data.processes import (
 )
 from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
 from ncclforensics.frames.columns import Row, text_of
+from ncclforensics.grammar.values import parse_value
 
 Owner = tuple[str, int]
 
@@ -187,6 +188,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
 CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # columns of classes that are no -Error
 EXITED = "SystemExit"
 OF_TRACEBACK = "its traceback"  # as a reporter
+PARENT = "the program that started it"
 TERM_HANDLERS = ("sigterm", "term_handler")  # in names of functions by which programs end when SIGTERM asks for it
 LAUNCHER_HANDLERS = ("sigkill_handler ",)  # of signals: an error in it follows from the signal
 KILLING = "kill_process_tree "  # by which SGLang and vLLM end all after one of their processes failed
@@ -244,6 +246,9 @@ def exception_reports(
         is_handler = row["raised"] == EXITED and any(name in (row["place"] or "").lower() for name in TERM_HANDLERS)
         if is_handler or row["form"] == "terminated":
             yield ExitReport(SIGNAL, row, OF_TRACEBACK, rank=row["rank"], signal=TERMINATE, **_place(row))
+            continue
+        if (signal := _signal_of_command(row["message"])) is not None:
+            yield ExitReport(SIGNAL, row, PARENT, rank=row["rank"], signal=signal)
             continue
         if row["form"] == "interrupt":
             interrupted[printer] = row["pos"]
@@ -366,6 +371,16 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
         follows=is_second_hand, final=is_final and not row["is_of_thread"], **_place(row),
     )  # fmt: skip
+
+
+def _signal_of_command(message: str | None) -> int | None:
+    """Return the signal that ended a command which runs ranks, by the message of CalledProcessError.
+
+    torch.distributed.launch gives the command of the process that it started last, whichever ended.
+    """
+    message = message or ""
+    ended = None if _runs_no_rank(message) or not message.startswith(COMMAND) else parse_value(message, "ended_command")
+    return ended["child_signal"] if ended else None
 
 
 def _runs_no_rank(message: str) -> bool:
