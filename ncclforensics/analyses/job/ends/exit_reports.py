@@ -378,9 +378,8 @@ def _signal_of_command(message: str | None) -> int | None:
 
     torch.distributed.launch gives the command of the process that it started last, whichever ended.
     """
-    message = message or ""
-    ended = None if _runs_no_rank(message) or not message.startswith(COMMAND) else parse_value(message, "ended_command")
-    return ended["child_signal"] if ended else None
+    ended = parse_value(message, "ended_command") if message and message.startswith(COMMAND) else None
+    return ended["child_signal"] if message and ended and not _runs_no_rank(message) else None
 
 
 def _runs_no_rank(message: str) -> bool:
