@@ -32,6 +32,7 @@ REFUSED = "train.py: error: unrecognized arguments: --lrr=1\n"
 CALLER = "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 2.\n"
 NO_SPACE = "OSError: [Errno 28] No space left on device: '/out/model.pt'\n"
 WAITED = "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2 clients joined.\n"
+SRUN = "srun: job 4711 queued and waiting for resources\n"
 TRACKED = "wandb: Tracking run with wandb version 0.24.2\n"
 TRACKER_END = "wandb: Find logs at: wandb/run-20261122_184021-lqx4zdjx/logs\n"
 TABLE = "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |\n"
@@ -86,12 +87,14 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (REFUSED + CALLER + STEPS, True),
         (REFUSED + REFUSED + CALLER + NO_SPACE, True),
         (TRACKED + TRACKER_END + FIRST + TRACKED + STEPS, True),
+        (NO_SPACE + SRUN + STEPS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
     ],
     ids=["torchrun", "and-an-end", "steps-of-a-requeued-job", "ends-of-two-jobs",
          "table-of-a-script", "of-a-step-that-ended", "table-of-a-person", "not-compiled", "steps-behind-a-refusal",
-         "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "the-end-of-the-job",
+         "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "srun-waits-again",
+         "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
 def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str, *, is_again: bool) -> None:

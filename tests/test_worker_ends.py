@@ -117,6 +117,24 @@ def test_an_engine_that_is_ready_is_called_well(tmp_path: Path) -> None:
     assert "no failure after that was read" in health(report.run, report.findings)
 
 
+def test_a_run_that_was_recorded_to_its_exit_without_a_failure_is_called_well(tmp_path: Path) -> None:
+    end = "wandb: Find logs at: wandb/run-20261122_184021-lqx4zdjx/logs"
+
+    well, failed = (reported(tmp_path, *lines) for lines in ([end], ["ValueError: no batch", end]))
+
+    assert "came to its exit, and no failure" in health(well.run, well.findings)
+    assert not health(failed.run, failed.findings)
+
+
+@pytest.mark.parametrize("field", [[], ["max_model_len"]], ids=["of the whole", "of a field"])
+def test_the_reason_of_a_refused_value_stands_in_the_title(field: list[str], tmp_path: Path) -> None:
+    reason = "  Value error, 512 is smaller than 4096 [type=value_error, input_value={'a': 4096}, input_type=dict]"
+
+    report = reported(tmp_path, "pydantic_core.ValidationError: 1 validation error for Config", *field, reason)
+
+    assert titles(report)[0].endswith("1 validation error for Config: Value error, 512 is smaller than 4096")
+
+
 def test_an_error_before_the_last_answer_was_one_of_a_request(tmp_path: Path) -> None:
     answer = 'INFO:     10.0.4.12:40102 - "POST /v1/completions HTTP/1.1" 200 OK'
     refused = ["ERROR:    Exception in ASGI application", "Traceback (most recent call last):", "ValueError: too long"]

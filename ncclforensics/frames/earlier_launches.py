@@ -34,6 +34,7 @@ STARTS = ("program_start", "launched_process", "unstarted_program")
 HEADING = "traceback"  # form of `exception`: the error stands below it
 TORCHRUN = "torchrun"  # form of `program_start` that every node of a launch prints
 TRACKER = "wandb"  # form of `program_start` of a process that records what it does with a tracker of experiments
+SRUN = "srun"  # form of `program_start` of a job: it waits for the nodes
 REFUSED = "arguments"  # form of `unstarted_program`: every rank prints it, and none begins
 REPORTS = "elastic_failure"
 OF_RANKS = (REPORTS, "exception", "gpu_exception")
@@ -74,8 +75,8 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     process or a server behind an error, show no other launch by themselves.
     """
     starts = run["program_start"].select("source", "pos", "line", "form")
-    agents, tracked = (starts.filter(text_of("form") == form) for form in (TORCHRUN, TRACKER))
-    programs = starts.filter(~text_of("form").is_in([TORCHRUN, TRACKER]))
+    agents, tracked, jobs = (starts.filter(text_of("form") == form) for form in (TORCHRUN, TRACKER, SRUN))
+    programs = starts.filter(~text_of("form").is_in([TORCHRUN, TRACKER, SRUN]))
     groups = run["launched_process"].filter(form="ray", world_rank=0).select("source", "pos", "line")
     by_scheduler = ended.filter(~text_of("form").is_in(LAUNCHER_ENDS[REPORTS]))
     of_script = _whole_jobs(run)
@@ -84,7 +85,7 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     uncompiled = _uncompiled(run)
     before = failed.join(uncompiled, on=["source", "line"], how="anti")
     rows = [*(_after_ends(rows, ended) for rows in shown), _other_jobs(run), _behind_refusals(run, begun, ended)]
-    rows.append(_after_ends(tracked, run["tracker_end"]))
+    rows += [_after_ends(tracked, run["tracker_end"]), _after_ends(jobs, failed)]
     rows += [_after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
     rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])

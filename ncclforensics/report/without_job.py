@@ -25,6 +25,7 @@ from ncclforensics.data.variables import (
     NO_RANKS_OF_DUMPS,
     NOT_JUDGED,
     READY,
+    RECORDED,
     REPORT_DEFECT,
     STANDING_STACKS,
     STOPPED,
@@ -178,8 +179,10 @@ def health(run: Frames, findings: Sequence[Finding]) -> str:
     is_behind = (ready.get(source, line) < line < asked.get(source, line + 1) for source, line in lines)
     ends = ended_by_themselves(run).select("source", "line").rows()
     has_ended = any(line > ready.get(source, 0) for source, line in ends)
-    if (end := _end(run)) or not ready or has_ended or any(is_behind):
+    if (end := _end(run)) or has_ended or any(is_behind):
         return end
+    if not ready:
+        return RECORDED if run.has("tracker_end") and not lines else ""
     is_over = all(line < max(stopped.get(source, 0), asked.get(source, 0)) for source, line in ready.items())
     if is_over:
         return STOPPED

@@ -198,6 +198,7 @@ SHUT_DOWN = ("shutdown ", "_shutdown ", "close ", "cleanup ", "__del__ ")
 FROM_PARENT, CUT_OFF = "_main (spawn.py:", ("UnpicklingError", "EOFError")
 CACHE_OF_PSUTIL = "wrapper (_common.py:"  # place of its look at a cache, which it may not have
 INTERRUPTS = ("interrupt", "terminated")  # forms of `exception`: what ended the program came from outside
+COUNTED = " validation error"  # of a message: how many there are
 RECORDED = ("recorded", "recorded_memory", "recorded_error")  # forms of errors that torchrun's table repeats
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
 
@@ -207,8 +208,8 @@ def exception_reports(
 ) -> Iterator[ExitReport]:
     """Yield uncaught exceptions of the application; one that names no process may have been caught.
 
-    Both frames with the `local_rank` of spawned processes, and what their tracebacks show. `statements`: of lines that
-    no grammar knows, by their place.
+    Both frames with the `local_rank` of spawned processes, and what their tracebacks show. `statements`: of lines by
+    themselves, by their place.
     """
     is_raised = ((pl.col("form") == "named") & pl.col("place").is_not_null()) | _ended_actors(exception)
     is_error = pl.col("form").is_in(["error", "what", "file", *INTERRUPTS])
@@ -238,8 +239,8 @@ def exception_reports(
         if (row["message"] or "").endswith(":") and (reason := at.get((printer, row["line"] + 1))) is not None:
             joined.add(reason["pos"])
             row["message"] += f" {exception_report(reason, None).name}: {reason['message'] or ''}".removesuffix(": ")
-        elif (row["message"] or "").endswith(":") and (stated := statements.get((row["source"], row["line"] + 1))):
-            row["message"] += f" {stated}"
+        elif stated := _stated_below(row, statements):
+            row["message"] = f"{row['message'].removesuffix(':')}: {stated}"
         elif (row["message"] or "").endswith(":") and below is not None and _printer(below) == printer:
             # The traceback of its reason stands below it.
             row["is_passed_on"] |= below["pos"] - row["pos"] <= TRACEBACK_LINES and not below["is_caused"]
@@ -277,6 +278,13 @@ def exception_reports(
         report = gpu_exception_report(row, row["rank"])
         report.last_line = row["last_line"]
         yield report
+
+
+def _stated_below(row: Row, statements: Mapping[tuple[int, int], str]) -> str | None:
+    """What lines below an exception say that its message announces, or counts; a field may stand between (pydantic)."""
+    message = row["message"] or ""
+    below = (1,) if message.endswith(":") else (1, 2) if COUNTED in message else ()
+    return next((found for n in below if (found := statements.get((row["source"], row["line"] + n)))), None)
 
 
 def _ended_actors(exception: pl.DataFrame) -> pl.Expr:

@@ -120,6 +120,7 @@ def process_exit(
     traced_call: pl.DataFrame,
     unread_code: pl.DataFrame,
     program_failure: pl.DataFrame,
+    refused_value: pl.DataFrame,
     ray_heading: pl.DataFrame,
     launched_rank: pl.DataFrame,
     native_frame: pl.DataFrame,
@@ -166,7 +167,7 @@ def process_exit(
         *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
         *system_reports(job_end, with_described(workers, described_title), kernel_kill),
         *crash_reports(crash, kernel_kill, native_frame, faulthandler_thread, faulthandler_frame),
-        *exception_reports(exception, gpu_exception, _statements(program_failure)),
+        *exception_reports(exception, gpu_exception, _statements(program_failure, refused_value)),
         *capture_reports(journal_exit),
     ]
     reports = _not_survived(reports, last_success(stated_end))
@@ -263,9 +264,11 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[
     }
 
 
-def _statements(program_failure: pl.DataFrame) -> dict[tuple[int, int], str]:
-    """Return what lines state that no grammar knows, by their place."""
-    return {row[:2]: row[2] for row in program_failure.select("source", "line", "statement").iter_rows()}
+def _statements(program_failure: pl.DataFrame, refused_value: pl.DataFrame) -> dict[tuple[int, int], str]:
+    """Return what lines state that no grammar knows, and why a value was refused, by their place."""
+    stated = program_failure.select("source", "line", "statement")
+    refused = refused_value.select("source", "line", statement=text_of("refused_because"))
+    return {row[:2]: row[2] for row in pl.concat([stated, refused]).iter_rows()}
 
 
 def _goes_on(steps: pl.Series | None, pos: int) -> bool:
