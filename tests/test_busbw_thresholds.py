@@ -341,6 +341,8 @@ def test_up_to_three_slow_sizes_in_a_row_are_one_dip() -> None:
         ((8.5, 3.0, 3.1, 3.0), "1 MiB"),
         ((8.5, 3.0, 3.1), None),
         ((8.5, 3.0, 8.0, 3.0, 3.1, 3.0), "4 MiB"),
+        ((8.5, 8.4, 0.8), "2 MiB"),  # a collapse: one size suffices
+        ((8.5, 0.8, 8.4), None),
     ],
 )
 def test_a_test_drops_above_a_size(rates: tuple[float, ...], above: str | None) -> None:

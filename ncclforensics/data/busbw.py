@@ -220,6 +220,7 @@ LONGEST_DIP = 3  # sizes in a row
 DIP_FROM = 1 << 20  # bytes
 DROP = 0.5  # of the best size, at all larger ones; busbw grows with the size until a link is full, and stays there
 DROPPED_SIZES = 3  # the largest ones; fewer where each size is slower than the one before
+COLLAPSE = 0.1  # of the best size; one size suffices, for no change of algorithm or protocol costs that much
 MODEST_NIC = 12.5  # GB/s: 100 Gbit/s
 PLACE = 0.7  # of the faster half of the table, at every large size
 SLOW_RUN = 0.7  # of what the better runs of the same test reach

@@ -16,10 +16,10 @@ from ncclforensics.data.busbw import (
     DIP_FROM,
     DOUBLED,
     DROP,
-    DROPPED_SIZES,
     FEWEST_NICS,
     IN_PLACE,
     LARGE,
+    LARGE_MESSAGE,
     LARGE_OVER_NETWORK,
     LONGEST_DIP,
     MANY_HOSTS,
@@ -36,7 +36,14 @@ from ncclforensics.data.names import bandwidth_text, bytes_text
 from ncclforensics.frames.columns import Row, short_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import PARTICIPANTS, best_of_tests, called, rows_of, slow_from
+from ncclforensics.rules.shared.benchmark_text import (
+    PARTICIPANTS,
+    best_of_tests,
+    called,
+    drop_from,
+    is_collapse,
+    rows_of,
+)
 from ncclforensics.rules.shared.grouping import evidence_lines
 
 
@@ -307,8 +314,8 @@ def bench_drop_above_a_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) 
 
     Means: the network loses or pauses traffic as soon as large messages load it (flow control and congestion control of
     RoCE, a link with errors), or NCCL changes to an algorithm, a protocol or a path that is slow here.
-    Not when: only in-place or only out-of-place drops; one size is slow; the best size is small; a single rank, or
-    ranks that share a GPU, which measure its caches.
+    Not when: only in-place or only out-of-place drops; one size is slow, unless it is ten times slower; the best size
+    is small; a single rank, or ranks that share a GPU, which measure its caches.
     Do: measure with NCCL_ALGO=Ring and Tree and with NCCL_PROTO=Simple around this size; with ib_write_bw over all NICs
     at once; take counters of the ports before and after.
     Sources: nccl#1453; nccl-tests, doc/PERFORMANCE.md.
@@ -325,13 +332,14 @@ def bench_drop_above_a_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) 
         )  # fmt: skip
         best = best_of_size.sort("busbw", "size").tail(1).to_dicts()
         larger = best_of_size.filter(pl.col("size") > best[0]["size"]).sort("size") if best else best_of_size
-        if not best or best[0]["size"] < DIP_FROM or larger.height < DROPPED_SIZES:
+        if not best:
             continue
         rates = larger["busbw"].to_list()
-        first = slow_from(best[0]["busbw"], rates)
+        first = drop_from(best[0]["busbw"], rates)
         is_falling = all(after < before for before, after in pairwise([best[0]["busbw"], *rates]))
         slow = larger.tail(len(rates) - first)
-        if slow.height >= DROPPED_SIZES or (slow.height and is_falling):
+        least = LARGE_MESSAGE if is_collapse(best[0]["busbw"], rates[first:]) else DIP_FROM
+        if slow.height and best[0]["size"] >= least:
             last_fast = larger["size"][first - 1] if first else best[0]["size"]
             by_size = ", ".join(f"{rate:.3g}" for rate in [best[0]["busbw"], *rates])
             yield Finding(

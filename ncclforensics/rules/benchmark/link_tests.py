@@ -9,7 +9,6 @@ from statistics import median
 import polars as pl
 
 from ncclforensics.data.busbw import (
-    DROPPED_SIZES,
     EVEN_SHARE,
     EVEN_WITHIN,
     FEWEST_PAIRS,
@@ -25,7 +24,7 @@ from ncclforensics.data.verbs import CM_EVENTS, STATUS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import between_gpus, slow_from, tested_ends
+from ncclforensics.rules.shared.benchmark_text import between_gpus, drop_from, tested_ends
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
 # Pairs that share the network, where one slow host of four takes part in half of all pairs.
@@ -303,7 +302,8 @@ def bench_link_drop_above_a_size(link_measurement: pl.DataFrame) -> Iterator[Fin
 
     Means: the path loses or pauses traffic as soon as messages are large (flow control of RoCE, a software adapter, a
     small window), or the buffers no longer fit a cache that the smaller ones fit.
-    Not when: the best size is small; only one or two sizes are slow; the rate falls by less than half.
+    Not when: the best size is small; one or two sizes are slow, unless it falls from size to size
+    or to a tenth; the rate falls by less than half.
     Do: repeat the slow size alone (-s SIZE -D 10); take the counters of both ends before and after it (ethtool -S,
     perfquery -x); compare with other ends and with smaller messages in flight (-t, -o).
     Sources: perftest, README (-a); nccl-tests, doc/PERFORMANCE.md; for the same in collectives nccl#1453.
@@ -314,8 +314,8 @@ def bench_link_drop_above_a_size(link_measurement: pl.DataFrame) -> Iterator[Fin
         by_size = rows.sort("size", rate, maintain_order=True).unique("size", keep="last", maintain_order=True)
         best = by_size.sort(rate, maintain_order=True).row(-1, named=True)
         larger = by_size.filter(pl.col("size") > best["size"])
-        slow = larger[slow_from(best[rate], larger[rate].to_list()) :]
-        if best["size"] < LARGE_MESSAGE or slow.height < DROPPED_SIZES:
+        slow = larger[drop_from(best[rate], larger[rate].to_list()) :]
+        if best["size"] < LARGE_MESSAGE or slow.is_empty():
             continue
         last = slow.row(-1, named=True)
         of_device = f" of {best['device']}" if best["device"] else ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import polars as pl
 
-from ncclforensics.data.busbw import DROP
+from ncclforensics.data.busbw import COLLAPSE, DROP, DROPPED_SIZES
 from ncclforensics.frames.columns import Row, text_of
 
 PARTICIPANTS = ["benchmark", "collective", "nranks", "listed_devices", "hosts", "gpus"]  # columns of `benchmark`
@@ -28,13 +29,24 @@ def rows_of(measurement: pl.DataFrame, row: Row) -> pl.DataFrame:
     return measurement.slice(start, stop - start)
 
 
-def slow_from(best: float, rates: Sequence[float]) -> int:
-    """Return the place from which all of these rates are far below the best; their number where no such place is.
+def drop_from(best: float, rates: Sequence[float]) -> int:
+    """Return the place from which these rates, of ever larger sizes, have dropped; their number where they have not.
 
-    >>> slow_from(110.4, [90.0, 24.1, 18.7, 17.8]), slow_from(110.4, [24.1, 108.0])
-    (1, 2)
+    They stay below half of the best: at several sizes, at the end of a steady fall, or far below it even at one size.
+
+    >>> drop_from(110.4, [90.0, 24.1, 18.7, 17.8]), drop_from(110.4, [24.1, 108.0]), drop_from(110.4, [99.0, 2.1])
+    (1, 2, 1)
     """
-    return next((nth for nth in range(len(rates)) if max(rates[nth:]) < DROP * best), len(rates))
+    first = next((nth for nth in range(len(rates)) if max(rates[nth:]) < DROP * best), len(rates))
+    slow = rates[first:]
+    is_falling = len(rates) >= DROPPED_SIZES and all(after < before for before, after in pairwise([best, *rates]))
+    has_dropped = len(slow) >= DROPPED_SIZES or is_falling or is_collapse(best, slow)
+    return first if has_dropped else len(rates)
+
+
+def is_collapse(best: float, rates: Sequence[float]) -> bool:
+    """Whether all of these rates are far below the best."""
+    return bool(rates) and max(rates) < COLLAPSE * best
 
 
 def best_of_tests(measurement: pl.DataFrame, size: int) -> Mapping[int, Row]:
