@@ -188,12 +188,16 @@ def _unexplained(left: list[Finding], others: list[Finding]) -> list[Finding]:
     return left
 
 
-def _order(finding: Finding, last_rules: set[str], fallbacks: set[str]) -> tuple[int, int, bool, int, bool, str]:
+def _order(
+    finding: Finding, last_rules: set[str], fallbacks: set[str]
+) -> tuple[int, int, bool, int, bool, tuple[int, int], str]:
+    first = min(((line.source, line.line) for line in finding.evidence), default=(0, 0))
     return (
         list(Role).index(finding.role),
         list(Severity).index(finding.severity or Severity.INFO),
         finding.role is Role.CONSEQUENCE and finding.rule in fallbacks,  # others say from what it follows
         ["certain", "likely", "possible"].index(finding.certainty),
         finding.rule in last_rules,  # it knows no more than words
+        first if finding.rule in fallbacks else (0, 0),  # a cause precedes what follows from it
         finding.rule,
     )
