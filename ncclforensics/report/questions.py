@@ -52,6 +52,7 @@ QUESTIONS = (
             "failure",
             "warning",
             "plugin",
+            "shared_library",
             "nccl_warning",
             "libfabric_error",
             "google_net",
