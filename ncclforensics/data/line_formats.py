@@ -169,11 +169,11 @@ LINE_FORMATS = {
     "host_limits": LineFormat("hostlimits", "file_systems file_system host_limit", "topology", MACHINE_DUMP),
     # Kernel modules of a host, as lsmod lists them.
     "modules": LineFormat("modules", "kernel_module", "topology", MACHINE_DUMP),
-    # Output of micro-benchmarks of MPI and UCX: OSU's tests, and ucx_perftest.
+    # Output of micro-benchmarks of MPI and UCX: OSU's tests, Intel's, and ucx_perftest.
     "mpi_tests": LineFormat(
         "mpitests",
         "mpi_test mpi_test_head ucx_test.units ucx_test.columns",
-        {"mpi_test_head": "perftest", "mpi_test_row": "perftest", "ucx_test": "perftest"},
+        {"mpi_test_head": "perftest", "mpi_test_row": "perftest", "imb_row": "perftest", "ucx_test": "perftest"},
         LINK_TEST,
     ),
     # Output of nccl-tests and rccl-tests, of any version.

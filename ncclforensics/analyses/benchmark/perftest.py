@@ -23,10 +23,12 @@ LINK_MEASUREMENT = {
 }
 
 
-OF_MPI = 1 / 1000  # GB/s in OSU's MB/s
+OF_MPI = 1 / 1000  # GB/s in MB/s of OSU and IMB
 
 
-@analysis(LINK_MEASUREMENT, of=("link_row", "mpi_test_row", "ucx_test", "copy_line", "copy_head", "tcp_interval"))
+@analysis(
+    LINK_MEASUREMENT, of=("link_row", "mpi_test_row", "imb_row", "ucx_test", "copy_line", "copy_head", "tcp_interval")
+)
 def link_measurement(
     link_title: pl.DataFrame,
     link_memory: pl.DataFrame,
@@ -34,8 +36,10 @@ def link_measurement(
     link_head: pl.DataFrame,
     link_row: pl.DataFrame,
     mpi_test: pl.DataFrame,
+    imb_test: pl.DataFrame,
     mpi_test_head: pl.DataFrame,
     mpi_test_row: pl.DataFrame,
+    imb_row: pl.DataFrame,
     ucx_test: pl.DataFrame,
     copy_line: pl.DataFrame,
     copy_title: pl.DataFrame,
@@ -47,7 +51,7 @@ def link_measurement(
     """One row per size that a test of a link measured."""
     parts = [
         _perftest(link_title, link_memory, link_test, link_head, link_row),
-        _osu(mpi_test, mpi_test_head, mpi_test_row),
+        _of_mpi(mpi_test, imb_test, mpi_test_head, [mpi_test_row, imb_row]),
         _ucx(ucx_test),
         _copies(copy_line, copy_title, copy_head, pair_row, pair_matrix),
         tcp_test.drop_nulls("bandwidth_GBps").with_columns(
@@ -63,13 +67,20 @@ def link_measurement(
     )
 
 
-def _osu(mpi_test: pl.DataFrame, mpi_test_head: pl.DataFrame, mpi_test_row: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of OSU's tests below their heads."""
+def _of_mpi(
+    mpi_test: pl.DataFrame, imb_test: pl.DataFrame, mpi_test_head: pl.DataFrame, measured: list[pl.DataFrame]
+) -> pl.DataFrame:
+    """Return the rows of OSU's and Intel's tests below their heads."""
     heads = mpi_test_head.sort("pos").with_row_index("table").select("source", "pos", "table", kind=text_of("form"))
-    titles = mpi_test.sort("pos").select("source", "pos", test=pl.format("OSU {}", text_of("test")))
-    heads = heads.join_asof(titles, on="pos", by="source", check_sortedness=False)
-    rows = mpi_test_row.sort("pos").join_asof(heads, on="pos", by="source", check_sortedness=False)
-    is_latency = pl.col("kind") == "latency"
+    of_osu = mpi_test.select("source", "pos", test=pl.format("OSU {}", text_of("test")))
+    of_intel = imb_test.select("source", "pos", test=pl.format("IMB {}", text_of("imb_test")))
+    heads = heads.join_asof(pl.concat([of_osu, of_intel]).sort("pos"), on="pos", by="source", check_sortedness=False)
+    rows = (
+        pl.concat(measured, how="diagonal_relaxed")
+        .sort("pos")
+        .join_asof(heads, on="pos", by="source", check_sortedness=False)
+    )
+    is_latency = pl.col("kind").is_in(["latency", "imb_latency"])
     return rows.drop_nulls("table").with_columns(
         bandwidth_GBps=pl.when(~is_latency).then(pl.col("value") * OF_MPI),
         latency_us=pl.when(is_latency).then("value"),
