@@ -380,3 +380,20 @@ def test_the_host_of_a_prompt_is_that_of_the_port_that_ibstat_was_asked_for(tmp_
 
     (finding,) = read(tmp_path, f"root@gpu-a012:~# ibstat mlx5_7\n{port}").findings
     assert finding.hosts == ["gpu-a012"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$ cd /sys/class/infiniband/mlx5_1/ports/1/counters; grep . *\nlink_downed:255\nsymbol_error:0\n",
+        (
+            "gpu-a012:/sys/class/infiniband/mlx5_1/ports/1/counters$ head *\n"
+            "==> link_downed <==\n255\n\n==> symbol_error <==\n0\n"
+        ),
+        "/sys/class/infiniband/mlx5_1/ports/1/counters\n=== ./link_downed ===\n255\n\n=== ./symbol_error ===\n0\n",
+    ],
+)
+def test_counters_named_without_their_folder_are_of_the_folder_above(tmp_path: Path, text: str) -> None:
+    counted = read(tmp_path, text).run["host_counter"].select("device", "port", "name", "value").rows()
+
+    assert counted == [("mlx5_1", 1, "link_downed", 255), ("mlx5_1", 1, "symbol_error", 0)]

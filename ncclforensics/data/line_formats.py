@@ -265,7 +265,7 @@ LINE_FORMATS = {
     # Ports of RDMA devices: the files below /sys/class/infiniband, as grep prints them.
     "sysfs": LineFormat(
         "sysfs collected",
-        "port_counter_file port_file port_gid_file port_counter.efa counter_folder",
+        "port_counter_file port_file port_gid_file port_counter.efa port_counter.named counter_folder",
         {
             "port_counter": "ib-counters",
             "device_file": "ib-state",

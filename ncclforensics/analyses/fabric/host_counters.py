@@ -128,7 +128,7 @@ def _of_files(files: list[Row]) -> Iterator[Row]:
 
 def _of_folders(folders: pl.DataFrame, counters: pl.DataFrame, output_heading: pl.DataFrame) -> Iterator[Row]:
     """Counters inside the folder of a port; without a line that names the folder, only where none is repeated."""
-    names = pl.coalesce(text_of("counter"), text_of("efa_counter"), text_of("plain_counter"))
+    names = pl.coalesce(text_of("counter"), text_of("efa_counter"), text_of("plain_counter"), text_of("ib_counter"))
     named = counters.with_columns(counter=names, is_repeated=pl.struct("source", names.alias("name")).is_duplicated())
     folder: Row = {}
     for row in rows_with_origin(pl.concat([folders, named], how="diagonal_relaxed"), output_heading):
