@@ -17,6 +17,7 @@ from ncclforensics.formats import nccl
 from ncclforensics.frames.columns import MADE_UP
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
+from ncclforensics.grammar.dialect import LITTLE, words_in
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
@@ -161,6 +162,13 @@ def test_the_first_matching_alternative_gets_the_line() -> None:
     }
 
     assert shown == {place: pair for place, pair in first.items() if pair[0] != LANGUAGE.catch_all}
+
+
+def test_of_few_short_texts_only_the_words_in_them_are_searched_for() -> None:
+    few, long = pl.Series(["an error", None]), pl.Series([" " * LITTLE])
+
+    assert words_in(few, ["fault", "error"]).to_list() == ["error"]
+    assert words_in(pl.concat([few, long]), ["fault", "error"]).to_list() == ["error", "fault"]
 
 
 @given(st.lists(st.sampled_from(EXAMPLES), min_size=1, max_size=12))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MIN_ANCHOR = 5  # characters; a shorter literal stands in too many other lines
 FEW = 64  # texts; searching so few for literals is faster than compiling a pattern
+LITTLE = 4096  # bytes of texts; longer ones are searched for all literals in one pass
 MIN_START = 3  # characters; a shorter literal start does not select a pattern
 # An empty group at the end of every pattern: not null where the pattern matched, whatever columns it has.
 MATCHED = "_matched"
@@ -195,9 +196,7 @@ class Dialect:
 
         if texts.is_empty() or not self._undetected:
             return {}, pl.repeat(value=False, n=len(texts), eager=True)
-        stands = texts.str.extract_many(
-            pl.Series(self._anchors_of_signatures, dtype=pl.String).implode(), overlapping=True
-        )
+        stands = texts.str.extract_many(words_in(texts, self._anchors_of_signatures).implode(), overlapping=True)
         literals = {"", *stands.explode().drop_nulls().unique()}
         few = texts.to_list() if len(texts) <= FEW else None
         possible = [
@@ -373,6 +372,18 @@ class Dialect:
 def fields(texts: pl.Expr, regex: str) -> pl.Expr:
     """The groups of a pattern as one struct column FIELDS, with MATCHED among them."""
     return texts.str.extract_groups(f"{regex.removesuffix('$')}(?P<{MATCHED}>)$").alias(FIELDS)
+
+
+def words_in(texts: pl.Series, words: Iterable[str]) -> pl.Series:
+    """The words that may stand in one of these texts, sorted: of few short texts those that do, of others all.
+
+    To make a search for a thousand words in one pass ready takes longer than to look for each in a few lines.
+    """
+    import polars as pl
+
+    is_little = int(texts.str.len_bytes().sum() or 0) <= LITTLE
+    joined = "\n".join(texts.drop_nulls()) if is_little else ""
+    return pl.Series(sorted(word for word in words if not is_little or word in joined), dtype=pl.String)
 
 
 def anchors(candidates: Iterable[Candidate]) -> list[str]:

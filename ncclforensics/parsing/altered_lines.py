@@ -13,7 +13,7 @@ from collections.abc import Callable
 import polars as pl
 
 from ncclforensics.grammar import grammar_file
-from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.grammar.dialect import Dialect, words_in
 from ncclforensics.parsing.matching import NO_HOST, Matched, match
 from ncclforensics.parsing.next_lines import (
     MAX_NEXT,
@@ -42,9 +42,8 @@ def altered_lines(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dial
     lines = lines.filter(pl.int_range(pl.len()).over("source") < MAX_LINES)
     if lines.is_empty():
         return lines.select(*PLACE, text=pl.lit(""), parts=pl.lit(1))
-    states = pl.col("text").str.contains_any(dialect.answered_anchors)
     parts = with_next_lines(lines, rows, rest).iter_slices(MANY)  # a line makes up to 60 texts, which few anchors have
-    candidates = pl.concat([_candidates(part).filter(states) for part in parts]).head(MAX_TEXTS)
+    candidates = pl.concat([_stating(_candidates(part), dialect) for part in parts]).head(MAX_TEXTS)
     candidates = candidates.with_row_index("number", offset=1)
     texts = candidates.select("source", "text", line=pl.col("number").cast(pl.Int32), damaged=False, cut=False)
     extended = dialect.including_formats_in(texts["text"])
@@ -82,12 +81,11 @@ def _unread_lines(matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.
     unread = unread.join(following, on=PLACE, how="left", maintain_order="left")
     own, after = pl.col("text").str.strip_chars_end(" │┃║"), pl.col("following")
     seams = [own.str.tail(SEAM) + sign + after.str.head(SEAM) for sign in ("", " ")]
-    anchors = dialect.answered_anchors
     ways = [unread.select(text=text)["text"] for text in (own, *seams)]
-    here, joined, apart = _searched(ways, lambda texts: texts.str.contains_any(anchors).fill_null(value=False))
+    here, joined, apart = _searched(ways, _states, dialect)
     unread = unread.with_columns(states=here | joined | apart)
     # A next line that has a shape of its own is no unread line, which this looks at anyway.
-    read = rest.join(unread, on=PLACE, how="anti").filter(pl.col("text").str.contains_any(anchors))
+    read = _stating(rest.join(unread, on=PLACE, how="anti"), dialect)
     before = read.select("source", pl.col("line") - 1, is_before=True).unique()
     unread = unread.join(before, on=PLACE, how="left", maintain_order="left")
     unread = unread.select(*PLACE, states=pl.col("states") | pl.col("is_before").fill_null(value=False))
@@ -104,21 +102,33 @@ def _lines_that_go_on(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, 
     pairs = known.join(following, on=PLACE).join(rows.select(*PLACE, "text").filter(is_short()), on=PLACE)
     own = pairs["text"]
     both = [own + sign + pairs["following"] for sign in ("", " ")]
-    here, joined, apart = _searched(
-        [own, *both], lambda texts: texts.str.extract_many(dialect.answered_anchors, overlapping=True).list.len()
-    )
+    here, joined, apart = _searched([own, *both], _count_words, dialect)
     states = pairs.select(PLACE).join(answered_shapes(matched, dialect), on=PLACE, how="semi")
     gains = pairs.filter((joined > here) | (apart > here)).select(PLACE)
     return pl.concat([states, gains]).unique(maintain_order=True).with_columns(is_known=True)
 
 
-def _searched(texts: list[pl.Series], search: Callable[[pl.Series], pl.Series]) -> list[pl.Series]:
-    """Return what a search finds in columns of one height, which it goes through at once.
-
-    To make a search of so many words ready takes longer than the search in a few lines.
-    """
-    found, height = search(pl.concat(texts)), len(texts[0])
+def _searched(
+    texts: list[pl.Series], search: Callable[[pl.Series, Dialect], pl.Series], dialect: Dialect
+) -> list[pl.Series]:
+    """Return what a search finds in columns of one height, which it goes through at once."""
+    found, height = search(pl.concat(texts), dialect), len(texts[0])
     return [found.slice(number * height, height) for number in range(len(texts))]
+
+
+def _states(texts: pl.Series, dialect: Dialect) -> pl.Series:
+    """Whether words of a failure or a condition stand in a text."""
+    return texts.str.contains_any(words_in(texts, dialect.answered_anchors).implode()).fill_null(value=False)
+
+
+def _count_words(texts: pl.Series, dialect: Dialect) -> pl.Series:
+    """How many such words stand in a text."""
+    return texts.str.extract_many(words_in(texts, dialect.answered_anchors).implode(), overlapping=True).list.len()
+
+
+def _stating(lines: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Return the lines in whose text such words stand."""
+    return lines.filter(_states(lines["text"], dialect)) if lines.height else lines
 
 
 def _candidates(lines: pl.DataFrame) -> pl.DataFrame:
@@ -151,6 +161,8 @@ def _without_other_lines(lines: pl.DataFrame) -> pl.DataFrame:
     width = before = lines["text"].str.len_chars()
     parts = []
     for following in lines[:, NEXT]:
+        if following.null_count() == lines.height:  # what stands behind it is not joined either
+            break
         length = following.str.len_chars()
         first_word = following.str.strip_chars_start(" ").str.extract("^([^ ]*)")
         width = pl.select(pl.max_horizontal(width, length)).to_series()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import FEW, FIELDS, MIN_START, Candidate, Dialect
+from ncclforensics.grammar.dialect import FEW, FIELDS, MIN_START, Candidate, Dialect, words_in
 from ncclforensics.grammar.patterns import may_match
 
 KEY = 20  # characters of a body by which it is looked up
@@ -171,7 +171,7 @@ def _may_match(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
 
 def _by_words(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
     """Yield candidates with the texts that have a word they require; words are searched for in one pass."""
-    wanted = sorted({word for candidate in candidates for word in candidate.words} - {""})
+    wanted = words_in(table["_text"], {word for candidate in candidates for word in candidate.words} - {""})
     common = [word for word in wanted if _fills_lines(word)]
     rare = [word for word in wanted if not _fills_lines(word)]
     stands = table.select(pl.col("_text").str.contains(word, literal=True).alias(word) for word in common)
