@@ -85,9 +85,10 @@ def with_all_columns(rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> 
     """The rows with these columns alone, in their types; a column of nulls takes the memory of one value."""
     known = dict(zip(rows.columns, rows.dtypes, strict=True))
     other = {name: dtype for name, dtype in columns.items() if known.get(name) != dtype}
-    rows = rows.with_columns(
-        pl.col(name).cast(dtype) if name in known else _nulls(name, dtype) for name, dtype in other.items()
-    )
+    if other:
+        rows = rows.with_columns(
+            pl.col(name).cast(dtype) if name in known else _nulls(name, dtype) for name, dtype in other.items()
+        )
     return rows[:, [*columns]]  # in a tenth of the time of `select`
 
 

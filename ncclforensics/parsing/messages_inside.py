@@ -42,8 +42,10 @@ def messages_inside(
 
 def texts_behind_bars(rows: pl.DataFrame, matched: Sequence[Matched], dialect: Dialect) -> pl.DataFrame:
     """Return what stands right behind progress bars, as lines of their own; `rows`: all lines."""
+    if (bars := _lines_of(dialect.bar, rows, matched)).is_empty():
+        return bars
     text = pl.col("text").str.extract(f"^(?:{dialect.bar_end_regex})(.+)$")
-    return _one_record_each(_lines_of(dialect.bar, rows, matched).with_columns(text=text).drop_nulls("text"), dialect)
+    return _one_record_each(bars.with_columns(text=text).drop_nulls("text"), dialect)
 
 
 def _one_record_each(lines: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:

@@ -144,19 +144,10 @@ def parse(
     behind_bars = texts_behind_bars(rows, matched, dialect).select(unknown.columns)
     without_prefix = [quoted_errors(matched, unknown, dialect), messages_alone(unknown, dialect, known), behind_bars]
     quoted = match(pl.concat(without_prefix, how="diagonal"), dialect)
-    torn = [_match_joined_lines(unknown, dialect, _named(known))]
-    for _ in range(DEPTH):
-        hosts_so_far = _named(pl.concat([known, *(_hosts(part.known) for part in torn)]))
-        pieces = _split_torn_lines(torn[-1].unknown, dialect, hosts_so_far)
-        if pieces.is_empty():
-            break
-        torn.append(match(pieces, dialect))
-    torn += [
-        quoted,
-        match(errors_at_once(unknown), dialect),
-        match(_without_blanks_at_end(unknown), dialect),
-        match(_with_name(unknown, dialect), dialect),
-    ]
+    torn = [quoted]
+    if unknown.height:
+        mended = (errors_at_once(unknown), _without_blanks_at_end(unknown), _with_name(unknown, dialect))
+        torn = [*_match_torn_lines(unknown, dialect, known), quoted, *(match(lines, dialect) for lines in mended)]
     read = pl.concat([part.known.select(PLACE) for part in torn]).unique()
     remaining = unknown.join(read, on=PLACE, how="anti", maintain_order="left")
     texts = pl.concat([remaining, _texts_before_lines(unknown, read, dialect)])
@@ -175,8 +166,22 @@ def parse(
     return Parsed(frames, tally, beginnings, _speakers(known_lines), repeated=repeated)
 
 
+def _match_torn_lines(unknown: pl.DataFrame, dialect: Dialect, known: pl.DataFrame) -> list[Matched]:
+    """Match the lines that stand joined in one, then the pieces of torn ones. `known`: hosts that were seen."""
+    torn = [_match_joined_lines(unknown, dialect, _named(known))]
+    for _ in range(DEPTH):
+        hosts = _named(pl.concat([known, *(_hosts(part.known) for part in torn)]))
+        pieces = _split_torn_lines(torn[-1].unknown, dialect, hosts)
+        if pieces.is_empty():
+            break
+        torn.append(match(pieces, dialect))
+    return torn
+
+
 def _texts_before_lines(unknown: pl.DataFrame, read: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Return what stands in front of a line of NCCL that was read inside of another line."""
+    if read.is_empty():  # to make the search ready takes longer than one of a few lines
+        return unknown.clear()
     first = f"^(.*?[^ ]) +{dialect.prefix_regex}"
     begun = unknown.join(read, on=PLACE, how="semi", maintain_order="left").filter(pl.col("text").str.contains(first))
     return begun.with_columns(text=pl.col("text").str.extract(first))
@@ -184,6 +189,8 @@ def _texts_before_lines(unknown: pl.DataFrame, read: pl.DataFrame, dialect: Dial
 
 def _match_last(rows: pl.DataFrame, dialect: Dialect) -> Matched:
     """Match the first and the last lines of each source that nothing else reads with the last shapes."""
+    if rows.is_empty():
+        return no_match(rows)
     regex = "|".join(f"(?:{pattern.regex})" for shape in dialect.last_shapes for pattern in shape.patterns)
     is_short = pl.col("text").str.len_bytes() <= LONGEST_LAST
     tried = rows.filter(is_short & ~pl.col("damaged") & ~pl.col("cut"))

@@ -40,6 +40,8 @@ class RankStack(NamedTuple):
 
 def stacks_in(rows: pl.DataFrame) -> list[RankStack]:
     """Return the rows of `rank_stack` or `unranked_stack`."""
+    if rows.is_empty():
+        return []
     unknown = [pl.lit(-1).alias(name) for name in ("job", "rank_id") if name not in rows.columns]
     return typed_rows(rows.with_columns(unknown), RankStack)
 

@@ -62,6 +62,8 @@ MOST_NAMED = 3  # programs in a title
 def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
     """Return the processes that ended by themselves, one row each: the strongest report, if it is of these kinds."""
     exits = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
+    if not exits["how"].is_in(kinds).any():  # as for most of the rules that ask
+        return exits.clear()
     return (
         strongest_of(exits)
         .filter(pl.col("how").is_in(kinds))

@@ -14,7 +14,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.tracebacks import printed_by, traced_frames
 from ncclforensics.data.stack_classes import THREAD_STARTS, system_call
-from ncclforensics.frames.columns import LINE, ORIGIN, Row, text_of
+from ncclforensics.frames.columns import LINE, ORIGIN, Row, no_rows, text_of
 from ncclforensics.frames.registry import analysis
 
 STACK_THREAD = {
@@ -372,6 +372,8 @@ def _mark_main_thread(dump: Row, threads: list[Row], outermost: dict[int, str]) 
 
 def _rows(frame: pl.DataFrame, kind: str | pl.Expr, **columns: pl.Expr | str) -> pl.DataFrame:
     """Return the lines of one frame as rows of `stack_event`."""
+    if frame.is_empty():
+        return no_rows(STACK_EVENT)
     place = {name: pl.col(name) for name in (*ORIGIN, "launcher_rank", "launcher_node")}
     known = {"kind": pl.lit(kind) if isinstance(kind, str) else kind, **place} | {
         column: pl.col(value) if isinstance(value, str) else value for column, value in columns.items()
