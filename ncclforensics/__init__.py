@@ -64,7 +64,6 @@ def analyze(
     from ncclforensics.inputs import sources
     from ncclforensics.inputs.read_policy import ReadPolicy
     from ncclforensics.report.build import build_report
-    from ncclforensics.report.earlier_look import read_earlier_look
     from ncclforensics.rules.registry import select_rules
     from ncclforensics.views.printed_report import PrintedReport
 
@@ -73,7 +72,10 @@ def analyze(
     choose = partial(select_rules, select=select or chosen.select, ignore=ignore or chosen.ignore)
     rules = choose(everything=everything)
     time_range = TimeRange(parse_time(since, "--since"), parse_time(until, "--until")) if since or until else None
-    earlier_look = read_earlier_look(since_look) if isinstance(since_look, str) else since_look
+    if isinstance(since_look, str):
+        from ncclforensics.report.earlier_look import read_earlier_look
+
+        since_look = read_earlier_look(since_look)
     given = [paths] if isinstance(paths, str | Path) else paths
     found = sources.find([str(path) for path in given], rank_from or sources.RANK_IN_NAME)
     total = sum(source.size for source in found)
@@ -97,7 +99,7 @@ def analyze(
         run.read_until_decided()
         # Where no rank can hang, whatever is found answers more.
         holds_no_rank = run["rank"].is_empty() and run["source"]["is_whole"].all()
-        report = build_report(run, selection, choose(everything=True) if holds_no_rank else rules, earlier_look)
+        report = build_report(run, selection, choose(everything=True) if holds_no_rank else rules, since_look)
         report.time_range, report.is_about_hang = time_range, all(rule.hang for rule in rules)
         return PrintedReport.of(report)
 

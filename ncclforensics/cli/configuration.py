@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -126,6 +125,8 @@ def _checked(table: Mapping[str, Any], kind: type, place: str) -> dict[str, Any]
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in types:
+            from difflib import get_close_matches
+
             similar = get_close_matches(key, types, n=1)
             hint = f"; perhaps {similar[0]} is meant" if similar else f"; there are {', '.join(types)}"
             raise UsageError(f"{place}: unknown key {key}{hint}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 # busbw / algbw by collective, of n ranks (nccl-tests, doc/PERFORMANCE.md and src/*.cu at 2.19.6; unchanged since 2.9).
 DOUBLED = ("all_reduce", "all_reduce_bias")  # 2 (n - 1) / n
@@ -35,8 +35,7 @@ OUT_OF_PLACE, IN_PLACE = "out-of-place", "in-place"
 HALVES = (OUT_OF_PLACE, IN_PLACE)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """The bus bandwidth that all GPUs of one host reach among themselves, in GB/s."""
 
     models: tuple[str, ...]  # as nccl-tests prints them
@@ -73,8 +72,7 @@ MACHINES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rack:
+class Rack(NamedTuple):
     """Hosts whose GPUs are connected by NVLink, as far as they are in one domain; GB/s."""
 
     gpus: int  # of a domain
@@ -109,8 +107,7 @@ LINKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bridged:
+class Bridged(NamedTuple):
     """PCIe cards that NVLink bridges may connect in groups; GB/s, one way (NVIDIA's data sheets count both ways)."""
 
     gpus: int  # of the largest group
@@ -137,7 +134,7 @@ def machine_of(gpu: str, gpus: int) -> Machine | None:
     known = [machine for machine in MACHINES if gpu in machine.models]
     complete = next((machine for machine in known if machine.gpus == gpus), None)
     part = next((machine for machine in known if machine.least and machine.least <= gpus < machine.gpus), None)
-    return complete or (part and replace(part, gpus=gpus, offloaded=None))
+    return complete or (part and part._replace(gpus=gpus, offloaded=None))
 
 
 # Share of a GPU's links that any pair of a host has to itself: on boards of four a third, of eight MI300X a seventh;

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ncclforensics.analyses.verdict.answer import Answer, answers
 from ncclforensics.analyses.verdict.vocabulary import Sign
@@ -17,7 +18,6 @@ from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.values import parse_value
 from ncclforensics.report.causes import Cause, Relations
-from ncclforensics.report.earlier_look import Comparison, EarlierLook, with_looks
 from ncclforensics.report.job_parts import JobParts
 from ncclforensics.report.next_steps import Command, commands, other_steps, split_step
 from ncclforensics.report.run_view import RunView
@@ -27,6 +27,9 @@ from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Role, Severity
 from ncclforensics.rules.registry import Rule, select_rules
 from ncclforensics.rules.running import run_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
+
+if TYPE_CHECKING:
+    from ncclforensics.report.earlier_look import Comparison, EarlierLook
 
 TAKEN = "that the job stands still is assumed"
 
@@ -65,7 +68,7 @@ class Report(RunView):
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
         earlier = self.earlier_runs
         return sorted(
-            with_looks(answers(self.run["job_diagnosis"]), self.looks),
+            _answers(self.run, self.looks),
             key=lambda answer: (
                 answer.job in earlier, VERDICTS.index(answer.verdict), -sizes.get(answer.job, 0), answer.job,
             ),
@@ -222,7 +225,7 @@ def build_report(
     rules = select_rules(everything=False) if rules is None else rules
     findings = run_rules(run, rules)
     looks = earlier_look.compare_all(run) if earlier_look else {}
-    verdicts = {answer.job: answer for answer in with_looks(answers(run["job_diagnosis"]), looks)}
+    verdicts = {answer.job: answer for answer in _answers(run, looks)}
     for finding in findings:
         if finding.job is not None:
             answer = verdicts[finding.job]
@@ -243,6 +246,15 @@ def build_report(
     _quote_warnings(shown, quotes)
     is_about_hang = all(rule.hang for rule in rules)
     return Report(run, quotes, selection, shown, rules, looks, not_selected, is_about_hang=is_about_hang)
+
+
+def _answers(run: Frames, looks: Mapping[int, Comparison]) -> list[Answer]:
+    found = answers(run["job_diagnosis"])
+    if not looks:
+        return list(found)
+    from ncclforensics.report.earlier_look import with_looks  # of most runs there is none
+
+    return with_looks(found, looks)
 
 
 def _with_relations(findings: list[Finding], run: Frames) -> list[Finding]:

@@ -6,7 +6,6 @@ The function's name is the rule's slug. The docstring's headings are fixed: Mean
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from inspect import cleandoc
@@ -117,6 +116,8 @@ def select_rules(*, everything: bool, select: Iterable[str] = (), ignore: Iterab
     rules, wanted, unwanted = all_rules(), set(select), set(ignore)
     known = {name for rule in rules for name in (rule.name, str(rule.category))} | set(Category)
     for name in sorted((wanted | unwanted) - known):
+        from difflib import get_close_matches
+
         similar = get_close_matches(name, known, n=1)
         hint = f"perhaps {similar[0]} is meant" if similar else "`ncclforensics explain` lists all rules"
         raise UsageError(f"{name}: neither a rule nor a category; {hint}")

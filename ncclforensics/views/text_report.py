@@ -43,7 +43,6 @@ from ncclforensics.views.text_layout import (
     table_with_header,
     table_without_header,
 )
-from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 
 MOST_JOBS = 200
@@ -118,6 +117,7 @@ def leading_findings(jobs: list[Answer], findings: list[Finding]) -> list[Findin
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
     from ncclforensics.views.text_judged import without_findings  # the answer on a hang does without these
     from ncclforensics.views.text_measured import measurements
+    from ncclforensics.views.text_run import run_table
 
     parts: list[RenderableType] = [coverage(report)]
     for finding in report.findings:

@@ -21,7 +21,6 @@ from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.slow import slow_answer
-from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import (
     ends_well,
     health,
@@ -47,7 +46,6 @@ from ncclforensics.views.text_report import (
     leading_findings,
     mismatch,
 )
-from ncclforensics.views.text_run import run_table
 from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, steps_text
 from ncclforensics.views.text_unread import STATED_BY_PROGRAM, UNKNOWN_FORMATS, last_lines, unread_failures
@@ -383,7 +381,10 @@ def _steps(report: Report, jobs: list[Answer], advised: Finding | None, *, is_fi
 
 def _tables(report: Report) -> list[_Section]:
     """Return what `check` prints below the findings: measurements, the run, and what these logs cannot show."""
-    from ncclforensics.views.text_measured import measured  # the screen of a hang does without
+    # The screen of a hang does without.
+    from ncclforensics.report.summary import not_shown
+    from ncclforensics.views.text_measured import measured
+    from ncclforensics.views.text_run import run_table
 
     sections = [
         _Section(8 if name == "benchmarks" else 9, versions, name) for name, versions in measured(report).items()
