@@ -310,6 +310,14 @@ MEASURED = {
         ),
         ("OSU MPI-CUDA Bi-Directional Bandwidth Test", 24.60996, None),
     ),
+    "imb-bandwidth": (
+        (
+            "# Benchmarking PingPong \n       #bytes #repetitions      t[usec]   Mbytes/sec\n"
+            "            0         1000         1.21         0.00\n"
+            "      4194304           10       401.22     10453.80\n"
+        ),
+        ("IMB PingPong", 10.4538, None),
+    ),
     "osu-latency": (
         (
             "# OSU MPI Allreduce Latency Test v7.3\n"

@@ -221,6 +221,12 @@ _DRIVER_REPORTS = {
         Severity.ERROR,
         "look at the call trace below for the driver; update it; reboot the host",
     ),
+    "warned": _Report(
+        "the kernel{where} met a state that its authors did not expect, at {warned_at}",
+        "a mistake in the kernel or in a driver, after which it goes on",
+        Severity.INFO,
+        "look at the call trace below for the driver; where it is of a NIC or a GPU, update it",
+    ),
     "soft_lockup": _Report(
         "a processor{where} was stuck in the kernel for {seconds} s (soft lockup, {program})",
         "processes on it did not run meanwhile, so that a rank there is late, or stands still",
@@ -260,7 +266,15 @@ _DRIVER_REPORTS = {
 }
 
 
-TRACED = ("blocked", "waits", "soft_lockup", "hard_lockup", "rcu_stall", "oops")  # a call trace stands below these
+TRACED = (
+    "blocked",
+    "waits",
+    "warned",
+    "soft_lockup",
+    "hard_lockup",
+    "rcu_stall",
+    "oops",
+)  # a call trace stands below these
 # Forms of `hardware_event`, `driver_state` and `kernel_message` that say more.
 EXPLAINED_BY = {
     "gpu_probe": ["lost", "unsupported", "region", "cables"],

@@ -57,7 +57,14 @@ OF_PCIE = "look at the device (lspci -vv -s ADDRESS) and at dmesg -T | grep AER;
 # The code in the low bits of a status: 000F 0000 1MMM CCCC is an error of a memory controller (Intel SDM, 15.9.2).
 CODE_BITS, MEMORY_MASK, MEMORY_CODE = 16, 0xEF80, 0x0080
 NOT_RECOVERED = "Failed"  # outcome of a damaged page
-UNCORRECTED_BIT, CORRUPT_BIT = 61, 57  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
+LOST = "the processor's state was corrupt: what ran there could not go on"
+# Linux takes no action on these (arch/x86/kernel/cpu/mce/severity.c: not enabled).
+LEFT = "its report was not enabled, so that it stopped nothing: mostly firmware left it before the kernel began"
+UNCORRECTED_BIT, ENABLED_BIT, CORRUPT_BIT = (
+    61,
+    60,
+    57,
+)  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
 
 
 @rule(
@@ -108,7 +115,8 @@ def kernel_memory_errors(
     status = text_of("mce_status").str.to_integer(base=16, dtype=pl.UInt64, strict=False)
     checks = kernel_message.filter(pl.col("form") == "machine_check").with_columns(status=status).drop_nulls("status")
     checks = checks.with_columns(is_uncorrected=(pl.col("status") // (1 << UNCORRECTED_BIT)) % 2 == 1)
-    checks = checks.with_columns(is_lost=(pl.col("status") // (1 << CORRUPT_BIT)) % 2 == 1)
+    is_enabled = (pl.col("status") // (1 << ENABLED_BIT)) % 2 == 1
+    checks = checks.with_columns(is_lost=(pl.col("status") // (1 << CORRUPT_BIT)) % 2 == 1, is_left=~is_enabled)
     checks = pl.concat([checks, _worded(kernel_message, checks)], how="diagonal_relaxed")
     checks = _unrepeated(_placed(checks, kernel_message), memory)
     yield from _recorded(ras_record, job)
@@ -116,15 +124,19 @@ def kernel_memory_errors(
     yield from _undecoded(kernel_event, kernel_message, ras_record, job)
     of_memory = (pl.col("status") % (1 << CODE_BITS) & MEMORY_MASK == MEMORY_CODE).fill_null(value=False)
     checks = checks.with_columns(is_memory=of_memory).sort(OF_LINES)
-    for (is_uncorrected, is_memory), rows in checks.group_by("is_uncorrected", "is_memory", maintain_order=True):
+    is_left = (pl.col("is_uncorrected") & pl.col("is_left")).fill_null(value=False)
+    kinds = ["is_uncorrected", "is_memory", is_left.alias("is_left")]
+    for (is_uncorrected, is_memory, was_left), rows in checks.group_by(kinds, maintain_order=True):
         word = "uncorrected" if is_uncorrected else "corrected"
         reporter = "memory controllers" if is_memory else "processors"
         banks = ", ".join(map(str, rows["bank"].drop_nulls().unique().sort().head(6)))
         title = f"the {reporter}{{where}} reported {count_of(rows.height, f'{word} machine check')}"
         cpus = some_of([f"CPU {cpu}" for cpu in rows["cpu"].drop_nulls().unique().sort()], SHOWN)
         title += f" ({', '.join(filter(None, [cpus, f'bank {banks}' * bool(banks)]))})" * bool(cpus or banks)
-        lost = "the processor's state was corrupt: what ran there could not go on" * bool(rows["is_lost"].any())
+        lost = LOST if rows["is_lost"].any() else ""
         severity = Severity.ERROR if is_uncorrected else Severity.WARNING if rows.height >= MANY else Severity.INFO
+        if was_left:
+            lost, severity = LEFT, Severity.WARNING
         decoded = _decoded(rows, kernel_message)
         decoded_faults = [f"“{fault}”" for fault in decoded["check_fault"].drop_nulls().unique(maintain_order=True)]
         details = [lost, some_of(decoded_faults, SHOWN), times_text(rows)]

@@ -82,6 +82,7 @@ KERNEL_MESSAGE = {
     "program": pl.Categorical(),
     "detail": pl.String(),
     "detail_of_bug": pl.Categorical(),
+    "warned_at": pl.Categorical(),
     "logged": pl.String(),
     "launcher_time": pl.String(),
     "is_in_run": pl.Boolean(),  # as in `kernel_event`

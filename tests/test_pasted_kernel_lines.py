@@ -1,0 +1,95 @@
+"""Lines of kernels, subnet managers and schedulers, pasted alone: what they show, and which of them leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.rules.finding import Severity
+
+BUS = "NVRM: Xid (PCI:0000:5d:00): 79, pid=41887, GPU has fallen off the bus.\n"
+WENT_DOWN = "".join(
+    f"[Mon Mar  2 {hour}:57 2026] {{driver}} NIC Link is {state}\n"
+    for hour, state in zip(("11:04", "11:05", "12:04", "12:05", "13:04", "13:05"), ("Down", "Up") * 3, strict=True)
+)
+# Text -> rule, severity and a part of the title of each finding, the one that leads first.
+SHOWN = {
+    "time-of-day-alone": (f"11:04:57  {BUS}", [("cuda-gpu-fault", "error", "Xid 79")]),
+    "day-before-month": (f"04 Aug, 11:04:57 gpu-a012 kernel: {BUS}", [("cuda-gpu-fault", "error", "Xid 79")]),
+    "month-of-another-language": (f"kvě 25 11:04:57 gpu-a012 kernel: {BUS}", [("cuda-gpu-fault", "error", "Xid 79")]),
+    "nic-without-address": (
+        WENT_DOWN.format(driver="e1000e: eth1"),
+        [("kernel-port-reports", "warning", "port eth1 went down 3 times")],
+    ),
+    "nic-named-twice": (
+        WENT_DOWN.format(driver="igb 0000:02:00.0 eno2: igb: eno2"),
+        [("kernel-port-reports", "warning", "port eno2 went down 3 times")],
+    ),
+    "driver-name-once": (
+        "[ 4711.1] amdgpu 0000:c5:00.0: ring sdma0 timeout, signaled seq=41, emitted seq=43\n",
+        [("kernel-driver-reports", "warning", "did not end in time: ring sdma0")],
+    ),
+    "gpu-before-processor": (
+        """\
+[ 1200.2] NVRM: _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTime 33ms, previousHeartbeat 22ms
+[ 1230.1] watchdog: BUG: soft lockup - CPU#31 stuck for 22s! [python3:41887]
+""",
+        [
+            ("kernel-driver-statements", "warning", "got no answer from it in time"),
+            ("kernel-driver-reports", "warning", "soft lockup"),
+        ],
+    ),
+    "kernel-warns": (
+        "[ 4711.1] WARNING: CPU: 3 PID: 41887 at net/core/devlink.c:8047 devlink_alloc+0x37/0x1cc\n",
+        [("kernel-driver-reports", "info", "did not expect, at net/core/devlink.c:8047")],
+    ),
+    "check-of-before-the-start": (
+        "[    0.064265] mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 4: a600000000020408\n",
+        [("kernel-memory-errors", "warning", "1 uncorrected machine check")],
+    ),
+    "port-left-the-fabric": (
+        (
+            "Mar 02 11:04:57 932843 [3DA006C0] 0x02 -> drop_mgr_remove_port: Removed port with "
+            "GUID:0x0c42a10300605f5c LID range [11, 11] of node:gpu-a012 HCA-1\n"
+        ),
+        [("stated-failure", "warning", "gpu-a012 HCA-1")],
+    ),
+    "disk-of-gpfs": (
+        "2026-03-02_11:04:57.123+0000: [E] Disk failure. Volume work. rc = 5, and physical volume nsd003.\n",
+        [("stated-failure", "warning", "a disk of the file system GPFS failed")],
+    ),
+    "host-started-again": (
+        "   Reason=Node unexpectedly rebooted [slurm@2026-03-02T11:04:57]\n",
+        [("stated-failure", "warning", "a host rebooted without Slurm's doing")],
+    ),
+    "reason-of-a-drain": (
+        "   Reason=Kill task failed [root@2026-03-02T11:04:57]\n",
+        [("stated-failure", "warning", "out of use: Kill task failed")],
+    ),
+    "pod-without-node": (
+        "Name:         train-0\nNamespace:    team\nConditions:\n  Type           Status\n  PodScheduled   False \n",
+        [("stated-failure", "warning", "no node for a pod")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), SHOWN.values(), ids=SHOWN)
+def test_a_paste_says_what_it_shows(tmp_path: Path, text: str, expected: list[tuple[str, str, str]]) -> None:
+    (tmp_path / "paste.txt").write_text(text)
+
+    found = analyze([str(tmp_path / "paste.txt")], everything=True).findings
+
+    assert [(finding.rule, str(finding.severity)) for finding in found] == [shown[:2] for shown in expected]
+    assert all(words in finding.title for finding, (_, _, words) in zip(found, expected, strict=True))
+
+
+def test_a_test_of_a_link_that_falls_from_size_to_size_is_told(tmp_path: Path) -> None:
+    rows = ((262144, 9511.5), (524288, 7860.7), (1048576, 5196.3), (2097152, 4323.2), (4194304, 4036.1))
+    table = "".join(f"{size:<12}{rate:>18}\n" for size, rate in rows)
+    (tmp_path / "osu.txt").write_text(f"# OSU MPI-CUDA Bandwidth Test v7.3\n# Size      Bandwidth (MB/s)\n{table}")
+
+    (finding,) = analyze([str(tmp_path / "osu.txt")], everything=True).findings
+    assert (finding.rule, finding.severity) == ("bench-link-drop-above-a-size", Severity.INFO)
+    assert "falls from 9.5 GB/s at 256 KiB to 4.0 GB/s at 4 MiB" in finding.title
