@@ -58,7 +58,8 @@ OF_PCIE = "look at the device (lspci -vv -s ADDRESS) and at dmesg -T | grep AER;
 CODE_BITS, MEMORY_MASK, MEMORY_CODE = 16, 0xEF80, 0x0080
 NOT_RECOVERED = "Failed"  # outcome of a damaged page
 LOST = "the processor's state was corrupt: what ran there could not go on"
-# Linux takes no action on these (arch/x86/kernel/cpu/mce/severity.c: not enabled).
+# A corrupt state stops the host, unless its report was not enabled: on that Linux takes no action
+# (arch/x86/kernel/cpu/mce/severity.c: not enabled).
 LEFT = "its report was not enabled, so that it stopped nothing: mostly firmware left it before the kernel began"
 UNCORRECTED_BIT, ENABLED_BIT, CORRUPT_BIT = (
     61,
@@ -116,7 +117,7 @@ def kernel_memory_errors(
     checks = kernel_message.filter(pl.col("form") == "machine_check").with_columns(status=status).drop_nulls("status")
     checks = checks.with_columns(is_uncorrected=(pl.col("status") // (1 << UNCORRECTED_BIT)) % 2 == 1)
     is_enabled = (pl.col("status") // (1 << ENABLED_BIT)) % 2 == 1
-    checks = checks.with_columns(is_lost=(pl.col("status") // (1 << CORRUPT_BIT)) % 2 == 1, is_left=~is_enabled)
+    checks = checks.with_columns(is_lost=(pl.col("status") // (1 << CORRUPT_BIT)) % 2 == 1, was_disabled=~is_enabled)
     checks = pl.concat([checks, _worded(kernel_message, checks)], how="diagonal_relaxed")
     checks = _unrepeated(_placed(checks, kernel_message), memory)
     yield from _recorded(ras_record, job)
@@ -124,7 +125,7 @@ def kernel_memory_errors(
     yield from _undecoded(kernel_event, kernel_message, ras_record, job)
     of_memory = (pl.col("status") % (1 << CODE_BITS) & MEMORY_MASK == MEMORY_CODE).fill_null(value=False)
     checks = checks.with_columns(is_memory=of_memory).sort(OF_LINES)
-    is_left = (pl.col("is_uncorrected") & pl.col("is_left")).fill_null(value=False)
+    is_left = pl.all_horizontal("is_uncorrected", "is_lost", "was_disabled").fill_null(value=False)
     kinds = ["is_uncorrected", "is_memory", is_left.alias("is_left")]
     for (is_uncorrected, is_memory, was_left), rows in checks.group_by(kinds, maintain_order=True):
         word = "uncorrected" if is_uncorrected else "corrected"
