@@ -137,7 +137,6 @@ SECOND_HAND_WITHOUT_MESSAGE = frozenset(["EOF", "Timeout"])
 SECOND_HAND_MESSAGES = (
     "NCCL error in",
     "NCCL error: ",
-    "NCCL Error",
     "NCCL_ERROR: ",
     "NCCL error(",
     "(External) NCCL error(",
@@ -158,7 +157,7 @@ SECOND_HAND_MESSAGES = (
 )
 # The same, anywhere in the message: what engines, XLA and Horovod pass on.
 SECOND_HAND_PARTS = (
-    *("NCCL operation nccl", "ncclCommInit", "NCCL error: ", "NCCL error in: "),
+    *("NCCL operation nccl", "ncclCommInit", "NCCL error: ", "NCCL error in: ", "NCCL Error "),
     "/gloo/transport/",
     "Watchdog caught collective operation timeout",
     "could finish the model loading, but there are other ranks",

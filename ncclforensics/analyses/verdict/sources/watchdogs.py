@@ -85,8 +85,11 @@ def find_desync(job: Job) -> Explanation | None:
         if lagging_ranks and len(lagging_ranks) < len(rows):
             reason = f"had not enqueued work {sequence} of {name} when the watchdogs of the others timed out at it"
             return _diagnose(job, Kind.LAGGING, reason, [Doubt.SECOND_HAND], rows, lagging_ranks)
-        if diagnosis := _find_different_works(job, rows, sequence, name):
-            return diagnosis
+        # Where lines name no group, works of several groups may have one number.
+        numbers = sorted({row.sequence for row in rows if row.sequence is not None}) if guid else [sequence]
+        for number in numbers:
+            if diagnosis := _find_different_works(job, rows, number, name):
+                return diagnosis
     lagging = sorted({rank for row in job.run.desyncs for rank in row["ranks"]})
     waiting_numbers = {*(row.rank for row in job.rank_ids.values()), *(row.rank for row in job.timeouts)} - {None}
     if lagging and waiting_numbers - {*lagging}:
@@ -105,11 +108,12 @@ def find_desync(job: Job) -> Explanation | None:
 
 def _find_different_works(job: Job, rows: list[Timeout], sequence: int, group: str) -> Explanation | None:
     """Find ranks whose work of this number is another operation, or has another size, than that of most."""
+    rows = [row for row in rows if row.sequence == sequence]
     is_sized = any(row.numel is not None for row in rows)  # the lines of a rank may be cut before its size
     works = {
         row.rank: (row.operation, row.numel if row.operation in EQUAL_SIZED else None)
         for row in rows
-        if row.sequence == sequence and row.operation and (row.numel is not None or not is_sized)
+        if row.operation and (row.numel is not None or not is_sized)
     }
     ranks_of = {work: [rank for rank in works if works[rank] == work] for work in works.values()}
     if len(ranks_of) < 2:
