@@ -25,9 +25,11 @@ SLEEP = "sleep"
 REQUESTS = "wait for requests"
 PYTHON = "own code"
 THREAD = "a thread beside the main one, whose stack is not shown"
+CUT = "its innermost calls are not shown"
+UNSHOWN = (THREAD, CUT)  # where the main thread stands is not known
 
 # A rank in one of these may wait for other ranks: a GPU runs collectives, and the backward pass reduces gradients.
-WAITING = (COLLECTIVE, BACKWARD, GPU, THREAD)
+WAITING = (COLLECTIVE, BACKWARD, GPU, *UNSHOWN)
 # The stack shows a call that waits: the rank does not compute.
 BLOCKED = (DATA, CHECKPOINT, LOCK, STORE, TEARDOWN, CHILD, NETWORK, SLEEP)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.names import bytes_text, count_of
+from ncclforensics.data.names import bytes_text, count_of, some_of
 from ncclforensics.data.variables import (
     ANSWERED,
     ASCEND_LOGS,
@@ -39,6 +39,11 @@ from ncclforensics.rules.shared.benchmark_text import called
 BENCHMARKS, TRACES = "nccl-tests", "profiler-trace"  # kinds of files
 VERDICTS = "job_diagnosis"  # the frame that holds what is known of each job
 MOST_PATHS = 4  # in a command
+AGENTS_WAIT = "in a rendezvous, where it stands until those of enough nodes have come"
+RENDEZVOUS = "torch/distributed/elastic/rendezvous/"
+COMPARE_AGENTS = (
+    "see that torchrun runs on every node, with the same --nnodes, --rdzv-id and --rdzv-endpoint, and reaches that one"
+)
 ONLY_TRACES = "these files hold traces of profilers, which show how long steps take, not in which call a rank stands"
 MOST_BENCHMARKS = 3  # in a sentence
 
@@ -101,8 +106,20 @@ def reason_without_job(run: Frames, findings: Sequence[Finding]) -> str:
         limits = "; ".join(kind.limit for kind in kinds)
         return f"these files hold {_names(run, kinds)}, and no NCCL log: {limits}"
     if run["source"]["recognised"].sum():
-        return NO_CALLS_IN_TEXT
+        return _waiting_agents(run) or NO_CALLS_IN_TEXT
     return NO_NCCL_LINES if run["source"]["lines"].sum() else NO_LINES
+
+
+def _waiting_agents(run: Frames) -> str:
+    """Say that the stacks are those of agents of torchrun which wait for other nodes; empty where none was read."""
+    in_rendezvous = pl.col("file").str.contains(RENDEZVOUS, literal=True)
+    waiting = run["stack_process"].filter("is_helper", in_rendezvous)
+    if waiting.is_empty():
+        return ""
+    pids = [str(pid) for pid in waiting["pid"].drop_nulls().unique().sort()]
+    if len(pids) > 1:
+        return f"by their stacks, processes {some_of(pids, MOST_PATHS)} are agents of torchrun, {AGENTS_WAIT}"
+    return f"by its stack, {f'process {pids[0]}' if pids else 'a process'} is an agent of torchrun, {AGENTS_WAIT}"
 
 
 def verdict_without_job(run: Frames) -> Kind:
@@ -149,6 +166,8 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
     # No line shows that something failed or ended: the job may still stand there.
     stacks = [STANDING_STACKS] * (found is None and not run["process_exit"].height)
     text_alone = [*stacks, *COLLECT_OUTPUT, *COLLECT_CALLS]
+    if _waiting_agents(run):
+        return [COMPARE_AGENTS, *COLLECT_OUTPUT]
     steps = {
         NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS,
         NO_NCCL_LINES: [*COLLECT_CALLS, *stacks],

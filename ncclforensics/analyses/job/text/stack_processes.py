@@ -14,6 +14,7 @@ import polars as pl
 
 from ncclforensics.data.stack_classes import (
     COLLECTIVE,
+    CUT,
     DRIVER,
     GPU,
     IN_ORDER,
@@ -61,6 +62,7 @@ STACK_PROCESS = {
     "line": pl.Int32(),  # of the frame that `file` and `number` are of
 }
 
+PY_SPY = "py-spy"
 AGENT = "pt_elastic"  # torch/distributed/run.py
 DEBUGGERS = ("gdb", "eu-stack", "lldb")  # that show all threads
 FIRST_PROCESS = 1  # of a system, and so of each container
@@ -98,10 +100,13 @@ def stack_process(
     hooks = _stacks_of_hooks(in_backward, stack_thread, stack_frame) if in_backward else {}
     for dump in dumps:
         own_frames = [*hooks.get(dump["dump"], []), *_own_process(frames[main[dump["dump"]]])]
+        position = _position(own_frames, is_beside=dump["dump"] in beside)
+        if position.get("kind") == PYTHON and dump["tool"] == PY_SPY and states[dump["dump"]] is None:
+            position["kind"] = CUT  # py-spy prints the state of each thread, in the line above its frames
         rows.append(
             {
                 **dump,
-                **_position(own_frames, is_beside=dump["dump"] in beside),
+                **position,
                 "first_dump": first_dumps.setdefault(handles[dump["dump"]], dump["dump"]),
                 "is_helper": any(_place(NO_RANK, frame) for frame in own_frames),
                 "program": next((frame["file"] for frame in reversed(own_frames) if _is_script(frame)), None),

@@ -31,7 +31,7 @@ from ncclforensics.data.stack_classes import (
     POINT_TO_POINT,
     PYTHON,
     REQUESTS,
-    THREAD,
+    UNSHOWN,
     short_name,
 )
 from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, stacks_of
@@ -113,7 +113,7 @@ def find_odd_stacks(job: Job) -> Explanation | None:
         return _judge_calls(job, waiting)
     if not waiting and all(row.has_ended and job.rank_ids[row.rank_id].rank is None for row in rows):
         return None  # parts of one program, which ended as it was interrupted
-    if all(row.kind == THREAD for row in waiting):  # the main thread, which is not shown, may stand anywhere
+    if all(row.kind in UNSHOWN for row in waiting):  # the main thread, which is not shown, may stand anywhere
         return _describe(job, "no rank is shown in a collective", collect=COLLECT_AGAIN)
     if len(outside) > len(waiting):
         return _describe(job, "most ranks stand outside of any collective", collect=COLLECT_AGAIN)
@@ -167,7 +167,7 @@ def _judge_calls(job: Job, rows: list[RankStack]) -> Explanation:
         return diagnosis
     if len(ordered) == 1:
         reason = "all ranks stand at the same place; stacks cannot tell which rank made another call before"
-    elif beside := [row.rank_id for row in rows if row.kind == THREAD]:
+    elif beside := [row.rank_id for row in rows if row.kind in UNSHOWN]:
         reason = f"the stacks do not show the main thread of {job.names(beside)}"
     else:
         reason = "all ranks wait for others; stacks cannot tell which of them is waited for"
