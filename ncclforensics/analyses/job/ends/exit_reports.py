@@ -248,8 +248,8 @@ def exception_reports(
         if is_handler or row["form"] == "terminated":
             yield ExitReport(SIGNAL, row, OF_TRACEBACK, rank=row["rank"], signal=TERMINATE, **_place(row))
             continue
-        if (signal := _signal_of_command(row["message"])) is not None:
-            yield ExitReport(SIGNAL, row, PARENT, rank=row["rank"], signal=signal)
+        if not _names_process(row) and (signal := _signal_of_command(row["message"])) is not None:
+            yield ExitReport(SIGNAL, row, PARENT, signal=signal)
             continue
         if row["form"] == "interrupt":
             interrupted[printer] = row["pos"]
