@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from pathlib import PurePosixPath
 from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.failed_commands import runs_no_rank, signal_of_command
 from ncclforensics.analyses.job.text.program_failures import MILD_LEVELS, is_of_others
 from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     BUS_ERROR,
-    COMMAND,
     ENDED_RANKS_CLASSES,
     KILL,
     OF_CONTROL_GROUP,
-    RUNNERS,
     SECOND_HAND_CLASSES,
     SECOND_HAND_MESSAGES,
     SECOND_HAND_PARTS,
@@ -30,7 +28,6 @@ from ncclforensics.data.processes import (
 )
 from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
 from ncclforensics.frames.columns import Row, text_of
-from ncclforensics.grammar.values import parse_value
 
 Owner = tuple[str, int]
 
@@ -248,7 +245,7 @@ def exception_reports(
         if is_handler or row["form"] == "terminated":
             yield ExitReport(SIGNAL, row, OF_TRACEBACK, rank=row["rank"], signal=TERMINATE, **_place(row))
             continue
-        if not _names_process(row) and (signal := _signal_of_command(row["message"])) is not None:
+        if not _names_process(row) and (signal := signal_of_command(row["message"])) is not None:
             yield ExitReport(SIGNAL, row, PARENT, signal=signal)
             continue
         if row["form"] == "interrupt":
@@ -372,28 +369,13 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
         or message.startswith(SECOND_HAND_MESSAGES)
         or STORE in message
         or any(part in message for part in SECOND_HAND_PARTS)
-    ) and not _runs_no_rank(message)
+    ) and not runs_no_rank(message)
     shows_end = row["form"] == "what" or row["is_fatal"] or name in ENDED_RANKS_CLASSES
     is_final = rank is not None or shows_end or _names_process(row)
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
         follows=is_second_hand, final=is_final and not row["is_of_thread"], **_place(row),
     )  # fmt: skip
-
-
-def _signal_of_command(message: str | None) -> int | None:
-    """Return the signal that ended a command which runs ranks, by the message of CalledProcessError.
-
-    torch.distributed.launch gives the command of the process that it started last, whichever ended.
-    """
-    ended = parse_value(message, "ended_command") if message and message.startswith(COMMAND) else None
-    return ended["child_signal"] if message and ended and not _runs_no_rank(message) else None
-
-
-def _runs_no_rank(message: str) -> bool:
-    """Whether a command that failed, by the message of CalledProcessError, is one that does not run ranks."""
-    words = message.removeprefix(COMMAND).translate(dict.fromkeys(map(ord, "[]'\","), " ")).split()
-    return message.startswith(COMMAND) and bool(words) and not PurePosixPath(words[0]).name.startswith(RUNNERS)
 
 
 def _names_process(row: Row) -> bool:
