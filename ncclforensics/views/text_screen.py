@@ -51,6 +51,7 @@ from ncclforensics.views.text_times import hang_text, host_versions, is_suspecte
 from ncclforensics.views.text_unread import STATED_BY_PROGRAM, UNKNOWN_FORMATS, last_lines, unread_failures
 
 OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
+BESIDE = (STATED_BY_PROGRAM, "app-launched-again")  # notes that stand below an open answer, not in its place
 BEYOND_HANG = "Only what stops a job was looked for. Settings, network and speed: ncclforensics check"
 MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
@@ -133,13 +134,13 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
         return None
     findings = _others(report)
     if not jobs and not everything and not health(report.run, report.findings):
-        # Then also what is no fault, such as an end that a launcher asked for; what happened before what was given.
-        notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
+        # Then also what is no fault, such as an end that was asked for; what happened before what was given.
+        beside = BESIDE if report.run.kinds else ()  # of other files, what a program states is all that is known
+        notes = [f for f in report.findings if f.severity is Severity.INFO and f.rule not in beside and f.evidence]
         notes.sort(key=lambda note: note.category is Category.INCOMPLETE_EVIDENCE)
-        findings += [
-            note for note in notes if note.evidence and note.title != reason_without_job(report.run, report.findings)
-        ]
-    if not (jobs or findings or report.run.kinds):  # of such files only what a program states is known
+        reason = reason_without_job(report.run, report.findings)
+        findings += [note for note in notes if note.title != reason]
+    if not (jobs or findings or report.run.kinds):
         findings = [f for f in report.findings if f.rule == STATED_BY_PROGRAM and not report.run.has("kernel_line")]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
     if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure
@@ -239,8 +240,9 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         sections += [*steps, meaning, *found]
     else:
         if not others and (not jobs or jobs[0].verdict in OPEN) and shown is None:
-            # Nothing worse is known; that nothing was read stands in the verdict already.
-            others = [note for note in notes if note.title != reason_without_job(report.run, report.findings)]
+            # Nothing worse is known; that nothing was read, and what a program states, stand above already.
+            above = reason_without_job(report.run, report.findings)
+            others = [n for n in notes if n.title != above and not (unread and n.rule == STATED_BY_PROGRAM)]
         rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
         sections += [_Section(5, [_listed(report, "ALSO FOUND", rest, MOST_OTHERS), []])]
         if jobs and jobs[0].verdict == "no-hang":
