@@ -40,11 +40,10 @@ def with_next_lines(lines: pl.DataFrame, rows: pl.DataFrame, rest: pl.DataFrame)
     followed = followed.filter(pl.col("text").is_not_null())
     if followed.is_empty() or rest.is_empty():
         return followed.with_columns(pl.lit(None, pl.String).alias(name) for name in NEXT)
-    completed, others = followed.lazy(), rest.lazy()
     for distance, name in enumerate(NEXT, 1):
-        following = others.select("source", pl.col("line") - distance, pl.col("text").alias(name))
-        completed = completed.join(following, on=PLACE, how="left", maintain_order="left")
-    return completed.collect()
+        following = rest.select("source", pl.col("line") - distance, pl.col("text").alias(name))
+        followed = followed.join(following, on=PLACE, how="left", maintain_order="left")
+    return followed
 
 
 def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
@@ -87,13 +86,11 @@ def answered_shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
 def _shapes(matched: Matched, forms: Mapping[str, list[str] | None]) -> pl.DataFrame:
     """The shape and form of lines of these frames, of these forms."""
     form = pl.col("form").cast(pl.String).fill_null("")
-    none = pl.LazyFrame(schema={"source": pl.Int32, "line": pl.Int32, "shape": pl.String})
+    none = pl.DataFrame(schema={"source": pl.Int32, "line": pl.Int32, "shape": pl.String})
     pieces = [
-        (piece.lazy() if wanted is None else piece.lazy().filter(form.is_in(wanted))).select(
-            *PLACE, shape=pl.lit(f"{name} ") + form
-        )
+        (piece if wanted is None else piece.filter(form.is_in(wanted))).select(*PLACE, shape=pl.lit(f"{name} ") + form)
         for name, wanted in forms.items()
         for piece in matched.frames.get(name, [])
         if piece.height
     ]
-    return pl.concat([none, *pieces]).collect()
+    return pl.concat([none, *pieces])
