@@ -90,6 +90,20 @@ def test_a_benchmark_alone_tells_how_far_it_came(
     assert exit_code_of(analyze(str(log)), FailOn.WARNING, asks_for_hang=True) == code
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Training time 1:52:40",
+        "2026-03-02 11:40:08,225 fit INFO: Total training time: 2 days, 2:49:33.357978 (0.5087s / it)",
+        "============ Serving Benchmark Result ============",
+    ],
+)
+def test_the_time_of_the_whole_training_and_a_result_are_ends(end: str, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(f"step 7 loss 2.5\n{end}\n")
+
+    assert analyze([str(tmp_path)]).run["stated_end"].height == 1
+
+
 def test_a_step_that_failed_before_the_program_came_to_its_end_is_no_failure(tmp_path: Path) -> None:
     step = "srun: error: gpu-a: task 0: Exited with exit code 1"
     rules = []
