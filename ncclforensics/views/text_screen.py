@@ -383,8 +383,7 @@ def _steps(report: Report, jobs: list[Answer], advised: Finding | None, *, is_fi
 
 def _tables(report: Report) -> list[_Section]:
     """Return what `check` prints below the findings: measurements, the run, and what these logs cannot show."""
-    # The screen of a hang does without.
-    from ncclforensics.report.summary import not_shown
+    from ncclforensics.report.summary import not_shown  # the screen of a hang does without these
     from ncclforensics.views.text_measured import measured
     from ncclforensics.views.text_run import run_table
 
