@@ -9,6 +9,7 @@ from operator import itemgetter
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, SIGNAL, TRACEBACK_LINES, ExitReport, exit_report
+from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
 from ncclforensics.data.processes import SIGNAL_NUMBERS
 from ncclforensics.frames.columns import Row, text_of
 
@@ -77,6 +78,8 @@ def spawn_reports(
                 yield ExitReport(SIGNAL, row, SPAWN, local_rank=row["local_rank"], signal=number)
             case "exit_code":
                 yield exit_report(row, SPAWN, row["exit_code"], local_rank=row["local_rank"])
+            case "cut":
+                yield exit_report(row, SPAWN, None, local_rank=row["local_rank"], message=UNSHOWN)
             case "closing" | "stuck":
                 number = SIGNAL_NUMBERS.get(row["signal_name"])
                 yield ExitReport(SIGNAL, row, SPAWN, pid=row["pid"], signal=number, follows=True)
