@@ -126,6 +126,17 @@ def test_a_run_that_was_recorded_to_its_exit_without_a_failure_is_called_well(tm
     assert not health(failed.run, failed.findings)
 
 
+def test_an_error_that_quotes_an_interruption_is_none(tmp_path: Path) -> None:
+    quoting = "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: CpuCallback error: Traceback (most recent call last):"
+    frame = '  File "train.py", line 281, in <module>'
+
+    interrupted = reported(tmp_path, "Traceback (most recent call last):", frame, quoting, frame, "KeyboardInterrupt:")
+    failed = reported(tmp_path, "Traceback (most recent call last):", frame, quoting, frame, "ValueError: no batch")
+
+    assert [str(finding.severity) for finding in interrupted.findings] == ["info"]
+    assert "ValueError: no batch" in " ".join(titles(failed))
+
+
 @pytest.mark.parametrize("field", [[], ["max_model_len"]], ids=["of the whole", "of a field"])
 def test_the_reason_of_a_refused_value_stands_in_the_title(field: list[str], tmp_path: Path) -> None:
     reason = "  Value error, 512 is smaller than 4096 [type=value_error, input_value={'a': 4096}, input_type=dict]"

@@ -240,7 +240,10 @@ def exception_reports(
             row["message"] = f"{row['message'].removesuffix(':')}: {stated}"
         elif (row["message"] or "").endswith(":") and below is not None and _printer(below) == printer:
             # The traceback of its reason stands below it.
-            row["is_passed_on"] |= below["pos"] - row["pos"] <= TRACEBACK_LINES and not below["is_caused"]
+            is_quoted = below["pos"] - row["pos"] <= TRACEBACK_LINES and not below["is_caused"]
+            if is_quoted and below["form"] == "interrupt":
+                continue
+            row["is_passed_on"] |= is_quoted
         is_handler = row["raised"] == EXITED and any(name in (row["place"] or "").lower() for name in TERM_HANDLERS)
         if is_handler or row["form"] == "terminated":
             yield ExitReport(SIGNAL, row, OF_TRACEBACK, rank=row["rank"], signal=TERMINATE, **_place(row))
