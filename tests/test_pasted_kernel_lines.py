@@ -41,6 +41,17 @@ SHOWN = {
             ("kernel-driver-reports", "warning", "soft lockup"),
         ],
     ),
+    "bus-before-program": (
+        """\
+[ 1200.1] pcieport 0000:00:01.2: AER: Uncorrectable (Non-Fatal) error received from 0000:63:00.0
+[ 1200.2] nvidia 0000:63:00.0: AER: can't recover (no error_detected callback)
+[ 1201.1] NVRM: Xid (PCI:0000:63:00): 31, pid=41887, name=python3, Ch 00000010, intr 00000000. MMU Fault: FAULT_PDE
+""",
+        [
+            ("kernel-pcie-errors", "warning", "nvidia 0000:63:00.0 could not be recovered"),
+            ("kernel-xid", "warning", "Xid 31"),
+        ],
+    ),
     "kernel-warns": (
         "[ 4711.1] WARNING: CPU: 3 PID: 41887 at net/core/devlink.c:8047 devlink_alloc+0x37/0x1cc\n",
         [("kernel-driver-reports", "info", "did not expect, at net/core/devlink.c:8047")],

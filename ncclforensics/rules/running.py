@@ -198,6 +198,6 @@ def _order(
         finding.role is Role.CONSEQUENCE and finding.rule in fallbacks,  # others say from what it follows
         ["certain", "likely", "possible"].index(finding.certainty),
         finding.rule in last_rules,  # it knows no more than words
-        first if finding.rule in fallbacks else (0, 0),  # a cause precedes what follows from it
+        first if finding.about or finding.rule in fallbacks else (0, 0),  # a cause precedes what follows from it
         finding.rule,
     )
