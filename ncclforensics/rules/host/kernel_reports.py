@@ -266,15 +266,8 @@ _DRIVER_REPORTS = {
 }
 
 
-TRACED = (
-    "blocked",
-    "waits",
-    "warned",
-    "soft_lockup",
-    "hard_lockup",
-    "rcu_stall",
-    "oops",
-)  # a call trace stands below these
+# A call trace stands below these.
+TRACED = ("blocked", "waits", "warned", "soft_lockup", "hard_lockup", "rcu_stall", "oops")
 # Forms of `hardware_event`, `driver_state` and `kernel_message` that say more.
 EXPLAINED_BY = {
     "gpu_probe": ["lost", "unsupported", "region", "cables"],

@@ -61,11 +61,8 @@ LOST = "the processor's state was corrupt: what ran there could not go on"
 # A corrupt state stops the host, unless its report was not enabled: on that Linux takes no action
 # (arch/x86/kernel/cpu/mce/severity.c: not enabled).
 LEFT = "its report was not enabled, so that it stopped nothing: mostly firmware left it before the kernel began"
-UNCORRECTED_BIT, ENABLED_BIT, CORRUPT_BIT = (
-    61,
-    60,
-    57,
-)  # of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS)
+# Of a bank's status (Intel SDM, IA32_MCi_STATUS; AMD APM, MCA_STATUS).
+UNCORRECTED_BIT, ENABLED_BIT, CORRUPT_BIT = 61, 60, 57
 
 
 @rule(
