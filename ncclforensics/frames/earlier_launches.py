@@ -76,12 +76,12 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     """
     starts = run["program_start"].select("source", "pos", "line", "form")
     agents, tracked, jobs = (starts.filter(text_of("form") == form) for form in (TORCHRUN, TRACKER, SRUN))
-    programs = starts.filter(~text_of("form").is_in([TORCHRUN, TRACKER, SRUN]))
+    begun = starts.filter(~text_of("form").is_in([TORCHRUN, SRUN]))
+    programs = begun.filter(text_of("form") != TRACKER)
     groups = run["launched_process"].filter(form="ray", world_rank=0).select("source", "pos", "line")
     by_scheduler = ended.filter(~text_of("form").is_in(LAUNCHER_ENDS[REPORTS]))
     of_script = _whole_jobs(run)
     shown = (_other_processes(run, ended), _steps_again(run, by_scheduler), _agents_again(run, agents, ended))
-    begun = pl.concat([programs.drop("form"), tracked.drop("form")])
     uncompiled = _uncompiled(run)
     before = failed.join(uncompiled, on=["source", "line"], how="anti")
     rows = [*(_after_ends(rows, ended) for rows in shown), _other_jobs(run), _behind_refusals(run, begun, ended)]
@@ -109,7 +109,7 @@ def _behind_refusals(run: Frames, begun: pl.DataFrame, ended: pl.DataFrame) -> p
     later = _after_ends(pl.concat([begun.select("source", "pos", "line"), steps, own]), refused)
     first = later.group_by("source").agg(pl.col("pos").min())
     ends = pl.concat([refused, passed_on, ended.select("source", "pos", "line")])
-    last = _with_last_before(first, ends.rename({"pos": "end"}).with_columns(pos="end"))
+    last = _with_last_before(first, ends.with_columns(end="pos"))
     return last.select("source", "end", pl.col("line") + 1, pos=pl.col("end") + 1)
 
 

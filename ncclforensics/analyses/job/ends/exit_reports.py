@@ -221,9 +221,7 @@ def exception_reports(
         message=unquoted, raised=pl.coalesce(*map(text_of, CLASSES)), is_of_others=is_of_others("message"),
         is_requested=text_of("form") == "terminated",
     )  # fmt: skip
-    same = [*_DISTINCT, "exception", "raised", "message", "raised_in", "is_requested"]
-    errors = errors.with_columns(printed=pl.len().over(same), last_line=pl.col("line").max().over(same))
-    errors = errors.unique(same, keep="first", maintain_order=True)
+    errors = _first_of_alike(errors, ["exception", "raised", "message", "raised_in", "is_requested"])
     above: dict[tuple[Any, ...], ExitReport] = {}  # of each printer, the last error that was not passed on
     interrupted: dict[tuple[Any, ...], int] = {}  # and where its program was interrupted last
     rows = errors.to_dicts()
@@ -271,13 +269,18 @@ def exception_reports(
         if not report.follows:
             above[printer] = report
         yield report
-    same = [*_DISTINCT, "form"]
     of_gpus = gpu_exception.filter(~text_of("form").is_in(RECORDED)).sort("pos")
-    of_gpus = of_gpus.with_columns(last_line=pl.col("line").max().over(same))
-    for row in of_gpus.unique(same, keep="first", maintain_order=True).to_dicts():
+    for row in _first_of_alike(of_gpus, ["form"]).to_dicts():
         report = gpu_exception_report(row, row["rank"])
         report.last_line = row["last_line"]
         yield report
+
+
+def _first_of_alike(errors: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    """The first of the errors of one printer that are alike in these columns: how often, and where last, it stands."""
+    same = [*_DISTINCT, *columns]
+    counted = errors.with_columns(printed=pl.len().over(same), last_line=pl.col("line").max().over(same))
+    return counted.unique(same, keep="first", maintain_order=True)
 
 
 def _stated_below(row: Row, statements: Mapping[tuple[int, int], str]) -> str | None:
