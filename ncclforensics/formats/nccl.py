@@ -61,6 +61,7 @@ GRAMMARS = (
     "pytorch",
     "c10d",
     "engines",
+    "waits",
     "openmpi",
     "neighbours",
     "ras",

@@ -37,7 +37,7 @@ PYTORCH_FRAMES = (
 OF_NO_JOB = (
     *PYTORCH_FRAMES, "torch_error", "torch_source", "store_error", "work", "desync", "early_timeout", "recorded_rank",
     "recorder_file", "unranked_stack", "ras_snapshot", "ras_state", "job_end", "journal_exit", "program_failure",
-    "reported_success", "group_note",
+    "reported_success", "group_note", "stated_stand",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection
 
 from ncclforensics.analyses.hang.watchdog_works import WORLD, Timeout
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
+from ncclforensics.analyses.job.text.stated_stands import STANDS
 from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -207,8 +208,8 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
     is_complete = unheard <= 0 if members else not silent and job.is_size_stated
     if partly := _judge_partly_completed(job, rows, alike, sequence, is_complete=is_complete):
         return partly
-    if guid in WORLD and (left := _ended_programs(job, rows)):
-        return left
+    if guid in WORLD and (elsewhere := _ended_programs(job, rows) or _standing_programs(job, rows, silent)):
+        return elsewhere
     if not sequences or any(row.enqueued is None for row in rows):
         shown = [row for row in rows if row.is_timeout]
         unshown = sorted(row.rank for row in rows if row.enqueued is None)
@@ -343,6 +344,21 @@ def _ended_programs(job: Job, rows: list[Timeout]) -> Explanation | None:
         f"compare how many steps and batches {own} had with the others: no more data or work ends it so"
     ]
     return diagnosis
+
+
+def _standing_programs(job: Job, rows: list[Timeout], silent: set[int]) -> Explanation | None:
+    """Judge ranks that stand somewhere else by their own words, such as at a prompt, while the others are in a call.
+
+    Where the words name no rank, it is the only one that reports no time-out.
+    """
+    stands = [row for row in job.run.of("stated_stand") if row["kind"] in STANDS]
+    named = {row["rank"] for row in stands} - {None}
+    ranks = named - {row.rank for row in rows} if named else silent
+    if not stands or not ranks or (len(ranks) > 1 and not named):
+        return None
+    claim = f"{STANDS[stands[-1]['kind']]}, by its output, and the others wait for it in a call"
+    diagnosis = _diagnose(job, Kind.LAGGING, claim, [Doubt.OTHER_TEXT], rows, sorted(ranks))
+    return job.cite(diagnosis, culprit=stands)
 
 
 def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanation:

@@ -1,0 +1,67 @@
+"""Programs that wait for something by their own words are named where their output ends, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from tests.incidents import INCIDENTS
+
+STANDS = {
+    "app-stands-in-debugger": "> /srv/job/train.py(118)train_epoch()\n-> loss = model(batch)\n(Pdb) \n",
+    "app-waits-for-answer": "Do you wish to run the custom code? [y/N] \n",
+    "app-waits-for-lock": "Still waiting to acquire lock on /srv/cache/model.lock (elapsed: 10.0 seconds)\n",
+    "app-ends-in-build": 'Setting up PyTorch plugin "bias_act_plugin"... \n',
+    "app-waits-for-resources": "Warning: The following resource request cannot be scheduled right now: {'GPU': 8.0}.\n",
+}
+BEFORE = "".join(f"loading shard {number} of 9\n" for number in range(1, 10))
+TIME_OUT = (
+    "[rank{rank}]:[E302 11:41:14.112213445 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE, NumelIn=16384, NumelOut=16384, Timeout(ms)=1800000) "
+    "ran for 1800025 milliseconds before timing out.\n"
+)
+TIME_OUTS = "".join(TIME_OUT.format(rank=rank) for rank in (1, 2, 3))
+every_stand = pytest.mark.parametrize(("rule", "lines"), STANDS.items(), ids=list(STANDS))
+
+
+def rules_of(folder: Path, text: str) -> set[str]:
+    log = folder / "job.log"
+    log.write_text(text)
+    return {finding.rule for finding in analyze(str(log)).findings} & STANDS.keys()
+
+
+@every_stand
+def test_a_program_stands_where_its_output_ends(tmp_path: Path, rule: str, lines: str) -> None:
+    assert rules_of(tmp_path, BEFORE + lines) == {rule}
+
+
+@every_stand
+def test_what_waits_before_others_time_out_is_named_in_front_of_what_they_print(
+    tmp_path: Path, rule: str, lines: str
+) -> None:
+    assert rules_of(tmp_path, BEFORE + lines + TIME_OUTS + BEFORE) == {rule}
+
+
+@every_stand
+def test_a_program_that_goes_on_stands_nowhere(tmp_path: Path, rule: str, lines: str) -> None:
+    assert rules_of(tmp_path, lines + BEFORE) == set()
+    assert rules_of(tmp_path, lines + BEFORE + TIME_OUTS) == set()
+
+
+def test_a_build_that_is_over_is_none(tmp_path: Path) -> None:
+    built = STANDS["app-ends-in-build"] + 'Setting up PyTorch plugin "bias_act_plugin"... Done.\n'
+
+    assert rules_of(tmp_path, BEFORE + built) == set()
+
+
+def test_the_only_rank_without_a_time_out_stands_at_a_prompt_that_names_none(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text((INCIDENTS / "a-rank-stands-in-the-debugger" / "train.log").read_text())
+    known = analyze(str(log)).verdicts[0]
+    log.write_text(BEFORE + STANDS["app-stands-in-debugger"] + TIME_OUT.format(rank=2) + TIME_OUT.format(rank=3))
+    unknown = analyze(str(log)).verdicts[0]
+
+    assert (known.verdict, list(known.missing)) == ("lagging-ranks", [0])
+    assert unknown.verdict != "lagging-ranks"  # of ranks 0 and 1, nothing tells which it is
