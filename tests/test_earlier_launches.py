@@ -35,6 +35,14 @@ WAITED = "torch.distributed.DistStoreError: Timed out after 301 seconds waiting 
 SRUN = "srun: job 4711 queued and waiting for resources\n"
 TRACKED = "wandb: Tracking run with wandb version 0.24.2\n"
 TRACKER_END = "wandb: Find logs at: wandb/run-20261122_184021-lqx4zdjx/logs\n"
+OF_AN_EPOCH = "2026-11-22 1{}:04:57,123 - mmdet - INFO - Epoch [{}][{}/400] lr: 1.978e-03, time: 1.145, loss: 1.2034\n"
+EPOCHS, LATER_EPOCH = (
+    "".join(OF_AN_EPOCH.format(hour, epoch, step) for hour, epoch, step in made)
+    for made in ([(0, 1, 50), (0, 1, 100), (1, 2, 50)], [(2, 2, 100), (3, 3, 50)])
+)
+ANEW = "".join(OF_AN_EPOCH.format(hour, 1, step) for hour, step in [(4, 50), (5, 100)])
+ENVIRONMENT = "2026-11-22 14:00:57,123 - mmdet - INFO - Environment info:\n"
+RAY = "2026-11-22 1{}:00:57,123\tINFO worker.py:1832 -- Started a local Ray instance.\n"
 TABLE = "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |\n"
 HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
 
@@ -88,13 +96,16 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (REFUSED + REFUSED + CALLER + NO_SPACE, True),
         (TRACKED + TRACKER_END + FIRST + TRACKED + STEPS, True),
         (NO_SPACE + SRUN + STEPS, True),
+        (EPOCHS + NO_SPACE + ANEW, True),
+        (ENVIRONMENT + NO_SPACE + ENVIRONMENT, True),
+        (RAY.format(1) + STEPS + NO_SPACE + RAY.format(2) + STEPS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
     ],
     ids=["torchrun", "and-an-end", "steps-of-a-requeued-job", "ends-of-two-jobs",
          "table-of-a-script", "of-a-step-that-ended", "table-of-a-person", "not-compiled", "steps-behind-a-refusal",
          "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "srun-waits-again",
-         "the-end-of-the-job",
+         "a-training-begins-anew", "openmmlab", "ray", "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
 def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str, *, is_again: bool) -> None:
@@ -112,6 +123,8 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         FIRST + STEPS,  # stdout below stderr
         STEPS + TIME_LIMIT + LATER_STEPS,
         STEPS + TIME_LIMIT + STEPS[: STEPS.index("\n") + 1],
+        EPOCHS + NO_SPACE + LATER_EPOCH,
+        EPOCHS + NO_SPACE + EPOCHS,  # another rank prints the same
         VLLM_ERROR + VLLM,
         FIRST + STEP_OF_THE_JOB + TIME_LIMIT,
         FIRST + OF_A_MODULE,
@@ -119,7 +132,8 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         REFUSED + WAITED,
         TRACKED + FIRST + TRACKED,
     ],
-    ids=["a-node-goes-on", "two-nodes", "stdout", "steps-on-their-way", "one-step", "a-server-wrote-to-stdout",
+    ids=["a-node-goes-on", "two-nodes", "stdout", "steps-on-their-way", "one-step", "an-epoch-goes-on",
+         "each-rank-prints-its-steps", "a-server-wrote-to-stdout",
          "a-step-and-its-job", "a-module-that-is-imported", "every-rank-refuses",
          "a-node-waits-for-the-one-that-refused", "each-rank-is-tracked"],
 )  # fmt: skip

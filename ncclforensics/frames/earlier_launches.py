@@ -14,6 +14,7 @@ from ncclforensics.data.processes import SECOND_HAND_CLASSES
 from ncclforensics.frames.assemble import with_positions
 from ncclforensics.frames.columns import ORIGIN, OWNER, no_rows, text_of
 from ncclforensics.frames.protocol import Frames
+from ncclforensics.frames.step_order import counted_step, step_time
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.parsing.load import EARLIER_LAUNCH
 
@@ -31,6 +32,7 @@ LAUNCHER_ENDS = {
 }
 ERRORS = ("exception", "gpu_exception", "unstarted_program", "engine_wait", "crash")
 STARTS = ("program_start", "launched_process", "unstarted_program")
+STEP = "training_step"
 HEADING = "traceback"  # form of `exception`: the error stands below it
 TORCHRUN = "torchrun"  # form of `program_start` that every node of a launch prints
 TRACKER = "wandb"  # form of `program_start` of a process that records what it does with a tracker of experiments
@@ -54,7 +56,7 @@ def find(run: Frames) -> pl.DataFrame:
     errors = [
         run[name].filter(text_of("form") != HEADING).select("source", "pos", "line") for name in ERRORS if run.has(name)
     ]
-    if not ends and not (errors and any(run.has(name) for name in STARTS)):
+    if not ends and not (errors and any(run.has(name) for name in (*STARTS, STEP))):
         return no_rows(EARLIER_LAUNCH_COLUMNS)
     ended = pl.concat(ends) if ends else run["job_end"].select("source", "pos", "line", "form").clear()
     failed = pl.concat(errors) if errors else ended.drop("form").clear()
@@ -86,6 +88,7 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     before = failed.join(uncompiled, on=["source", "line"], how="anti")
     rows = [*(_after_ends(rows, ended) for rows in shown), _other_jobs(run), _behind_refusals(run, begun, ended)]
     rows += [_after_ends(tracked, run["tracker_end"]), _after_ends(jobs, failed)]
+    rows += [_after_ends(_trained_again(run), failed)]
     rows += [_after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
     rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
@@ -185,6 +188,21 @@ def _steps_again(run: Frames, ended: pl.DataFrame) -> pl.DataFrame:
     later = steps.filter(is_later).join(before.filter(pl.col("len") == pl.col("step")), on="source")
     is_again = (pl.col("step").first() <= pl.col("reached").first()).over("source")
     return later.filter(is_again & (pl.len().over("source") > 1)).drop("end")
+
+
+def _trained_again(run: Frames) -> pl.DataFrame:
+    """Steps with which a training began anew: at or before the first step of the file, and later than all before.
+
+    What several ranks print of one step, and what a process had still to print of earlier ones, has no later time.
+    """
+    steps = run[STEP].select("source", "pos", "line", step=counted_step(), at=step_time()).drop_nulls(["step", "at"])
+    made = steps.sort("source", "pos").with_columns(
+        first=pl.col("step").first().over("source"),
+        reached=pl.col("step").cum_max().shift().over("source"),
+        until=pl.col("at").cum_max().shift().over("source"),
+    )
+    again = (pl.col("step") <= pl.col("first")) & (pl.col("step") < pl.col("reached"))
+    return made.filter(again & (pl.col("at") > pl.col("until"))).select("source", "pos", "line")
 
 
 def _agents_again(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import as_time
+from ncclforensics.frames.step_order import counted_step, step_time
 from ncclforensics.grammar.values import TEXT, find_values
 
 TIMED_STEP = {
@@ -34,7 +34,6 @@ RATES = {
     "steps_per_second": "step",
 }
 NEARLY_ALL = 0.9
-AMERICAN = "%m/%d/%Y %H:%M:%S"
 TAKEN = [*RATES, "seconds", "batch", "sequence_length", "time"]
 BAR_SECONDS = 20  # between two moments of a progress bar, whose clock counts whole seconds
 BAR_MOMENTS = 200
@@ -91,9 +90,9 @@ def _lines(rows: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
             *(pl.when(pl.col(name) > 0).then(name) for name in RATES),
             rank=pl.coalesce("global_rank", "rank", pl.when(pl.col("log_rank") >= 0).then("log_rank"),
                              "launcher_rank", "hint").cast(pl.Int32),
-            step=pl.coalesce(pl.col("global_step").cast(pl.Int64), "step"),
+            step=counted_step(),
             seconds=pl.when(seconds > 0).then(seconds),
-            time=_time(),
+            time=step_time(),
         )
     )  # fmt: skip
     stream = ["source", "rank"]
@@ -105,15 +104,6 @@ def _lines(rows: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     return lines.group_by(*stream, run.alias("run"), maintain_order=True).agg(
         pl.col("step", "line").first(), pl.col(TAKEN).drop_nulls().first()
     )
-
-
-def _time() -> pl.Expr:
-    """Seconds since 1970 of a line, as the first clock tells that it shows."""
-    text = pl.col("step_time").str.replace(",", ".", literal=True).str.replace("T", " ", literal=True)
-    american = text.str.strptime(pl.Datetime("us"), AMERICAN, strict=False)
-    collected = as_time(pl.col("launcher_time"), 1970)
-    printed = pl.coalesce(as_time(text, 1970), american, collected).dt.epoch("us") / 1e6
-    return pl.coalesce(pl.col("unix_ms") / 1e3, "printed_seconds", printed)
 
 
 def _bars(rows: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,39 @@
+"""The order of training steps in a file, and when they were made, as step lines of all frameworks tell it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames.time_range import as_time
+
+AMERICAN = "%m/%d/%Y %H:%M:%S"
+
+
+def counted_step() -> pl.Expr:
+    """The step of a line of `training_step`, counted from the start of the training where the line counts in epochs."""
+    before = (pl.col("in_epoch") - 1) * pl.col("total_steps")
+    return pl.coalesce(pl.col("global_step").cast(pl.Int64), pl.col("step") + before.fill_null(0))
+
+
+def last_steps(training_step: pl.DataFrame) -> pl.DataFrame:
+    """`last_step`: the `pos` in each input in front of which several steps were still to be made.
+
+    A step may have been on its way on another rank: the last but one of a file is the last that counts.
+    """
+    last_but_one = pl.col("pos").sort(descending=True).get(1, null_on_oob=True)
+    return training_step.group_by("source").agg(last_step=last_but_one)
+
+
+def without_steps_behind(rows: pl.DataFrame, training_step: pl.DataFrame) -> pl.DataFrame:
+    """Leave out lines behind which their file shows several steps: the job, or a later one, went on."""
+    placed = rows.join(last_steps(training_step), on="source", how="left", maintain_order="left")
+    return placed.filter((pl.col("pos") < pl.col("last_step")).fill_null(value=False).not_()).drop("last_step")
+
+
+def step_time() -> pl.Expr:
+    """Seconds since 1970 of a line of `training_step`, as the first clock tells that it shows."""
+    text = pl.col("step_time").str.replace(",", ".", literal=True).str.replace("T", " ", literal=True)
+    american = text.str.strptime(pl.Datetime("us"), AMERICAN, strict=False)
+    collected = as_time(pl.col("launcher_time"), 1970)
+    printed = pl.coalesce(as_time(text, 1970), american, collected).dt.epoch("us") / 1e6
+    return pl.coalesce(pl.col("unix_ms") / 1e3, "printed_seconds", printed)
