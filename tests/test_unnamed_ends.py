@@ -182,3 +182,15 @@ def test_an_agent_of_jax_in_an_error_waited_to_register(tmp_path: Path) -> None:
         )
     )
     assert "waited in jax.distributed.initialize until its time-out" in text
+
+
+def test_what_ended_before_later_steps_is_no_end_of_this_training(tmp_path: Path) -> None:
+    steps = [f"step {number} loss 2.5" for number in range(1, 4)]
+    stack = ["Traceback (most recent call last):", '  File "train.py", line 8, in <module>', "    loss.backward()"]
+
+    killed, goes_on = (reported(tmp_path, *steps, "Killed", *later) for later in ([], steps))
+    interrupted, again = (reported(tmp_path, *stack, "KeyboardInterrupt", *later) for later in ([], steps))
+
+    assert [report.run["process_exit"]["is_final"].to_list() for report in (killed, goes_on)] == [[True], [False]]
+    assert {finding.severity for finding in goes_on.findings} == {"info"}
+    assert [report.run["stack_dump"].height for report in (interrupted, again)] == [1, 0]

@@ -8,15 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import LIBNCCL
-from ncclforensics.analyses.job.ends.exit_reports import (
-    EXCEPTION,
-    EXIT,
-    HOST_MEMORY,
-    KERNEL,
-    NODE,
-    NOT_STARTED,
-    SIGNAL,
-)
+from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, KERNEL, NODE, NOT_STARTED, SIGNAL
 from ncclforensics.analyses.job.ends.failure_events import AFTER, LOST
 from ncclforensics.analyses.job.ends.spawned_processes import SPAWN, UNNAMED
 from ncclforensics.analyses.job.text.program_failures import compares_ranks, topic_of
@@ -51,6 +43,7 @@ from ncclforensics.rules.shared.ended_processes import (
     kernel_log_crashes,
     not_behind_a_request,
     short_message,
+    signals_before_steps,
     statements_before,
     unsettled_exits,
 )
@@ -71,8 +64,9 @@ def _is_on_all(exits: pl.DataFrame, rank: pl.DataFrame) -> bool:
 def _follows_another_fault(exits: pl.DataFrame, verdict: pl.DataFrame) -> bool:
     """Whether a job has another fault than these ends, or ranks that ended before: exit codes follow from both."""
     at_fault = set(verdict["culprits"].explode().drop_nulls())
-    is_of_others = bool(at_fault) and at_fault.isdisjoint(exits["rank_id"])
-    return is_of_others or (~verdict["verdict"].is_in([Kind.RANK_DIED, Kind.NO_HANG])).any()
+    return (bool(at_fault) and at_fault.isdisjoint(exits["rank_id"])) or (
+        ~verdict["verdict"].is_in([Kind.RANK_DIED, Kind.NO_HANG])
+    ).any()
 
 
 def _advised(finding: Finding, exits: pl.DataFrame) -> Finding:
@@ -130,14 +124,13 @@ def app_exception(
         where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
         title = f"{{processes}} raised {name}" + (f": {short_message(str(message))}" if message else "")
         if is_near_end:
-            detail = f"{where}the program may have caught it"
-            yield _advised(exit_finding(rows, rank, title, detail, "likely"), rows)
-            continue
-        detail = f"{where}the log goes on after it: the program may have caught it"
-        finding = exit_finding(rows, rank, title, detail, "possible")
-        finding.severity, finding.role = Severity.INFO, Role.CONTEXT
-        yield finding
-    ends = process_exit.filter(pl.col("is_first"))
+            yield _advised(exit_finding(rows, rank, title, f"{where}the program may have caught it", "likely"), rows)
+        else:
+            detail = f"{where}the log goes on after it: the program may have caught it"
+            finding = exit_finding(rows, rank, title, detail, "possible")
+            finding.severity, finding.role = Severity.INFO, Role.CONTEXT
+            yield finding
+    ends = process_exit.filter("is_first")
     passed_on = (
         not_behind_a_request(process_exit)
         .filter((pl.col("how") == EXCEPTION) & pl.col("is_near_end"))
@@ -193,6 +186,7 @@ def app_process_died(
         return
     has_unnamed_oom = not first_exits(process_exit, HOST_MEMORY).filter(pl.col("rank_id").is_null()).is_empty()
     ends = ends.filter(is_other_crash, ~(has_unnamed_oom & (signal_number == KILL)))
+    yield from signals_before_steps(process_exit, rank, verdict)
     for (how, signal, code), rows in ends.group_by("how", "signal", "exit_code", maintain_order=True):
         reporters = ", ".join(sorted(set(rows["reporter"])))
         first = "the first end that was read" if rows.height == 1 else "the first ends that were read"

@@ -10,7 +10,14 @@ from ncclforensics.analyses.job.ends.exit_reports import EVICTED, EXCEPTION, KER
 from ncclforensics.analyses.job.ends.process_exits import strongest_of
 from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
 from ncclforensics.data.names import ranks_text, some_of, without_folders
-from ncclforensics.data.processes import CRASHES, LIBRARIES_OF_RANKS, PROGRAMS_OF_RANKS, REQUESTED_ENDS, TESTS
+from ncclforensics.data.processes import (
+    CRASHES,
+    LIBRARIES_OF_RANKS,
+    PROGRAMS_OF_RANKS,
+    REQUESTED_ENDS,
+    TESTS,
+    signal_name,
+)
 from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts, printed_pid
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.grouping import (
@@ -99,6 +106,16 @@ def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str
         return process_exit.clear()
     rows = process_exit.filter((pl.col("how") == kind) & pl.col("is_first") & ~pl.col("is_final"))
     return rows.sort("source", "line")
+
+
+def signals_before_steps(process_exit: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """Report ends of no named process by a signal, behind which steps were made: they need not be of this job."""
+    for (signal,), rows in unsettled_exits(process_exit, verdict, SIGNAL).group_by("signal", maintain_order=True):
+        by = signal_name(signal) if isinstance(signal, int) else "a signal"
+        detail = f"reported by {rows['reporter'][0]}; steps were made behind it, by another process or a later run"
+        finding = exit_finding(rows, rank, f"{{processes}} ended by {by}", detail, "possible")
+        finding.severity, finding.role = Severity.INFO, Role.CONTEXT
+        yield finding
 
 
 def not_behind_a_request(process_exit: pl.DataFrame) -> pl.DataFrame:

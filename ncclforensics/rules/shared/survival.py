@@ -6,6 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.program_ends import add_program_end
 from ncclforensics.frames.columns import OWNER, SOURCE_BITS
+from ncclforensics.frames.step_order import last_steps
 
 
 def last_of_process(rows: pl.DataFrame, communicator_progress: pl.DataFrame) -> pl.DataFrame:
@@ -22,13 +23,7 @@ def not_survived(
     training_step: pl.DataFrame,
     program_end: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Leave out lines behind which their process or their file shows progress, and those behind an end.
-
-    A step may have been on its way on another rank: the last but one of a file is the last that counts.
-    """
-    steps_of_source = training_step.group_by("source").agg(
-        last_step=pl.col("pos").sort(descending=True).get(1, null_on_oob=True)
-    )
+    """Leave out lines behind which their process or their file shows progress, and those behind an end."""
     steps = milestone.select(*OWNER, last_pos="pos")
     progress = pl.concat([progress, steps], how="diagonal_relaxed")
     of_source = progress.group_by(source=(pl.col("last_pos") // (1 << SOURCE_BITS)).cast(pl.Int32))
@@ -37,7 +32,7 @@ def not_survived(
     is_at_end = pl.col("pos") > pl.min_horizontal("end_pos", "own_end_pos", "success_pos")
     return (
         rows.join(of_source.agg(last_pos_of_source=pl.col("last_pos").max()), on="source", how="left")
-        .join(steps_of_source, on="source", how="left", maintain_order="left")
+        .join(last_steps(training_step), on="source", how="left", maintain_order="left")
         .join(of_owner, on=OWNER, how="left", maintain_order="left")
         .pipe(add_program_end, program_end)
         .filter((is_survived | is_at_end).fill_null(value=False).not_())

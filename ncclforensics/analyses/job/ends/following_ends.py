@@ -27,18 +27,23 @@ from ncclforensics.data.processes import ABORT, CRASHES, KILL, REQUESTED_ENDS
 from ncclforensics.frames.columns import Row, lines_behind
 
 
-def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, is_over: bool) -> None:
+def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, has_errors: bool) -> None:
     """Set `final` on reports that may concern no end: exceptions, and kernel messages with a container's other pids.
 
     An exception is final if other processes ended, connections were closed right behind it (rows `lost`), or the log
-    ends there; a kernel message if it explains a known end.
+    ends there; a kernel message if it explains a known end. An end of no named process behind which steps were made
+    need not be one of this training: only another end shows that it is.
     """
+    for report in reports:
+        report.final &= not _may_be_of_another(report)
     lengths = dict(source.select("source", "lines").iter_rows())
     final_reports = [report for report in reports if report.final]
     has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
     signals = {report.signal for report in final_reports if not report.follows}
     closed = _positions(lost, "source")
+    has_lost = any(not row["at_exit"] for row in lost)
     for report in reports:
+        is_over = has_lost or (has_errors and not _may_be_of_another(report))
         if report.reporter == KERNEL:
             report.final |= report.signal in signals and not has_final_kernel_report
         elif not report.final:
@@ -50,6 +55,12 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
     ended_by = {_error_of(report) for report in reports if report.how == EXCEPTION and report.final}
     for report in reports:
         report.final |= report.how == EXCEPTION and _error_of(report) in ended_by and bool(report.worker or report.pid)
+
+
+def _may_be_of_another(report: ExitReport) -> bool:
+    """Whether nothing tells which process ended, and steps were made behind it."""
+    names = (report.owner, report.rank, report.child, report.local_rank, report.pid, report.worker or None)
+    return report.went_on and all(name is None for name in names)
 
 
 def _error_of(report: ExitReport) -> tuple[str, str, str]:

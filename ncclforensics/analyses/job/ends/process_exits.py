@@ -47,6 +47,7 @@ from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import signal_name
 from ncclforensics.frames.columns import Category, Large, Row, columns_of, frame_of_rows, lines_behind, text_of
 from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.step_order import last_steps
 
 
 class ProcessExit(NamedTuple):
@@ -215,14 +216,15 @@ def process_exit(
         shut_down=engine_wait.filter(text_of("form").is_in(KILLS_ALL)).to_dicts(),
     )
     lost = failure_event.filter(kind=LOST)
-    has_lost = not lost.filter(at_exit=False).is_empty()
-    mark_final(reports, source, lost.to_dicts(), is_over=has_errors or has_lost)
+    last_step = dict(last_steps(training_step).drop_nulls().iter_rows())
+    for report in reports:
+        report.went_on = report.row["pos"] < last_step.get(report.row["source"], -1)
+    mark_final(reports, source, lost.to_dicts(), has_errors=has_errors)
     if not engine_wait.filter(text_of("form").is_in(ENGINE_ENDED)).is_empty():
         for report in reports:
             report.final |= report.how in OF_AN_ENGINE
     lengths = dict(source.select("source", "lines").iter_rows())
-    steps = {source: rows["pos"].sort() for (source,), rows in training_step.group_by("source")}
-    rows = [_row(report, rank_id, lengths, steps) for report in reports for rank_id in finder.rank_ids(report)]
+    rows = [_row(report, rank_id, lengths) for report in reports for rank_id in finder.rank_ids(report)]
     finder.mark_other_launches(rows, reports)
     return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")
 
@@ -245,7 +247,7 @@ def _not_survived(reports: list[ExitReport], success: dict[int, int]) -> list[Ex
     return [report for report in reports if is_later(report) or not can_be_survived(report)]
 
 
-def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[Any, pl.Series]) -> Row:
+def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:
     place = {name: report.row[name] for name in ("source", "line", "pos")}
     host, pid = report.owner or (report.node, report.pid)
     return {
@@ -259,7 +261,7 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int], steps: dict[
         "is_first": not report.follows,
         "is_final": report.final,
         "is_near_end": lines_behind(report.last_line or place["line"], lengths[place["source"]]) <= TRACEBACK_LINES
-        and not _goes_on(steps.get(place["source"]), place["pos"]),
+        and not report.went_on,
         **place,
     }
 
@@ -269,11 +271,6 @@ def _statements(program_failure: pl.DataFrame, refused_value: pl.DataFrame) -> d
     stated = program_failure.select("source", "line", "statement")
     refused = refused_value.select("source", "line", statement=text_of("refused_because"))
     return {row[:2]: row[2] for row in pl.concat([stated, refused]).iter_rows()}
-
-
-def _goes_on(steps: pl.Series | None, pos: int) -> bool:
-    """Whether a file shows several steps behind a line; one may have been on its way on another rank."""
-    return steps is not None and len(steps) - int(steps.search_sorted(pos, side="right")) > 1
 
 
 LAUNCH_FAILURE = ERROR_NUMBERS[719]  # cudaErrorLaunchFailure
