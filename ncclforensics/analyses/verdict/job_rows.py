@@ -265,6 +265,11 @@ class JobRows:
         return not stated.is_empty()
 
     @cached_property
+    def shows_an_end(self) -> bool:
+        """Whether a process ended by itself, whichever it was: launchers need not name it."""
+        return not self.frames["process_exit"].filter(pl.col("is_first") & pl.col("is_final")).is_empty()
+
+    @cached_property
     def successes(self) -> list[Row]:
         """The lines which say that the program of the only job ended well."""
         return self.frames["reported_success"].sort("pos").to_dicts()

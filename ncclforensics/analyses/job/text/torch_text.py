@@ -41,6 +41,7 @@ REFUSED_AT_STORE = (
     "no_port",
     "no_name",
     "other_service",
+    "no_connection",
 )  # forms of `store_error` in which nothing was waited for
 RENDEZVOUS = "next_rendezvous"  # the call of torchrun's agents, one on each node, at the store of the rendezvous
 FROM_END = 12  # lines of a file, thanks and blank ones among them, behind the last call of a traceback that was cut

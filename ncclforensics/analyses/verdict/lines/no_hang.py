@@ -32,12 +32,17 @@ MANY_DAMAGED = 0.1  # share of the lines of NCCL
 
 
 def find_reported_success(job: Job) -> Explanation | None:
-    """Find that the program came to its end, by its own words or PyTorch's, where no line shows a failure before."""
-    has_failed = any(not event.at_exit for event in job.failure_events) or bool(job.process_exits)
-    if job.is_finished or has_failed:
-        return None
+    """Find that the program came to its end, by its own words or PyTorch's, where no line shows a failure before.
+
+    Where a launcher says of each process that it ended without an error, errors in between are those of its way out.
+    """
+    ended = bool(job.process_exits) or job.run.shows_an_end
     # What one process or rank reports is not of the others, which may still wait.
     processes = {(row["ended_pid"], row["ended_rank"]) for row in job.run.successes}
+    of_launcher = {row["ended_pid"] for row in job.run.successes} - {None}
+    has_failed = any(not event.at_exit for event in job.failure_events) and len(of_launcher) < len(job.rank_ids)
+    if job.is_finished or ended or has_failed:
+        return None
     what, doubt, rows = "end", Doubt.LOGS_END_BEFORE, job.run.ended_programs
     if job.run.successes and ((None, None) in processes or len(processes) >= len(job.rank_ids)):
         reason = "the program reports that it came to its end, and nothing failed"
