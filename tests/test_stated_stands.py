@@ -15,6 +15,8 @@ STANDS = {
     "app-waits-for-lock": "Still waiting to acquire lock on /srv/cache/model.lock (elapsed: 10.0 seconds)\n",
     "app-ends-in-build": 'Setting up PyTorch plugin "bias_act_plugin"... \n',
     "app-waits-for-resources": "Warning: The following resource request cannot be scheduled right now: {'GPU': 8.0}.\n",
+    "app-ends-at-join": "| distributed init (rank 3): env://\n| distributed init (rank 0): env://\n",
+    "app-ends-before-first-step": "  0%|          | 0/1218 [00:00<?, ?it/s]\n",
 }
 BEFORE = "".join(f"loading shard {number} of 9\n" for number in range(1, 10))
 TIME_OUT = (
@@ -54,6 +56,15 @@ def test_a_build_that_is_over_is_none(tmp_path: Path) -> None:
     built = STANDS["app-ends-in-build"] + 'Setting up PyTorch plugin "bias_act_plugin"... Done.\n'
 
     assert rules_of(tmp_path, BEFORE + built) == set()
+
+
+def test_a_bar_that_moved_or_was_left_is_not_at_its_first_step(tmp_path: Path) -> None:
+    moved = "  1%|          | 12/1218 [02:31<22:12,  1.48s/it]\n" + STANDS["app-ends-before-first-step"]
+
+    left = "  0%|          | 0/1218 [00:29<?, ?it/s]\n"  # printed again when its loop is left
+
+    assert rules_of(tmp_path, BEFORE + moved) == set()
+    assert rules_of(tmp_path, BEFORE + STANDS["app-ends-before-first-step"] + left) == set()
 
 
 def test_the_only_rank_without_a_time_out_stands_at_a_prompt_that_names_none(tmp_path: Path) -> None:

@@ -27,6 +27,14 @@ FREE_RESOURCES = (
     "compare what is asked for with `ray status` and `ray list nodes`: nodes that did not join, GPUs that another job "
     "or a dead actor holds"
 )
+ALL_COME = (
+    "count the processes that were started, and compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all; see that "
+    "each host reaches that port (`nc -vz HOST PORT`); NCCL_DEBUG=INFO shows whether they came past it"
+)
+FIRST_STEP = (
+    "take the stacks of all ranks, which show who loads data and who is in a collective; set NCCL_DEBUG=INFO; on one "
+    "host try NCCL_P2P_DISABLE=1: if that runs, look for ACS or an IOMMU that redirects PCIe"
+)
 
 
 def _ranks(rows: pl.DataFrame) -> list[int]:
@@ -139,3 +147,45 @@ def app_waits_for_resources(stated_stand: pl.DataFrame) -> Iterator[Finding]:
     title = f"Ray has no place for what the program asks for: {{{some_of(wanted, 1)}}}"
     detail = "the program waits for it, and its output ends there"
     yield Finding(title, detail, "likely", remedy=FREE_RESOURCES, evidence=evidence_lines(rows))
+
+
+@rule(Category.BOOTSTRAP, Severity.WARNING, of=("stated_stand",), hang=True)
+def app_ends_at_join(stated_stand: pl.DataFrame) -> Iterator[Finding]:
+    """The output ends where processes come to the start of their process group.
+
+    Means: init_process_group, or what other frameworks have for it, returns when all processes have come. One that did
+    not start, or has another address, port or number of ranks, keeps all others there.
+    Not when: the log was copied while the job started; the program prints nothing until its first step is over: then
+    it may have come further, and stand in its first collective.
+    Do: count the processes that were started; compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all; see that
+    each host reaches that port; set NCCL_DEBUG=INFO, whose first lines show that the process group was there.
+    Sources: torch/distributed/distributed_c10d.py; DeepSpeed, comm/comm.py; JAX, distributed.py.
+    """
+    rows = stated_stand.filter(kind="join")
+    if rows.is_empty():
+        return
+    ranks = _ranks(rows)
+    title = f"{ranks_text(ranks) or 'processes'} came to the start of the process group, and the output ends there"
+    detail = "it returns when all have come; how many there are, these lines do not say"
+    yield Finding(title, detail, "possible", remedy=ALL_COME, evidence=evidence_lines(rows))
+
+
+@rule(Category.HANG, Severity.WARNING, of=("stated_stand",), hang=True)
+def app_ends_before_first_step(stated_stand: pl.DataFrame) -> Iterator[Finding]:
+    """The output ends with a progress bar of which no step is done.
+
+    Means: the program came to its loop, and the first step is not over: the first batch is loaded there, kernels are
+    compiled, and the first collectives create NCCL's communicators and connect the GPUs. Where ranks hang there, a
+    connection between GPUs or hosts that does not work is as likely as a rank that does not come.
+    Not when: the log was copied in the first step; the bar counts files or parts of a model, or another one goes on.
+    Do: take the stacks of all ranks: they show who loads data and who is in a collective; set NCCL_DEBUG=INFO; on one
+    host try NCCL_P2P_DISABLE=1: if that runs, look for ACS or an IOMMU that redirects PCIe.
+    Sources: tqdm; NCCL documentation, troubleshooting (PCI access control services).
+    """
+    rows = stated_stand.filter(kind="first_step")
+    for (steps,), bars in rows.group_by("what", maintain_order=True):
+        title = f"the output ends with a progress bar at 0 of {int(str(steps)):,}"
+        detail = (
+            "if it counts steps: in the first one data are loaded, kernels compiled, and the GPUs connected by NCCL"
+        )
+        yield Finding(title, detail, "possible", remedy=FIRST_STEP, evidence=evidence_lines(bars))

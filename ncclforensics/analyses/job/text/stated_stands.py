@@ -1,4 +1,8 @@
-"""Where programs stand by their own words: at a prompt, a question, a lock, a build, or without resources."""
+"""Where programs stand by their own words, where their output ends.
+
+At the prompt of a debugger, a question, a lock, a build, without resources, at the start of their process group, or
+before their first step is over.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,18 @@ import polars as pl
 
 from ncclforensics.frames.columns import ORIGIN, count_behind, text_of
 from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.values import TEXT, find_values
 
 LAST_LINES = 4  # of a log, or before a time-out: blank ones, and what another rank prints
+OF_STARTS = ("join", "first_step")  # kinds of lines that healthy runs print, too: only the very last of a log counts
 STAND = {
     **ORIGIN,
-    "kind": pl.String(),  # a key of STANDS, or `resources`, for which the process that starts ranks waits
+    # A key of STANDS, one of OF_STARTS, or `resources`, for which the process waits that starts ranks.
+    "kind": pl.String(),
     "form": pl.String(),  # of its line
     "rank": pl.Int32(),  # that the line, or the tag in front of it, names; null without one
-    "what": pl.String(),  # the place in the program, the lock, the folder of the build, or the resources
+    # The place in the program, the lock, the folder of the build, the resources, or the number of steps to do.
+    "what": pl.String(),
     "waited": pl.String(),  # seconds, as printed
 }
 # What a rank does that stands there, for sentences.
@@ -25,13 +33,18 @@ STANDS = {
 }
 
 
-@analysis(STAND, of=("debugger", "question", "lock_wait", "extension_build", "resource_wait"))
+@analysis(
+    STAND, of=("debugger", "question", "lock_wait", "extension_build", "resource_wait", "group_join", "progress_bar")
+)
 def stated_stand(
     debugger: pl.DataFrame,
     question: pl.DataFrame,
     lock_wait: pl.DataFrame,
     extension_build: pl.DataFrame,
     resource_wait: pl.DataFrame,
+    group_join: pl.DataFrame,
+    progress_bar: pl.DataFrame,
+    training_step: pl.DataFrame,
     work_timeout: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -54,6 +67,8 @@ def stated_stand(
         "lock": lock_wait.with_columns(what=text_of("lock"), waited=text_of("waited")),
         "build": last_builds.filter((text_of("form") != "over").fill_null(value=True)),
         "resources": resource_wait.with_columns(what=text_of("resources")),
+        "join": group_join.with_columns(rank="joining_rank"),
+        "first_step": _unmoved_bars(progress_bar, training_step),
     }
     columns = [*ORIGIN, "kind", pl.col("form").cast(pl.String), "rank", "what", "waited"]
     empty = {"rank": pl.lit(None, pl.Int32), "what": pl.lit(None, pl.String), "waited": pl.lit(None, pl.String)}
@@ -66,6 +81,25 @@ def stated_stand(
     stops = work_timeout.select("source", "line", stop="line").sort("line")
     placed = stands.join(source.select("source", "lines"), on="source").sort("line")
     placed = placed.join_asof(stops, on="line", by="source", strategy="forward", check_sortedness=False)
+    limit = pl.when(pl.col("kind").is_in(OF_STARTS)).then(1).otherwise(LAST_LINES)
     before = (pl.col("stop") - pl.col("line")).fill_null(LAST_LINES + 1)
-    is_last = (count_behind() < LAST_LINES) | (before <= LAST_LINES)
+    is_last = (count_behind() < limit) | (before <= limit)
+    # All ranks come to the start of a process group one behind the other.
+    is_last = pl.when(kind="join").then(is_last.any().over("source", "kind")).otherwise(is_last)
     return placed.filter(is_last).select(STAND.keys()).sort("source", "line")
+
+
+def _unmoved_bars(progress_bar: pl.DataFrame, training_step: pl.DataFrame) -> pl.DataFrame:
+    """Return the last progress bar of each file without a step of a training, if it shows none of its steps done.
+
+    tqdm prints such a bar when it begins, and again when its loop is left, as by an error: then time has passed.
+    """
+    bars = progress_bar.filter(~pl.col("source").is_in(training_step["source"].unique().implode())).sort("pos")
+    bars = bars.with_row_index(TEXT)
+    moments = find_values(bars["bars"].cast(pl.String), "bar_update").join(bars.select(TEXT, "source"), on=TEXT)
+    most = moments.group_by("source", "of_all").agg(most=pl.col("done").max())
+    last = moments.group_by(TEXT).agg(pl.col("done", "of_all", "hours", "minutes", "whole_seconds").last())
+    last_bars = bars.join(last, on=TEXT).sort("pos").unique("source", keep="last", maintain_order=True)
+    passed = pl.sum_horizontal("hours", "minutes", "whole_seconds", "most")
+    unmoved = last_bars.join(most, on=["source", "of_all"], nulls_equal=True).filter(passed == 0)
+    return unmoved.with_columns(what=pl.col("of_all").cast(pl.String), form=pl.lit(None, pl.String))
