@@ -27,6 +27,21 @@ SHOWN = {
         WENT_DOWN.format(driver="igb 0000:02:00.0 eno2: igb: eno2"),
         [("kernel-port-reports", "warning", "port eno2 went down 3 times")],
     ),
+    "stack-of-a-process": (
+        """\
+[<0>] uvm_spin_loop+0xb2/0xe0 [nvidia_uvm]
+[<0>] uvm_api_register_gpu+0x4c/0x70 [nvidia_uvm]
+[<0>] do_syscall_64+0x5d/0x90
+""",
+        [
+            (
+                "kernel-driver-reports",
+                "info",
+                "stands in the kernel, in uvm_spin_loop: its stack goes through nvidia_uvm",
+            )
+        ],
+    ),
+    "stack-of-a-process-that-polls": ("[<0>] do_sys_poll+0x4e2/0x5d0\n[<0>] do_syscall_64+0x5d/0x90\n", []),
     "driver-name-once": (
         "[ 4711.1] amdgpu 0000:c5:00.0: ring sdma0 timeout, signaled seq=41, emitted seq=43\n",
         [("kernel-driver-reports", "warning", "did not end in time: ring sdma0")],

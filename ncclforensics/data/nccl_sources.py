@@ -128,6 +128,17 @@ def is_call_file(place: str | None) -> bool:
     return folder.endswith("collectives") or file.startswith("collectives.cc:")
 
 
+def is_of_abort(step: str) -> bool:
+    """Whether NCCL returns this only where its communicator is being aborted: 3 from its sockets, without a warning.
+
+    src/misc/socket.cc and src/os/linux.cc, up to 2.30: socketProgressOpt prints `abort called` with the subsystem NET.
+
+    >>> is_of_abort("misc/socket.cc:64 -> 3"), is_of_abort("misc/socket.cc:64 -> 6")
+    (True, False)
+    """
+    return step.endswith(" -> 3") and any(file in step for file in ("misc/socket.cc:", "os/linux.cc:"))
+
+
 def is_top_file(place: str | None, files: tuple[str, ...] = TOP_FILES) -> bool:
     """Whether an error that reached this place was returned to the application, as far as a place shows it.
 

@@ -25,8 +25,9 @@ SLEEP = "sleep"
 REQUESTS = "wait for requests"
 PYTHON = "own code"
 THREAD = "a thread beside the main one, whose stack is not shown"
+THREAD_OF_NCCL = "a thread that NCCL started beside the main one, whose stack is not shown"
 CUT = "its innermost calls are not shown"
-UNSHOWN = (THREAD, CUT)  # where the main thread stands is not known
+UNSHOWN = (THREAD, THREAD_OF_NCCL, CUT)  # where the main thread stands is not known
 
 # A rank in one of these may wait for other ranks: a GPU runs collectives, and the backward pass reduces gradients.
 WAITING = (COLLECTIVE, BACKWARD, GPU, *UNSHOWN)
@@ -222,8 +223,9 @@ NATIVE = (
 )
 
 # The outermost functions of a thread that is not the main one: of the C library, of threading.py, and of NCCL.
+STARTS_OF_LIBRARIES = ("clone", "clone3", "start_thread", "_bootstrap")
 THREAD_STARTS = (
-    *("clone", "clone3", "start_thread", "_bootstrap"),
+    *STARTS_OF_LIBRARIES,
     *("ncclProxyProgress", "ncclProxyService", "ncclProxyServiceUDS", "ncclIbAsyncThreadMain", "ncclRasThreadMain"),
     *("persistentSocketThread", "bootstrapRoot"),
 )

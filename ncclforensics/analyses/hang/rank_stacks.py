@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.text.stack_lines import TRACEBACK
 from ncclforensics.analyses.job.text.stack_processes import RankIndex
-from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, THREAD, WAITING, short_name
+from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, THREAD, THREAD_OF_NCCL, WAITING, short_name
 from ncclforensics.frames.columns import Row, columns_of, typed_rows
 from ncclforensics.frames.registry import analysis
 
@@ -46,6 +46,7 @@ def stacks_in(rows: pl.DataFrame) -> list[RankStack]:
     return typed_rows(rows.with_columns(unknown), RankStack)
 
 
+OF_THREADS = (THREAD, THREAD_OF_NCCL)
 _TOOLS = ("py-spy", "faulthandler", TRACEBACK, "gdb", "eu-stack", "lldb")  # those that show Python's functions first
 
 
@@ -86,7 +87,9 @@ def unranked_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFr
 
 def _where(dumps: list[Row]) -> Row:
     """Return where a rank stands by its last dump of the tool that shows most."""
-    dumps = [dump for dump in dumps if dump["kind"] != THREAD] or dumps[-1:]  # threads beside the main one are several
+    dumps = [dump for dump in dumps if dump["kind"] not in OF_THREADS] or dumps[
+        -1:
+    ]  # threads beside the main one are several
     tools = sorted({dump["tool"] for dump in dumps}, key=_TOOLS.index)
     in_python = [dump for dump in dumps if (dump["file"] or "").endswith(".py")]
     best = [dump for dump in in_python or dumps if dump["tool"] == tools[0]] or in_python or dumps

@@ -203,9 +203,10 @@ def bench_run_cut_off(benchmark: pl.DataFrame, benchmark_line: pl.DataFrame) -> 
 def bench_run_without_result(
     benchmark: pl.DataFrame, benchmark_line: pl.DataFrame, test_refusal: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A test printed its settings or its devices, and no row.
+    """A test printed its settings, its devices or the head of its table, and no row.
 
-    Means: the first size did not finish: the init of the communicator, or its first call, does not return.
+    Means: the first size did not finish: the init of the communicator, or its first call, does not return. The head of
+    the table follows the init of the communicator.
     Not when: only a part of the output was copied, or the test was still running; the test refused to run.
     Do: look at the processes of this test if they still exist (gdb -batch -ex 'thread apply all bt'); run again with
     NCCL_DEBUG=INFO, and with -T 60, which ends a test that hangs.
@@ -213,17 +214,19 @@ def bench_run_without_result(
     """
     refused = set(test_refusal["source"])
     for row in benchmark.filter(~pl.col("is_complete") & (pl.col("rows") == 0)).to_dicts():
-        has_begun = row["min_bytes"] is not None or (row["listed_devices"] and not row["has_failed"])
+        lines = benchmark_line.filter(pl.col("benchmark") == row["benchmark"])
+        has_head = (lines["frame"] == "table_head").any()
+        has_begun = row["min_bytes"] is not None or ((row["listed_devices"] or has_head) and not row["has_failed"])
         if not has_begun or row["source"] in refused:
             continue
-        lines = benchmark_line.filter(pl.col("benchmark") == row["benchmark"])
+        place = "in its first size" if has_head else "in init or in its first size"
         yield Finding(
             title=f"{called(row)} did not finish: no result was read"
             if row["has_failed"]
             else f"the output of {called(row)} ends before its first result",
             detail="the test printed that a call failed"
             if row["has_failed"]
-            else "the test stood still in init or in its first size or was ended, or this is a part of its output",
+            else f"the test stood still {place} or was ended, or this is a part of its output",
             remedy=AFTER_FAILURE if row["has_failed"] else "",
             certainty="certain",
             hosts=row["hosts"] or [],

@@ -20,6 +20,7 @@ from ncclforensics.rules.shared.kernel_log import (
     devices_text,
     kernel_log_findings,
     lines_beside,
+    listed_stacks,
     times_text,
     with_addresses_of_amd,
 )
@@ -257,6 +258,12 @@ _DRIVER_REPORTS = {
         Severity.WARNING,
         _LOOK_AT_TRACE,
     ),
+    "listed": _Report(
+        "a process{where} stands in the kernel, in {traced_function}: its stack goes through {modules}",
+        "so /proc/PID/stack lists it; where it is the same some seconds later, the process waits there",
+        Severity.INFO,
+        "look twice; of a driver that does not come back, look at its lines in dmesg -T, and reboot the host",
+    ),
     "memory_failure": _Report(
         "the kernel{where} ended {program} (pid {pid}), which used damaged memory of the host",
         "a memory module reported an error that it could not correct",
@@ -277,7 +284,12 @@ EXPLAINED_BY = {
 }
 
 
-@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("kernel_message", "kernel_kill"), hang=True, fallback=True)
+@rule(
+    *(Category.APPLICATION_ERROR, Severity.WARNING),
+    of=("kernel_message", "kernel_kill", "kernel_frame"),
+    hang=True,
+    fallback=True,
+)
 def kernel_driver_reports(
     kernel_message: pl.DataFrame,
     kernel_kill: pl.DataFrame,
@@ -294,7 +306,8 @@ def kernel_driver_reports(
     nvidia-peermem's `invalid context` is harmless by itself.
     Do: read the lines before it in dmesg -T; drain the host if it comes again.
     Sources: Linux: kernel/panic.c, kernel/watchdog.c, kernel/hung_task.c, kernel/rcu/tree_stall.h,
-    drivers/gpu/drm/amd/amdgpu; NVIDIA open-gpu-kernel-modules: nv.c, nvidia-peermem.c; nv_peer_memory#120.
+    drivers/gpu/drm/amd/amdgpu, fs/proc/base.c; NVIDIA open-gpu-kernel-modules: nv.c, nvidia-peermem.c;
+    nv_peer_memory#120.
     """
     job = JobBeside.of(rank, verdict)
     program = pl.coalesce(text_of("program"), text_of("task_name")).alias("program")
@@ -309,7 +322,7 @@ def kernel_driver_reports(
         explained = reported.filter(pl.col("form").is_in(events))["source"]
         messages = messages.filter((text_of("form") != form) | ~pl.col("source").is_in(explained.implode()))
     messages = with_addresses_of_amd(messages, kernel_message)
-    rows = pl.concat([messages, kills], how="diagonal_relaxed").sort(OF_LINES)
+    rows = pl.concat([messages, kills, listed_stacks(kernel_frame)], how="diagonal_relaxed").sort(OF_LINES)
     for (form, _), alike in rows.group_by(text_of("form"), text_of("node"), maintain_order=True):
         report = _DRIVER_REPORTS[str(form)]
         first = alike.row(0, named=True)

@@ -164,7 +164,8 @@ def _cut(text: str, most: int) -> str:
 def _stack(stack: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     """Return the finding on the stack of an exception whose text is not shown."""
     functions = stack["stack_function"].cast(pl.String).unique(maintain_order=True)[:MOST_FUNCTIONS]
-    rows = stack.with_columns(host="launcher_node", pid="launcher_pid", rank="launcher_rank")
+    ranks = pl.coalesce("rank_of_stack", "launcher_rank").cast(pl.Int32)
+    rows = stack.with_columns(host="launcher_node", pid="launcher_pid", rank=ranks)
     known = next((OF_STACK[part] for function in functions for part in OF_STACK if part in function), "")
     title = "{processes}: the stack of a C++ exception stands here, and not what it says" + (
         f": by its functions, {known}" if known else f": it came through {functions[0]}"

@@ -16,6 +16,7 @@ from ncclforensics.data.nccl_sources import (
     INVALID_USAGE,
     OTHER,
     REMOTE,
+    is_of_abort,
     is_top_file,
     result_text,
     set_up_at,
@@ -150,8 +151,8 @@ def _extent(rows: pl.DataFrame, row: dict[str, Any]) -> str:
 
 def _chain_text(chain: list[str], result: int | None) -> str:
     """Name the places that returned an error one after the other, with codes other than the last one."""
-    places = [step.removesuffix(f" -> {result}") for step in chain]
-    more = f" and {len(chain) - SHOWN_STEPS} more" if len(chain) > SHOWN_STEPS else ""
+    places = list(dict.fromkeys(step.removesuffix(f" -> {result}") for step in chain))
+    more = f" and {len(places) - SHOWN_STEPS} more" if len(places) > SHOWN_STEPS else ""
     return ", ".join(places[:SHOWN_STEPS]) + more
 
 
@@ -171,6 +172,7 @@ def error_returned_without_warning(
     """NCCL returned an error through its callers, and no warning stands before it.
 
     Means: the lines `file:line -> code` name the callers, the deepest first; the first of them is nearest to the cause.
+    Sockets return 3 without a warning where the communicator is being aborted, by a watchdog or by the program.
     Not when: the process went on afterwards, or its thread with init: NCCL tries optional features whose failure it
     ignores; its communicator was being aborted (`abort called`).
     Do: look at the lines before these, and at the other ranks, for the first warning; without one run again with
@@ -199,13 +201,23 @@ def error_returned_without_warning(
         began = f"it began where NCCL sets up {began}, and " if began else "it "
         detail = f"{began}came through {callers}; no warning before these lines was read"
         title = f"NCCL returned an error on {{processes}}: {result_text(result)}"
+        is_aborted = all(is_of_abort(steps[0]) for steps in rows["steps"])
+        if is_aborted:
+            title = "NCCL gave up its connections on {processes}, as where a communicator is aborted"
+            detail = f"its sockets returned {result_text(result)} and warned of nothing; {detail}"
         lines = rows.select(*OWNER, "source", "line").explode("source", "line")
         firsts = lines.unique(OWNER, keep="first", maintain_order=True)
         finding = group_finding(firsts, rank, title, detail, "possible", role=Role.CONSEQUENCE)
         finding.category = OF_RESULTS.get(result, Category.INIT_FAILURE)
         if first_value(rows["steps"])[0].startswith(P2P_FILE):
             finding.category = Category.P2P
-        is_reported = is_returned or call_error.height or test_failure.height  # else a deeper caller may ignore it
+        if is_aborted:
+            finding.remedy = (
+                "read what these processes printed before, and when a watchdog timed out or an exception was raised"
+            )
+        is_reported = (
+            is_aborted or is_returned or call_error.height or test_failure.height
+        )  # else a deeper caller may ignore it
         finding.severity = Severity.WARNING if is_reported else Severity.INFO
         finding.about = [Line(source, line) for source, line in lines.select("source", "line").iter_rows()]
         yield finding

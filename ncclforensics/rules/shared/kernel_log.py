@@ -101,6 +101,18 @@ def rate_text(rows: pl.DataFrame, number: int) -> str:
     return f"{number * 60 / span:,.3g} a minute" if span else ""
 
 
+def listed_stacks(kernel_frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the innermost frame of each stack of /proc/PID/stack that goes through modules, and these modules."""
+    listed = kernel_frame.filter(text_of("form") == "listed").sort(OF_LINES)
+    begins = (pl.col("line").diff() != 1).fill_null(value=True).cum_sum().over("source")
+    stacks = listed.group_by("source", begins.alias("stack"), maintain_order=True).agg(
+        pl.col("form", "node", "line").first(),
+        text_of("traced_function").first(),
+        modules=text_of("module").drop_nulls().unique(maintain_order=True),
+    )
+    return stacks.filter(pl.col("modules").list.len() > 0).with_columns(pl.col("modules").list.join(", ")).drop("stack")
+
+
 def call_trace(reports: pl.DataFrame, kernel_frame: pl.DataFrame) -> list[str]:
     """Return where the kernel stopped, in which process, and through which modules the traces below these lines go."""
     above = reports.select("source", report="line").sort("report")

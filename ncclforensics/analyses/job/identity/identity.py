@@ -117,7 +117,7 @@ def process(
 
 def _labelled_otherwise(exception: pl.DataFrame, unread_error: pl.DataFrame) -> pl.Series:
     """Return the sources in which a launcher's label is another number than the rank that PyTorch prints behind it."""
-    tags = ("rank_of_level", "rank_of_note", "rank_of_words")
+    tags = ("rank_of_level", "rank_of_note", "rank_of_words", "rank_of_stack")
     tagged = (unread_error.select("source", "launcher_rank", rank=tag) for tag in tags)
     ranks = [exception.select("source", "launcher_rank", "rank"), *tagged]
     printed = pl.concat([rows.cast({"rank": pl.Int32, "launcher_rank": pl.Int32}) for rows in ranks])

@@ -23,8 +23,10 @@ from ncclforensics.data.stack_classes import (
     NO_RANK,
     PLACES,
     PYTHON,
+    STARTS_OF_LIBRARIES,
     TEARDOWN,
     THREAD,
+    THREAD_OF_NCCL,
     THREAD_STARTS,
     WAITING,
     Place,
@@ -186,7 +188,7 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
         if not (named and (named[-1]["function"] or "").startswith("nccl")):
             named += [frame for frame in frames if (frame["function"] or "").startswith("nccl")][-1:]
         fallback = in_python or (calls_of_nccl or named)[-1:] or frames
-        kind, known = THREAD, []
+        kind, known = THREAD_OF_NCCL if _is_started_by_nccl(frames) else THREAD, []
     else:
         fallback = [frame for frame, frame_kind, _ in known if frame_kind == kind] or in_python or frames
         if kind == GPU and not in_python:  # a kernel that a call of NCCL launches
@@ -210,6 +212,13 @@ def _position(frames: list[Row], *, is_beside: bool) -> Row:
         **{name: own[name] for name in ("function", "file", "number", "line")},
         "frames": "\n".join(texts),
     }
+
+
+def _is_started_by_nccl(frames: list[Row]) -> bool:
+    """Whether a thread begins in NCCL, below the functions of the C library that start it."""
+    functions = (system_call(frame["function"] or "") for frame in reversed(frames))
+    first = next((function for function in functions if function not in STARTS_OF_LIBRARIES), "")
+    return first.removeprefix("lib").startswith("nccl")
 
 
 def _library_for_name(frame: Row) -> Row:
