@@ -155,7 +155,7 @@ def test_a_paste_without_the_main_thread_does_not_say_where_the_process_stands(t
     alone = report_on(tmp_path / "alone", rank0=text)
 
     assert report.verdicts[0].verdict == "undecidable"
-    assert "a thread beside the main one, whose stack is not shown" in alone.verdicts[0].reason
+    assert "beside the main one, whose stack is not shown" in alone.verdicts[0].reason
 
 
 def test_functions_of_the_c_library_go_by_their_usual_names(tmp_path: Path) -> None:

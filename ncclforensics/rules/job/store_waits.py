@@ -210,11 +210,9 @@ def torch_store_failed(
         title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain in the store for the address of {awaited}", asked
     elif store_error.filter(form="waited").height == store_error.height:
         server, port, allowed = store_error.select("server", "port", "timeout").row(0)
-        place, within = f"the store at {server}:{port}", f"{allowed / 1000:,.0f} s"
-        title, rows = (
-            f"{ranks_text(ranks) or 'ranks'} waited in vain for an answer of {place} for {within}",
-            store_error,
-        )
+        place = f"the store at {server}:{port}" if server else "the store"
+        within = f" for {allowed / 1000:,.0f} s" if allowed else ""
+        title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for an answer of {place}{within}", store_error
     else:
         keys = store_error["program_key"].cast(pl.String).drop_nulls()
         key = f"the key {keys[0]}" if keys.len() else "a key"

@@ -159,7 +159,7 @@ def advice_of_exit(message: str, code: object, *, is_explained: bool) -> str:
         return READ_MPI
     if message == CALLED_ABORT and not is_explained:
         return READ_CALLER
-    if message == UNSHOWN:
+    if message.endswith(UNSHOWN):
         return READ_OWN_OUTPUT
     return READ_TRACEBACK if code == PYTHON_ERROR else ""
 

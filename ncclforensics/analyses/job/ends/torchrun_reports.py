@@ -99,6 +99,11 @@ def torchrun_reports(
                 yield exit_report(named, TORCHRUN, None, rank=rank, node=node, message=UNSHOWN)
             elif (above := failed.get((source, named["local_rank"]))) and named["local_rank"] is not None:
                 above.rank, above.node = rank, node
+    # An exception of torchrun alone: the text ends before its table, and shows no worker that failed.
+    sources_with_more = {row["source"] for row in rows if row["form"] != "summary"}
+    for source, row in {row["source"]: row for row in reversed(rows)}.items():
+        if source not in sources_with_more:
+            yield exit_report(row, TORCHRUN, None, message=f"a worker {UNSHOWN}")
 
 
 def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], process: Row) -> Iterator[ExitReport]:

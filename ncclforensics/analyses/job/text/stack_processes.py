@@ -13,6 +13,7 @@ from pathlib import PurePath
 import polars as pl
 
 from ncclforensics.data.stack_classes import (
+    BACKWARD,
     COLLECTIVE,
     CUT,
     DRIVER,
@@ -103,6 +104,8 @@ def stack_process(
     for dump in dumps:
         own_frames = [*hooks.get(dump["dump"], []), *_own_process(frames[main[dump["dump"]]])]
         position = _position(own_frames, is_beside=dump["dump"] in beside)
+        if position.get("kind") == BACKWARD and dump["dump"] in hooks:
+            position["call"] = short_name(hooks[dump["dump"]][0]["function"])
         if position.get("kind") == PYTHON and dump["tool"] == PY_SPY and states[dump["dump"]] is None:
             position["kind"] = CUT  # py-spy prints the state of each thread, in the line above its frames
         rows.append(
@@ -141,16 +144,21 @@ def _is_in_backward(frames: list[Row]) -> bool:
 
 
 def _stacks_of_hooks(dumps: list[int], stack_thread: pl.DataFrame, stack_frame: pl.DataFrame) -> dict[int, list[Row]]:
-    """Return by dump the frames of the other thread that makes a collective call: autograd runs it for the main one."""
-    others = stack_thread.filter(pl.col("dump").is_in(dumps) & ~pl.col("is_main")).select("dump", "stack")
+    """Return by dump the frames of the other thread that autograd runs hooks in for the main one.
+
+    It makes a collective call, or it alone is active in Python's functions.
+    """
+    others = stack_thread.filter(pl.col("dump").is_in(dumps) & ~pl.col("is_main")).select("dump", "stack", "state")
     called: dict[int, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for frame in stack_frame.join(others, on="stack").iter_rows(named=True):
         called[frame["dump"]][frame["stack"]].append(frame)
     found: dict[int, list[Row]] = {}
     for dump, stacks in called.items():
         in_call = [frames for frames in stacks.values() if any(map(_is_collective, frames))]
-        if len(in_call) == 1:
-            found[dump] = [frame for frame in in_call[0] if _is_python(frame)]
+        active = [frames for frames in stacks.values() if (frames[0]["state"] or "").startswith("active")]
+        hooks = in_call or [frames for frames in active if any(map(_is_python, frames))]
+        if len(hooks) == 1:
+            found[dump] = [frame for frame in hooks[0] if _is_python(frame)]
     return found
 
 
