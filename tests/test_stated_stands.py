@@ -9,6 +9,7 @@ import pytest
 from ncclforensics import analyze
 from tests.incidents import INCIDENTS
 
+STEPS = "".join(f"step {number} loss 2.5\n" for number in range(1, 4))
 STANDS = {
     "app-stands-in-debugger": "> /srv/job/train.py(118)train_epoch()\n-> loss = model(batch)\n(Pdb) \n",
     "app-waits-for-answer": "Do you wish to run the custom code? [y/N] \n",
@@ -17,6 +18,7 @@ STANDS = {
     "app-waits-for-resources": "Warning: The following resource request cannot be scheduled right now: {'GPU': 8.0}.\n",
     "app-ends-at-join": "| distributed init (rank 3): env://\n| distributed init (rank 0): env://\n",
     "app-ends-before-first-step": "  0%|          | 0/1218 [00:00<?, ?it/s]\n",
+    "app-ends-in-checkpoint": STEPS + " saving checkpoint at iteration     600 to /ckpt/run7 in torch_dist format\n",
 }
 BEFORE = "".join(f"loading shard {number} of 9\n" for number in range(1, 10))
 TIME_OUT = (

@@ -35,6 +35,10 @@ FIRST_STEP = (
     "take the stacks of all ranks, which show who loads data and who is in a collective; set NCCL_DEBUG=INFO; on one "
     "host try NCCL_P2P_DISABLE=1: if that runs, look for ACS or an IOMMU that redirects PCIe"
 )
+FILES_GROW = (
+    "see whether its files grow; on the host that writes them look for processes that wait for the disk "
+    "(`ps -eo pid,stat,wchan:32,args | grep ' D'`), and at df, mount and dmesg -T; take the stacks of all ranks"
+)
 
 
 def _ranks(rows: pl.DataFrame) -> list[int]:
@@ -189,3 +193,24 @@ def app_ends_before_first_step(stated_stand: pl.DataFrame) -> Iterator[Finding]:
             "if it counts steps: in the first one data are loaded, kernels compiled, and the GPUs connected by NCCL"
         )
         yield Finding(title, detail, "possible", remedy=FIRST_STEP, evidence=evidence_lines(bars))
+
+
+@rule(Category.HANG, Severity.WARNING, of=("stated_stand",), hang=True)
+def app_ends_in_checkpoint(stated_stand: pl.DataFrame) -> Iterator[Finding]:
+    """The output ends where a program saves a checkpoint.
+
+    Means: a rank that writes files stands in the file system, and the others wait for it, in the barrier
+    behind the checkpoint or in the next step.
+    Not when: the log was copied meanwhile: a large checkpoint takes minutes; the program prints nothing until the next
+    step, which is where it stands then.
+    Do: see whether the files grow; on the host that writes look for processes that wait for the disk (`ps -eo
+    pid,stat,wchan:32,args | grep " D"`), at df, mount and dmesg -T; take the stacks of all ranks.
+    Sources: Megatron-LM, checkpointing.py; DeepSpeed, engine.py; torch/distributed/checkpoint.
+    """
+    rows = stated_stand.filter(kind="checkpoint")
+    if rows.is_empty():
+        return
+    ranks = _ranks(rows)
+    title = f"the output ends where {ranks_text(ranks) or 'the program'} saves a checkpoint"
+    detail = "a rank that stands in the file system keeps the others in the barrier behind it"
+    yield Finding(title, detail, "possible", ranks=ranks, remedy=FILES_GROW, evidence=evidence_lines(rows))

@@ -1,7 +1,7 @@
 """Where programs stand by their own words, where their output ends.
 
-At the prompt of a debugger, a question, a lock, a build, without resources, at the start of their process group, or
-before their first step is over.
+At the prompt of a debugger, a question, a lock, a build, without resources, at the start of their process group,
+before their first step is over, or in a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import TEXT, find_values
 
 LAST_LINES = 4  # of a log, or before a time-out: blank ones, and what another rank prints
-OF_STARTS = ("join", "first_step")  # kinds of lines that healthy runs print, too: only the very last of a log counts
+OF_EVERY_RUN = ("join", "first_step", "checkpoint")  # of lines that all runs print: only the very last of a log counts
 STAND = {
     **ORIGIN,
-    # A key of STANDS, one of OF_STARTS, or `resources`, for which the process waits that starts ranks.
+    # A key of STANDS, one of OF_EVERY_RUN, or `resources`, for which the process waits that starts ranks.
     "kind": pl.String(),
     "form": pl.String(),  # of its line
     "rank": pl.Int32(),  # that the line, or the tag in front of it, names; null without one
@@ -30,11 +30,22 @@ STANDS = {
     "question": "asks a person a question, and stands there",
     "lock": "waits for a lock on a file",
     "build": "builds an extension of PyTorch, or waits for one that is built",
+    "checkpoint": "saves a checkpoint",
 }
 
 
 @analysis(
-    STAND, of=("debugger", "question", "lock_wait", "extension_build", "resource_wait", "group_join", "progress_bar")
+    STAND,
+    of=(
+        "debugger",
+        "question",
+        "lock_wait",
+        "extension_build",
+        "resource_wait",
+        "group_join",
+        "progress_bar",
+        "training_event",
+    ),
 )
 def stated_stand(
     debugger: pl.DataFrame,
@@ -45,6 +56,7 @@ def stated_stand(
     group_join: pl.DataFrame,
     progress_bar: pl.DataFrame,
     training_step: pl.DataFrame,
+    training_event: pl.DataFrame,
     work_timeout: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -68,6 +80,7 @@ def stated_stand(
         "build": last_builds.filter((text_of("form") != "over").fill_null(value=True)),
         "resources": resource_wait.with_columns(what=text_of("resources")),
         "join": group_join.with_columns(rank="joining_rank"),
+        "checkpoint": training_event.filter(form="saves"),
         "first_step": _unmoved_bars(progress_bar, training_step),
     }
     columns = [*ORIGIN, "kind", pl.col("form").cast(pl.String), "rank", "what", "waited"]
@@ -81,7 +94,7 @@ def stated_stand(
     stops = work_timeout.select("source", "line", stop="line").sort("line")
     placed = stands.join(source.select("source", "lines"), on="source").sort("line")
     placed = placed.join_asof(stops, on="line", by="source", strategy="forward", check_sortedness=False)
-    limit = pl.when(pl.col("kind").is_in(OF_STARTS)).then(1).otherwise(LAST_LINES)
+    limit = pl.when(pl.col("kind").is_in(OF_EVERY_RUN)).then(1).otherwise(LAST_LINES)
     before = (pl.col("stop") - pl.col("line")).fill_null(LAST_LINES + 1)
     is_last = (count_behind() < limit) | (before <= limit)
     # All ranks come to the start of a process group one behind the other.
