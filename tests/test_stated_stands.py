@@ -60,6 +60,16 @@ def test_a_build_that_is_over_is_none(tmp_path: Path) -> None:
     assert rules_of(tmp_path, BEFORE + built) == set()
 
 
+def test_those_who_do_not_come_to_the_process_group_are_named(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    waits = "server not ready, wait 3 sec to retry...\nnot ready endpoints:['10.0.4.13:6170', '10.0.4.13:6171']\n"
+    log.write_text(BEFORE + 3 * waits)
+    (found,) = analyze(str(log)).findings
+
+    assert found.title.startswith("processes wait for 10.0.4.13:6170, 10.0.4.13:6171 at the start")
+    assert found.certainty == "likely"
+
+
 def test_a_bar_that_moved_or_was_left_is_not_at_its_first_step(tmp_path: Path) -> None:
     moved = "  1%|          | 12/1218 [02:31<22:12,  1.48s/it]\n" + STANDS["app-ends-before-first-step"]
 

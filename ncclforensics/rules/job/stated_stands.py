@@ -168,10 +168,15 @@ def app_ends_at_join(stated_stand: pl.DataFrame) -> Iterator[Finding]:
     rows = stated_stand.filter(kind="join")
     if rows.is_empty():
         return
-    ranks = _ranks(rows)
-    title = f"{ranks_text(ranks) or 'processes'} came to the start of the process group, and the output ends there"
+    who = ranks_text(_ranks(rows)) or "processes"
+    title = f"{who} came to the start of the process group, and the output ends there"
     detail = "it returns when all have come; how many there are, these lines do not say"
-    yield Finding(title, detail, "possible", remedy=ALL_COME, evidence=evidence_lines(rows))
+    if absent := rows["what"].drop_nulls().to_list():
+        title = f"{who} wait for {absent[-1]} at the start of the process group, and the output ends there"
+        detail = "no process listens there, or it is not reached from here"
+    is_repeated = rows.filter(form="peers").height > 1
+    certainty = "likely" if is_repeated else "possible"
+    yield Finding(title, detail, certainty, remedy=ALL_COME, evidence=evidence_lines(rows))
 
 
 @rule(Category.HANG, Severity.WARNING, of=("stated_stand",), hang=True)

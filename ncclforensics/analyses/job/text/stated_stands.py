@@ -20,7 +20,8 @@ STAND = {
     "kind": pl.String(),
     "form": pl.String(),  # of its line
     "rank": pl.Int32(),  # that the line, or the tag in front of it, names; null without one
-    # The place in the program, the lock, the folder of the build, the resources, or the number of steps to do.
+    # The place in the program, the lock, the folder of the build, the resources, the addresses of those who do
+    # not come, or the number of steps to do.
     "what": pl.String(),
     "waited": pl.String(),  # seconds, as printed
 }
@@ -79,7 +80,10 @@ def stated_stand(
         "lock": lock_wait.with_columns(what=text_of("lock"), waited=text_of("waited")),
         "build": last_builds.filter((text_of("form") != "over").fill_null(value=True)),
         "resources": resource_wait.with_columns(what=text_of("resources")),
-        "join": group_join.with_columns(rank="joining_rank"),
+        "join": group_join.with_columns(
+            rank="joining_rank",
+            what=pl.coalesce(text_of("absent_peers").str.replace_all("'", ""), text_of("absent_peer")),
+        ),
         "checkpoint": training_event.filter(form="saves"),
         "first_step": _unmoved_bars(progress_bar, training_step),
     }
