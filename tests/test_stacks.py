@@ -392,3 +392,21 @@ def test_files_of_several_threads_of_a_rank_are_no_several_moments(tmp_path: Pat
     assert "do not show the main thread of rank 0" in answer.reason
     assert "rank 1 stands in pncclAllGather (collective)" in answer.reason
     assert "moved" not in answer.reason
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        ("cmdloop (cmd.py:126)", "interaction (pdb.py:435)", "dispatch_line (bdb.py:114)", "step (train.py:48)"),
+        ("getpass (getpass.py:77)", "login (huggingface_hub/_login.py:297)", "step (train.py:48)"),
+        ("input (wandb/util.py:1340)", "prompt_api_key (wandb/sdk/lib/apikey.py:122)", "step (train.py:48)"),
+    ],
+    ids=["debugger", "password", "wandb"],
+)
+def test_a_rank_at_a_prompt_waits_for_somebody(frames: tuple[str, ...], tmp_path: Path) -> None:
+    report = report_on(
+        tmp_path, rank0=pyspy(10, frames), rank1=pyspy(20, IN_COLLECTIVE), rank2=pyspy(30, IN_COLLECTIVE)
+    )
+
+    assert culprits(report) == [0]
+    assert "step, train.py:48 (waits for somebody to type)" in report.findings[0].title

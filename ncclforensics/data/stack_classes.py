@@ -22,6 +22,7 @@ CHILD = "child process"
 IMPORT = "import of modules"
 NETWORK = "network"
 SLEEP = "sleep"
+PROMPT = "waits for somebody to type"
 REQUESTS = "wait for requests"
 PYTHON = "own code"
 THREAD = "a thread beside the main one, whose stack is not shown"
@@ -32,7 +33,7 @@ UNSHOWN = (THREAD, THREAD_OF_NCCL, CUT)  # where the main thread stands is not k
 # A rank in one of these may wait for other ranks: a GPU runs collectives, and the backward pass reduces gradients.
 WAITING = (COLLECTIVE, BACKWARD, GPU, *UNSHOWN)
 # The stack shows a call that waits: the rank does not compute.
-BLOCKED = (DATA, CHECKPOINT, LOCK, STORE, TEARDOWN, CHILD, NETWORK, SLEEP)
+BLOCKED = (DATA, CHECKPOINT, LOCK, STORE, TEARDOWN, CHILD, NETWORK, SLEEP, PROMPT)
 
 
 class Place(NamedTuple):
@@ -147,6 +148,9 @@ PLACES = (
     _place("traceback.py", "", TEARDOWN, "formats an exception"),
     _place("linecache.py", "", TEARDOWN, "reads source lines for a traceback"),
     _place("elastic/multiprocessing/errors/", "record_exception _write_error_file", TEARDOWN, "records an exception"),
+    _place("pdb.py", "", PROMPT, "Python's debugger"),
+    _place("getpass.py", "", PROMPT, "asks for a password or a token"),
+    _place("wandb/sdk/lib/apikey.py", "prompt_api_key", PROMPT, "asks which account to use"),
     _place("subprocess.py", "", CHILD, "waits for a program that it started", is_general=True),
     _place("multiprocessing/popen_fork.py", "poll wait", CHILD, "waits for a process that it started", is_general=True),
     _place("jax/_src/array.py", "_value block_until_ready", GPU, "waits for the value of an array"),
