@@ -30,7 +30,7 @@ LAUNCHER_ENDS = {
     "elastic_failure": ("summary", "root_cause", "first_entry"),
     "job_end": ("cancelled", "time_limit", "mpirun", "mpirun_status"),
 }
-ERRORS = ("exception", "gpu_exception", "unstarted_program", "engine_wait", "crash")
+ERRORS = ("exception", "gpu_exception", "unstarted_program", "engine_wait", "crash", "process_end")
 STARTS = ("program_start", "launched_process", "unstarted_program")
 STEP = "training_step"
 HEADING = "traceback"  # form of `exception`: the error stands below it

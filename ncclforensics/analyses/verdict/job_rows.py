@@ -266,8 +266,8 @@ class JobRows:
 
     @cached_property
     def shows_an_end(self) -> bool:
-        """Whether a process ended by itself, whichever it was: launchers need not name it."""
-        return not self.frames["process_exit"].filter(pl.col("is_first") & pl.col("is_final")).is_empty()
+        """Whether a line reports the end of a process, whichever it was: launchers need not name it."""
+        return not self.frames["process_exit"].filter("is_final").is_empty()
 
     @cached_property
     def successes(self) -> list[Row]:

@@ -59,8 +59,12 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
 
 def _may_be_of_another(report: ExitReport) -> bool:
     """Whether nothing tells which process ended, and steps were made behind it."""
+    return report.went_on and not _is_named(report)
+
+
+def _is_named(report: ExitReport) -> bool:
     names = (report.owner, report.rank, report.child, report.local_rank, report.pid, report.worker or None)
-    return report.went_on and all(name is None for name in names)
+    return any(name is not None for name in names)
 
 
 def _error_of(report: ExitReport) -> tuple[str, str, str]:
@@ -153,8 +157,9 @@ def mark_consequences(
                     if raised.pid is None:
                         raised.pid, raised.node, raised.owner = report.pid, report.node, report.owner
         elif report.signal in CRASHES:
-            # A rank that raised an error ends with it, and crashed on its way out.
+            # A rank that raised an error ends with it, and crashed on its way out; launchers need not name it.
             report.follows |= report.rank in raising | {raised.rank for raised in exceptions} - {None}
+            report.follows |= has_explanation and report.code is not None and not _is_named(report)
         elif report.how == EXIT:
             is_close = first is not None and is_close_on_another_host(first, report)
             # Of several nodes, the earliest failure counts.
