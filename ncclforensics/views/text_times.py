@@ -73,7 +73,8 @@ def steps_text(report: Report) -> str:
     if over := next((row for row in rows if row.get("form") == "summary"), None):
         place = place_of(report, report.cited(over["source"], over["line"]))
         return f"A training loop had ended ({place}): the job may be in what its program does then, such as saving."
-    epoch = "" if last.get("in_epoch") is None else f" of epoch {last['in_epoch']:,}"
+    in_epoch = next((last[name] for name in ("in_epoch", "epochs_before") if last.get(name) is not None), None)
+    epoch = "" if in_epoch is None else f" of epoch {in_epoch:,}"
     number = "" if last.get("step") is None else f"step {last['step']:,}{epoch}, "
     place = place_of(report, report.cited(last["source"], last["line"]))
     return f"Last training step that was read: {number}{place}{_later_bar(report, last)}."
