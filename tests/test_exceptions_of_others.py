@@ -116,3 +116,34 @@ def test_what_the_tracker_of_experiments_cannot_send_is_no_failure(tmp_path: Pat
     failed = "wandb: ERROR Error while calling W&B API: context deadline exceeded (<Response [500]>)\n"
 
     assert not any("deadline" in title for title in _titles(tmp_path, failed))
+
+
+def test_memory_that_tensorflow_lacks_follows_from_no_other_error(tmp_path: Path) -> None:
+    lacking = (
+        f"{TRACEBACK}tensorflow.python.framework.errors_impl.ResourceExhaustedError: 2 root error(s) found.\n"
+        "  (0) Resource exhausted: OOM when allocating tensor with shape[32,256,128,128]\n"
+        "0 successful operations.\n"
+    )
+
+    lead = analyze([_written(tmp_path, lacking)]).findings[0]
+
+    assert "ResourceExhaustedError" in lead.title
+    assert "follows from something else" not in lead.detail
+
+
+def test_memory_that_is_larger_than_the_gpu_is_not_told(tmp_path: Path) -> None:
+    """In WSL2 the driver does not tell what a process holds."""
+    lacking = (
+        f"{TRACEBACK}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 260.00 MiB. GPU 0 has a total "
+        "capacity of 6.00 GiB of which 0 bytes is free. Including non-PyTorch memory, this process has {held} GiB "
+        "memory in use. Of the allocated memory 5.43 GiB is allocated by PyTorch, and 53.63 MiB is reserved by PyTorch "
+        "but unallocated.\n"
+    )
+
+    told, untold = (
+        analyze([_written(tmp_path, lacking.format(held=held))]).findings[0].detail
+        for held in ("5.90", "17179869184.00")
+    )
+
+    assert "held 5.9 GiB" in told
+    assert "held" not in untold

@@ -166,6 +166,8 @@ SECOND_HAND_PARTS = (
     *("root cause above", "for root cause", "for the root cause"),
     *("custom call 'xla.gpu.all_", "custom call 'xla.gpu.reduce_scatter", "custom call 'xla.gpu.collective_"),
 )
+# Classes of exceptions of which the message may list the errors below it, and each is one of this process (TensorFlow).
+OWN_CLASSES = frozenset(["InvalidArgument", "ResourceExhausted"])
 # What is said of such an exception, and of one that states a difference between ranks.
 OF_OTHERS = "it follows from something else: another process that ended or did not answer, or an earlier error"
 OF_RANKS = "it states a difference between ranks: the one that raised it need not be the odd one"

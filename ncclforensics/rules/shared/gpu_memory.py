@@ -33,7 +33,8 @@ def memory_state(rows: pl.DataFrame, gpu_exception: pl.DataFrame) -> tuple[str, 
     for wanted, unit, text in stated.drop_nulls("memory_state").select("wanted", "unit", "memory_state").iter_rows():
         found = find_values(pl.Series([text]), "memory_part").unique("form", keep="first", maintain_order=True)
         parts = {str(form): (size, name) for form, size, name in found.select("form", "part_size", "part_unit").rows()}
-        if "held" in parts and "total" in parts:
+        # In WSL2 the driver does not tell what a process holds, and the number is none.
+        if "held" in parts and "total" in parts and _bytes(parts["held"]) <= _bytes(parts["total"]):
             first = " on the first of them" * (rows["line"].n_unique() > 1)
             return f"{_text(parts)}{first}; ", _remedy(parts, wanted * UNITS[unit])
     return "", ""

@@ -17,6 +17,7 @@ from ncclforensics.data.processes import (
     ENDED_RANKS_CLASSES,
     KILL,
     OF_CONTROL_GROUP,
+    OWN_CLASSES,
     SECOND_HAND_CLASSES,
     SECOND_HAND_MESSAGES,
     SECOND_HAND_PARTS,
@@ -375,7 +376,7 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
         name in (SECOND_HAND_CLASSES if message else SECOND_HAND_CLASSES | SECOND_HAND_WITHOUT_MESSAGE)
         or message.startswith(SECOND_HAND_MESSAGES)
         or STORE in message
-        or any(part in message for part in SECOND_HAND_PARTS)
+        or (name not in OWN_CLASSES and any(part in message for part in SECOND_HAND_PARTS))
     ) and not runs_no_rank(message)
     shows_end = row["form"] == "what" or row["is_fatal"] or name in ENDED_RANKS_CLASSES
     is_final = rank is not None or shows_end or _names_process(row)
