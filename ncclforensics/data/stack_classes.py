@@ -227,7 +227,7 @@ NATIVE = (
 )
 
 # The outermost functions of a thread that is not the main one: of the C library, of threading.py, and of NCCL.
-STARTS_OF_LIBRARIES = ("clone", "clone3", "start_thread", "_bootstrap")
+STARTS_OF_LIBRARIES = ("clone", "clone3", "start_thread", "std::execute_native_thread_routine", "_bootstrap")
 THREAD_STARTS = (
     *STARTS_OF_LIBRARIES,
     *("ncclProxyProgress", "ncclProxyService", "ncclProxyServiceUDS", "ncclIbAsyncThreadMain", "ncclRasThreadMain"),

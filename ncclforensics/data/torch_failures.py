@@ -32,6 +32,8 @@ OF_STACK = {
     "CUDACachingAllocator": "the memory of a GPU ran out, or a CUDA call of its allocator failed",
     "c10d::Reducer": "DistributedDataParallel refused or failed to reduce gradients",
 }
+# Functions in which an exception is made, which tell nothing of what was wrong.
+OF_EXCEPTIONS = ("c10::Error::Error", "c10::detail::torchCheckFail", "c10::detail::torchInternalAssertFail")
 # Form of `gradient_error` -> what DistributedDataParallel found.
 GRADIENTS = {
     "missing": "parameters of the model got no gradient in a step",

@@ -12,7 +12,7 @@ from ncclforensics.data.cuda import advice_within
 from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
 from ncclforensics.data.names import count_of
 from ncclforensics.data.processes import signal_name
-from ncclforensics.data.torch_failures import OF_STACK
+from ncclforensics.data.torch_failures import OF_EXCEPTIONS, OF_STACK
 from ncclforensics.frames.columns import text_of
 from ncclforensics.grammar.values import find_values
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -163,14 +163,15 @@ def _cut(text: str, most: int) -> str:
 
 def _stack(stack: pl.DataFrame, rank: pl.DataFrame) -> Finding:
     """Return the finding on the stack of an exception whose text is not shown."""
-    functions = stack["stack_function"].cast(pl.String).unique(maintain_order=True)[:MOST_FUNCTIONS]
+    printed = stack["stack_function"].cast(pl.String).unique(maintain_order=True).to_list()
+    functions = [function for function in printed if function not in OF_EXCEPTIONS] or printed
     ranks = pl.coalesce("rank_of_stack", "launcher_rank").cast(pl.Int32)
     rows = stack.with_columns(host="launcher_node", pid="launcher_pid", rank=ranks)
     known = next((OF_STACK[part] for function in functions for part in OF_STACK if part in function), "")
     title = "{processes}: the stack of a C++ exception stands here, and not what it says" + (
         f": by its functions, {known}" if known else f": it came through {functions[0]}"
     )
-    detail = f"called from {', '.join(functions[1:])}" if len(functions) > 1 else ""
+    detail = f"called from {', '.join(functions[1:MOST_FUNCTIONS])}" if len(functions) > 1 else ""
     finding = error_finding(rows, rank, title, detail, "certain")
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
     finding.severity, finding.role = Severity.WARNING if known else Severity.INFO, Role.CONTEXT
