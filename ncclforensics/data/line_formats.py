@@ -37,7 +37,7 @@ class LineFormat:
 
 LINE_FORMATS = {
     # PCI devices of a host, as lspci lists them.
-    "bus": LineFormat("bus", "pci_lost pci_device pci_link pci_acs pci_branch", "topology", MACHINE_DUMP),
+    "bus": LineFormat("bus", "pci_lost pci_device pci_link pci_acs pci_error pci_branch", "topology", MACHINE_DUMP),
     # The text log of torchcomms: operations of a rank, enqueued, started and ended.
     "clog": LineFormat("clog", "clog_header clog_comm clog_signature", "torchcomms-log"),
     # NUMA nodes of a host, as numactl, lscpu and /sys list them.
