@@ -7,7 +7,6 @@ import io
 import pickle
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -135,7 +134,7 @@ def test_keeping_the_ends_leaves_out_nothing_but_calls(data: bytes, chunk: int) 
         monkeypatch.setattr(kept_calls, "FEWEST", 1)
         path = written(Path(folder) / "rank0.log", data)
         whole = run_of(path)
-        ends = run_of(path, policy=replace(tiny(1, chunk), full=True, calls=0))
+        ends = run_of(path, policy=tiny(1, chunk)._replace(full=True, calls=0))
 
         assert ends.tally.rows() == whole.tally.rows()
         assert ends.inputs[0].lines_read == whole.inputs[0].lines_read
@@ -158,7 +157,7 @@ def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: in
         paths = [written(Path(folder) / f"rank{number}.log", data) for number, data in enumerate(texts)]
         alone = run_of(*paths)
         # One source alone has four workers, two have two each.
-        policy = replace(WHOLE, chunk=chunk, batch=batch, one_thread=0, threads=4, small_frame=few)
+        policy = WHOLE._replace(chunk=chunk, batch=batch, one_thread=0, threads=4, small_frame=few)
         shared = run_of(*paths, policy=policy)
 
         assert everything(shared) == everything(alone)
@@ -202,7 +201,7 @@ def test_a_window_costs_the_same_whatever_the_length_of_the_file(tmp_path: Path)
 def test_windows_of_many_files_hold_no_more_than_those_of_some() -> None:
     few, many = ReadPolicy.of_windows(2048), ReadPolicy.of_windows(8192)
 
-    assert few == replace(ReadPolicy(), calls=few.calls)
+    assert few == ReadPolicy()._replace(calls=few.calls)
     assert 8192 * many.window == 2048 * few.window
 
 

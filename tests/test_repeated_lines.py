@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -43,7 +42,7 @@ UNKNOWN = PROCESS + "NCCL INFO a sentence that no grammar has"
 FLOODS = (RETURNED, WARN, UNKNOWN, "loss is nan, batch skipped", "")
 KEPT = 2
 WHOLE = ReadPolicy(full=True, kept=1 << 20)  # nothing is dropped
-COLLAPSED = replace(WHOLE, kept=KEPT)
+COLLAPSED = WHOLE._replace(kept=KEPT)
 FRAMES = ("operation", "failure", "warning", "communicator", "memory_region")
 
 
@@ -192,7 +191,7 @@ RETRY = PROCESS.format(tid=7) + (
     "NCCL INFO socketPollConnect: connect to 10.0.4.13<45210> returned {why}, retrying ({n}/34) after sleep for 9 msec"
 )
 EXITED = "srun: error: node{n}: task {n}: Exited with exit code {code}"
-ALIKE = replace(WHOLE, kept=KEPT, events=100)
+ALIKE = WHOLE._replace(kept=KEPT, events=100)
 
 
 def numbered(form: str, many: int, **fields: object) -> list[str]:
@@ -252,7 +251,7 @@ def test_of_warnings_that_each_name_another_process_the_ends_are_kept(monkeypatc
     monkeypatch.setattr(alike_rows, "FEW_PROCESSES", 16)
     warnings = [f"gpu-a012:{pid}:{pid} [0] transport/net.cc:1363 NCCL WARN a new sentence\n" for pid in range(300)]
 
-    run = run_of("".join(warnings), replace(WHOLE, events=100, kept=KEPT))
+    run = run_of("".join(warnings), WHOLE._replace(events=100, kept=KEPT))
 
     assert run["warning"]["pid"].to_list() == [0, 1, 298, 299]
     assert sum(run["repeated_line"]["repeats"]) == 296

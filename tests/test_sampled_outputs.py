@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -20,7 +19,7 @@ from ncclforensics.report.build import build_report
 from ncclforensics.views.text_coverage import coverage
 
 ALL = ReadPolicy(full=True, chunk=4096)
-FEW = replace(ALL, samples=400)
+FEW = ALL._replace(samples=400)
 HEAD = "# Port extended counters: Lid {lid} port 1 (CapMask: 0x5A00 CapMask2: 0x0000002)"
 LINE = "{name}:{dots}{count}"
 PORTS, DUMPS = 4, 300

@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -79,7 +78,7 @@ def read_apart(
         except Exception as error:  # of the cluster: a part whose workers died, or a worker without this program
             result = f"was not read on the cluster: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         if isinstance(result, str):
-            read += [replace(source, problem=result) for source in part]
+            read += [source._replace(problem=result) for source in part]
         else:
             read.append(_restored(result, part))
         progress(sum(source.size for source in part))
@@ -137,7 +136,7 @@ def _read_part(paths: Sequence[str], rule_folders: Sequence[Path]) -> bytes | st
 
 
 def _named(source: Source, host: str) -> Source:
-    return replace(source, problem=f"on host {host}: {source.problem}") if source.problem else source
+    return source._replace(problem=f"on host {host}: {source.problem}") if source.problem else source
 
 
 def _restored(data: bytes, part: Part) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -80,10 +80,10 @@ def expand(sources: Sequence[Source]) -> list[tuple[Source, int]]:
             # Lines of NCCL name their process; two hosts may answer a command alike.
             key = entry["sha256"], "" if entry["kind"] == "nccl-log" else path
             saved, original = first.setdefault(key, (source.saved, path)) if entry["sha256"] else (source.saved, path)
-            restored = replace(source, path=path, size=size, rank_hint=hint, state=state_in(entry))
+            restored = source._replace(path=path, size=size, rank_hint=hint, state=state_in(entry))
             if saved is not source.saved:
-                restored = replace(
-                    restored, saved=None, problem=f"is a copy of {original} in another saved run; left out"
+                restored = restored._replace(
+                    saved=None, problem=f"is a copy of {original} in another saved run; left out"
                 )
             inputs.append((restored, position))
     return inputs

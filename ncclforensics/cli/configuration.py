@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -43,7 +42,7 @@ def configure(option: Path | None, *, quiet: bool = False) -> Settings:
             select_rules(everything=True, select=settings.select, ignore=settings.ignore)
         except UsageError as error:
             raise UsageError(f"{', '.join(settings.files)}: select or ignore: {error}") from error
-    return replace(settings, rule_folders=tuple(folders))
+    return settings._replace(rule_folders=tuple(folders))
 
 
 def configured_paths(context: typer.Context, paths: list[str]) -> list[str]:
@@ -135,10 +134,10 @@ def _checked(table: Mapping[str, Any], kind: type, place: str) -> dict[str, Any]
 
 
 def _value(value: Any, kind: Any, place: str) -> Any:
-    if is_dataclass(kind):
+    if hasattr(kind, "_fields"):
         if not isinstance(value, dict):
             raise UsageError(f"{place} is a table: [{place.rpartition(' ')[2]}]")
-        return _checked(value, kind, place)  # type: ignore[arg-type]  # a class, never an instance
+        return _checked(value, kind, place)
     if get_origin(kind) is Mapping:
         if not isinstance(value, dict):
             raise UsageError(f"{place} is a table: [{place.rpartition(' ')[2]}]")
@@ -162,13 +161,13 @@ def _merged(settings: Settings, path: Path, keys: Mapping[str, Any]) -> Settings
     if not keys:
         return settings
     values = dict(keys)
-    for field in fields(Settings):
-        if isinstance(value := values.get(field.name), dict):
-            earlier = getattr(settings, field.name)
-            values[field.name] = {**earlier, **value} if isinstance(earlier, Mapping) else replace(earlier, **value)
+    for name in Settings._fields:
+        if isinstance(value := values.get(name), dict):
+            earlier = getattr(settings, name)
+            values[name] = {**earlier, **value} if isinstance(earlier, Mapping) else earlier._replace(**value)
     for key in {CODE_KEY, "paths"} & set(values):
         values[key] = tuple(_relative_to(path.parent, text) for text in values[key])
-    return replace(settings, **values, files=(*settings.files, str(path)))
+    return settings._replace(**values, files=(*settings.files, str(path)))
 
 
 def _relative_to(folder: Path, path: str) -> str:

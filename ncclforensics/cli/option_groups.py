@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from ncclforensics.cli.analysis import load_report
 from ncclforensics.cli.configuration import configure
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from ncclforensics.report.build import Report
 
 
-@dataclass(frozen=True, slots=True)
-class Printing:
+class Printing(NamedTuple):
     """How a report is written, and from which severity on the exit code is 1."""
 
     report_format: FormatOption = Format.TEXT
@@ -46,8 +44,7 @@ class Printing:
     no_color: NoColor = False
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     """Which lines are used, and what is shown of the run."""
 
     ranks: Ranks = None
@@ -60,8 +57,7 @@ class Shown:
 ALL = Shown()
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """How inputs are read, and what is replaced in them."""
 
     rank_from: RankFrom = None
@@ -116,7 +112,7 @@ class Reading:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter of a command that is a group by the options of this group."""
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if hasattr(hint, "_fields")}
     parameters: list[Parameter] = []
     for name, parameter in signature(command).parameters.items():
         if (group := groups.get(name)) is None:
@@ -124,12 +120,12 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             continue
         of_fields = get_type_hints(group, include_extras=True)
         parameters += [
-            Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=of_fields[field.name])
-            for field in fields(group)
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=of_fields[name])
+            for name, default in group._field_defaults.items()
         ]
 
     def with_single_options(**values: Any) -> None:
-        given = {name: group(**{f.name: values.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
+        given = {name: group(*map(values.pop, group._fields)) for name, group in groups.items()}
         command(**values, **given)
 
     with_single_options.__name__, with_single_options.__doc__ = command.__name__, command.__doc__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import polars as pl
 
@@ -17,14 +17,13 @@ RARE, VERY_RARE = 3, 30
 OWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessNames:
+class ProcessNames(NamedTuple):
     """Replacements of hosts as they were printed."""
 
-    true_hosts: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (torn host, pid) -> host
+    true_hosts: Mapping[tuple[str, int], str] = {}  # (torn host, pid) -> host
     # Input -> host and pid of its lines without a process: of its only process (then the pid is given), or a made-up
     # host whose processes are told apart by device. None: there are several processes, and any may have printed them.
-    without_process: Mapping[int, tuple[str, int | None] | None] = field(default_factory=dict)
+    without_process: Mapping[int, tuple[str, int | None] | None] = {}
 
     def replace_in(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with their true `host` and `pid`; both are null where the process is unknown."""

@@ -7,7 +7,6 @@ the frames they need as parameters; `call` supplies them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from functools import cached_property, partial
 
 import polars as pl
@@ -207,10 +206,10 @@ class Run:
         if name == "source":
             return {name: self._sources()}
         if name == "expected_machine":
-            machine = asdict(self.settings.machine)
+            machine = self.settings.machine._asdict()
             return {name: pl.DataFrame([machine] if any(machine.values()) else [], schema=columns_of(ExpectedMachine))}
         if name == "threshold":
-            return {name: pl.DataFrame([asdict(self.settings.thresholds)], schema=columns_of(Thresholds))}
+            return {name: pl.DataFrame([self.settings.thresholds._asdict()], schema=columns_of(Thresholds))}
         if name == "speaker":
             return {name: self._speakers()}
         if name == "calls_between":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -58,7 +58,7 @@ def arrange(sources: Sequence[Source], dialect: Dialect) -> list[Source]:
 
     copies = find_copies(sources, has_identity)
     arranged = [
-        replace(source, problem=copies[place].problem(sources[copies[place].original])) if place in copies else source
+        source._replace(problem=copies[place].problem(sources[copies[place].original])) if place in copies else source
         for place, source in enumerate(sources)
     ]
     similar: dict[str, list[int]] = defaultdict(list)
@@ -115,7 +115,7 @@ def _put_in_order(sources: list[Source], places: list[int], dialect: Dialect) ->
     older = {id(part): sum(_comes_before(other, part) for other in parts) for part in parts}
     parts.sort(key=lambda part: older[id(part)])
     for place, part in zip(sorted(places), parts, strict=True):
-        sources[place] = replace(part.source, is_part=True)
+        sources[place] = part.source._replace(is_part=True)
 
 
 def _comes_before(part: _Part, other: _Part) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import polars as pl
 
@@ -18,12 +18,7 @@ SAMPLE = 32 << 10  # bytes at each end by which formats are detected
 MOST_THREADS = 8  # each holds a batch of lines in memory
 
 
-def _threads() -> int:
-    return min(pl.thread_pool_size(), MOST_THREADS)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPolicy:
+class ReadPolicy(NamedTuple):
     """Sizes that decide how inputs are read and parsed; none of them changes what is found in bytes that were read."""
 
     full: bool = False  # read every byte instead of windows at both ends of each file
@@ -37,7 +32,7 @@ class ReadPolicy:
     kept: int = 32  # equal lines kept at each end of a flood; what lies between them is counted and dropped
     events: int = 1 << 16  # rows of a frame of events; of more, those that differ only in numbers are counted
     samples: int = 1 << 19  # rows of outputs of one tool; of more, those that were sampled often are thinned out
-    threads: int = field(default_factory=_threads)
+    threads: int = min(pl.thread_pool_size(), MOST_THREADS)
     small_frame: int = 10_000  # rows; smaller pieces of a frame are concatenated before anything is computed on them
 
     @classmethod

@@ -19,11 +19,10 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import zstandard
 
@@ -142,8 +141,7 @@ def _decompressed(opener: Opener, stored: Path | io.BufferedReader, size: int) -
     return io.BufferedReader(_Bounded(opener(stored), most_unpacked(size)), STEP)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """One input: its path as the user gave it, the file with its bytes, and whether windows of it can be read."""
 
     path: str
@@ -160,7 +158,7 @@ class Source:
     state: FileState | None = None  # of a file that lines may be appended to: no pipe, archive or compressed file
     # Of a compressed file that was unpacked once: the number of its bytes then, and the last of them. It has windows.
     length: int | None = None
-    tail: bytes = field(default=b"", repr=False)
+    tail: bytes = b""
 
     @property
     def has_windows(self) -> bool:
@@ -187,7 +185,7 @@ class Source:
                 length, tail = measure(stream, kept)
         except DAMAGED_ARCHIVE:
             return self
-        return replace(self, length=length, tail=tail)
+        return self._replace(length=length, tail=tail)
 
     def most_of_document(self, *, is_export: bool = False) -> int | None:
         """How many bytes are read if it is a document: of a file that was compressed, not any number; None: all."""
@@ -255,7 +253,7 @@ def _files_in(source: Source) -> list[Source]:
             )
     except DAMAGED_ARCHIVE as error:
         if is_system_error(error):
-            return [replace(source, problem=f"cannot be read: {getattr(error, 'strerror', error)}")]
+            return [source._replace(problem=f"cannot be read: {getattr(error, 'strerror', error)}")]
         return [source]  # reported where it is read as a log
     return _unpacked(source, unpacked) if unpacked else [source]
 
@@ -264,10 +262,10 @@ def _unpacked(source: Source, unpacked: Unpacked) -> list[Source]:
     """The files that were taken out of a source, and the source itself where they are not all of it."""
     name, archive = source.path, source.file
     found = [
-        replace(source_at(file, f"{name}/{path_text(member)}"), archive=archive) for member, file in unpacked.files
+        source_at(file, f"{name}/{path_text(member)}")._replace(archive=archive) for member, file in unpacked.files
     ]
     if unpacked.problem or not found:
-        found.append(replace(source, problem=unpacked.problem or "is an archive without files"))
+        found.append(source._replace(problem=unpacked.problem or "is an archive without files"))
     return found
 
 
@@ -369,7 +367,7 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
     if not readable:
         problems = "; ".join(f"{source.path} {source.problem}" for source in sources[:3])
         raise NoInputError(problems or f"no file in {', '.join(map(path_text, named[:3]))}")
-    return [replace(source, rank_hint=_hint(source.path, pattern)) for source in sources]
+    return [source._replace(rank_hint=_hint(source.path, pattern)) for source in sources]
 
 
 def path_text(path: str | Path) -> str:
@@ -379,7 +377,7 @@ def path_text(path: str | Path) -> str:
 
 def _with_state(source: Source, file: Path) -> Source:
     """The source with the state of its file, unless its bytes are those of another file or packed."""
-    return replace(source, state=state_of(file)) if source.seekable and source.file == file else source
+    return source._replace(state=state_of(file)) if source.seekable and source.file == file else source
 
 
 def _not_named(source: Source) -> Source:

@@ -8,7 +8,7 @@ Where that is not enough, as for messages, lines are parsed, and of their calls 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import polars as pl
 
@@ -36,11 +36,10 @@ OTHER_LINES = 4
 MOST_STRETCHES = 1 << 18  # rows; of more, the stretches of a file are joined
 
 
-@dataclass(frozen=True, slots=True)
-class CountedCalls:
+class CountedCalls(NamedTuple):
     """How many calls on each communicator stand between the windows."""
 
-    calls: Mapping[str, int] = field(default_factory=dict)  # by pointer; nothing where they cannot be counted
+    calls: Mapping[str, int] = {}  # by pointer; nothing where they cannot be counted
     # Byte of the file behind the last line there that names a communicator and is no call: it creates or destroys one,
     # and a pointer may stand for two communicators, one after the other. 0 without one.
     named_until: int = 0

@@ -34,7 +34,7 @@ class RedactedRun:
         self.inputs = [
             replace(
                 reading,
-                source=replace(reading.source, path=pseudonyms.path(reading.source.path)),
+                source=reading.source._replace(path=pseudonyms.path(reading.source.path)),
                 problems=[pseudonyms.text(problem) for problem in reading.problems],
             )
             for reading in run.inputs
@@ -50,7 +50,7 @@ class RedactedRun:
         """What the site's configuration says, with redacted paths; its words are left out."""
         settings, path = self._run.settings, self._pseudonyms.path
         files, rule_folders = (tuple(map(path, paths)) for paths in (settings.files, settings.rule_folders))
-        return replace(settings, files=files, rule_folders=rule_folders, redact_words=(), hosts={}, racks={}, rails={})
+        return settings._replace(files=files, rule_folders=rule_folders, redact_words=(), hosts={}, racks={}, rails={})
 
     @property
     def hashes(self) -> dict[int, str]:

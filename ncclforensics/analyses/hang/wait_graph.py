@@ -167,6 +167,8 @@ def _without_calls_to_come(
 def _message_edges(message: pl.DataFrame, match: pl.DataFrame, visibility: pl.DataFrame) -> pl.DataFrame:
     sent_more = pl.col("sends") > pl.col("receives")
     uneven = match.filter(pl.col("sends") != pl.col("receives"))
+    if uneven.is_empty():
+        return pl.DataFrame(schema=columns_of(Edge))
     edges = uneven.select(
         "key",
         nth=pl.min_horizontal("sends", "receives"),

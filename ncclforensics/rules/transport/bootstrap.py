@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, OF_ENDED_PEERS, REFUSED
+from ncclforensics.analyses.transport.local_interfaces import is_local_interface
 from ncclforensics.data.names import some_of
 from ncclforensics.frames.columns import OWNER, PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
-from ncclforensics.rules.shared.local_interfaces import is_local_interface
 from ncclforensics.rules.shared.survival import last_of_process
 
 SAME_HOST = ("127.", "::1<")  # how an address begins that only the same host reaches

@@ -13,7 +13,6 @@ from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines, first_value, group_finding
-from ncclforensics.rules.shared.local_interfaces import is_bridge, is_local_interface
 
 REASON_TEXTS = {
     CHOSEN: "{variable} requests it",
@@ -125,9 +124,7 @@ def net_mixed_across_ranks(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> 
 
 
 @rule(Category.SOCKET_FALLBACK, Severity.WARNING, of=("net_devices",), hang=True)
-def net_local_interface(
-    net_devices: pl.DataFrame, chosen_network: pl.DataFrame, communicator_progress: pl.DataFrame, rank: pl.DataFrame
-) -> Iterator[Finding]:
+def net_local_interface(unused_interface: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL uses network interfaces for its connections that other hosts may not reach.
 
     Means: the interface joins containers of one host (docker, veth, a bridge), or its address is link-local (fe80::,
@@ -138,24 +135,8 @@ def net_local_interface(
     Do: set NCCL_SOCKET_IFNAME to the interface that connects the hosts, or exclude these (^lo,docker,veth,br-).
     Sources: NCCL user guide, NCCL_SOCKET_IFNAME; RFC 3927; RFC 4291.
     """
-    on_one = chosen_network.filter(pl.col("is_on_one_node").fill_null(value=False))
-    worked = communicator_progress.filter(pl.col("last_pos").is_not_null())
-    listed = net_devices.join(on_one, on=OWNER, how="anti").join(worked, on=OWNER, how="anti")
-    entry = pl.col("entry").str.splitn("]", 2).struct.field("field_1").str.splitn(":", 2)
-    of_data = listed.filter(pl.col("form").is_in(["socket", "fastsocket"])).with_columns(
-        entry=text_of("devices").str.split(" ")
-    )
-    of_data = of_data.explode("entry").with_columns(
-        interface=entry.struct.field("field_0"), address=entry.struct.field("field_1"), use=pl.lit("data")
-    )
-    of_ib = listed.with_columns(
-        interface=text_of("oob_interface"), address=text_of("oob_address"), use=pl.lit("the set-up of connections")
-    )
-    columns = ["source", "line", *OWNER, "interface", "address", "use"]
-    offered = pl.concat([of_data.select(columns), of_ib.select(columns)]).drop_nulls("interface")
-    local = offered.filter(is_local_interface()).with_columns(is_bridge=is_bridge())
     is_on_several = rank["host"].n_unique() > 1
-    for (is_of_host, use), rows in local.sort("source", "line").group_by("is_bridge", "use", maintain_order=True):
+    for (is_of_host, use), rows in unused_interface.group_by("is_bridge", "use", maintain_order=True):
         names = some_of(sorted(rows["interface"].unique()), SHOWN)
         why = "containers of one host" if is_of_host else "link-local addresses"
         detail = "only this host reaches it" if is_of_host else "routers do not forward them: only its link reaches it"

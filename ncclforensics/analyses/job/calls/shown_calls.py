@@ -81,6 +81,8 @@ def shown_call(
     is_neighbour = neighbours.select("pos", "rank_id", is_beside=pl.lit(True))
     marked = marked.join(is_neighbour, on=["pos", "rank_id"], how="left")
     marked = marked.with_columns(pl.col("is_last", "is_beside").fill_null(False)).sort("pos", "rank_id")
+    if recorded_call.is_empty():
+        return marked
     recorded = _recorded_last_calls(recorded_call, recorded_rank, rank).join(
         marked.filter("is_last"), on="rank_id", how="anti"
     )

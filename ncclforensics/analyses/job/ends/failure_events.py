@@ -228,7 +228,10 @@ def _without_followed(failures: pl.DataFrame, steps: pl.DataFrame, others: pl.Da
 def without_strangers(failures: pl.DataFrame, proxy_error: pl.DataFrame) -> pl.DataFrame:
     """Leave out connections lost while a thread accepted them: it goes on (src/proxy.cc, ncclProxyService)."""
     accepts = proxy_error.filter(form="unexpected").select(*THREAD, "pos", accept_pos="pos").sort("pos")
-    placed = failures.sort("pos").join_asof(
+    failures = failures.sort("pos")
+    if accepts.is_empty():
+        return failures
+    placed = failures.join_asof(
         accepts, on="pos", by=THREAD, strategy="forward", tolerance=ACCEPTING, check_sortedness=False
     )
     is_unexpected = text_of("form").is_in(CONNECTION_FORMS) & pl.col("accept_pos").is_not_null()

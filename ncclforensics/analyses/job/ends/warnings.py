@@ -81,7 +81,7 @@ def nccl_warning(
     # XLA quotes NCCL's last warning in the same line, PyTorch in the next one.
     quotes_below = call_error.filter(form="last_error").select("source", line=pl.col("line") + 1).unique()
     quotes = pl.concat([quotes_below, call_error.select("source", "line")]).unique()
-    found = [_warnings(frames[name], name, quotes) for name in FRAMES if frames[name].height]
+    found = [_warnings(frames[name], name, quotes) for name in FRAMES if _may_warn(frames[name], name, quotes)]
     if not any(rows.height for rows in found):
         return no_rows(NCCL_WARNING)
     rows = pl.concat(found, how="vertical_relaxed")
@@ -141,13 +141,25 @@ def nccl_warning(
     )
 
 
+def _may_warn(rows: pl.DataFrame, name: str, quotes: pl.DataFrame) -> bool:
+    """Whether there may be warnings among these rows: in most runs, no line has a place in the sources."""
+    return rows.height > 0 and (name in UNSHAPED or quotes.height > 0 or rows[_site(rows)].null_count() < rows.height)
+
+
+def _site(rows: pl.DataFrame) -> str:
+    return "signature" if "signature" in rows.columns else "site"
+
+
 def _warnings(rows: pl.DataFrame, name: str, quotes: pl.DataFrame) -> pl.DataFrame:
     """Return the warnings of a frame: lines with a place in the sources, which INFO lines have not, and quoted ones."""
-    site = "signature" if "signature" in rows.columns else "site"
+    site = _site(rows)
     texts = [text_of(column) for column in TEXTS if column in rows.columns]
     is_warning = pl.col(site).is_not_null() | pl.lit(name in UNSHAPED)
-    quoted = rows.join(quotes, on=["source", "line"], how="semi", maintain_order="left").filter(~is_warning)
-    return pl.concat([rows.filter(is_warning), quoted]).select(
+    found = [rows.filter(is_warning)]
+    if quotes.height:
+        quoted = rows.join(quotes, on=["source", "line"], how="semi", maintain_order="left")
+        found.append(quoted.filter(~is_warning))
+    return pl.concat(found).select(
         *OWNER, "source", "line", "pos",
         frame=pl.lit(name),
         form=text_of("form"),

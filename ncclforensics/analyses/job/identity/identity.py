@@ -165,7 +165,8 @@ def rank(
     )
     rank_rows = known.select(name for name in Rank._fields if name != "dump").to_dicts()
     jobs, numbers = {rank_id["job"] for rank_id in rank_rows}, {rank_id["rank"] for rank_id in rank_rows}
-    if len(jobs) < 2:
+    others = (work, ras_member, torch_rank, stack_process, recorded_rank)
+    if len(jobs) < 2 and any(rows.height for rows in others):
         largest = communicator_lifetime["nranks"].max()
         ras_members = ras_member if largest is None else ras_member.filter(pl.col("nranks") == largest)
         ras_ranks = ras_members.select("rank", "source", host="node", pid="process", cudadev="gpu")

@@ -215,6 +215,8 @@ def _communicators_with_calls(
 ) -> pl.DataFrame:
     """A call is made on a communicator whose init is over."""
     inside = lifetimes.filter(~pl.col("is_complete")).select(*_POINTER, "incarnation", "created_pos")
+    if inside.is_empty():
+        return inside.select(*_POINTER, "incarnation")
     lines = call_line.with_row_index("call_line").head(call_template.height)  # the COLL lines stand first
     lines = lines.join(inside, on=_POINTER).select("call_line", *_POINTER, "incarnation", "created_pos")
     made = call_occurrence.select("pos", call_line="call_template").filter(

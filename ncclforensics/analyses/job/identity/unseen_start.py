@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, no_rows
 from ncclforensics.frames.registry import analysis
 
 UNSEEN_START = {
@@ -30,5 +30,7 @@ def unseen_start(
     frames = (mnnvl.filter(form="fabric"), affinity, placement, channel_count)
     inside = pl.concat([frame.select(*OWNER, "source", "line", "pos") for frame in frames])
     inside = inside.join(communicator_lifetime, on=OWNER, how="anti")
+    if inside.is_empty():
+        return no_rows(UNSEEN_START)
     first = inside.sort("pos").unique(OWNER, keep="first", maintain_order=True)
     return first.join(rank.select("rank_id", *OWNER), on=OWNER).select(list(UNSEEN_START)).sort("rank_id")
