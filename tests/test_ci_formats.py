@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-import xmlschema
-from sarif_pydantic import Sarif
 
 from ncclforensics import analyze
 from ncclforensics.analyses.slow.answer import SlowKind
@@ -28,8 +28,22 @@ from tests.incidents import ALL, INCIDENTS, Incident, checked
 pytestmark = pytest.mark.usefixtures("shared_analyses")
 SERIOUS = ("error", "warning")
 PORT = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 400\n"
-JUNIT = xmlschema.XMLSchema(Path(__file__).parent / "schemas" / "junit.xsd")
 KILLED = str(INCIDENTS / "a-rank-is-killed" / "*.log")
+
+
+@cache
+def junit_schema() -> Any:
+    import xmlschema
+
+    return xmlschema.XMLSchema(Path(__file__).parent / "schemas" / "junit.xsd")
+
+
+@cache
+def sarif_model() -> Any:
+    from sarif_pydantic import Sarif
+
+    return Sarif
+
 
 some_incidents = pytest.mark.parametrize("incident", ALL[::12], ids=lambda incident: incident.name)
 
@@ -40,7 +54,7 @@ def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> Non
 
     document = ET.fromstring(ci_formats.junit(report, SERIOUS))
 
-    JUNIT.validate(document)
+    junit_schema().validate(document)
     serious = {finding.rule for finding in report.findings if finding.severity in SERIOUS}
     slow = slow_answer(report)
     if slow is not None and slow.is_actionable:
@@ -72,8 +86,8 @@ def test_what_makes_a_job_slow_is_a_test_case_that_passes_only_if_it_was_judged(
     document = ET.fromstring(ci_formats.junit(report, SERIOUS))
     (run,) = json.loads(ci_formats.sarif(report))["runs"]
 
-    JUNIT.validate(document)
-    Sarif.model_validate_json(ci_formats.sarif(report))
+    junit_schema().validate(document)
+    sarif_model().model_validate_json(ci_formats.sarif(report))
     (case,) = (case for case in document.iter("testcase") if case.get("name") == ci_formats.SPEED)
     assert [part.tag for part in case] == [outcome]
     assert int(document.get("tests") or 0) == len(list(document.iter("testcase")))
@@ -97,7 +111,7 @@ def test_a_rule_without_data_and_a_verdict_without_a_job_are_no_pass(
 
     document = ET.fromstring(ci_formats.junit(analyze(str(tmp_path), everything=True), SERIOUS))
 
-    JUNIT.validate(document)
+    junit_schema().validate(document)
     skipped = {case.get("name") for case in document.iter("testcase") if case.find("skipped") is not None}
     open_cases = {case.get("name") for case in document.iterfind(".//error[@type='undecidable']/..")}
     assert (rule in skipped) == is_skipped
@@ -119,7 +133,7 @@ def test_sarif_is_valid_and_holds_every_finding_with_its_lines(incident: Inciden
 
     text = ci_formats.sarif(report)
 
-    Sarif.model_validate_json(text)
+    sarif_model().model_validate_json(text)
     (run,) = json.loads(text)["runs"]
     of_rules = [result for result in run["results"] if "ruleIndex" in result]
     assert [result["ruleId"] for result in of_rules] == [finding.rule for finding in report.findings]

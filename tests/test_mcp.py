@@ -7,19 +7,20 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.types import CallToolResult, TextContent
 
 from ncclforensics.cli import main
 from ncclforensics.data.names import VERDICTS
 from ncclforensics.mcp import answers
-from ncclforensics.mcp.server import server
 from tests.fuzz.invariants import CONTROLS
 from tests.incidents import INCIDENTS, ROOT
+
+if TYPE_CHECKING:  # to import the server's library takes half a second, which only the worker of these tests needs
+    from mcp import Client
+    from mcp.types import CallToolResult
 
 pytestmark = pytest.mark.usefixtures("shared_analyses")
 LAGGING = "one-rank-stops-before-an-allreduce"
@@ -29,6 +30,9 @@ Ask = Callable[..., Any]
 
 def asked(work: Callable[[Client], Awaitable[Any]], folder: Path) -> Any:
     """Run some questions against a server in this process."""
+    from mcp import Client
+
+    from ncclforensics.mcp.server import server
 
     async def session() -> Any:
         async with Client(server([folder])) as client:
@@ -38,6 +42,8 @@ def asked(work: Callable[[Client], Awaitable[Any]], folder: Path) -> Any:
 
 
 def answer_of(result: CallToolResult) -> dict[str, Any]:
+    from mcp.types import TextContent
+
     (content,) = result.content
     assert isinstance(content, TextContent)
     assert not result.is_error, content.text
@@ -63,6 +69,8 @@ def refusal(folder: Path, tool: str, **arguments: object) -> str:
 
 
 def test_a_client_over_stdio_gets_the_verdict() -> None:
+    from mcp import Client, StdioServerParameters
+
     command = ["-c", "from ncclforensics.cli import run; run()", "mcp", str(INCIDENTS)]
     started = StdioServerParameters(command=sys.executable, args=command, cwd=str(ROOT))
 

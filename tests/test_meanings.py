@@ -16,7 +16,7 @@ from ncclforensics.errors import GrammarError
 from ncclforensics.formats import all_formats
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.meanings import ANSWERED, Kind, Meaning, read_meanings
-from ncclforensics.grammar.patterns import Shape
+from ncclforensics.grammar.patterns import Shape, may_match
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Category
 from ncclforensics.views import json_report
@@ -69,10 +69,16 @@ def _forms(shape: Shape) -> Iterable[str | None]:
     forms = {pattern.form for pattern in shape.patterns}
     if len(forms) == 1:
         return [*forms] * len(shape.examples)
-    first_match = pl.coalesce(
-        pl.when(pl.col("text").str.contains(pattern.regex)).then(pl.lit(pattern.form)) for pattern in shape.patterns
-    )
-    return pl.DataFrame({"text": shape.examples}).select(first_match).to_series()
+    return [_form_of(text, shape) for text in shape.examples]
+
+
+def _form_of(text: str, shape: Shape) -> str | None:
+    """The same of one example; patterns of several forms are compiled only where their literals stand in it."""
+    possible = [pattern for pattern in shape.patterns if may_match(text, pattern.literals, pattern.words)]
+    if len({pattern.form for pattern in possible}) == 1:
+        return possible[0].form
+    line = pl.Series([text])
+    return next((pattern.form for pattern in possible if line.str.contains(pattern.regex).item()), None)
 
 
 def _samples(shape: Shape) -> Iterator[Sample]:
