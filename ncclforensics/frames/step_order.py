@@ -11,7 +11,7 @@ AMERICAN = "%m/%d/%Y %H:%M:%S"
 
 def counted_step() -> pl.Expr:
     """The step of a line of `training_step`, counted from the start of the training where the line counts in epochs."""
-    before = pl.coalesce("epochs_before", pl.col("in_epoch") - 1) * pl.col("total_steps")
+    before = pl.coalesce((pl.col("in_epoch") - 1).clip(0), "epochs_before") * pl.col("total_steps")
     return pl.coalesce(pl.col("global_step").cast(pl.Int64), pl.col("step") + before.fill_null(0))
 
 

@@ -82,7 +82,7 @@ def stated_stand(
         "resources": resource_wait.with_columns(what=text_of("resources")),
         "join": group_join.with_columns(
             rank="joining_rank",
-            what=pl.coalesce(text_of("absent_peers").str.replace_all("'", ""), text_of("absent_peer")),
+            what=pl.coalesce(text_of("absent_peers").str.replace_all("'", "", literal=True), text_of("absent_peer")),
         ),
         "checkpoint": training_event.filter(form="saves"),
         "first_step": _unmoved_bars(progress_bar, training_step),

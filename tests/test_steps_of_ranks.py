@@ -1,0 +1,46 @@
+"""Ranks are compared by the last step that each printed, where nothing failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ncclforensics import analyze
+
+RULE = "app-rank-behind-in-steps"
+
+
+def steps(last: int, every: int = 1, minute: int = 4) -> str:
+    numbers = range(every, last + 1, every)
+    return "".join(f"2026-03-02 11:{minute:02d}:{n % 60:02d},120 INFO train: step {n} loss 2.5\n" for n in numbers)
+
+
+def ranks_behind(folder: Path, *texts: str) -> list[list[int]]:
+    for rank, text in enumerate(texts):
+        (folder / f"rank{rank}.log").write_text(text)
+    return [list(found.ranks) for found in analyze([str(folder)]).findings if found.rule == RULE]
+
+
+def test_a_rank_whose_output_ends_a_step_earlier_is_named(tmp_path: Path) -> None:
+    assert ranks_behind(tmp_path, steps(50), steps(50), steps(49), steps(50)) == [[2]]
+
+
+def test_ranks_at_one_step_are_not_behind(tmp_path: Path) -> None:
+    assert ranks_behind(tmp_path, steps(50), steps(50), steps(50)) == []
+
+
+def test_a_rank_that_prints_fewer_steps_is_behind_by_more_than_its_interval_only(tmp_path: Path) -> None:
+    assert ranks_behind(tmp_path, steps(59), steps(59), steps(50, every=10)) == []
+
+
+def test_half_of_the_ranks_are_not_behind(tmp_path: Path) -> None:
+    assert ranks_behind(tmp_path, steps(50), steps(50), steps(49), steps(49)) == []
+
+
+def test_a_file_of_an_earlier_run_is_not_behind(tmp_path: Path) -> None:
+    assert ranks_behind(tmp_path, steps(50, minute=9), steps(50, minute=9), steps(40)) == []
+
+
+def test_a_failure_says_more_than_the_step_before_it(tmp_path: Path) -> None:
+    failed = steps(49) + "ValueError: the sample has no label\n"
+
+    assert ranks_behind(tmp_path, steps(50), steps(50), failed) == []
