@@ -40,6 +40,13 @@ def test_a_file_of_an_earlier_run_is_not_behind(tmp_path: Path) -> None:
     assert ranks_behind(tmp_path, steps(50, minute=9), steps(50, minute=9), steps(40)) == []
 
 
+def test_files_without_a_rank_may_be_of_several_runs(tmp_path: Path) -> None:
+    for name, text in {"a.log": steps(50), "b.log": steps(50), "c.log": steps(40)}.items():
+        (tmp_path / name).write_text(text)
+
+    assert [found for found in analyze([str(tmp_path)]).findings if found.rule == RULE] == []
+
+
 def test_a_failure_says_more_than_the_step_before_it(tmp_path: Path) -> None:
     failed = steps(49) + "ValueError: the sample has no label\n"
 

@@ -43,12 +43,12 @@ def app_rank_behind_in_steps(
     is_of_another_run = began is not None and (behind["time"] < began).any()
     if behind.is_empty() or behind.height > others.height - (last_step.height > 2) or is_of_another_run:
         return
-    ranks = sorted(behind["rank"].drop_nulls().to_list())
-    who = ranks_text(ranks) if len(ranks) == behind.height else count_of(behind.height, "file")
+    ranks = sorted(behind["rank"].to_list())
     steps = sorted(set(behind["step"].to_list()))
     at = f"step {steps[-1]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
+    further = count_of(others.height, "other")
     yield Finding(
-        title=f"the output of {who} ends at {at}, that of {count_of(others.height, 'other')} at step {most:,}",
+        title=f"the output of {ranks_text(ranks)} ends at {at}, that of {further} at step {most:,}",
         detail="it stands behind that step, and the others wait for it in the next one; or its last lines are still in "
         "a buffer",
         certainty="possible",

@@ -10,7 +10,7 @@ from ncclforensics.frames.step_order import counted_step, step_time
 
 LAST_STEP = {
     **ORIGIN,
-    "rank": pl.Int32(),  # null: of the file
+    "rank": pl.Int32(),
     "step": pl.Int64(),
     "every": pl.Int64(),  # steps between the last two lines; null for one line
     "first_time": pl.Float64(),  # seconds since 1970 of the first line; null where none shows a time
@@ -20,18 +20,21 @@ LAST_STEP = {
 
 @analysis(LAST_STEP, of=("training_step",))
 def last_step(training_step: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
-    """One row per rank that prints steps, or per file where no rank is known: the last of its lines."""
+    """One row per rank that prints steps in one file: the last of its lines.
+
+    Files whose names give no rank may be of several runs, as well as several files of one rank.
+    """
     log_rank = pl.when(pl.col("log_rank") >= 0).then("log_rank")
     rank = pl.coalesce("global_rank", "rank", log_rank, "launcher_rank", "hint").cast(pl.Int32)
     steps = (
         training_step.join(source.select("source", "hint"), on="source", how="left")
         .select(*ORIGIN, rank=rank, step=counted_step(), time=step_time())
-        .drop_nulls("step")
+        .drop_nulls(["rank", "step"])
+        .filter(pl.col("source").n_unique().over("rank") == 1)
         .sort("pos")
-        .with_columns(of_file=pl.when(pl.col("rank").is_null()).then("source"))
     )
     return (
-        steps.group_by("rank", "of_file", maintain_order=True)
+        steps.group_by("rank", maintain_order=True)
         .agg(
             pl.col(*ORIGIN, "step").last(),
             every=pl.col("step").diff().last(),
