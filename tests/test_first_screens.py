@@ -393,6 +393,18 @@ def test_the_last_line_of_a_training_step_is_named_where_a_hang_is_undecided(tmp
         assert "Last training step that was read: log0.txt:" in first
 
 
+@pytest.mark.parametrize(("count", "goes_on"), [(2, False), (3, True)])
+def test_steps_behind_the_error_that_leads_are_of_a_job_that_went_on(
+    tmp_path: Path, count: int, *, goes_on: bool
+) -> None:
+    error = "Traceback (most recent call last):\ntorch.AcceleratorError: CUDA error: invalid device ordinal\n"
+    text = error + "".join(f"step {number} loss 2.5\n" for number in range(count))
+
+    first = shown(read(tmp_path, text, everything=False), everything=False)
+
+    assert ("Steps stand behind the error above" in first) == goes_on
+
+
 @pytest.mark.parametrize(("before", "is_init"), [(BEGAN, True), ("", False)])
 def test_a_crash_while_nccl_creates_a_communicator_leads(tmp_path: Path, before: str, *, is_init: bool) -> None:
     first = shown(read(tmp_path, before + CRASHED, everything=False), everything=False)

@@ -207,7 +207,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
             known = "No hang: " if ends_well(report.run) else "Not known: whether a job hangs. "
             unknown = [Text(""), indented(Text(known + sentence(reason)))]
             unknown += last_lines(report) if shown.rule == UNKNOWN_FORMATS else []
-        trained = [indented(Text(text))] if (text := steps_text(report)) else []
+        trained = [indented(Text(text))] if (text := steps_text(report, shown)) else []
         sections += [_Section(0, [[*unknown, *trained]])]
     elif is_unjudged or (shown is None and slow is None):
         from ncclforensics.views.text_judged import without_findings  # the screen of a hang does without
@@ -317,7 +317,7 @@ def _of_finding(report: Report, finding: Finding, width: int, *, is_advised_belo
 def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding | None, width: int) -> list[_Section]:
     """Return the parts on a job: first its verdict, or below a finding `shown` above it what is not decided."""
     finding, began = report.finding_of(answer), cause.finding if cause else None
-    state = [indented(Text(text))] if (text := hang_text(report, answer)) else []
+    state = [indented(Text(text))] if (text := hang_text(report, answer, shown)) else []
     if shown is not None and answer.verdict == "undecidable":
         question: list[RenderableType] = [Text(""), indented(Text(open_question(report, answer, shown)))]
         return [_Section(0, [[*question, *state], question])]

@@ -16,7 +16,7 @@ from ncclforensics.grammar.values import find_values
 from ncclforensics.report.build import Report
 from ncclforensics.report.failed_ranks import failed_ranks
 from ncclforensics.report.live_files import was_ended
-from ncclforensics.rules.finding import Finding
+from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.shared.verdict_finding import ranks_with_output
 from ncclforensics.views.text_layout import heading, indented, place_of, table_without_header
 
@@ -49,17 +49,21 @@ TIMED = (  # frames of lines whose prefix may hold a time though calls have none
 STEPS = ("training_step", "trainer_progress")  # frames
 ASSUMED_YEAR = 2000  # of clocks that print none
 SHOWN_HOSTS = 4
+STEPS_OF_RUN = 3  # another rank may still have printed one or two
 
 
-def hang_text(report: Report, answer: Answer) -> str:
-    """Say whether it is shown that the job hung or failed, and when its calls and its logs end if lines have times."""
+def hang_text(report: Report, answer: Answer, shown: Finding | None = None) -> str:
+    """Say whether it is shown that the job hung or failed, and when its calls and its logs end if lines have times.
+
+    It may stand below a finding that is `shown`.
+    """
     is_over = answer.verdict == "no-hang" and answer.certainty != "possible"
-    texts = _state_text(report, answer), steps_text(report) * (answer.verdict == "undecidable")
+    texts = _state_text(report, answer), steps_text(report, shown) * (answer.verdict == "undecidable")
     return "" if is_over else " ".join(filter(None, (*texts, _times_text(report, answer))))
 
 
-def steps_text(report: Report) -> str:
-    """Say where the last line of a training step stands, and its number if the line shows it."""
+def steps_text(report: Report, shown: Finding | None = None) -> str:
+    """Say where the last line of a training step stands, its number, and whether behind the error that is `shown`."""
     run = report.run
     rows = [
         row
@@ -77,7 +81,21 @@ def steps_text(report: Report) -> str:
     epoch = "" if in_epoch is None else f" of epoch {in_epoch:,}"
     number = "" if last.get("step") is None else f"step {last['step']:,}{epoch}, "
     place = place_of(report, report.cited(last["source"], last["line"]))
-    return f"Last training step that was read: {number}{place}{_later_bar(report, last)}."
+    return f"Last training step that was read: {number}{place}{_later_bar(report, last)}.{_of_later_run(report, shown)}"
+
+
+def _of_later_run(report: Report, shown: Finding | None) -> str:
+    if shown is None or shown.severity is not Severity.ERROR or not shown.evidence:
+        return ""
+    source = shown.evidence[0].source
+    failed = max(line.line for line in shown.evidence if line.source == source)
+    steps = report.run["training_step"].filter(pl.col("source") == source, pl.col("line") > failed)
+    if steps["step"].n_unique() < STEPS_OF_RUN:
+        return ""
+    return (
+        " Steps stand behind the error above: this job or a later one in this file went on, unless the file was put "
+        "together from several."
+    )
 
 
 def _later_bar(report: Report, last: dict[str, Any]) -> str:
