@@ -168,11 +168,11 @@ def app_ends_at_join(stated_stand: pl.DataFrame) -> Iterator[Finding]:
     rows = stated_stand.filter(kind="join")
     if rows.is_empty():
         return
-    who = ranks_text(_ranks(rows)) or "processes"
-    title = f"{who} came to the start of the process group, and the output ends there"
+    waiting = ranks_text(_ranks(rows)) or "processes"
+    title = f"{waiting} came to the start of the process group, and the output ends there"
     detail = "it returns when all have come; how many there are, these lines do not say"
     if absent := rows["what"].drop_nulls().to_list():
-        title = f"{who} wait for {absent[-1]} at the start of the process group, and the output ends there"
+        title = f"{waiting} wait for {absent[-1]} at the start of the process group, and the output ends there"
         detail = "no process listens there, or it is not reached from here"
     is_repeated = rows.filter(form="peers").height > 1
     certainty = "likely" if is_repeated else "possible"

@@ -37,14 +37,14 @@ def app_rank_behind_in_steps(
         return
     most = int(str(last_step["step"].max()))
     lag = pl.lit(most) - pl.col("step")
-    behind = last_step.filter((lag > 0) & (lag >= pl.col("every")))
-    others = last_step.join(behind, on="pos", how="anti")
+    late = last_step.filter((lag > 0) & (lag >= pl.col("every")))
+    others = last_step.join(late, on="pos", how="anti")
     began = others["first_time"].min()
-    is_of_another_run = began is not None and (behind["time"] < began).any()
-    if behind.is_empty() or behind.height > others.height - (last_step.height > 2) or is_of_another_run:
+    is_of_another_run = began is not None and (late["time"] < began).any()
+    if late.is_empty() or late.height > others.height - (last_step.height > 2) or is_of_another_run:
         return
-    ranks = sorted(behind["rank"].to_list())
-    steps = sorted(set(behind["step"].to_list()))
+    ranks = sorted(late["rank"].to_list())
+    steps = sorted(set(late["step"].to_list()))
     at = f"step {steps[-1]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
     further = count_of(others.height, "other")
     yield Finding(
@@ -54,5 +54,5 @@ def app_rank_behind_in_steps(
         certainty="possible",
         ranks=ranks,
         remedy=LOOK_THERE,
-        evidence=evidence_lines(pl.concat([behind, others.head(2)])),
+        evidence=evidence_lines(pl.concat([late, others.head(2)])),
     )
