@@ -54,6 +54,16 @@ def test_a_program_that_goes_on_stands_nowhere(tmp_path: Path, rule: str, lines:
     assert rules_of(tmp_path, lines + BEFORE + TIME_OUTS) == set()
 
 
+def test_the_name_of_a_file_tells_which_rank_stands_there(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(BEFORE + STANDS["app-stands-in-debugger"])
+    for rank in (1, 2, 3):
+        (tmp_path / f"rank{rank}.log").write_text(BEFORE + TIME_OUT.format(rank=rank))
+    report = analyze(str(tmp_path))
+
+    assert any(found.title.startswith("rank 0 stands at the prompt of a debugger") for found in report.findings)
+    assert (report.verdicts[0].verdict, list(report.verdicts[0].missing)) == ("lagging-ranks", [0])
+
+
 def test_a_build_that_is_over_is_none(tmp_path: Path) -> None:
     built = STANDS["app-ends-in-build"] + 'Setting up PyTorch plugin "bias_act_plugin"... Done.\n'
 

@@ -19,7 +19,7 @@ STAND = {
     # A key of STANDS, one of OF_EVERY_RUN, or `resources`, for which the process waits that starts ranks.
     "kind": pl.String(),
     "form": pl.String(),  # of its line
-    "rank": pl.Int32(),  # that the line, or the tag in front of it, names; null without one
+    "rank": pl.Int32(),  # that the line, the tag in front of it, or the name of its file names; null without one
     # The place in the program, the lock, the folder of the build, the resources, the addresses of those who do
     # not come, or the number of steps to do.
     "what": pl.String(),
@@ -96,7 +96,8 @@ def stated_stand(
         for kind, frame in rows.items()
     )
     stops = work_timeout.select("source", "line", stop="line").sort("line")
-    placed = stands.join(source.select("source", "lines"), on="source").sort("line")
+    placed = stands.join(source.select("source", "lines", "hint"), on="source").sort("line")
+    placed = placed.with_columns(pl.coalesce("rank", pl.col("hint").cast(pl.Int32)).alias("rank"))
     placed = placed.join_asof(stops, on="line", by="source", strategy="forward", check_sortedness=False)
     limit = pl.when(pl.col("kind").is_in(OF_EVERY_RUN)).then(1).otherwise(LAST_LINES)
     before = (pl.col("stop") - pl.col("line")).fill_null(LAST_LINES + 1)
