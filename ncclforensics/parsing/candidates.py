@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -50,11 +51,18 @@ def _hits_as_written(models: pl.DataFrame, is_free: pl.Series, dialect: Dialect,
     table = models.select(_number=numbers, _kind="kind", _cut="cut", _has_inner_prefix=has_inner_prefix, _text="body")
     if has_prefix:
         yield from _apply(_by_start(table, dialect.by_start), is_free)
-    others = dialect.by_anchor if has_prefix else dialect.without_prefix
-    for _, alike in groupby(others, key=lambda candidate: candidate.shape.priority):
+    for alike, words in _groups(dialect, has_prefix=has_prefix):
         if not is_free.any():
             break
-        yield from _apply(_by_words(table.filter(is_free), list(alike)), is_free)
+        yield from _apply(_by_words(table.filter(is_free), alike, words), is_free)
+
+
+@cache
+def _groups(dialect: Dialect, *, has_prefix: bool) -> list[tuple[list[Candidate], list[str]]]:
+    """The candidates that no literal start selects, by priority, and the words of which each requires one."""
+    others = dialect.by_anchor if has_prefix else dialect.without_prefix
+    groups = [list(alike) for _, alike in groupby(others, key=lambda candidate: candidate.shape.priority)]
+    return [(alike, sorted({word for candidate in alike for word in candidate.words} - {""})) for alike in groups]
 
 
 def _without_padding(found: list[Hits], models: pl.DataFrame, dialect: Dialect) -> list[Hits]:
@@ -169,9 +177,11 @@ def _may_match(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
     return any(may_match(text, candidate.literals, candidate.words) for part in parts for text in part["_text"])
 
 
-def _by_words(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
+def _by_words(
+    table: pl.DataFrame, candidates: Sequence[Candidate], words: Sequence[str]
+) -> Iterator[tuple[Candidate, pl.DataFrame]]:
     """Yield candidates with the texts that have a word they require; words are searched for in one pass."""
-    wanted = words_in(table["_text"], {word for candidate in candidates for word in candidate.words} - {""})
+    wanted = words_in(table["_text"], words)
     common = [word for word in wanted if _fills_lines(word)]
     rare = [word for word in wanted if not _fills_lines(word)]
     stands = table.select(pl.col("_text").str.contains(word, literal=True).alias(word) for word in common)

@@ -43,6 +43,8 @@ def with_next_lines(lines: pl.DataFrame, rows: pl.DataFrame, rest: pl.DataFrame)
     for distance, name in enumerate(NEXT, 1):
         following = rest.select("source", pl.col("line") - distance, pl.col("text").alias(name))
         followed = followed.join(following, on=PLACE, how="left", maintain_order="left")
+        if followed[name].null_count() == followed.height:  # what stands behind it is not put together with them
+            return followed.with_columns(pl.lit(None, pl.String).alias(further) for further in NEXT[distance:])
     return followed
 
 
@@ -52,23 +54,30 @@ def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
     Where lines are indented or quoted, their blanks at both ends are lost. Of lines that were cut at one width, those
     that ended in a blank are then shorter than the longest one. Other columns are those of the line.
     """
-    own_columns = pl.exclude("text", *NEXT)
+    own_columns = [name for name in followed.columns if name not in ("text", *NEXT)]
     candidates: list[pl.DataFrame] = []
-    joined, words = pl.col("text"), pl.col("text").str.strip_chars_end(" ")
-    stripped = [pl.col("text").str.strip_chars(" ")]
+    text, width, own = pl.col("text"), pl.col("width"), pl.col("own")
+    stripped = ["part0"]
+    first = {"joined": text, "words": text.str.strip_chars_end(" "), "part0": text.str.strip_chars(" ")}
+    followed = followed.with_columns(**first).with_columns(width=pl.col("part0").str.len_chars())
     for distance, name in enumerate(NEXT, 1):
         followed = followed.filter(pl.col(name).is_not_null())
         if candidates and followed.is_empty():
             break
-        following = pl.col(name)
-        own = following.str.strip_chars(" ")
-        width = pl.max_horizontal(part.str.len_chars() for part in stripped)
+        followed = followed.with_columns(own=pl.col(name).str.strip_chars(" "))
         filled = [
-            part + pl.when(part.str.len_chars() < width).then(pl.lit(" ")).otherwise(pl.lit("")) for part in stripped
+            pl.col(part) + pl.when(pl.col(part).str.len_chars() < width).then(pl.lit(" ")).otherwise(pl.lit(""))
+            for part in stripped
         ]
-        joined, words, stripped = joined + following, words + " " + own, [*stripped, own]
-        texts = (joined, words, words.str.strip_chars_start(" "), pl.concat_str(*filled, own))
-        candidates += [followed.select(own_columns, text=text, parts=pl.lit(distance + 1)) for text in texts]
+        followed = followed.with_columns(
+            joined=pl.col("joined") + pl.col(name),
+            words=pl.col("words") + " " + own,
+            filled=pl.concat_str(*filled, own),
+            width=pl.max_horizontal(width, own.str.len_chars()),
+        ).with_columns(own.alias(f"part{distance}"))
+        stripped.append(f"part{distance}")
+        ways = (pl.col("joined"), pl.col("words"), pl.col("words").str.strip_chars_start(" "), pl.col("filled"))
+        candidates += [followed.select(*own_columns, text=way, parts=pl.lit(distance + 1)) for way in ways]
     return pl.concat(candidates)
 
 
