@@ -33,7 +33,7 @@ from ncclforensics.parsing.workers import ParallelParser
 
 Process = tuple[str, int]  # host and pid
 SAMPLED_TOGETHER = 512  # inputs
-SAMPLED_BYTES = 8 << 20  # of fewer inputs, where their samples are long
+SAMPLED_BYTES = 4 << 20  # of fewer inputs, where their samples are long
 FEW_INPUTS = 16
 LONGEST_WINDOWS = 400_000_000  # bytes, of a few inputs; reading these whole and counting calls takes less memory
 EARLIER_LAUNCH = {  # a launch that ended before the last one of its input
