@@ -25,13 +25,12 @@ STAND = {
     "what": pl.String(),
     "waited": pl.String(),  # seconds, as printed
 }
-# What a rank does that stands there, for sentences.
+# What a rank does that stands there and has begun no call, so that its watchdog does not time out.
 STANDS = {
     "debugger": "stands at the prompt of a debugger",
     "question": "asks a person a question, and stands there",
     "lock": "waits for a lock on a file",
     "build": "builds an extension of PyTorch, or waits for one that is built",
-    "checkpoint": "saves a checkpoint",
 }
 
 
