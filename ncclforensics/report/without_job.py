@@ -170,7 +170,7 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
         return [COMPARE_AGENTS, *COLLECT_OUTPUT]
     steps = {
         NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS,
-        NO_NCCL_LINES: [*COLLECT_CALLS, *stacks],
+        NO_NCCL_LINES: [*stacks, *COLLECT_CALLS],
         NO_CALLS_IN_TEXT: text_alone,
     }
     return steps.get(reason_without_job(run, findings), COLLECT_CALLS)

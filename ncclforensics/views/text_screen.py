@@ -367,11 +367,11 @@ def _steps(report: Report, jobs: list[Answer], advised: Finding | None, *, is_fi
     """
     now = report.run_now(jobs[0]) if jobs else []
     then = report.other_steps(jobs[0]) if jobs else steps_without_job(report.run, report.findings)
+    is_first &= advised is not None and advised.rule != UNKNOWN_FORMATS
     if advised is not None and advised.remedy and (is_first or not (now or then)):
         remedy, command = split_step(advised.remedy)
         then = [step for step in then if not split_step(step)[1] or split_step(step)[1] not in advised.remedy]
-        # Of an exception, a step that prints its traceback says more than the rule does of all.
-        if report.has_own_advice(advised) or not (advised.place and then):
+        if report.has_own_advice(advised) or not (advised.place and then):  # a traceback says more
             then = [advised.remedy if command else sentence(remedy), *then]
     if now:
         return [
