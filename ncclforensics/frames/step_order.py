@@ -15,6 +15,12 @@ def counted_step() -> pl.Expr:
     return pl.coalesce(pl.col("global_step").cast(pl.Int64), pl.col("step") + before.fill_null(0))
 
 
+def step_rank() -> pl.Expr:
+    """The rank that printed a line of `training_step`, or the one in the name of its file: `hint` of the source."""
+    log_rank = pl.when(pl.col("log_rank") >= 0).then("log_rank")
+    return pl.coalesce("global_rank", "rank", log_rank, "launcher_rank", "hint").cast(pl.Int32)
+
+
 def last_steps(training_step: pl.DataFrame) -> pl.DataFrame:
     """`last_step`: the `pos` in each input in front of which several steps were still to be made.
 

@@ -87,9 +87,8 @@ def unranked_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFr
 
 def _where(dumps: list[Row]) -> Row:
     """Return where a rank stands by its last dump of the tool that shows most."""
-    dumps = [dump for dump in dumps if dump["kind"] not in OF_THREADS] or dumps[
-        -1:
-    ]  # threads beside the main one are several
+    # Threads beside the main one are several.
+    dumps = [dump for dump in dumps if dump["kind"] not in OF_THREADS] or dumps[-1:]
     tools = sorted({dump["tool"] for dump in dumps}, key=_TOOLS.index)
     in_python = [dump for dump in dumps if (dump["file"] or "").endswith(".py")]
     best = [dump for dump in in_python or dumps if dump["tool"] == tools[0]] or in_python or dumps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.step_order import counted_step, step_time
+from ncclforensics.frames.step_order import counted_step, step_rank, step_time
 from ncclforensics.grammar.values import TEXT, find_values
 
 TIMED_STEP = {
@@ -88,8 +88,7 @@ def _lines(rows: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
             "batch",
             "sequence_length",
             *(pl.when(pl.col(name) > 0).then(name) for name in RATES),
-            rank=pl.coalesce("global_rank", "rank", pl.when(pl.col("log_rank") >= 0).then("log_rank"),
-                             "launcher_rank", "hint").cast(pl.Int32),
+            rank=step_rank(),
             step=counted_step(),
             seconds=pl.when(seconds > 0).then(seconds),
             time=step_time(),

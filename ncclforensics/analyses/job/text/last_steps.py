@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.frames.columns import ORIGIN
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.step_order import counted_step, step_time
+from ncclforensics.frames.step_order import counted_step, step_rank, step_time
 
 LAST_STEP = {
     **ORIGIN,
@@ -24,11 +24,9 @@ def last_step(training_step: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame
 
     Files whose names give no rank may be of several runs, as well as several files of one rank.
     """
-    log_rank = pl.when(pl.col("log_rank") >= 0).then("log_rank")
-    rank = pl.coalesce("global_rank", "rank", log_rank, "launcher_rank", "hint").cast(pl.Int32)
     steps = (
         training_step.join(source.select("source", "hint"), on="source", how="left")
-        .select(*ORIGIN, rank=rank, step=counted_step(), time=step_time())
+        .select(*ORIGIN, rank=step_rank(), step=counted_step(), time=step_time())
         .drop_nulls(["rank", "step"])
         .filter(pl.col("source").n_unique().over("rank") == 1)
         .sort("pos")

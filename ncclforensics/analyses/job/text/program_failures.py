@@ -31,12 +31,8 @@ NOTE_LEVELS = ("INFO", "DEBUG")  # values of `launcher_level`
 MILD_LEVELS = (*NOTE_LEVELS, "WARNING")
 STATED = ["level", "words", "stack", "value"]  # forms of `unread_error` that state a failure
 DIGITS = list("0123456789")
-RANKS = (
-    "rank_of_level",
-    "rank_of_note",
-    "rank_of_words",
-    "rank_of_stack",
-)  # columns of PyTorch's tag in front of a line
+# Columns of PyTorch's tag in front of a line.
+RANKS = ("rank_of_level", "rank_of_note", "rank_of_words", "rank_of_stack")
 GRAMMAR = "unread"
 
 

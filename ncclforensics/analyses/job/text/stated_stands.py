@@ -77,7 +77,7 @@ def stated_stand(
         "debugger": stopped,
         "question": question,
         "lock": lock_wait.with_columns(what=text_of("lock"), waited=text_of("waited")),
-        "build": last_builds.filter((text_of("form") != "over").fill_null(value=True)),
+        "build": last_builds.filter(text_of("form").ne_missing("over")),
         "resources": resource_wait.with_columns(what=text_of("resources")),
         "join": group_join.with_columns(
             rank="joining_rank",
@@ -87,7 +87,7 @@ def stated_stand(
         "first_step": _unmoved_bars(progress_bar, training_step),
     }
     columns = [*ORIGIN, "kind", pl.col("form").cast(pl.String), "rank", "what", "waited"]
-    empty = {"rank": pl.lit(None, pl.Int32), "what": pl.lit(None, pl.String), "waited": pl.lit(None, pl.String)}
+    empty = {name: pl.lit(None, STAND[name]) for name in ("form", "rank", "what", "waited")}
     stands = pl.concat(
         frame.with_columns(**{name: value for name, value in empty.items() if name not in frame.columns})
         .with_columns(kind=pl.lit(kind), rank=pl.coalesce("rank", "launcher_rank").cast(pl.Int32))
@@ -96,7 +96,7 @@ def stated_stand(
     )
     stops = work_timeout.select("source", "line", stop="line").sort("line")
     placed = stands.join(source.select("source", "lines", "hint"), on="source").sort("line")
-    placed = placed.with_columns(pl.coalesce("rank", pl.col("hint").cast(pl.Int32)).alias("rank"))
+    placed = placed.with_columns(rank=pl.coalesce("rank", pl.col("hint").cast(pl.Int32)))
     placed = placed.join_asof(stops, on="line", by="source", strategy="forward", check_sortedness=False)
     limit = pl.when(pl.col("kind").is_in(OF_EVERY_RUN)).then(1).otherwise(LAST_LINES)
     before = (pl.col("stop") - pl.col("line")).fill_null(LAST_LINES + 1)
@@ -112,11 +112,15 @@ def _unmoved_bars(progress_bar: pl.DataFrame, training_step: pl.DataFrame) -> pl
     tqdm prints such a bar when it begins, and again when its loop is left, as by an error: then time has passed.
     """
     bars = progress_bar.filter(~pl.col("source").is_in(training_step["source"].unique().implode())).sort("pos")
-    bars = bars.with_row_index(TEXT)
-    moments = find_values(bars["bars"].cast(pl.String), "bar_update").join(bars.select(TEXT, "source"), on=TEXT)
-    most = moments.group_by("source", "of_all").agg(most=pl.col("done").max())
-    last = moments.group_by(TEXT).agg(pl.col("done", "of_all", "hours", "minutes", "whole_seconds").last())
-    last_bars = bars.join(last, on=TEXT).sort("pos").unique("source", keep="last", maintain_order=True)
-    passed = pl.sum_horizontal("hours", "minutes", "whole_seconds", "most")
-    unmoved = last_bars.join(most, on=["source", "of_all"], nulls_equal=True).filter(passed == 0)
-    return unmoved.with_columns(what=pl.col("of_all").cast(pl.String), form=pl.lit(None, pl.String))
+    ends = _moments(bars.unique("source", keep="last", maintain_order=True)).unique("source", keep="last")
+    unmoved = ends.filter(pl.sum_horizontal("done", "hours", "minutes", "whole_seconds") == 0)
+    began = bars.filter(pl.col("source").is_in(unmoved["source"].implode()))  # the others need not be read
+    moved = _moments(began).filter(pl.col("done") > 0)
+    unmoved = unmoved.join(moved, on=["source", "of_all"], how="anti")
+    return bars.join(unmoved, on="pos").with_columns(what=pl.col("of_all").cast(pl.String))
+
+
+def _moments(bars: pl.DataFrame) -> pl.DataFrame:
+    """Return what progress bars show at each moment, with `source` and `pos`."""
+    places = bars.select("source", "pos").with_row_index(TEXT)
+    return find_values(bars["bars"].cast(pl.String), "bar_update").join(places, on=TEXT, maintain_order="left")
