@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ncclforensics.analyses.job.calls import calls as call_frames
-from ncclforensics.frames.run import CALLS_BETWEEN_COLUMNS
+from ncclforensics.frames.stretches import CALLS_BETWEEN_COLUMNS
 from ncclforensics.frames.templated import opcount_of
 
 NONE_BETWEEN = pl.DataFrame(schema=CALLS_BETWEEN_COLUMNS)

@@ -134,3 +134,31 @@ def test_a_time_that_a_collector_glued_to_the_host_is_no_part_of_its_name(time: 
     log = tmp_path / "export.log"
     log.write_text("".join(time % second + line for second in range(6)))
     assert set(analyze([str(log)]).run["process"]["host"].to_list()) == {"gpu-a012"}
+
+
+@pytest.mark.parametrize(
+    "tagged",
+    [
+        "[rank3] loading",
+        "[rank3]: loading",
+        "[Rank 3] loading",
+        "[rank: 3] loading",
+        "2026-03-02 11:04:57,123 [rank3] INFO train: loading",
+        "2026-03-02 11:04:57,123 INFO [rank3] loading",
+        "2026-03-02 11:04:57,123: rank3[4711][MainThread]: INFO: composer: loading",
+        "[03/02/2026-11:04:57] [TRT-LLM] [RANK 3] [I] loading",
+        "[2026-03-02 11:04:57,123] [INFO] [engine.py:96:log_dist] [Rank 3] loading",
+        "[1,3]<stdout>:loading",
+    ],
+)
+def test_a_tag_shows_which_rank_printed_last(tmp_path: Path, tagged: str) -> None:
+    (tmp_path / "job.log").write_text("\n".join(["begin", "", tagged, tagged, "done with rank 5", ""]))
+
+    assert analyze(str(tmp_path)).run["voice"].select("line", "launcher_rank").rows() == [(4, 3), (5, None)]
+
+
+@pytest.mark.parametrize("text", ["rank 3 has 8 GPUs", "ranks [3] are absent", "[rankings] 3", "see [rank 3] above"])
+def test_a_text_about_a_rank_is_not_that_rank_s(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.log").write_text(text + "\n")
+
+    assert analyze(str(tmp_path)).run["voice"].select("line", "launcher_rank").rows() == [(1, None)]

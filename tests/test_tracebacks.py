@@ -85,6 +85,28 @@ def test_an_exception_that_repeats_another_one_is_told_only_where_nothing_else_i
 
 
 @pytest.mark.parametrize(
+    ("innermost", "blamed"), [("/app/data.py", {1}), ("/usr/lib/python3.12/multiprocessing/connection.py", set())]
+)
+def test_a_connection_that_the_program_s_own_code_lost_ends_its_rank(
+    innermost: str, blamed: set[int], tmp_path: Path
+) -> None:
+    """A library that loses a pipe mostly lost the process at its other end, which failed before."""
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/app/train.py", line 88, in <module>',
+        f'  File "{innermost}", line 379, in _recv',
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ]
+    lost = (
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.7]"
+    )
+    lines = [f"[rank1]: {line}" for line in raised] + [f"[rank{rank}]: {lost}" for rank in (0, 2)]
+    (tmp_path / "job.log").write_text("\n".join([*lines, ""]))
+    report = analyze(str(tmp_path))
+    assert {*report.numbers(report.verdicts[0].culprits)} == blamed
+
+
+@pytest.mark.parametrize(
     ("front", "process"),
     [
         ("(Worker_TP1 pid=3102) ERROR 02-11 10:00:09 [multiproc_executor.py:559] ", "process 3102 (Worker_TP1)"),

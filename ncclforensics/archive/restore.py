@@ -17,6 +17,7 @@ from ncclforensics.inputs.file_state import state_in
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.calls_between import CALLS_BETWEEN
+from ncclforensics.parsing.launcher_prefixes import VOICE, no_voices
 from ncclforensics.parsing.load import EARLIER_LAUNCH, Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
 from ncclforensics.parsing.repeated_lines import REPEATED, no_repeats
@@ -24,6 +25,7 @@ from ncclforensics.parsing.repeated_lines import REPEATED, no_repeats
 # Frames of what parsing gives beside parsed frames -> their columns.
 OF_PARSING: dict[str, Mapping[str, pl.DataType]] = {
     "speaker": SPEAKER,
+    "voice": VOICE,
     "repeated_line": REPEATED,
     "calls_between": CALLS_BETWEEN,
     "earlier_launch": EARLIER_LAUNCH,
@@ -115,6 +117,7 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
                 raise
             continue
         records.speakers.append(held.pop("speaker", pl.DataFrame(schema=SPEAKER)))
+        records.voices.append(held.pop("voice", no_voices()))
         records.repeated_lines.append(held.pop("repeated_line", no_repeats()))
         if "earlier_launch" in held:
             records.earlier_launches.extend(held.pop("earlier_launch"))

@@ -81,18 +81,17 @@ LIMITS = {24: "its limit of CPU time (ulimit -t)", 25: "its limit of the size of
 REQUESTED_ENDS = (HANG_UP, INTERRUPT, 3, 10, 12, TERMINATE)
 SHELL = 128  # a shell's exit code for a command that ended by signal n is 128 + n
 
+# Python raises these where a socket or a pipe of a library was closed at its other end, mostly by the end of a process.
+SOCKET_CLASSES = ("ConnectionReset", "ConnectionRefused", "ConnectionAborted", "BrokenPipe")
 # Exceptions that follow from the end of another process, or repeat another exception: class (last part of its name,
 # without Error), and beginnings of the message. torch.distributed (exceptions.html), multiprocessing, Ray, vLLM.
 SECOND_HAND_CLASSES = frozenset(
     [
+        *SOCKET_CLASSES,
         "ChildFailed",
         "DistNetwork",
         "DistStore",
         "DistBackend",
-        "ConnectionReset",
-        "ConnectionRefused",
-        "ConnectionAborted",
-        "BrokenPipe",
         "CalledProcess",
         "Cancelled",
         "RayTask",

@@ -21,6 +21,7 @@ RUN_FRAMES = frozenset(
     {
         "source",
         "speaker",
+        "voice",
         "repeated_line",
         "earlier_launch",
         "stated_line",

@@ -17,13 +17,10 @@ from ncclforensics.data.names import NO_KIND
 from ncclforensics.data.settings import ExpectedMachine, Settings, Thresholds
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats, filled_by
-from ncclforensics.frames import earlier_launches
+from ncclforensics.frames import earlier_launches, stretches
 from ncclforensics.frames.assemble import assemble, concat_small, labels_of, no_lines, parsed_schema, with_positions
 from ncclforensics.frames.columns import (
-    ORIGIN,
     OWNER,
-    SOURCE_BITS,
-    TAIL_OFFSET,
     columns_of,
     names_with_values,
     with_all_columns,
@@ -35,20 +32,20 @@ from ncclforensics.frames.stated_lines import stated_lines
 from ncclforensics.frames.templated import OCCURRENCES, TEMPLATES, TemplatedFrame
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.inputs.lines import LAST
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing import templates
-from ncclforensics.parsing.calls_between import CALLS_BETWEEN
 from ncclforensics.parsing.concurrency import DEFECTS, Result, single_threaded
 from ncclforensics.parsing.load import Records
-from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
-from ncclforensics.parsing.repeated_lines import REPEATED
+from ncclforensics.parsing.parser import COUNTS, NO_TALLY
 
 MANY_LINES = 300_000  # from here on, Polars' thread pool computes frames faster than one thread
 
-SPEAKER_COLUMNS = {**ORIGIN, **SPEAKER, "last_pos": pl.Int64()}
-CALLS_BETWEEN_COLUMNS = {**CALLS_BETWEEN, "pos": pl.Int64(), "last_pos": pl.Int64()}
-REPEATED_COLUMNS = {**ORIGIN, **REPEATED, "last_pos": pl.Int64()}
+STRETCHES = {
+    "speaker": stretches.speakers,
+    "calls_between": stretches.calls_between,
+    "repeated_line": stretches.repeated_lines,
+    "voice": stretches.voices,
+}
 
 SOURCE_COLUMNS = {
     "source": pl.Int32(),
@@ -210,12 +207,8 @@ class Run:
             return {name: pl.DataFrame([machine] if any(machine.values()) else [], schema=columns_of(ExpectedMachine))}
         if name == "threshold":
             return {name: pl.DataFrame([self.settings.thresholds._asdict()], schema=columns_of(Thresholds))}
-        if name == "speaker":
-            return {name: self._speakers()}
-        if name == "calls_between":
-            return {name: self._calls_between()}
-        if name == "repeated_line":
-            return {name: self._repeated_lines()}
+        if name in STRETCHES:
+            return {name: STRETCHES[name](self._records, self._process_names, self._ends)}
         if name == "earlier_launch":
             return {name: with_positions(self._records.earlier_launches, self._ends)}
         if name == "stated_line":
@@ -343,34 +336,6 @@ class Run:
         if "comm" in schema:  # a call or a communicator is of use only with its process
             rows = self._process_names.without_ambiguous(rows)
         return self._process_names.replace_in(rows) if set(OWNER) <= set(rows.columns) else rows
-
-    def _speakers(self) -> pl.DataFrame:
-        ends_of_stretches = pl.col("last", "dropped_line")
-        stretches = pl.concat(self._records.speakers).with_columns(ends_of_stretches - pl.col("line"))
-        placed = with_positions(self._process_names.without_ambiguous(stretches), self._ends)
-        del stretches  # millions of processes have as many
-        placed = placed.with_columns(ends_of_stretches + pl.col("line"), last_pos=pl.col("pos") + pl.col("last"))
-        if not placed["pos"].is_sorted():
-            placed = placed.sort("pos")
-        return self._process_names.replace_in(placed.select(list(SPEAKER_COLUMNS)))
-
-    def _calls_between(self) -> pl.DataFrame:
-        """The calls that were counted and not kept, with the places of the first and the last of each row."""
-        names = self._process_names
-        parsed = names.replace_in(names.without_ambiguous(self._records.parsed_calls))
-        counted = pl.concat([self._records.counted_calls, parsed])
-        lines = (pl.col("last") - pl.col("line")).fill_null(0)
-        placed = with_positions(counted.with_columns(last=lines), self._ends)
-        between = pl.col("source").cast(pl.Int64) * (1 << SOURCE_BITS) + (TAIL_OFFSET >> 1)
-        placed = placed.with_columns(pos=pl.coalesce("pos", between))
-        placed = placed.with_columns(last=pl.col("line") + pl.col("last"), last_pos=pl.col("pos") + pl.col("last"))
-        return placed.select(list(CALLS_BETWEEN_COLUMNS))
-
-    def _repeated_lines(self) -> pl.DataFrame:
-        stretches = self._records.repeated.with_columns(pl.col(LAST) - pl.col("line"))
-        placed = with_positions(stretches, self._ends)
-        placed = placed.with_columns(pl.col(LAST) + pl.col("line"), last_pos=pl.col("pos") + pl.col(LAST))
-        return self._process_names.replace_in(placed.select(list(REPEATED_COLUMNS)).sort("pos"))
 
     @cached_property
     def _process_names(self) -> ProcessNames:

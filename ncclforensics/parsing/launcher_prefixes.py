@@ -1,4 +1,7 @@
-"""Detect the prefixes that launchers and log collectors add to lines, per input, and strip them."""
+"""Detect the prefixes that launchers and log collectors add to lines, per input, and strip them.
+
+Such a prefix tells whose line it is, and so does a tag of the program's own, which stays with its line.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import cast
 
 import polars as pl
 
+from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.dialect import REST, Dialect
 from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.parsing.learned_tags import learn_tag, may_show_tag, own_time
@@ -15,6 +19,10 @@ from ncclforensics.parsing.learned_tags import learn_tag, may_show_tag, own_time
 DEPTH = 4  # prefixes in front of one another
 SAMPLED = 200  # lines of each part by which prefixes are detected
 SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
+RANK = "launcher_rank"
+# The last line with words of those that no shape has: of any process (null), and of the rank that a tag names.
+VOICE = {"source": pl.Int32(), "line": pl.Int32(), RANK: pl.Int32()}
+TAGS_OF_RANKS = ("rank", "Rank", "RANK")
 
 
 def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
@@ -141,3 +149,26 @@ def strip_prefixes(rows: pl.DataFrame, dialect: Dialect, patterns: Iterable[Patt
 
 def _is_hit(fields: pl.DataFrame) -> pl.Series:
     return fields.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
+
+
+def no_voices() -> pl.DataFrame:
+    """Return no line of anybody."""
+    return pl.DataFrame(schema=VOICE)
+
+
+def find_voices(rows: pl.DataFrame) -> pl.DataFrame:
+    """Who printed last, of lines from which prefixes were stripped, and that no shape has (columns VOICE)."""
+    worded = rows.filter(pl.col("text").str.contains("[0-9A-Za-z]"))
+    if worded.is_empty():
+        return no_voices()
+    launcher = pl.col(RANK) if RANK in rows.columns else pl.lit(None, pl.Int32()).alias(RANK)
+    worded = worded.select("source", "line", "text", launcher)
+    tagged = worded.filter(pl.col(RANK).is_null() & pl.col("text").str.contains_any(TAGS_OF_RANKS))
+    if tagged.height:  # to make the search ready takes longer than one of a few lines
+        front, back = map(grammar_file.load("launcher").part_regex, ("_before_speaker", "_behind_speaker"))
+        rank = pl.col("text").str.extract(f"^(?:{front})([0-9]+)(?:{back})").cast(pl.Int32, strict=False)
+        tagged = tagged.with_columns(rank.alias(RANK))
+    of_any = worded.select("source", "line", pl.lit(None, pl.Int32()).alias(RANK))
+    of_ranks = [lines.select(VOICE.keys()).drop_nulls(RANK) for lines in (worded, tagged)]
+    lines = pl.concat([of_any, *of_ranks])
+    return lines.group_by("source", RANK, is_of_tail=pl.col("line") < 0).agg(pl.col("line").max()).select(VOICE.keys())

@@ -23,6 +23,7 @@ from ncclforensics.parsing.concurrency import DEFECTS, ordered_map
 from ncclforensics.parsing.continuations import whole_text
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
 from ncclforensics.parsing.kept_calls import keep_ends
+from ncclforensics.parsing.launcher_prefixes import no_voices
 from ncclforensics.parsing.next_lines import MAX_NEXT
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.repeated_lines import no_repeats
@@ -63,6 +64,7 @@ class Records:
         self.tallies: list[pl.DataFrame] = []
         self.speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
         self.repeated_lines: list[pl.DataFrame] = [no_repeats()]  # lines that stand for many equal ones
+        self.voices: list[pl.DataFrame] = [no_voices()]  # who printed last
         self.earlier_launches = pl.DataFrame(schema=EARLIER_LAUNCH)  # nothing of them is kept in the frames
         self.calls_between: dict[int, list[dict[str, Any]]] = {}  # rows of CALLS_BETWEEN of an input, counted as text
         self.counted_stretches = CountedStretches()  # of the inputs that were read through
@@ -84,6 +86,7 @@ class Records:
             parsed = self._wanted(parsed, self._keep)
         self.tallies.append(parsed.tally)
         self.speakers.append(parsed.speakers)
+        self.voices += [parsed.voices] if parsed.voices.height else []
         self.repeated_lines += [parsed.repeated] if parsed.repeated.height else []
         self.encoded += [parsed.encoded] if parsed.encoded else []
         self._kept_calls += parsed.encoded.height if parsed.encoded else 0

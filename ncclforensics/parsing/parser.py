@@ -14,6 +14,7 @@ from ncclforensics.parsing.code_excerpts import without_code
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
 from ncclforensics.parsing.errors_at_once import errors_at_once
+from ncclforensics.parsing.launcher_prefixes import find_voices, no_voices
 from ncclforensics.parsing.matching import NO_HOST, Matched, match, no_match
 from ncclforensics.parsing.messages_inside import messages_inside, texts_behind_bars
 from ncclforensics.parsing.quoted_errors import messages_alone, quoted_errors
@@ -63,6 +64,7 @@ class Parsed:
     speakers: pl.DataFrame  # columns SPEAKER: stretches of lines of one process
     encoded: EncodedRows | None = None  # rows of the most frequent pattern
     repeated: pl.DataFrame = field(default_factory=no_repeats)  # columns REPEATED: lines that stand for many equal ones
+    voices: pl.DataFrame = field(default_factory=no_voices)  # columns VOICE: who printed last
 
 
 def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
@@ -163,7 +165,7 @@ def parse(
     known_lines = pl.concat([complete, inside])
     if repeated.height:
         known_lines = known_lines.join(repeated.select(*PLACE, REPEATS), on=PLACE, how="left", maintain_order="left")
-    return Parsed(frames, tally, beginnings, _speakers(known_lines), repeated=repeated)
+    return Parsed(frames, tally, beginnings, _speakers(known_lines), repeated=repeated, voices=find_voices(unknown))
 
 
 def _match_torn_lines(unknown: pl.DataFrame, dialect: Dialect, known: pl.DataFrame) -> list[Matched]:

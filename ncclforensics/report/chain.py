@@ -12,7 +12,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.hang.rank_stacks import stacks_in
-from ncclforensics.analyses.verdict.answer import Answer
+from ncclforensics.analyses.verdict.answer import LAST_WORDS, Answer
 from ncclforensics.analyses.verdict.sources.stacks import describe_stacks
 from ncclforensics.analyses.verdict.vocabulary import Basis
 from ncclforensics.data.names import NO_KIND
@@ -85,7 +85,7 @@ def _of_verdict(report: Report, answer: Answer, verdict: Finding) -> Iterator[Li
     if waiting and answer.operation.name:
         yield Link(f"others are in {answer.operation.text}", Role.CONSEQUENCE, _kind(report, waiting[0]), waiting[0])
     report.cite(in_logs)
-    besides = [line for line in in_logs if line.what not in (*_OF_CAUSE, *_OF_OTHERS)]
+    besides = [line for line in in_logs if line.what not in (*_OF_CAUSE, *_OF_OTHERS, LAST_WORDS)]
     # The first line of a document, such as a dump, says nothing by itself.
     for line in [line for line in besides if not report.run.inputs[line.source].is_document][:MOST_QUOTES]:
         text = condensed(report.cited(line.source, line.line)["text"], LONGEST_QUOTE // 2)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 
 import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
+from ncclforensics.analyses.verdict.answer import LAST_WORDS
 from ncclforensics.inputs.lines import SHOWN
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import MARKERS, OWN_COUNT, condensed, cut, cut_middle
@@ -54,6 +56,7 @@ def evidence(
         [*places[: cause is not None], *reasons[:1], *list(of_culprits.values())[: MOST_LINES - bool(reasons)]]
     )
     last_lines = set(report.run["process"].select("last_source", "last_line").iter_rows())
+    last_lines |= {(line.source, line.line) for found in findings for line in found.evidence if line.what == LAST_WORDS}
     shown: dict[str, tuple[str, str]] = {}  # file and line -> who printed the line, and its text
     repeated: dict[str, tuple[str, str]] = {}  # the same for lines of a message that is shown
     messages: set[str] = set()
@@ -97,6 +100,12 @@ def evidence(
     return [*([*wrapped, *version[1:]] for version in versions if wrapped), *versions]
 
 
+def last_words(report: Report, width: int, finding: Finding | None) -> list[RenderableType]:
+    """Cite what ranks printed last of whose end a finding on a job knows nothing else."""
+    lines = [line for line in finding.evidence if line.what == LAST_WORDS] if finding else []
+    return evidence(report, width, replace(finding, evidence=lines))[0] if finding and lines else []
+
+
 def _says_more(quote: str, shown: str) -> bool:
     """Whether a quote has words that stand in no text that is shown beside it."""
     return not {*_words(quote)} <= {*_words(shown)}
@@ -125,7 +134,10 @@ def _ordinal(title: str) -> str:
 
 
 def _callers(report: Report) -> dict[tuple[int, int], tuple[int, int | None]]:
-    """Return the rank that printed a line, and the position of its call, of lines that show calls or a verdict."""
+    """Return the rank that printed a line, and the position of its call, of lines that show calls or a verdict.
+
+    Of what a rank printed last, too.
+    """
     numbers = report.run["rank"].select("rank_id", "rank").drop_nulls()
     position = {"ordinal": pl.lit(None, pl.Int32)}
     rows = [
@@ -133,6 +145,7 @@ def _callers(report: Report) -> dict[tuple[int, int], tuple[int, int | None]]:
         report.run["verdict_evidence"].select("source", "line", "rank_id").with_columns(**position),
     ]
     known = pl.concat(rows).drop_nulls(["source", "line", "rank_id"]).join(numbers, on="rank_id")
+    known = pl.concat([known, report.run["last_word"].with_columns(**position)], how="diagonal")
     callers: dict[tuple[int, int], tuple[int, int | None]] = {}
     for source, line, rank, ordinal in known.select("source", "line", "rank", "ordinal").iter_rows():
         callers.setdefault((source, line), (rank, ordinal))

@@ -30,7 +30,7 @@ from ncclforensics.report.without_job import (
     verdict_without_job,
 )
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
-from ncclforensics.views.screen_evidence import evidence, legend
+from ncclforensics.views.screen_evidence import evidence, last_words, legend
 from ncclforensics.views.screen_ranks import culprits_by_host, waiting
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import considered_table, unexplained_table
@@ -319,7 +319,7 @@ def _of_job(report: Report, answer: Answer, cause: Cause | None, shown: Finding 
     finding, began = report.finding_of(answer), cause.finding if cause else None
     state = [indented(Text(text))] if (text := hang_text(report, answer, shown)) else []
     if shown is not None and answer.verdict == "undecidable":
-        question: list[RenderableType] = [Text(""), indented(Text(open_question(report, answer, shown)))]
+        question = [Text(""), indented(Text(open_question(report, answer, shown))), *last_words(report, width, finding)]
         return [_Section(0, [[*question, *state], question])]
     head = Text.assemble(("\n", ""), *verdict_text(report, answer), ("  ", ""), (report.title_of(answer), "bold"))
     reason: list[RenderableType] = []

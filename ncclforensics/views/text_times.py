@@ -111,7 +111,7 @@ def _later_bar(report: Report, last: dict[str, Any]) -> str:
 
 def is_suspected(report: Report, answer: Answer) -> bool:
     """Whether the suspects of a job are ranks with output, or with a file of their own: of others the log is absent."""
-    with_output = ranks_with_output(answer, report.run["rank"], report.run["source"])
+    with_output = ranks_with_output(answer, *map(report.run.__getitem__, ("rank", "source", "last_word")))
     return bool(answer.suspects) and set(answer.suspects) <= with_output
 
 

@@ -17,13 +17,14 @@ from ncclforensics.analyses.verdict.vocabulary import Basis, Certainty, Detail, 
 from ncclforensics.data.names import operation_text
 from ncclforensics.frames.columns import Large, Row, columns_of
 
+LAST_WORDS = "last words"  # what shows the last line that a rank printed
 IMPOSSIBLE = "impossible"  # cost of a rival that no doubt makes true
 
 
 class EvidenceLine(NamedTuple):
     """A line that proves an answer or contradicts a rival."""
 
-    what: str  # culprit, waiting, majority, minority, failure, context
+    what: str  # culprit, waiting, majority, minority, failure, context, or LAST_WORDS
     rank_id: int | None
     source: int
     line: int

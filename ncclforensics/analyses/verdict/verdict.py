@@ -247,6 +247,7 @@ def _answers(frames: dict[str, pl.DataFrame]) -> Iterator[Answer]:
         recorder.mention_old_dumps(job, diagnosis)
         recorder.name_dumps(job, diagnosis)
         diagnosis = omissions.doubt_omissions(job, stall.doubt_stall(job, diagnosis))
+        torch_text.cite_last_words(job, diagnosis)
         diagnosis.suggested_by = min(diagnosis.suggested_by, suggestions[0].suggested_by)
         yield _answer(job, diagnosis, suggestions, frames["recorded_wait"])
 
@@ -306,7 +307,7 @@ def job_diagnosis(
     recorded_position: pl.DataFrame, recorded_call: pl.DataFrame, omission: pl.DataFrame, line_fault: pl.DataFrame,
     unplaced_member: pl.DataFrame, counter_jump: pl.DataFrame, unfinished_setup: pl.DataFrame, ring: pl.DataFrame,
     tree: pl.DataFrame, connection: pl.DataFrame, recorded_wait: pl.DataFrame, branch: pl.DataFrame,
-    p2p_access: pl.DataFrame, stated_stand: pl.DataFrame,
+    p2p_access: pl.DataFrame, stated_stand: pl.DataFrame, last_word: pl.DataFrame,
 ) -> pl.DataFrame:  # fmt: skip
     """One row per job: its verdict with the evidence lines."""
     return pl.DataFrame([answer.row() for answer in _answers(locals())], schema=columns_of(Answer))

@@ -106,6 +106,7 @@ def read_subsystem_gap(
     job_diagnosis: pl.DataFrame,
     rank: pl.DataFrame,
     source: pl.DataFrame,
+    last_word: pl.DataFrame,
     benchmark: pl.DataFrame,
 ) -> Iterator[Finding]:
     """These logs do not show whether and why the job hangs.
@@ -120,7 +121,7 @@ def read_subsystem_gap(
     for answer in answers_on(job_diagnosis, "undecidable"):
         kind = "Flight Recorder dumps" if answer.basis == Basis.DUMPS else "log"
         title = "these logs do not show whether the job hangs"
-        if set(answer.suspects) & ranks_with_output(answer, rank, source):
+        if set(answer.suspects) & ranks_with_output(answer, rank, source, last_word):
             title = f"these logs do not show which rank stopped first; suspect {ranks_text(answer.suspects)}"
         elif answer.suspects:
             title = f"not decidable without the {kind} of {ranks_text(answer.suspects)}"

@@ -18,9 +18,9 @@ def answers_on(job_diagnosis: pl.DataFrame, *verdicts: str) -> list[Answer]:
     return answers(job_diagnosis.filter(pl.col("verdict").is_in(verdicts)))
 
 
-def ranks_with_output(answer: Answer, rank: pl.DataFrame, source: pl.DataFrame) -> set[int]:
-    """Return the ranks that lines name, or the name of a file; not those that the verdict finds without a log."""
-    return {*rank["rank"], *source["hint"]} - {*answer.absent}
+def ranks_with_output(answer: Answer, rank: pl.DataFrame, source: pl.DataFrame, last_word: pl.DataFrame) -> set[int]:
+    """Return the ranks that lines or their tags name, or the name of a file; not those without a log of a verdict."""
+    return {*rank["rank"], *source["hint"]} - {*answer.absent} | {*last_word["rank"]}
 
 
 def claimed(answer: Answer) -> str:

@@ -23,6 +23,7 @@ from ncclforensics.data.processes import (
     SECOND_HAND_PARTS,
     SECOND_HAND_WITHOUT_MESSAGE,
     SHELL,
+    SOCKET_CLASSES,
     STORE,
     TERMINATE,
     with_first_reason,
@@ -372,17 +373,16 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
     """Return the report of an uncaught exception; one that passes on an error of another process follows from it."""
     name, message = (row["exception"] or "").rpartition(".")[2], row["message"] or ""
     printed_name = f"{name}Error" if name else (row["raised"] or UNCAUGHT).rpartition(".")[2]
-    is_second_hand = (
-        name in (SECOND_HAND_CLASSES if message else SECOND_HAND_CLASSES | SECOND_HAND_WITHOUT_MESSAGE)
-        or message.startswith(SECOND_HAND_MESSAGES)
-        or STORE in message
-        or (name not in OWN_CLASSES and any(part in message for part in SECOND_HAND_PARTS))
-    ) and not runs_no_rank(message)
+    classes = SECOND_HAND_CLASSES if message else SECOND_HAND_CLASSES | SECOND_HAND_WITHOUT_MESSAGE
+    is_passed_on = name in classes or message.startswith(SECOND_HAND_MESSAGES) or STORE in message
+    is_passed_on |= name not in OWN_CLASSES and any(part in message for part in SECOND_HAND_PARTS)
+    is_by_program = name in SOCKET_CLASSES and row["place"] is not None and row["place"] == row["own_place"]
     shows_end = row["form"] == "what" or row["is_fatal"] or name in ENDED_RANKS_CLASSES
     is_final = rank is not None or shows_end or _names_process(row)
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
-        follows=is_second_hand, final=is_final and not row["is_of_thread"], **_place(row),
+        follows=is_passed_on and not (is_by_program or runs_no_rank(message)),
+        final=is_final and not row["is_of_thread"], **_place(row),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from ncclforensics.analyses.job.text.torch_text import (
     TorchError,
     minority_of,
 )
-from ncclforensics.analyses.verdict.answer import Operation
+from ncclforensics.analyses.verdict.answer import LAST_WORDS, Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
@@ -40,6 +40,8 @@ from ncclforensics.grammar.values import numbers_of_ranges
 MONITORED_BARRIER = "monitored_barrier"
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", MONITORED_BARRIER)
 MOST_PEERS = 3  # named
+MOST_SILENT = 3  # whose last lines are cited
+WITHOUT_A_WORD = (Kind.LAGGING, Kind.UNDECIDABLE)  # what is said of ranks that reported nothing
 COLLECT_STACKS = [
     f"while it stands still, now or on the next run, take all stacks on each host: `{STACKS_OF_HOST}`",
     pytorch.RECORDER_DUMPS,
@@ -61,8 +63,8 @@ def in_job(ranks: list[int], numbers: dict[int, int] | None) -> list[int]:
 
 
 def ranks_with_output(job: Job) -> set[int]:
-    """Return the ranks that lines name, and those that a file is named after, which may hold no known line."""
-    named = {row["hint"] for row in job.run.sources.values()}
+    """Return the ranks that lines or tags name, and those that a file is named after, which may hold no known line."""
+    named = {row["hint"] for row in job.run.sources.values()} | {row["rank"] for row in job.run.of("last_word")}
     return {number for number in (*named, *job.rank_id_of) if number is not None}
 
 
@@ -105,6 +107,17 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
     if came_late.issuperset(job.numbers_blamed(diagnosis)):
         diagnosis.how = How.LATE
     return job.cite(diagnosis, waiting=naming, context=[row for row in rows if row["group_rank"] is not None][:2])
+
+
+def cite_last_words(job: Job, diagnosis: Explanation) -> None:
+    """Cite the last line of each rank that stopped, or may have stopped, without a word of NCCL or PyTorch about it."""
+    left = diagnosis.verdict is Kind.RANK_DIED and diagnosis.how is How.LEFT
+    if not (left or diagnosis.verdict in WITHOUT_A_WORD) or not job.run.is_only_job:
+        return
+    silent = {*job.numbers_blamed(diagnosis), *diagnosis.suspects}
+    last = [row for row in job.run.of("last_word") if row["rank"] in silent]
+    if len(silent) <= MOST_SILENT:
+        job.cite(diagnosis, **{LAST_WORDS: last})
 
 
 # Calls that failed on all sides
