@@ -35,3 +35,28 @@ def test_attempts_with_equal_ids_of_communicators_are_two_jobs(
     assert found == expected if expected else len(found) == 1
     if expected:
         assert report.numbers(report.verdicts[0].culprits) == [2]  # the later attempt
+
+
+@pytest.mark.parametrize(("attempts", "pid"), [(1, 4902), (2, None)])
+def test_the_table_of_a_later_attempt_gives_an_exception_no_process(
+    attempts: int, pid: int | None, tmp_path: Path
+) -> None:
+    """Torchrun starts all ranks anew, and its table is of the processes of the last attempt."""
+    agent = "E1130 06:23:03.276000 4196 torch/distributed/elastic/multiprocessing/api.py:1002] "
+    raised = ["Traceback (most recent call last):", '  File "/app/train.py", line 9, in main', "ValueError: no samples"]
+    ended = [f"{agent}failed (exitcode: 1) local_rank: 1 (pid: {4902 - later}) of binary: python" for later in range(2)]
+    table = [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-11-30_06:23:09",
+        "  host      : node-a",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : 1 (pid: 4902)",
+    ]
+    lines = [*(f"[rank1]: {line}" for line in raised), *reversed(ended[:attempts]), *table]
+    (tmp_path / "job.log").write_text("\n".join([*lines, ""]))
+
+    exits = analyze(str(tmp_path)).run["process_exit"].filter(how="exception")
+
+    assert exits.select("rank", "node", "pid").rows() == [(1, "node-a", pid)]

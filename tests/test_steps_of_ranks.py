@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ncclforensics import analyze
+from ncclforensics.views.text_times import steps_text
 
 RULE = "app-rank-behind-in-steps"
 
@@ -51,3 +54,11 @@ def test_a_failure_says_more_than_the_step_before_it(tmp_path: Path) -> None:
     failed = steps(49) + "ValueError: the sample has no label\n"
 
     assert ranks_behind(tmp_path, steps(50), steps(50), failed) == []
+
+
+@pytest.mark.parametrize(("of_rank_1", "where"), [(50, "step 50 of ranks 0, 1 alike, "), (49, "step 50, ")])
+def test_ranks_that_made_the_same_last_step_are_named_with_it(of_rank_1: int, where: str, tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(steps(50))
+    (tmp_path / "rank1.log").write_text(steps(of_rank_1))
+
+    assert steps_text(analyze(str(tmp_path))).startswith(f"Last training step that was read: {where}")

@@ -37,6 +37,7 @@ from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.benchmark_text import called
 
 BENCHMARKS, TRACES = "nccl-tests", "profiler-trace"  # kinds of files
+ENDS_OF_JOBS = ("elastic_failure", "job_end")  # frames of what launchers and schedulers say when a job ends
 VERDICTS = "job_diagnosis"  # the frame that holds what is known of each job
 MOST_PATHS = 4  # in a command
 AGENTS_WAIT = "in a rendezvous, where it stands until those of enough nodes have come"
@@ -164,7 +165,8 @@ def steps_without_job(run: Frames, findings: Sequence[Finding]) -> list[str]:
     if run.has("ascend_error"):  # its variables are none of NCCL's
         return [*COLLECT_OUTPUT, ASCEND_LOGS]
     # No line shows that something failed or ended: the job may still stand there.
-    stacks = [STANDING_STACKS] * (found is None and not run["process_exit"].height)
+    is_over = run["process_exit"].height or any(map(run.has, ENDS_OF_JOBS))
+    stacks = [STANDING_STACKS] * (found is None and not is_over)
     text_alone = [*stacks, *COLLECT_OUTPUT, *COLLECT_CALLS]
     if _waiting_agents(run):
         return [COMPARE_AGENTS, *COLLECT_OUTPUT]

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.vocabulary import How, Sign
-from ncclforensics.data.names import sentence, some_of
+from ncclforensics.data.names import ranks_text, sentence, some_of
 from ncclforensics.frames.time_range import as_time
 from ncclforensics.grammar.values import find_values
 from ncclforensics.report.build import Report
@@ -79,7 +79,9 @@ def steps_text(report: Report, shown: Finding | None = None) -> str:
         return f"A training loop had ended ({place}): the job may be in what its program does then, such as saving."
     in_epoch = next((last[name] for name in ("in_epoch", "epochs_before") if last.get(name) is not None), None)
     epoch = "" if in_epoch is None else f" of epoch {in_epoch:,}"
-    number = "" if last.get("step") is None else f"step {last['step']:,}{epoch}, "
+    ranks = run["last_step"]
+    alike = f" of {ranks_text(sorted(ranks['rank']))} alike" * (ranks.height > 1 and ranks["step"].n_unique() == 1)
+    number = "" if last.get("step") is None else f"step {last['step']:,}{epoch}{alike}, "
     place = place_of(report, report.cited(last["source"], last["line"]))
     return f"Last training step that was read: {number}{place}{_later_bar(report, last)}.{_of_later_run(report, shown)}"
 

@@ -191,7 +191,7 @@ def process_exit(
             report.is_placed = is_timely and (is_one_host or report.node is not None)
             report.final = (report.owner, report.rank) != (None, None)
             report.final &= is_timely or report.owner not in finished
-    add_processes(reports)
+    add_processes(reports, elastic_failure)
     # A kernel of DeepEP that gives up waiting traps, which CUDA reports as a failed launch.
     trapped = set(deepep_timeout["source"])
     for report in reports:

@@ -119,18 +119,26 @@ def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], pro
             yield replace(report, **process)
 
 
-def add_processes(reports: list[ExitReport]) -> None:
-    """Give exceptions of a rank the host and the pid that torchrun's table below them names for it."""
+def add_processes(reports: list[ExitReport], elastic_failure: pl.DataFrame) -> None:
+    """Give exceptions of a rank the host and the pid that torchrun's table below them names for it.
+
+    The table is of its last attempt. Each attempt that failed has a line of the node: behind two, processes are others.
+    """
+    of_attempts = elastic_failure.filter(form="failed").sort("pos")["pos"].to_list()
+    nodes: dict[int, set[str | None]] = defaultdict(set)
     named: dict[tuple[int, int | None], list[ExitReport]] = defaultdict(list)
     for report in reports:
         if report.reporter == TORCHRUN and report.rank is not None and report.pid and report.node:
             named[report.row["source"], report.rank].append(report)
+            nodes[report.row["source"]].add(report.node)
     for report in reports:
         if report.how not in RAISED or (report.owner, report.pid, report.node) != (None, None, None):
             continue
         below = (end for end in named[report.row["source"], report.rank] if end.row["pos"] > report.row["pos"])
         if end := next(below, None):
-            report.node, report.pid = end.node, end.pid
+            first, last = (bisect_right(of_attempts, of.row["pos"]) for of in (report, end))
+            is_same = last - first <= len(nodes[report.row["source"]])
+            report.node, report.pid = end.node, end.pid if is_same else None
 
 
 def _own_codes_of_first_ends(rows: list[Row]) -> set[tuple[int, str, int]]:
