@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.cli import main
 from tests.incidents import INCIDENTS
 
 STEPS = "".join(f"step {number} loss 2.5\n" for number in range(1, 4))
@@ -14,11 +15,18 @@ STANDS = {
     "app-stands-in-debugger": "> /srv/job/train.py(118)train_epoch()\n-> loss = model(batch)\n(Pdb) \n",
     "app-waits-for-answer": "Do you wish to run the custom code? [y/N] \n",
     "app-waits-for-lock": "Still waiting to acquire lock on /srv/cache/model.lock (elapsed: 10.0 seconds)\n",
-    "app-ends-in-build": 'Setting up PyTorch plugin "bias_act_plugin"... \n',
     "app-waits-for-resources": "Warning: The following resource request cannot be scheduled right now: {'GPU': 8.0}.\n",
     "app-ends-at-join": "| distributed init (rank 3): env://\n| distributed init (rank 0): env://\n",
-    "app-ends-before-first-step": "  0%|          | 0/1218 [00:00<?, ?it/s]\n",
-    "app-ends-in-checkpoint": STEPS + " saving checkpoint at iteration     600 to /ckpt/run7 in torch_dist format\n",
+    "app-ends-in-phase": 'Setting up PyTorch plugin "bias_act_plugin"... \n',
+}
+BAR = "  0%|          | 0/1218 [00:00<?, ?it/s]\n"
+ENDS = {
+    "where an extension of PyTorch is built": STANDS["app-ends-in-phase"],
+    "with a progress bar at 0 of 1,218": BAR,
+    "where the program saves a checkpoint": STEPS
+    + " saving checkpoint at iteration     600 to /ckpt/run7 in torch_dist format\n",
+    "where weights are loaded": "Loading checkpoint shards:  33%|###       | 1/3 [00:02<00:05,  2.50s/it]\n",
+    "before the first step": "[before the start of training step] datetime: 2026-03-02 11:04:57 \n",
 }
 BEFORE = "".join(f"loading shard {number} of 9\n" for number in range(1, 10))
 TIME_OUT = (
@@ -64,10 +72,27 @@ def test_the_name_of_a_file_tells_which_rank_stands_there(tmp_path: Path) -> Non
     assert (report.verdicts[0].verdict, list(report.verdicts[0].missing)) == ("lagging-ranks", [0])
 
 
-def test_a_build_that_is_over_is_none(tmp_path: Path) -> None:
-    built = STANDS["app-ends-in-build"] + 'Setting up PyTorch plugin "bias_act_plugin"... Done.\n'
+@pytest.mark.parametrize(("place", "lines"), ENDS.items(), ids=list(ENDS))
+def test_the_part_of_its_work_is_named_that_the_last_line_of_a_program_names(
+    tmp_path: Path, place: str, lines: str
+) -> None:
+    (tmp_path / "job.log").write_text(BEFORE + lines)
+    (found,) = analyze(str(tmp_path / "job.log")).findings
 
-    assert rules_of(tmp_path, BEFORE + built) == set()
+    assert (found.title.startswith(f"the output ends {place}"), found.certainty) == (True, "possible")
+
+
+def test_what_one_rank_prints_before_its_first_step_shows_nothing_beside_the_steps_of_another(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(BEFORE + STEPS)
+    (tmp_path / "rank1.log").write_text(BEFORE + ENDS["before the first step"])
+
+    assert not [found for found in analyze(str(tmp_path)).findings if found.rule == "app-ends-in-phase"]
+
+
+def test_an_output_that_shows_an_error_ends_in_no_part_of_its_work(tmp_path: Path) -> None:
+    error = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: no data\n'
+
+    assert rules_of(tmp_path, error + BEFORE + ENDS["before the first step"]) == set()
 
 
 def test_those_who_do_not_come_to_the_process_group_are_named(tmp_path: Path) -> None:
@@ -81,12 +106,12 @@ def test_those_who_do_not_come_to_the_process_group_are_named(tmp_path: Path) ->
 
 
 def test_a_bar_that_moved_or_was_left_is_not_at_its_first_step(tmp_path: Path) -> None:
-    moved = "  1%|          | 12/1218 [02:31<22:12,  1.48s/it]\n" + STANDS["app-ends-before-first-step"]
+    moved = "  1%|          | 12/1218 [02:31<22:12,  1.48s/it]\n" + BAR
 
     left = "  0%|          | 0/1218 [00:29<?, ?it/s]\n"  # printed again when its loop is left
 
     assert rules_of(tmp_path, BEFORE + moved) == set()
-    assert rules_of(tmp_path, BEFORE + STANDS["app-ends-before-first-step"] + left) == set()
+    assert rules_of(tmp_path, BEFORE + BAR + left) == set()
 
 
 def test_the_only_rank_without_a_time_out_stands_at_a_prompt_that_names_none(tmp_path: Path) -> None:
@@ -98,3 +123,18 @@ def test_the_only_rank_without_a_time_out_stands_at_a_prompt_that_names_none(tmp
 
     assert (known.verdict, list(known.missing)) == ("lagging-ranks", [0])
     assert unknown.verdict != "lagging-ranks"  # of ranks 0 and 1, nothing tells which it is
+
+
+def test_the_screen_of_a_hang_says_how_far_a_program_came_whose_last_line_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(BEFORE + ENDS["where weights are loaded"] + "/srv/job/train.py:7: warnings.warn('beta')\n")
+    main(["hang", str(log)])
+    near = " ".join(capsys.readouterr().out.split())
+    log.write_text(BEFORE + ENDS["where weights are loaded"] + 2 * BEFORE)
+    main(["hang", str(log)])
+    far = capsys.readouterr().out
+
+    assert "How far it came: where weights are loaded (job.log:10" in near
+    assert "How far it came" not in far

@@ -62,6 +62,7 @@ GRAMMARS = (
     "c10d",
     "engines",
     "waits",
+    "phases",
     "openmpi",
     "neighbours",
     "ras",

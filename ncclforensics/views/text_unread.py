@@ -12,9 +12,10 @@ from rich.text import Text
 from ncclforensics.analyses.job.text.program_failures import stated_mildly, topic_of
 from ncclforensics.data.failure_topics import TOPICS
 from ncclforensics.data.names import printable
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import count_behind, text_of
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Finding, Line, Severity
+from ncclforensics.rules.job.stated_stands import PHASES
 from ncclforensics.views.text_layout import indented, place_of
 from ncclforensics.views.text_origin import host_of_prompt
 from ncclforensics.views.text_reasons import remarks
@@ -22,6 +23,7 @@ from ncclforensics.views.text_reasons import remarks
 DENYING = ("that was read", "that were read", "was read", "were read", "was not read", "were not read")
 MOST_QUOTED = 2
 MOST_BLANK = 4  # lines at the end of a text
+MOST_BEHIND = 10  # lines of other kinds behind one that shows how far a program came
 UNKNOWN_FORMATS, STATED_BY_PROGRAM = "read-unknown-formats", "stated-by-program"  # rules
 LONGEST = 120  # characters of a quoted line
 
@@ -68,7 +70,21 @@ def last_lines(report: Report) -> list[RenderableType]:
         cited = [report.cited(line.source, line.line) for line in ends]
         last = next((line for line in cited if any(map(str.isalnum, line["text"]))), None)
         quoted += [f"{place_of(report, last)} “{_cut(last['text'])}”"] if last else []
-    return [indented(Text(f"The text ends with {', '.join(quoted)}."))] if quoted else []
+    return [indented(Text(f"The text ends with {', '.join(quoted)}.{_last_part(report)}"))] if quoted else []
+
+
+def _last_part(report: Report) -> str:
+    """Name the part of its work that the program of the first text came to, if one of the last lines names it."""
+    run = report.run
+    first = run["source"].head(1).select("source", "lines")
+    rows = run["last_phase"].join(first, on="source").filter(count_behind() <= MOST_BEHIND)
+    later = pl.concat([run[name].select("source", "pos") for name in ("training_step", "progress_bar")])
+    if rows.is_empty() or (later.filter(source=rows["source"].item())["pos"] > rows["pos"].item()).any():
+        return ""
+    report.cite([line := Line(*rows.select("source", "line").row(0))])
+    cited = report.cited(line.source, line.line)
+    part = PHASES[rows["phase"].item()].place.format(what=rows["what"].item())
+    return f" How far it came: {part} ({place_of(report, cited)} “{_cut(cited['text'])}”)."
 
 
 def _main_texts(report: Report, shown: Iterable[Finding | None]) -> list[str]:

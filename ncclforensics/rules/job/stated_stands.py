@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.data.names import count_of, ranks_text, some_of
+from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
@@ -31,14 +32,107 @@ ALL_COME = (
     "count the processes that were started, and compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all; see that "
     "each host reaches that port (`nc -vz HOST PORT`); NCCL_DEBUG=INFO shows whether they came past it"
 )
-FIRST_STEP = (
-    "take the stacks of all ranks, which show who loads data and who is in a collective; set NCCL_DEBUG=INFO; on one "
-    "host try NCCL_P2P_DISABLE=1: if that runs, look for ACS or an IOMMU that redirects PCIe"
+STACKS = "take the stacks of all ranks, which show who loads data and who is in a collective; set NCCL_DEBUG=INFO"
+FIRST_COLLECTIVE = (
+    f"{STACKS}; on one host try NCCL_P2P_DISABLE=1: if that runs, look for ACS or an IOMMU that redirects PCIe"
 )
 FILES_GROW = (
     "see whether its files grow; on the host that writes them look for processes that wait for the disk "
     "(`ps -eo pid,stat,wchan:32,args | grep ' D'`), and at df, mount and dmesg -T; take the stacks of all ranks"
 )
+
+
+class Phase(NamedTuple):
+    """A part of the work of a program: where an output ends, what comes next, and what to look at."""
+
+    place: str
+    then: str
+    remedy: str
+
+
+PHASES = {
+    "start": Phase(
+        "where processes of the job start",
+        "next they load libraries, and come to the start of their process group, which returns when all have come",
+        f"take the stacks of all ranks; {ALL_COME}",
+    ),
+    "workers": Phase(
+        "where a program gets its workers",
+        "it waits until Ray or the engine has started them, and they have come to their process group",
+        f"look at `ray status`, and at the logs of the workers; {ALL_COME}",
+    ),
+    "joined": Phase(
+        "behind the start of the process group",
+        "next come the first collective, which creates NCCL's communicator and connects the GPUs, and the model",
+        FIRST_COLLECTIVE,
+    ),
+    "build": Phase(
+        "where an extension of PyTorch is built, or waited for",
+        "a build that was broken off leaves a lock, for which all others wait silently",
+        "if no compiler runs there (`ps -ef | grep -E 'ninja|nvcc'`), remove the file `lock` {where}",
+    ),
+    "set_up": Phase(
+        "where the training is set up",
+        "model and optimizer are made then, and spread over the ranks by the first collectives",
+        FIRST_COLLECTIVE,
+    ),
+    "data": Phase(
+        "where data sets are prepared",
+        "mostly one rank does it, and the others wait for it in a barrier, or for the lock of a cache",
+        f"{STACKS}; see whether files of the data sets or of their cache grow",
+    ),
+    "weights": Phase(
+        "where weights are loaded",
+        "a rank that reads slowly, or does not come to it, keeps the others in the next collective",
+        f"see whether the memory of the GPUs grows (nvidia-smi), and how fast the files are read; {STACKS}",
+    ),
+    "warm_up": Phase(
+        "where an engine makes its first pass through the model",
+        "kernels are compiled in it, memory is measured, and the first collectives connect the GPUs",
+        FIRST_COLLECTIVE,
+    ),
+    "capture": Phase(
+        "where CUDA graphs are captured",
+        "each is made with the collectives of the model, so that all ranks must come to the same one",
+        f"{STACKS}; try without graphs (vLLM: --enforce-eager, SGLang: --disable-cuda-graph)",
+    ),
+    "first_step": Phase(
+        "before the first step",
+        "in it data are loaded, kernels compiled, and the GPUs connected by NCCL",
+        FIRST_COLLECTIVE,
+    ),
+    "bar": Phase(
+        "with a progress bar at 0 of {what}",
+        "if it counts steps: in the first one data are loaded, kernels compiled, and the GPUs connected by NCCL",
+        FIRST_COLLECTIVE,
+    ),
+    "first_steps": Phase(
+        "in the first steps",
+        "the first one is over, and DistributedDataParallel has its gradients in buckets; where the program is in the "
+        "next ones, it does not print",
+        FIRST_COLLECTIVE,
+    ),
+    "epoch_end": Phase(
+        "behind the last step of an epoch",
+        "ranks with more batches than the others are still in it, and wait for them in a step that these do not make",
+        f"{STACKS}; compare the number of batches of all ranks",
+    ),
+    "evaluation": Phase(
+        "in an evaluation",
+        "ranks with fewer batches than the others leave it, and do not come to the collectives of the next ones",
+        STACKS,
+    ),
+    "gather": Phase(
+        "where the results of an evaluation are gathered",
+        "the ranks that are done wait for the others to end their part, and for what each of them sends",
+        STACKS,
+    ),
+    "checkpoint": Phase(
+        "where the program saves a checkpoint",
+        "a rank that stands in the file system, or does not come to it, keeps the others in the barrier behind it",
+        FILES_GROW,
+    ),
+}
 
 
 def _ranks(rows: pl.DataFrame) -> list[int]:
@@ -106,34 +200,6 @@ def app_waits_for_lock(stated_stand: pl.DataFrame) -> Iterator[Finding]:
     )
 
 
-@rule(Category.HANG, Severity.WARNING, of=("stated_stand",), hang=True)
-def app_ends_in_build(stated_stand: pl.DataFrame) -> Iterator[Finding]:
-    """The output of a program ends where it builds an extension of PyTorch, or waits for one that is built.
-
-    Means: one process of a folder builds, and the others wait without a word until its lock file is gone. A build that
-    was broken off leaves that file, and then all wait for ever. A first build takes minutes.
-    Not when: the build went on behind the end of the log.
-    Do: look for a compiler that runs (`ps -ef | grep -E "ninja|nvcc"`); if none does, on any host that shares the
-    folder, remove the file `lock` there; build before the start (DS_BUILD_OPS=1 for DeepSpeed), or give each host a
-    folder of its own (TORCH_EXTENSIONS_DIR).
-    Sources: torch/utils/cpp_extension.py (_jit_compile), file_baton.py; Megatron-LM#82; OpenRLHF#208.
-    """
-    rows = stated_stand.filter(kind="build")
-    if rows.is_empty():
-        return
-    below = rows["what"].drop_nulls().to_list()
-    where = f"below {below[0]}" if below else "in the folder of the build"
-    yield Finding(
-        title="the output ends where an extension of PyTorch is built, or waited for",
-        detail=f"so it does in {count_of(rows.height, 'file')}: a build that was broken off leaves a lock, for which "
-        "all others wait silently",
-        certainty="possible",
-        ranks=_ranks(rows),
-        remedy=f"if no compiler runs there (`ps -ef | grep -E 'ninja|nvcc'`), remove the file `lock` {where}",
-        evidence=evidence_lines(rows),
-    )
-
-
 @rule(Category.MISSING_RANK, Severity.ERROR, of=("stated_stand",), hang=True)
 def app_waits_for_resources(stated_stand: pl.DataFrame) -> Iterator[Finding]:
     """Ray has no free resources for a task or an actor, and the output ends there.
@@ -180,42 +246,36 @@ def app_ends_at_join(stated_stand: pl.DataFrame) -> Iterator[Finding]:
 
 
 @rule(Category.HANG, Severity.WARNING, of=("stated_stand",), hang=True)
-def app_ends_before_first_step(stated_stand: pl.DataFrame) -> Iterator[Finding]:
-    """The output ends with a progress bar of which no step is done.
+def app_ends_in_phase(
+    stated_stand: pl.DataFrame, exception: pl.DataFrame, process_exit: pl.DataFrame, program_end: pl.DataFrame
+) -> Iterator[Finding]:
+    """The output ends with a line by which a program begins a part of its work, or ends one, or with a bar at 0.
 
-    Means: the program came to its loop, and the first step is not over: the first batch is loaded there, kernels are
-    compiled, and the first collectives create NCCL's communicators and connect the GPUs. Where ranks hang there, a
-    connection between GPUs or hosts that does not work is as likely as a rank that does not come.
-    Not when: the log was copied in the first step; the bar counts files or parts of a model, or another one goes on.
-    Do: take the stacks of all ranks: they show who loads data and who is in a collective; set NCCL_DEBUG=INFO; on one
-    host try NCCL_P2P_DISABLE=1: if that runs, look for ACS or an IOMMU that redirects PCIe.
-    Sources: tqdm; NCCL documentation, troubleshooting (PCI access control services).
+    Means: the program came as far as that line, and did not print the next one: that of the first step, mostly. What it
+    does in between is known by the part: it waits for workers, builds an extension, loads weights, captures CUDA
+    graphs, takes its first step, gathers results, or saves a checkpoint. Where ranks hang there, a rank that does not
+    come is as likely as a connection between GPUs or hosts that does not work, or a file system that does not answer.
+    Not when: the log was copied meanwhile: large models load for minutes, and so do first builds and checkpoints; the
+    program prints nothing in between, so that it may have come further; another file shows steps, or the end.
+    Do: take the stacks of all ranks: they show who loads data and who is in a collective; set NCCL_DEBUG=INFO, whose
+    lines show the first collective. In a first step, on one host try NCCL_P2P_DISABLE=1: if that runs, look for ACS or
+    an IOMMU that redirects PCIe. In a build, look for a compiler that runs (`ps -ef | grep -E "ninja|nvcc"`): if none
+    does, remove the file `lock` in its folder. In a checkpoint, see whether its files grow, and look on the host that
+    writes for processes that wait for the disk (`ps -eo pid,stat,wchan:32,args | grep " D"`).
+    Sources: Megatron-LM, training.py; transformers, trainer.py; torch/utils/cpp_extension.py; vllm.
     """
-    rows = stated_stand.filter(kind="first_step")
-    for (steps,), bars in rows.group_by("what", maintain_order=True):
-        title = f"the output ends with a progress bar at 0 of {int(str(steps)):,}"
-        detail = (
-            "if it counts steps: in the first one data are loaded, kernels compiled, and the GPUs connected by NCCL"
-        )
-        yield Finding(title, detail, "possible", remedy=FIRST_STEP, evidence=evidence_lines(bars))
-
-
-@rule(Category.HANG, Severity.WARNING, of=("stated_stand",), hang=True)
-def app_ends_in_checkpoint(stated_stand: pl.DataFrame) -> Iterator[Finding]:
-    """The output ends where a program saves a checkpoint.
-
-    Means: a rank that writes files stands in the file system, and the others wait for it, in the barrier
-    behind the checkpoint or in the next step.
-    Not when: the log was copied meanwhile: a large checkpoint takes minutes; the program prints nothing until the next
-    step, which is where it stands then.
-    Do: see whether the files grow; on the host that writes look for processes that wait for the disk (`ps -eo
-    pid,stat,wchan:32,args | grep " D"`), at df, mount and dmesg -T; take the stacks of all ranks.
-    Sources: Megatron-LM, checkpointing.py; DeepSpeed, engine.py; torch/distributed/checkpoint.
-    """
-    rows = stated_stand.filter(kind="checkpoint")
-    if rows.is_empty():
+    rows = stated_stand.filter(pl.col("kind").is_in(list(PHASES)))
+    has_ended = exception.height or process_exit.height or program_end.height
+    if rows.is_empty() or has_ended:
         return
-    ranks = _ranks(rows)
-    title = f"the output ends where {ranks_text(ranks) or 'the program'} saves a checkpoint"
-    detail = "a rank that stands in the file system keeps the others in the barrier behind it"
-    yield Finding(title, detail, "possible", ranks=ranks, remedy=FILES_GROW, evidence=evidence_lines(rows))
+    for (part, what), ends in rows.group_by("kind", "what", maintain_order=True):
+        place, then, remedy = PHASES[str(part)]
+        ranks = _ranks(ends)
+        yield Finding(
+            title=f"the output ends {place.format(what=f'{int(str(what)):,}' if part == 'bar' else '')}",
+            detail=then,
+            certainty="possible",
+            ranks=ranks,
+            remedy=remedy.format(where=f"below {what}" if what else "in the folder of the build"),
+            evidence=evidence_lines(ends),
+        )

@@ -1,19 +1,19 @@
 """Where programs stand by their own words, where their output ends.
 
-At the prompt of a debugger, a question, a lock, a build, without resources, at the start of their process group,
-before their first step is over, or in a checkpoint.
+At the prompt of a debugger, a question, a lock, without resources, at the start of their process group, or in a part of
+their work that their last line names.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.job.text.program_phases import PHASES
 from ncclforensics.frames.columns import ORIGIN, count_behind, text_of
 from ncclforensics.frames.registry import analysis
-from ncclforensics.grammar.values import TEXT, find_values
 
 LAST_LINES = 4  # of a log, or before a time-out: blank ones, and what another rank prints
-OF_EVERY_RUN = ("join", "first_step", "checkpoint")  # of lines that all runs print: only the very last of a log counts
+OF_EVERY_RUN = ("join", *PHASES)  # of lines that all runs print: only the very last of a log counts
 STAND = {
     **ORIGIN,
     # A key of STANDS, one of OF_EVERY_RUN, or `resources`, for which the process waits that starts ranks.
@@ -40,57 +40,48 @@ STANDS = {
         "debugger",
         "question",
         "lock_wait",
-        "extension_build",
         "resource_wait",
         "group_join",
-        "progress_bar",
-        "training_event",
+        "last_phase",
     ),
 )
 def stated_stand(
     debugger: pl.DataFrame,
     question: pl.DataFrame,
     lock_wait: pl.DataFrame,
-    extension_build: pl.DataFrame,
     resource_wait: pl.DataFrame,
     group_join: pl.DataFrame,
-    progress_bar: pl.DataFrame,
-    training_step: pl.DataFrame,
-    training_event: pl.DataFrame,
+    last_phase: pl.DataFrame,
     work_timeout: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line in which a program waits by its own words, and behind which its file shows nothing else.
 
-    It is among the last lines of its file, or right before a time-out that a watchdog prints. Of builds, only the last
-    line of a file counts; a prompt of the debugger has the place that stands above it.
+    It is among the last lines of its file, or right before a time-out that a watchdog prints. A prompt of the debugger
+    has the place that stands above it. Of the parts of their work, only the last one that a file ends with is here.
     """
     place = pl.format("{}:{} in {}", text_of("stopped_file"), "stopped_line", text_of("stopped_in"))
     stopped = debugger.sort("source", "line").with_columns(
         what=place.forward_fill().over("source"), rank=pl.col("stopped_rank").forward_fill().over("source")
     )
-    builds = extension_build.sort("source", "line").with_columns(
-        what=text_of("built_below").forward_fill().over("source")
-    )
-    last_builds = builds.unique("source", keep="last", maintain_order=True)
     rows = {
         "debugger": stopped,
         "question": question,
         "lock": lock_wait.with_columns(what=text_of("lock"), waited=text_of("waited")),
-        "build": last_builds.filter(text_of("form").ne_missing("over")),
         "resources": resource_wait.with_columns(what=text_of("resources")),
         "join": group_join.with_columns(
             rank="joining_rank",
             what=pl.coalesce(text_of("absent_peers").str.replace_all("'", "", literal=True), text_of("absent_peer")),
         ),
-        "checkpoint": training_event.filter(form="saves"),
-        "first_step": _unmoved_bars(progress_bar, training_step),
     }
+    standing = last_phase.filter(pl.col("phase") != "first_steps")  # a healthy run passed its first step, too
+    parts = standing.partition_by("phase", maintain_order=True, as_dict=True)
+    rows |= {str(part): of_part for (part,), of_part in parts.items()}
     columns = [*ORIGIN, "kind", pl.col("form").cast(pl.String), "rank", "what", "waited"]
     empty = {name: pl.lit(None, STAND[name]) for name in ("form", "rank", "what", "waited")}
     stands = pl.concat(
         frame.with_columns(**{name: value for name, value in empty.items() if name not in frame.columns})
-        .with_columns(kind=pl.lit(kind), rank=pl.coalesce("rank", "launcher_rank").cast(pl.Int32))
+        .with_columns(kind=pl.lit(kind), rank=_rank(frame))
         .select(columns)
         for kind, frame in rows.items()
     )
@@ -103,24 +94,14 @@ def stated_stand(
     is_last = (count_behind() < limit) | (before <= limit)
     # All ranks come to the start of a process group one behind the other.
     is_last = pl.when(kind="join").then(is_last.any().over("source", "kind")).otherwise(is_last)
-    return placed.filter(is_last).select(STAND.keys()).sort("source", "line")
+    # Where watchdogs time out, they say more than how far a program came; a build has no watchdog.
+    says_less = pl.col("kind").is_in(PHASES) & (pl.col("kind") != "build") & pl.lit(work_timeout.height > 0)
+    last = placed.filter(is_last & ~says_less)
+    order = pl.col("kind").replace_strict({name: place for place, name in enumerate(PHASES)}, default=None)
+    is_before = (order < order.max()).fill_null(value=False)
+    return last.filter(~is_before).select(STAND.keys()).sort("source", "line")
 
 
-def _unmoved_bars(progress_bar: pl.DataFrame, training_step: pl.DataFrame) -> pl.DataFrame:
-    """Return the last progress bar of each file without a step of a training, if it shows none of its steps done.
-
-    tqdm prints such a bar when it begins, and again when its loop is left, as by an error: then time has passed.
-    """
-    bars = progress_bar.filter(~pl.col("source").is_in(training_step["source"].unique().implode())).sort("pos")
-    ends = _moments(bars.unique("source", keep="last", maintain_order=True)).unique("source", keep="last")
-    unmoved = ends.filter(pl.sum_horizontal("done", "hours", "minutes", "whole_seconds") == 0)
-    began = bars.filter(pl.col("source").is_in(unmoved["source"].implode()))  # the others need not be read
-    moved = _moments(began).filter(pl.col("done") > 0)
-    unmoved = unmoved.join(moved, on=["source", "of_all"], how="anti")
-    return bars.join(unmoved, on="pos").with_columns(what=pl.col("of_all").cast(pl.String))
-
-
-def _moments(bars: pl.DataFrame) -> pl.DataFrame:
-    """Return what progress bars show at each moment, with `source` and `pos`."""
-    places = bars.select("source", "pos").with_row_index(TEXT)
-    return find_values(bars["bars"].cast(pl.String), "bar_update").join(places, on=TEXT, maintain_order="left")
+def _rank(rows: pl.DataFrame) -> pl.Expr:
+    names = [name for name in ("rank", "launcher_rank") if name in rows.columns]
+    return pl.coalesce(names).cast(pl.Int32)
