@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
+from ncclforensics.analyses.job.ends.exit_reports import EXIT, SIGNAL
 from ncclforensics.analyses.job.ends.process_exits import ProcessExit
 from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
@@ -41,7 +42,7 @@ MONITORED_BARRIER = "monitored_barrier"
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", MONITORED_BARRIER)
 MOST_PEERS = 3  # named
 MOST_SILENT = 3  # whose last lines are cited
-WITHOUT_A_WORD = (Kind.LAGGING, Kind.UNDECIDABLE)  # what is said of ranks that reported nothing
+WITHOUT_A_WORD = (Kind.LAGGING, Kind.RANK_DIED, Kind.UNDECIDABLE)  # of ranks that may have reported nothing
 COLLECT_STACKS = [
     f"while it stands still, now or on the next run, take all stacks on each host: `{STACKS_OF_HOST}`",
     pytorch.RECORDER_DUMPS,
@@ -111,8 +112,9 @@ def find_absent_at_barrier(job: Job) -> Explanation | None:
 
 def cite_last_words(job: Job, diagnosis: Explanation) -> None:
     """Cite the last line of each rank that stopped, or may have stopped, without a word of NCCL or PyTorch about it."""
-    left = diagnosis.verdict is Kind.RANK_DIED and diagnosis.how is How.LEFT
-    if not (left or diagnosis.verdict in WITHOUT_A_WORD) or not job.run.is_only_job:
+    ends = [job.first_ends.get(rank_id) for rank_id in diagnosis.culprits]
+    is_told = any(end is not None and end.how not in (SIGNAL, EXIT) for end in ends)
+    if is_told or diagnosis.verdict not in WITHOUT_A_WORD or not job.run.is_only_job:
         return
     silent = {*job.numbers_blamed(diagnosis), *diagnosis.suspects}
     last = [row for row in job.run.of("last_word") if row["rank"] in silent]
