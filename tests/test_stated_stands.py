@@ -82,6 +82,12 @@ def test_the_part_of_its_work_is_named_that_the_last_line_of_a_program_names(
     assert (found.title.startswith(f"the output ends {place}"), found.certainty) == (True, "possible")
 
 
+def test_blank_lines_and_rules_of_dashes_say_nothing_behind_the_last_line(tmp_path: Path) -> None:
+    registered = "All distributed processes registered. Starting with 2 processes\n"
+
+    assert rules_of(tmp_path, BEFORE + registered + 40 * "-" + "\n\n") == {"app-ends-in-phase"}
+
+
 def test_what_one_rank_prints_before_its_first_step_shows_nothing_beside_the_steps_of_another(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text(BEFORE + STEPS)
     (tmp_path / "rank1.log").write_text(BEFORE + ENDS["before the first step"])

@@ -60,6 +60,7 @@ SOURCE_COLUMNS = {
     "lines": pl.Int64(),  # read
     "recognised": pl.Int64(),  # of these
     "problem": pl.String(),
+    "blank_end": pl.Int64(),  # of the last lines, those that say nothing
     "last_time": pl.String(),  # of its last line, as a launcher or collector printed it
 }
 
@@ -290,6 +291,7 @@ class Run:
                 reader.lines_read,
                 counted.get(reader.number, none)["recognised"],
                 "; ".join(reader.problems),
+                reader.blank_end,
                 None if self._time_range else reader.last_time,
             )
             for reader in self.inputs

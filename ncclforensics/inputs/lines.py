@@ -40,6 +40,8 @@ SCHEMA = {
 # Columns of a line that stands for equal ones behind it, which were counted and dropped; absent where none was.
 REPEATS, LAST = "repeats", "last_line"  # how many lines, and the number of the last of them that was kept
 BLANK_RUN = b"\n" * 4096  # so many blank lines are not read one by one
+TIME = "launcher_time"
+SAYS_NOTHING, MOST_BLANK = " \t\r\n-=*_#~", 8  # signs with which rules are drawn; and of lines, so many are looked at
 
 
 def count(rows: pl.DataFrame) -> int:
@@ -122,6 +124,11 @@ class Stretch(NamedTuple):
     source: int
     first: int  # number of the first line
     height: int  # how many lines these are
+
+
+def blank_at_end(text: str) -> int:
+    """Return how many of the last lines say nothing: they are blank, or drawn with one sign."""
+    return text.count("\n", len(text.rstrip(SAYS_NOTHING)))
 
 
 def is_plain(data: bytes) -> bool:

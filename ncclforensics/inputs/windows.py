@@ -21,7 +21,6 @@ STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the pro
 BEGINNING, QUOTED = 200, 50  # bytes by which a JSON document is recognised; and of those what evidence quotes
 SAMPLED_WHOLE = 4  # samples of one end: a file up to this size is sampled whole
 SHORT = 1 / 64  # of a chunk: windows and files of fewer bytes are split together
-TIME = "launcher_time"
 # In text; where the beginning has none, it is searched for in so many bytes behind it, or in all that will be read.
 MARK, SEARCHED = b"NCCL", 4 << 20
 Lines = pl.DataFrame | lines.Stretch
@@ -50,9 +49,8 @@ class InputReader:
     tail_start: int = 0  # byte where the window at the tail begins
     head_lines: int = 0
     tail_lines: int = 0
-    last_time: str | None = (
-        None  # when its last line that carries a time was printed, as a launcher or collector put it
-    )
+    last_time: str | None = None  # of its last line that has one, as a launcher or collector put it
+    blank_end: int = 0  # of its last lines, those that say nothing: blank ones, and rules of dashes
 
     @property
     def bytes_read(self) -> int:
@@ -75,9 +73,8 @@ class InputReader:
     @property
     def begins_with_windows(self) -> bool:
         """Whether both its ends are read first, as the policy says."""
-        is_small = self.source.text_size <= self.policy.small_file
-        is_whole = self.policy.full or not self.source.has_windows or self.source.is_part or is_small
-        return self.export is None and not is_whole
+        is_whole = self.policy.full or not self.source.has_windows or self.source.is_part
+        return self.export is None and not is_whole and self.source.text_size > self.policy.small_file
 
     @property
     def is_sampled_whole(self) -> bool:
@@ -248,7 +245,7 @@ class InputReader:
         self.numbers.stretches.append((1, in_file))
         self.numbers.from_start = self.lines_read = rows.height
         rows = self.strip(rows) if self.strip else rows
-        self._note_time(rows)
+        self._note_end(rows)
         return rows
 
     def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -260,14 +257,15 @@ class InputReader:
             rows = records.unwrap(self.strip(rows))
         rows = self.numbers.number(rows, in_file)
         self.lines_read += lines.count(rows)
-        self._note_time(rows)
+        self._note_end(rows)
         return rows
 
-    def _note_time(self, rows: pl.DataFrame) -> None:
-        """Keep the time of the last line, where these are the last lines of the source or as far as it was read."""
-        if TIME in rows.columns and rows.height and (not self.is_windowed or int(rows["line"][-1]) == -1):
-            times = rows[TIME].drop_nulls()
-            self.last_time = str(times[-1]) if times.len() else self.last_time
+    def _note_end(self, rows: pl.DataFrame) -> None:
+        """Keep what the last lines show, where these are the last ones of the source or as far as it was read."""
+        if rows.height and (not self.is_windowed or int(rows["line"][-1]) == -1):
+            self.blank_end = lines.blank_at_end("\n".join(rows["text"].tail(lines.MOST_BLANK).fill_null("")))
+            times = rows[lines.TIME].drop_nulls().tail(1).to_list() if lines.TIME in rows.columns else []
+            self.last_time = str(times[-1]) if times else self.last_time
 
     def bytes_between(self) -> Iterator[bytes]:
         """The bytes between the windows, some whole lines at a time. Raises OSError."""
@@ -329,6 +327,8 @@ class InputReader:
             stream.seek(start)
             return None
         self.lines_read += height
+        if stop == self.source.text_size:
+            self.blank_end = lines.blank_at_end(data.decode(errors="replace").removesuffix("\n"))
         return lines.Stretch(data, self.number, first, height)
 
     def _tail_start(self, stream: io.BufferedIOBase, tail: int, floor: int) -> int:

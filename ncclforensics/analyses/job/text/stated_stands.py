@@ -86,12 +86,12 @@ def stated_stand(
         for kind, frame in rows.items()
     )
     stops = work_timeout.select("source", "line", stop="line").sort("line")
-    placed = stands.join(source.select("source", "lines", "hint"), on="source").sort("line")
+    placed = stands.join(source.select("source", "lines", "hint", "blank_end"), on="source").sort("line")
     placed = placed.with_columns(rank=pl.coalesce("rank", pl.col("hint").cast(pl.Int32)))
     placed = placed.join_asof(stops, on="line", by="source", strategy="forward", check_sortedness=False)
     limit = pl.when(pl.col("kind").is_in(OF_EVERY_RUN)).then(1).otherwise(LAST_LINES)
     before = (pl.col("stop") - pl.col("line")).fill_null(LAST_LINES + 1)
-    is_last = (count_behind() < limit) | (before <= limit)
+    is_last = (count_behind() - pl.col("blank_end") < limit) | (before <= limit)
     # All ranks come to the start of a process group one behind the other.
     is_last = pl.when(kind="join").then(is_last.any().over("source", "kind")).otherwise(is_last)
     # Where watchdogs time out, they say more than how far a program came; a build has no watchdog.
