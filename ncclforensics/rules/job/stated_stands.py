@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.data.names import ranks_text, some_of
-from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.data.names import count_of, ranks_text, some_of
+from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
 
@@ -217,6 +217,30 @@ def app_waits_for_resources(stated_stand: pl.DataFrame) -> Iterator[Finding]:
     title = f"Ray has no place for what the program asks for: {{{some_of(wanted, 1)}}}"
     detail = "the program waits for it, and its output ends there"
     yield Finding(title, detail, "likely", remedy=FREE_RESOURCES, evidence=evidence_lines(rows))
+
+
+@rule(Category.MISSING_RANK, Severity.ERROR, of=("ray_demand",), hang=True)
+def ray_lacks_gpus(ray_demand: pl.DataFrame) -> Iterator[Finding]:
+    """`ray status` shows a placement group, a task or an actor that asks for more GPUs than the cluster has free.
+
+    Means: Ray places a group only as a whole. Where it asks for more GPUs than all nodes have, it waits for ever, and
+    the ranks that it was to hold do not start: a node did not join, or Ray sees no GPU on it. Where other jobs hold
+    them, it waits for these.
+    Not when: nodes join later; the output is of before the program began.
+    Do: compare the GPUs of each node in `ray status -v` and `ray list nodes` with nvidia-smi there; start Ray on a node
+    that does not join (`ray start --address`), and with --num-gpus where it sees none.
+    Sources: Ray, autoscaler/_private/util.py; vllm, ray_utils.py.
+    """
+    for row in ray_demand.filter(pl.col("asked") > pl.col("gpus") - pl.col("held")).iter_rows(named=True):
+        is_too_few = row["asked"] > row["gpus"]
+        free = f", {row['gpus'] - row['held']:g} of them free" * (not is_too_few)
+        yield Finding(
+            title=f"Ray has {count_of(int(row['gpus']), 'GPU')} in all{free}, and {row['asked']:g} are asked for",
+            detail="a node did not join, or Ray sees no GPU on one" if is_too_few else "others hold them",
+            certainty="certain" if is_too_few else "likely",
+            remedy=FREE_RESOURCES,
+            evidence=[Line(row["source"], row["line"]), Line(row["source"], row["gpus_line"])],
+        )
 
 
 @rule(Category.BOOTSTRAP, Severity.WARNING, of=("stated_stand",), hang=True)
