@@ -18,7 +18,7 @@ from ncclforensics.grammar.grammar_file import load
 # Frames of warning lines that NCCL also prints in runs without a fault: they count where an error follows.
 OFTEN_HARMLESS = frozenset(
     {
-        *("shared_library", "plugin", "gin", "sharp", "collnet", "mnnvl", "affinity", "graph", "gpu_direct", "limit"),
+        *("shared_library", "plugin", "gin", "sharp", "collnet", "mnnvl", "graph", "gpu_direct", "limit"),
         *("topology_file", "topology_detection", "setting_refused", "setting_status", "registration", "teardown"),
         *("channel_setting", "not_registered", "system_advice", "unexpected_peer", "port_change", "library"),
         *("counter_monitor",),
@@ -31,7 +31,7 @@ FOLLOWING = {"socket_error": "progress", "proxy_error": "aborted"}
 FRAMES = (
     *("failure", "shared_memory", "verbs", "ib_unusable", "ib_incompatible", "failover", "socket_error"),
     *("unix_socket", "proxy_error", "p2p_failure", "nvlink_fabric", "argument", "usage", "no_algorithm", "xml_error"),
-    "stated_warning",
+    *("affinity", "stated_warning"),
     *UNSHAPED,
     *sorted(OFTEN_HARMLESS),
 )  # fmt: skip
