@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ncclforensics import analyze
 from ncclforensics.analyses.verdict.answer import LAST_WORDS
 from ncclforensics.inputs.lines import SHOWN
@@ -49,3 +51,24 @@ def test_a_rank_whose_file_goes_on_with_known_lines_printed_them_last(tmp_path: 
 
 def test_a_rank_that_reported_its_end_has_said_enough(tmp_path: Path) -> None:
     assert last_words(tmp_path, job="[rank0] step done\n[rank1] step done\n" + OTHERS) == []
+
+
+@pytest.mark.parametrize(("first", "silent"), [(0, 1), (4, 5)])
+def test_the_folders_of_torchrun_are_of_ranks_where_a_line_names_one(first: int, silent: int, tmp_path: Path) -> None:
+    """Torchrun numbers the folders on each node, so that a tag shows which node they are of."""
+    for local, text in enumerate((LOST.format(rank=first), "loading shard 31\n", LOST.format(rank=first + 2))):
+        folder = tmp_path / "run_x1y2" / "attempt_0" / str(local)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text(text)
+
+    hints = analyze(str(tmp_path)).run["source"].sort("path")["hint"].to_list()
+
+    assert hints == [first, silent, first + 2]
+
+
+def test_the_folders_of_torchrun_are_of_no_rank_where_no_line_names_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run_x1y2" / "attempt_0" / "2"
+    folder.mkdir(parents=True)
+    (folder / "stdout.log").write_text("loading shard 31\n")
+
+    assert analyze(str(tmp_path)).run["source"]["hint"].to_list() == [None]

@@ -18,6 +18,7 @@ from ncclforensics.data.settings import ExpectedMachine, Settings, Thresholds
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats, filled_by
 from ncclforensics.frames import earlier_launches, stretches
+from ncclforensics.frames.agent_folders import ranks_of_files
 from ncclforensics.frames.assemble import assemble, concat_small, labels_of, no_lines, parsed_schema, with_positions
 from ncclforensics.frames.columns import (
     OWNER,
@@ -40,6 +41,7 @@ from ncclforensics.parsing.parser import COUNTS, NO_TALLY
 
 MANY_LINES = 300_000  # from here on, Polars' thread pool computes frames faster than one thread
 
+TAGGED = ("exception", "traceback_frame")  # frames whose lines have PyTorch's tag of their rank
 STRETCHES = {
     "speaker": stretches.speakers,
     "calls_between": stretches.calls_between,
@@ -277,6 +279,8 @@ class Run:
         none = dict.fromkeys(COUNTS, 0)
         speakers = pl.concat(self._records.speakers)
         dropped = dict(speakers.group_by("source").agg(pl.col("dropped").sum()).iter_rows())
+        tagged = (rows for name in TAGGED for rows in self._pieces(name) if "rank" in rows.columns)
+        own = ranks_of_files({reader.number: reader.source.path for reader in self.inputs}, tagged)
         rows = [
             (
                 reader.number,
@@ -284,7 +288,7 @@ class Run:
                 (reader.is_whole and not reader.is_read_through) or reader.is_binary,
                 reader.is_closed or reader.is_binary,
                 reader.is_cut,
-                reader.source.rank_hint,
+                own.get(reader.number, reader.source.rank_hint),
                 counted.get(reader.number, none)["damaged"],
                 counted.get(reader.number, none)["unrecognised"],
                 dropped.get(reader.number, 0),
