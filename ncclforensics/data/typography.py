@@ -41,7 +41,7 @@ ENTITIES = {
 }
 
 # Backslashes that Markdown wants before its own signs (CommonMark, "Backslash escapes").
-MARKDOWN_ESCAPES = {f"\\{sign}": sign for sign in "_*|[]<>`#~"}
+MARKDOWN_ESCAPES = {f"\\{sign}": sign for sign in "_*|[]<>()`#~"}
 
 # As a program writes characters of a text that it quotes (Python's repr, JSON).
 QUOTED_CHARACTERS = {"\\t": " ", '\\"': '"', "\\'": "'", "\\\\": "\\"}
