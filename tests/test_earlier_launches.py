@@ -99,13 +99,16 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (EPOCHS + NO_SPACE + ANEW, True),
         (ENVIRONMENT + NO_SPACE + ENVIRONMENT, True),
         (RAY.format(1) + STEPS + NO_SPACE + RAY.format(2) + STEPS, True),
+        (BANNER + FIRST + FIRST, True),
+        (FIRST + EPOCHS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
     ],
     ids=["torchrun", "and-an-end", "steps-of-a-requeued-job", "ends-of-two-jobs",
          "table-of-a-script", "of-a-step-that-ended", "table-of-a-person", "not-compiled", "steps-behind-a-refusal",
          "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "srun-waits-again",
-         "a-training-begins-anew", "openmmlab", "ray", "the-end-of-the-job",
+         "a-training-begins-anew", "openmmlab", "ray", "two-reports-of-a-rank", "steps-later-than-a-report",
+         "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
 def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str, *, is_again: bool) -> None:
@@ -121,6 +124,7 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         BANNER + FIRST + SECOND,  # another node has not reported its end
         FIRST + FIRST.replace("rank2", "rank9").replace("rank      : 2", "rank      : 9"),  # the logs of two nodes
         FIRST + STEPS,  # stdout below stderr
+        FIRST + EPOCHS.replace("2026-11-22 1", "2026-11-22 0"),  # the same, with times
         STEPS + TIME_LIMIT + LATER_STEPS,
         STEPS + TIME_LIMIT + STEPS[: STEPS.index("\n") + 1],
         EPOCHS + NO_SPACE + LATER_EPOCH,
@@ -132,7 +136,8 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         REFUSED + WAITED,
         TRACKED + FIRST + TRACKED,
     ],
-    ids=["a-node-goes-on", "two-nodes", "stdout", "steps-on-their-way", "one-step", "an-epoch-goes-on",
+    ids=["a-node-goes-on", "two-nodes", "stdout", "stdout-with-times", "steps-on-their-way", "one-step",
+         "an-epoch-goes-on",
          "each-rank-prints-its-steps", "a-server-wrote-to-stdout",
          "a-step-and-its-job", "a-module-that-is-imported", "every-rank-refuses",
          "a-node-waits-for-the-one-that-refused", "each-rank-is-tracked"],

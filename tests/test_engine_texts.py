@@ -245,3 +245,55 @@ def test_what_a_server_passes_on_behind_a_request_to_end_is_no_failure(tmp_path:
 
     assert titles[0] == ["told to end by SIGTERM: process 397 (EngineCore)"]
     assert "raised EngineDeadError" in titles[1][0]
+
+
+REFUSED = """\
+INFO:     Application startup complete.
+ERROR 03-02 11:04:57 [serving_chat.py:203] Traceback (most recent call last):
+ERROR 03-02 11:04:57 [serving_chat.py:203] ValueError: This model's maximum context length is 2048 tokens.
+INFO:     10.0.4.12:40102 - "POST /v1/chat/completions HTTP/1.1" {}
+"""
+
+
+@pytest.mark.parametrize(("answer", "fails"), [("400 Bad Request", False), ("500 Internal Server Error", True)])
+def test_an_error_that_the_server_answers_as_the_fault_of_a_request_is_none_of_its_own(
+    answer: str, tmp_path: Path, *, fails: bool
+) -> None:
+    report = reported(REFUSED.format(answer), tmp_path)
+
+    assert any("maximum context length" in finding.title for finding in report.findings) == fails
+
+
+def test_a_signal_that_paddle_reports_came_from_outside(tmp_path: Path) -> None:
+    report = reported("FatalError: `Termination signal` is detected by the operating system.", tmp_path)
+
+    assert [finding.title for finding in report.findings] == ["told to end by SIGTERM: a process"]
+
+
+def test_each_process_failed_where_the_error_stands_as_often_as_the_agent_had_processes(tmp_path: Path) -> None:
+    error = "Traceback (most recent call last):\nImportError: cannot import name 'grid' from 'kernels'\n"
+    agent = "Sending process {} closing signal SIGTERM\n"
+    failed = "failed (exitcode: 1) local_rank: 0 (pid: 41887) of binary: /usr/bin/python\n"
+    verdicts = []
+    for count in (1, 3):
+        text = error * count + agent.format(41888) + agent.format(41889) + failed + ROOT_CAUSE
+        verdicts += [answer.verdict for answer in reported(text, tmp_path).verdicts]
+
+    assert verdicts == ["rank-died", "undecidable"]
+
+
+ROOT_CAUSE = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-03-02_11:04:57
+  host      : node-a
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 41887)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""

@@ -405,6 +405,52 @@ def test_steps_behind_the_error_that_leads_are_of_a_job_that_went_on(
     assert ("Steps stand behind the error above" in first) == goes_on
 
 
+INTERRUPTED = (
+    'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    train()\n'
+    '  File "train.py", line 5, in train\n    loss.backward()\nKeyboardInterrupt\n'
+)
+CAUGHT = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
+TALK = "the learning rate is what it was\n"
+
+
+@pytest.mark.parametrize(("lines", "is_now"), [(30, True), (600, False)])
+def test_a_program_whose_file_goes_on_stands_nowhere_by_its_interruption(
+    tmp_path: Path, lines: int, *, is_now: bool
+) -> None:
+    first = shown(read(tmp_path, INTERRUPTED + TALK * lines, everything=False), everything=False)
+
+    assert ("INFO  (certain)  a process stood in train" in first) == is_now
+    assert ("stands in" in first) == is_now
+
+
+@pytest.mark.parametrize(("lines", "steps", "leads"), [(200, 0, True), (600, 0, False), (0, 120, False)])
+def test_what_a_program_outlived_does_not_lead(tmp_path: Path, lines: int, steps: int, *, leads: bool) -> None:
+    text = CAUGHT + TALK * lines + "".join(f"step {number} loss 2.5\n" for number in range(steps))
+
+    first = shown(read(tmp_path, text, everything=False), everything=False)
+
+    assert ("INFO  (possible)  a process raised ModuleNotFoundError" in first) == leads
+    assert ("UNDECIDABLE" in first) != leads
+
+
+def test_the_end_by_the_scheduler_leads_where_the_verdict_knows_no_rank(tmp_path: Path) -> None:
+    limit = "slurmstepd: error: *** JOB 7 ON node-a CANCELLED AT 2026-03-02T11:04:57 DUE TO TIME LIMIT ***\n"
+
+    first = shown(read(tmp_path, COMPLETE.format(0, 2) + TALK * 3 + limit, everything=False), everything=False)
+
+    assert first.index("the scheduler ended the job: time limit") < first.index("WHAT TO DO")
+    assert "ALSO FOUND" not in first
+
+
+@pytest.mark.parametrize(("step", "is_over"), [(99, False), (100, True)])
+def test_the_last_of_all_steps_ends_the_training(tmp_path: Path, step: int, *, is_over: bool) -> None:
+    steps = "".join(f"step:{number}/100 loss:2.5 step_avg:62.4ms\n" for number in (98, step))
+
+    first = shown(read(tmp_path, LAUNCHED + steps, everything=False), everything=False)
+
+    assert ("A training loop had ended" in first) == is_over
+
+
 @pytest.mark.parametrize(("before", "is_init"), [(BEGAN, True), ("", False)])
 def test_a_crash_while_nccl_creates_a_communicator_leads(tmp_path: Path, before: str, *, is_init: bool) -> None:
     first = shown(read(tmp_path, before + CRASHED, everything=False), everything=False)

@@ -152,6 +152,7 @@ SECOND_HAND_MESSAGES = (
     "Socket Timeout",
     "wait timeout after",
     "Timed out after",
+    "The wandb backend process has shutdown",
     "The client socket has timed out",
 )
 # The same, anywhere in the message: what engines, XLA and Horovod pass on.

@@ -15,6 +15,7 @@ from ncclforensics.frames.assemble import with_positions
 from ncclforensics.frames.columns import ORIGIN, OWNER, no_rows, text_of
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.step_order import counted_step, step_time
+from ncclforensics.frames.time_range import as_time
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.parsing.load import EARLIER_LAUNCH
 
@@ -40,6 +41,7 @@ SRUN = "srun"  # form of `program_start` of a job: it waits for the nodes
 REFUSED = "arguments"  # form of `unstarted_program`: every rank prints it, and none begins
 REPORTS = "elastic_failure"
 OF_RANKS = (REPORTS, "exception", "gpu_exception")
+LATE_STEP = 60  # seconds behind the report of an agent; what a rank of another node still prints is not so late
 WHOLE_JOB = "JOB "  # how Slurm names a job and not a step of it
 UNCOMPILED = ("SyntaxError", "IndentationError", "TabError")  # without a traceback: of the program itself
 NEAREST_FRAME = 8  # lines above such an error, where it is of a module that the program imports
@@ -88,7 +90,7 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     before = failed.join(uncompiled, on=["source", "line"], how="anti")
     rows = [*(_after_ends(rows, ended) for rows in shown), _other_jobs(run), _behind_refusals(run, begun, ended)]
     rows += [_after_ends(tracked, run["tracker_end"]), _after_ends(jobs, failed)]
-    rows += [_after_ends(_trained_again(run), failed)]
+    rows += [_after_ends(_trained_again(run), failed), _after_ends(_steps_after_reports(run), ended)]
     rows += [_after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
     rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
@@ -206,19 +208,36 @@ def _trained_again(run: Frames) -> pl.DataFrame:
 
 
 def _agents_again(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:
-    """Starts of torchrun before which every agent of the input had reported its end, and a rank that prints after it.
+    """Starts of torchrun between two reports of one rank; or, where every agent had ended, between any of its lines.
 
     Logs of several nodes may stand in one file, one below the other, each with other ranks.
     """
-    starts = agents.sort("pos").with_columns(before=pl.int_range(pl.len()).over("source"))
+    starts = agents.sort("pos").select("source", "pos", "line", before=pl.int_range(pl.len()).over("source"))
     reports = ended.filter(text_of("form") == ROOT_CAUSE).sort("pos")
     counted = reports.select("source", "pos", ends=pl.int_range(1, pl.len() + 1).over("source"))
-    placed = _with_last_before(starts, counted)
-    single = placed.filter(pl.col("ends") >= pl.col("before")).select("source", "pos", "line")
-    named = pl.concat([run[name].select("source", "rank", at="pos") for name in OF_RANKS])
-    spans = named.drop_nulls("rank").group_by("source", "rank").agg(first=pl.col("at").min(), last=pl.col("at").max())
+    single = _with_last_before(starts, counted).filter(pl.col("ends") >= pl.col("before"))
+    found = [_within_lines(starts, run, (REPORTS,)), _within_lines(single, run, OF_RANKS)]
+    return pl.concat([rows.select("source", "pos", "line") for rows in found])
+
+
+def _within_lines(starts: pl.DataFrame, run: Frames, frames: tuple[str, ...]) -> pl.DataFrame:
+    """The starts between two lines of one rank in these frames, in their input."""
+    named = pl.concat([run[name].select("source", "rank", at="pos") for name in frames]).drop_nulls("rank")
+    spans = named.group_by("source", "rank").agg(first=pl.col("at").min(), last=pl.col("at").max())
     is_between = (pl.col("first") < pl.col("pos")) & (pl.col("pos") < pl.col("last"))
-    return single.join(single.join(spans, on="source").filter(is_between), on=["source", "pos"], how="semi")
+    return starts.join(starts.join(spans, on="source").filter(is_between), on=["source", "pos"], how="semi")
+
+
+def _steps_after_reports(run: Frames) -> pl.DataFrame:
+    """Steps whose time is later than that of the report of an agent above them.
+
+    An agent reports once, when it gives up; those of other nodes end then, too, and what they print has no later time.
+    """
+    failed = as_time(text_of("time").str.replace("_", " ", literal=True), 1970)
+    reports = run[REPORTS].filter(form="time").select("source", "pos", failed=failed.dt.epoch("us") / 1e6)
+    steps = run[STEP].select("source", "pos", "line", at=step_time())
+    later = _with_last_before(steps, reports.drop_nulls("failed"))
+    return later.filter(pl.col("at") - pl.col("failed") > LATE_STEP).select("source", "pos", "line")
 
 
 def _with_last_before(rows: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:

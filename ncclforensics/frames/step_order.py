@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.frames.columns import count_behind
 from ncclforensics.frames.time_range import as_time
 
 AMERICAN = "%m/%d/%Y %H:%M:%S"
+LINES_OF_END = 500  # tracebacks of other processes, and what they print as they end, stand behind an interruption
+STEPS_OF_RUN = 3
 
 
 def counted_step() -> pl.Expr:
@@ -34,6 +37,21 @@ def without_steps_behind(rows: pl.DataFrame, training_step: pl.DataFrame) -> pl.
     """Leave out lines behind which their file shows several steps: the job, or a later one, went on."""
     placed = rows.join(last_steps(training_step), on="source", how="left", maintain_order="left")
     return placed.filter((pl.col("pos") < pl.col("last_step")).fill_null(value=False).not_()).drop("last_step")
+
+
+def of_last_run(interrupts: pl.DataFrame, training_step: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
+    """Leave out interruptions of an earlier run: steps, or many lines, stand behind the last one of their file."""
+    placed = without_steps_behind(interrupts, training_step).join(source.select("source", "lines"), on="source")
+    return placed.filter(count_behind().min().over("source") <= LINES_OF_END).drop("lines")
+
+
+def goes_on(training_step: pl.DataFrame, source: pl.DataFrame, number: int, left: int) -> bool:
+    """Whether an input shows steps in its last lines, of which so many are left: the job, or a later one, went on.
+
+    Other ranks may still print one or two.
+    """
+    steps = training_step.filter(pl.col("source") == number).join(source.select("source", "lines"), on="source")
+    return steps.filter(count_behind() < left)["step"].n_unique() >= STEPS_OF_RUN
 
 
 def step_time() -> pl.Expr:

@@ -247,7 +247,7 @@ def _has_only(run: Frames, kind: str) -> bool:
 
 def _kinds(run: Frames) -> list[_Kind]:
     """The kinds of evidence in inputs that hold nothing else."""
-    if {"nccl-log", "pytorch-log", BENCHMARKS} & set(run.kinds.values()):
+    if {"nccl-log", "pytorch-log", BENCHMARKS} & set(run.kinds.values()) or run.has("training_step"):
         return []
     return [kind for kind in _KINDS if any(run.has(frame) for frame in kind.frames)]
 

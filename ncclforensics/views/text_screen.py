@@ -23,13 +23,12 @@ from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.report.without_job import (
     ends_well,
-    health,
     holds_machines,
     reason_without_job,
     steps_without_job,
     verdict_without_job,
 )
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.screen_evidence import evidence, last_words, legend
 from ncclforensics.views.screen_ranks import culprits_by_host, waiting
 from ncclforensics.views.text_chain import chain_text
@@ -37,21 +36,19 @@ from ncclforensics.views.text_considered import considered_table, unexplained_ta
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_findings import first_problem, one_liners, other_jobs, verdict_text
 from ncclforensics.views.text_layout import GAP, STYLE, UNSEEN, heading, indented, render_text, wrapped_items
+from ncclforensics.views.text_main import OPEN, main_finding, measures_alone, other_findings, repeats, rests_on_nothing
 from ncclforensics.views.text_origin import origin_text
 from ncclforensics.views.text_reasons import beyond_title, remarks, says_the_same
 from ncclforensics.views.text_report import (
     ELSEWHERE,
     MOST_CULPRITS,
     culprits,
-    leading_findings,
     mismatch,
 )
 from ncclforensics.views.text_steps import other_steps, run_now
 from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, steps_text
 from ncclforensics.views.text_unread import STATED_BY_PROGRAM, UNKNOWN_FORMATS, last_lines, unread_failures
 
-OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
-BESIDE = (STATED_BY_PROGRAM, "app-launched-again")  # notes that stand below an open answer, not in its place
 BEYOND_HANG = "Only what stops a job was looked for. Settings, network and speed: ncclforensics check"
 MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
@@ -78,7 +75,7 @@ def screen(
     report: Report, *, width: int, height: float = math.inf, color: bool = False, everything: bool = False
 ) -> str:
     """Return the report of `hang`, or with `everything` of `check`, in at most `height` lines if that is possible."""
-    shown = _main_finding(report, everything=everything)
+    shown = main_finding(report, everything=everything)
     sections = [section for section in _sections(report, shown, width, everything=everything) if section.versions[0]]
     tables = [section for section in sections if section.name]
     added = _behind_option(report, everything=everything)
@@ -124,55 +121,6 @@ def _rows(text: str, width: int) -> int:
     return sum(max(Text.from_ansi(line).cell_len - 1, 0) // width + 1 for line in text.splitlines())
 
 
-def _main_finding(report: Report, *, everything: bool) -> Finding | None:
-    """Return the finding that stands above the verdict: what is sure where the verdict decides nothing.
-
-    Where no line of NCCL was read, there is no verdict, and whatever was found says more.
-    """
-    jobs = report.verdicts
-    if jobs and jobs[0].verdict not in OPEN:
-        return None
-    findings = _others(report)
-    if not jobs and not everything and not health(report.run, report.findings):
-        # Then also what is no fault, such as an end that was asked for; what happened before what was given.
-        beside = BESIDE if report.run.kinds else ()  # of other files, what a program states is all that is known
-        notes = [f for f in report.findings if f.severity is Severity.INFO and f.rule not in beside and f.evidence]
-        notes.sort(key=lambda note: note.category is Category.INCOMPLETE_EVIDENCE)
-        reason = reason_without_job(report.run, report.findings)
-        findings += [note for note in notes if note.title != reason]
-    if not (jobs or findings or report.run.kinds):
-        findings = [f for f in report.findings if f.rule == STATED_BY_PROGRAM and not report.run.has("kernel_line")]
-    shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
-    if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure
-        following = [f for f in report.findings if f.role is Role.CONSEQUENCE and f.job is None and f.evidence]
-        findings = [f for f in following if f.severity is not Severity.INFO or f.certainty != "possible"]
-    leading = leading_findings(jobs, findings)
-    if not (everything or shows_nothing):  # what says more of the lines that a verdict cites which knows no rank
-        is_known = jobs[0].suspects or jobs[0].victims
-        findings = [finding for finding in findings if not is_known and _repeats(report, finding, None)]
-    return next(iter(leading or findings), None)
-
-
-def _rests_on_nothing(report: Report, answer: Answer) -> bool:
-    """Whether an undecided verdict says only that the logs show no communicator and no call."""
-    finding = report.finding_of(answer)
-    has_lines = finding is not None and bool(finding.evidence)
-    return answer.verdict == "undecidable" and not (has_lines or answer.suspects or answer.victims)
-
-
-def _is_measured(report: Report, answer: Answer) -> bool:
-    """Whether lines of a benchmark say all that is known of a job: that it hung is then no question."""
-    is_open = answer.verdict == "undecidable" and not (answer.stall_evidence or answer.suspects or answer.victims)
-    return is_open and report.run.has("measurement")
-
-
-def _others(report: Report) -> list[Finding]:
-    """Return the errors and warnings that are no verdict of a job, and concern one."""
-    verdicts = [id(report.finding_of(row)) for row in report.verdicts]
-    findings = [finding for finding in report.findings if not finding.is_elsewhere]
-    return [f for f in findings if id(f) not in verdicts and f.severity is not Severity.INFO]
-
-
 def _sections(report: Report, shown: Finding | None, width: int, *, everything: bool) -> list[_Section]:
     jobs = report.verdicts
     sections = [_Section(0, [[wrapped_items(coverage(report), width)]])]
@@ -185,12 +133,12 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
     is_open = bool(jobs) and jobs[0].verdict == "undecidable"  # then steps follow, the first of which is that advice
     is_advised_below = (is_open or not everything) and shown is not None and shown.role is not Role.CONSEQUENCE
     sections += _of_finding(report, shown, width, is_advised_below=is_advised_below) if shown is not None else []
-    others = [finding for finding in _others(report) if finding is not shown]
+    others = [finding for finding in other_findings(report) if finding is not shown]
     sections += [_Section(0, [_reached(report)])] if everything and shown is None else []
     explained = report.cause_of(jobs[0]) if jobs and shown is None else None
     cause = explained.finding if explained else None
-    is_measured = everything and bool(jobs) and _is_measured(report, jobs[0])
-    is_nothing = is_measured or (bool(jobs) and _rests_on_nothing(report, jobs[0]))
+    is_measured = everything and bool(jobs) and measures_alone(report, jobs[0])
+    is_nothing = is_measured or (bool(jobs) and rests_on_nothing(report, jobs[0]))
     is_unjudged = everything and is_nothing and not (shown or others)
     if jobs and not is_unjudged:
         verdict, *details = _of_job(report, jobs[0], explained, shown, width)
@@ -243,7 +191,7 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
             # Nothing worse is known; that nothing was read, and what a program states, stand above already.
             above = reason_without_job(report.run, report.findings)
             others = [n for n in notes if n.title != above and not (unread and n.rule == STATED_BY_PROGRAM)]
-        rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
+        rest = [finding for finding in others if finding is not cause and not repeats(report, finding, cause)]
         sections += [_Section(5, [_listed(report, "ALSO FOUND", rest, MOST_OTHERS), []])]
         if jobs and jobs[0].verdict == "no-hang":
             sections += [_Section(5, [[Text(f"\n{BEYOND_HANG}", style="dim")], []])]
@@ -273,25 +221,6 @@ def _listed(report: Report, title: str, findings: list[Finding], most: int | Non
 def _elsewhere(report: Report, most: int | None) -> list[RenderableType]:
     found = report.elsewhere[:most]
     return [heading(ELSEWHERE), *one_liners(report, found)] if found else []
-
-
-def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
-    """Whether a finding says less of the same.
-
-    It says of ranks that they ended, which the cause or the verdict names; or no cause, and only by lines that the
-    verdict cites.
-    """
-    jobs = report.verdicts
-    if cause is not None and finding.rule == cause.rule:
-        return not finding.ranks or set(finding.ranks) <= set(cause.ranks)
-    stated = report.finding_of(jobs[0]) if jobs else None
-    if stated is not None and finding.role is not Role.CAUSE and finding.evidence:
-        return {(line.source, line.line) for line in finding.evidence} <= {
-            (line.source, line.line) for line in stated.evidence
-        }
-    has_died = bool(jobs) and jobs[0].verdict == "rank-died" and finding.role is Role.CAUSE
-    verdict = report.finding_of(jobs[0]) if has_died else None
-    return verdict is not None and bool(finding.ranks) and set(finding.ranks) <= set(verdict.ranks)
 
 
 def _behind_option(report: Report, *, everything: bool) -> list[str]:

@@ -11,6 +11,8 @@ from rich.console import RenderableType
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.vocabulary import How, Sign
 from ncclforensics.data.names import ranks_text, sentence, some_of
+from ncclforensics.frames.columns import lines_behind
+from ncclforensics.frames.step_order import goes_on
 from ncclforensics.frames.time_range import as_time
 from ncclforensics.grammar.values import find_values
 from ncclforensics.report.build import Report
@@ -49,7 +51,6 @@ TIMED = (  # frames of lines whose prefix may hold a time though calls have none
 STEPS = ("training_step", "trainer_progress")  # frames
 ASSUMED_YEAR = 2000  # of clocks that print none
 SHOWN_HOSTS = 4
-STEPS_OF_RUN = 3  # another rank may still have printed one or two
 
 
 def hang_text(report: Report, answer: Answer, shown: Finding | None = None) -> str:
@@ -74,7 +75,7 @@ def steps_text(report: Report, shown: Finding | None = None) -> str:
     if not rows:
         return ""
     last = max(rows, key=lambda row: (row.get("step") or -1, row["line"]))
-    if over := next((row for row in rows if row.get("form") == "summary"), None):
+    if over := next((row for row in rows if row.get("form") == "summary" or _is_last_step(row)), None):
         place = place_of(report, report.cited(over["source"], over["line"]))
         return f"A training loop had ended ({place}): the job may be in what its program does then, such as saving."
     in_epoch = next((last[name] for name in ("in_epoch", "epochs_before") if last.get(name) is not None), None)
@@ -86,18 +87,35 @@ def steps_text(report: Report, shown: Finding | None = None) -> str:
     return f"Last training step that was read: {number}{place}{_later_bar(report, last)}.{_of_later_run(report, shown)}"
 
 
+def _is_last_step(row: dict[str, Any]) -> bool:
+    """Whether a line of a step names the last one of the training, and not of an epoch."""
+    is_of_epoch = any(row.get(name) is not None for name in ("in_epoch", "epochs_before"))
+    return not is_of_epoch and row.get("step") is not None and row["step"] == row.get("total_steps")
+
+
 def _of_later_run(report: Report, shown: Finding | None) -> str:
-    if shown is None or shown.severity is not Severity.ERROR or not shown.evidence:
-        return ""
-    source = shown.evidence[0].source
-    failed = max(line.line for line in shown.evidence if line.source == source)
-    steps = report.run["training_step"].filter(pl.col("source") == source, pl.col("line") > failed)
-    if steps["step"].n_unique() < STEPS_OF_RUN:
+    if shown is None or shown.severity is not Severity.ERROR or not is_outlived(report, shown):
         return ""
     return (
         " Steps stand behind the error above: this job or a later one in this file went on, unless the file was put "
         "together from several."
     )
+
+
+def is_outlived(report: Report, finding: Finding) -> bool:
+    """Whether steps stand behind the lines of a finding, in the file of its first one."""
+    left, run = lines_left(report, finding), report.run
+    return left is not None and goes_on(run["training_step"], run["source"], finding.evidence[0].source, left)
+
+
+def lines_left(report: Report, finding: Finding) -> int | None:
+    """How many lines stand behind the last line of a finding, in the file of its first one; None without lines."""
+    if not finding.evidence:
+        return None
+    number = finding.evidence[0].source
+    lengths = report.run["source"].filter(source=number)["lines"]
+    lines = [line.line for line in finding.evidence if line.source == number]
+    return min(lines_behind(line, lengths[0]) for line in lines) if lengths.len() else None
 
 
 def _later_bar(report: Report, last: dict[str, Any]) -> str:

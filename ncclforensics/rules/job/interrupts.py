@@ -11,7 +11,7 @@ from ncclforensics.analyses.job.ends.tracebacks import LONGEST, with_places
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.stack_classes import PLACES, place_of
 from ncclforensics.frames.columns import text_of
-from ncclforensics.frames.step_order import without_steps_behind
+from ncclforensics.frames.step_order import of_last_run
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
@@ -24,18 +24,19 @@ def app_interrupted(
     traced_call: pl.DataFrame,
     ray_heading: pl.DataFrame,
     training_step: pl.DataFrame,
+    source: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A process was interrupted from the keyboard, and its traceback shows where it stood.
 
     Means: somebody ended a program that seemed to stand still. The innermost call of the traceback is where this
     process was at that moment; of a job, it is the process of one terminal, and the others may have stood elsewhere.
     Not when: the program was interrupted while it ran, as at the end of a test; steps were made behind it, by another
-    process or a later run.
+    process or a later run; its file goes on for hundreds of lines.
     Do: if it stood in a collective, look for the process that was not there; else look at what this call waits for.
     Take the stacks of all processes before the next interruption (py-spy dump).
     Sources: Python, KeyboardInterrupt; torch/utils/data/dataloader.py; pytorch#39570.
     """
-    interrupts = without_steps_behind(exception.filter(form="interrupt"), training_step)
+    interrupts = of_last_run(exception.filter(form="interrupt"), training_step, source)
     (placed,) = with_places((interrupts,), exception, exception_chain, traceback_frame, traced_call, ray_heading)
     known = placed.filter(pl.col("place").is_not_null()).sort("source", "line")
     for (place,), rows in known.group_by("place", maintain_order=True):

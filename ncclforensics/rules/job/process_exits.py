@@ -129,6 +129,8 @@ def app_exception(
             detail = f"{where}the log goes on after it: the program may have caught it"
             finding = exit_finding(rows, rank, title, detail, "possible")
             finding.severity, finding.role = Severity.INFO, Role.CONTEXT
+            again = rows.filter(pl.col("printed") > 1, pl.col("last_line") > pl.col("line"))
+            finding.evidence += [Line(*place) for place in again.select("source", "last_line").tail(1).iter_rows()]
             yield finding
     ends = process_exit.filter("is_first")
     passed_on = (

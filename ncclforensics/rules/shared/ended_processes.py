@@ -232,6 +232,8 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         if len(tasks_text) > LONGEST_LIST:
             tasks_text = f"at least {len(tasks):,} tasks ({', '.join(map(str, tasks[:SHOWN]))}, …)"
         processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(f", {UNNAMED}")
+    if ranks and (copies := rows.filter(pl.col("printed") > 1)["printed"]).len():  # by whom is not said
+        detail += f"; printed {copies[0]} times"
     if not ranks and (local := local_processes(rows, processes)):
         processes = local
     elif not ranks and not tasks and NODE not in set(rows["how"]):

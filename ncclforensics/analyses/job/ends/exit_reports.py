@@ -258,7 +258,7 @@ def exception_reports(
         if row["is_handling"] and row["pos"] - interrupted.get(printer, row["pos"] - TRACEBACK_LINES) < TRACEBACK_LINES:
             continue  # it was raised because of the interruption
         report = exception_report(row, row["rank"])
-        report.printed, report.last_line = row["printed"], row["last_line"]
+        report.printed, report.last_line = 1 if _names_process(row) else row["printed"], row["last_line"]
         earlier = above.get(printer)
         is_near = earlier is not None and row["pos"] - earlier.row["pos"] <= TRACEBACK_LINES
         report.follows |= (row["place"] or "").startswith(LAUNCHER_HANDLERS) or _is_of_incomplete_object(row)

@@ -78,6 +78,7 @@ class ProcessExit(NamedTuple):
     is_placed: bool  # false: a line of the kernel of no known host or time, or NCCL shows another process of this rank
     is_final: bool  # the process certainly ended; an exception without a rank may have been caught
     is_near_end: bool  # its file ends within the lines of a traceback, and shows no steps behind it
+    last_line: int | None  # of an exception: where one like it, or raised from it, stands last
     source: int
     line: int
     pos: Large
@@ -101,6 +102,7 @@ EXIT_FRAMES = (
 
 ENGINE_ENDED = ("fatal", "start")  # forms of `engine_wait`: the engine core of vLLM ended with the error that it prints
 KILLS_ALL = ("signalled", "sigquit")  # forms: an engine kills its processes, and itself, because one of them failed
+LINES_TO_ANSWER = 5  # from the error of a request to the answer of the server, at most
 OF_AN_ENGINE = (EXCEPTION, GPU_MEMORY)  # an error of the GPU in it is that of a worker, which it passes on
 
 
@@ -149,6 +151,7 @@ def process_exit(
     fence: pl.DataFrame,
     deepep_timeout: pl.DataFrame,
     engine_wait: pl.DataFrame,
+    server_refusal: pl.DataFrame,
     described_title: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
@@ -171,7 +174,7 @@ def process_exit(
         *exception_reports(exception, gpu_exception, _statements(program_failure, refused_value)),
         *capture_reports(journal_exit),
     ]
-    reports = _not_survived(reports, last_success(stated_end))
+    reports = _not_survived(reports, last_success(stated_end), server_refusal)
     if not reports:
         return pl.DataFrame(schema=columns_of(ProcessExit))
     name_crashes(reports, set(torch_source.drop_nulls("attempt")["source"]))
@@ -229,15 +232,23 @@ def process_exit(
     return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")
 
 
-def _not_survived(reports: list[ExitReport], success: dict[int, int]) -> list[ExitReport]:
+def _not_survived(reports: list[ExitReport], success: dict[int, int], server_refusal: pl.DataFrame) -> list[ExitReport]:
     """Leave out ends of steps of a script behind which the whole program came to its end, by their source.
 
     So are errors of no named process, if nothing ended behind that: the program caught them, or ran the step again.
+    And those of a request, which the server refused right behind them.
     """
+    refused = set(server_refusal.select("source", "line").iter_rows())
+
+    def is_of_request(report: ExitReport) -> bool:
+        place, line = report.row["source"], report.row["line"]
+        is_answered = any((place, line + n) in refused for n in range(1, LINES_TO_ANSWER + 1))
+        return report.how == EXCEPTION and report.rank is None and is_answered
 
     def is_later(report: ExitReport) -> bool:
         return bool(report.row["pos"] > success.get(report.row["source"], -1))
 
+    reports = [report for report in reports if not is_of_request(report)]
     failed_later = {report.row["source"] for report in reports if is_later(report)}
 
     def can_be_survived(report: ExitReport) -> bool:

@@ -16,7 +16,7 @@ from ncclforensics.analyses.job.ends.tracebacks import printed_by, traced_frames
 from ncclforensics.data.stack_classes import THREAD_STARTS, system_call
 from ncclforensics.frames.columns import LINE, ORIGIN, Row, no_rows, text_of
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.step_order import without_steps_behind
+from ncclforensics.frames.step_order import of_last_run
 
 STACK_THREAD = {
     "stack": pl.Int32(),  # number of the thread's stack in this run
@@ -111,6 +111,7 @@ def stack_event(
     exception_chain: pl.DataFrame,
     traced_call: pl.DataFrame,
     training_step: pl.DataFrame,
+    source: pl.DataFrame,
     stack_heading: pl.DataFrame,
     stack_watchdog: pl.DataFrame,
     crash: pl.DataFrame,
@@ -119,6 +120,7 @@ def stack_event(
     """One row per line of a dump of stacks, in the order of lines: heads of processes and threads, frames, headings."""
     form = text_of("form")
     is_native = form == "native"
+    interrupts = exception.filter(form="interrupt")
     code = {"function": text_of("function").fill_null("?"), "file": text_of("file"), "number": pl.col("numbered")}
     of_c = code | {"library": text_of("library")}
     named = {"thread": text_of("thread"), "name": text_of("thread_name")}
@@ -170,7 +172,12 @@ def stack_event(
         _rows(debugger_first, _BEGIN, tool=debugger, thread=by_line),
         _rows(pl.concat([debugger_first, debugger_frame.select(debugger_first.columns)]), _FRAME, **of_c_or_module),
         _rows(traceback_frame.join(of_debugger, on="source", how="semi"), _FRAME, **(code | python_function)),
-        *_interrupted(without_steps_behind(exception, training_step), exception_chain, traceback_frame, traced_call),
+        *_interrupted(
+            pl.concat([exception.filter(form != "interrupt"), of_last_run(interrupts, training_step, source)]),
+            exception_chain,
+            traceback_frame,
+            traced_call,
+        ),
         _rows(stack_heading, _HEADING, rank="rank", pid="pid", host=heading_host),
         _rows(stack_watchdog, _WATCHDOG, pid="pid"),
         _rows(crash.filter((form == "python") & ~text_of("message").str.starts_with(ABORTED)), _CRASH),

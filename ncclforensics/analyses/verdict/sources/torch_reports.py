@@ -169,15 +169,16 @@ def find_failed_ranks(job: Job) -> Explanation | None:
     victims = _victims_with_traceback(job, strongest, losses) if is_exit else []
     cut = {place.cut_rank for place in job.torch_sources if place.cut_rank is not None}.difference(numbers)
     is_lone_abort, are_named = is_abort and not losses, job.rank_id_of.keys() <= {*numbers, *cut}
+    all_failed = (are_named and len({*numbers, *cut}) > 1) or _all_print_alike(job, strongest)
     if _has_recovered(job, last):
         reason = (
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
         )
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
-    elif (is_exit and not victims) or is_lone_abort or (are_named and len({*numbers, *cut}) > 1):
+    elif (is_exit and not victims) or is_lone_abort or all_failed:
         end = "exit code 1" if is_exit else "SIGABRT, as after a time-out of the watchdog"
         reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
-        if are_named and len({*numbers, *cut}) > 1 and not is_lone_abort:
+        if all_failed and not is_lone_abort:
             reason = "each rank of which this text was read failed by itself, so that none of these waits for another"
         reason += first_seen_by_torchrun(job, len(numbers) - 1)
         output = COLLECT_OUTPUT * (is_exit or is_lone_abort)
@@ -198,6 +199,12 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         if before := [attempt for row, attempt in attempts.items() if attempt < last and row.rank in numbers]:
             diagnosis.remarks.append(f"attempt {max(before)} had ended so, too, and the ranks were started again")
     return job.cite(diagnosis, culprit=strongest, failure=losses[:3])
+
+
+def _all_print_alike(job: Job, ended: list[ProcessExit]) -> bool:
+    """Whether an error stands as often in the text as its agent had processes: those that ended, or that it closed."""
+    closed = [row["source"] for row in job.pytorch["elastic_failure"] if row["form"] == "closing"]
+    return any(row.printed >= len(ended) + closed.count(row.source) > 1 for row in ended)
 
 
 def _victims_with_traceback(job: Job, ended: list[ProcessExit], losses: list[TorchError]) -> list[int]:
