@@ -99,7 +99,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (EPOCHS + NO_SPACE + ANEW, True),
         (ENVIRONMENT + NO_SPACE + ENVIRONMENT, True),
         (RAY.format(1) + STEPS + NO_SPACE + RAY.format(2) + STEPS, True),
-        (BANNER + FIRST + FIRST, True),
+        (BANNER + FIRST + FIRST.replace("FileNotFoundError", "ValueError"), True),
         (FIRST + EPOCHS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),

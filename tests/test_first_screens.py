@@ -419,7 +419,7 @@ def test_a_program_whose_file_goes_on_stands_nowhere_by_its_interruption(
 ) -> None:
     first = shown(read(tmp_path, INTERRUPTED + TALK * lines, everything=False), everything=False)
 
-    assert ("INFO  (certain)  a process stood in train" in first) == is_now
+    assert ("INFO (certain) a process stood in train" in first) == is_now
     assert ("stands in" in first) == is_now
 
 
@@ -429,7 +429,7 @@ def test_what_a_program_outlived_does_not_lead(tmp_path: Path, lines: int, steps
 
     first = shown(read(tmp_path, text, everything=False), everything=False)
 
-    assert ("INFO  (possible)  a process raised ModuleNotFoundError" in first) == leads
+    assert ("INFO (possible) a process raised ModuleNotFoundError" in first) == leads
     assert ("UNDECIDABLE" in first) != leads
 
 

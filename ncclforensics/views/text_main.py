@@ -12,7 +12,7 @@ from ncclforensics.views.text_times import is_outlived, lines_left
 from ncclforensics.views.text_unread import STATED_BY_PROGRAM
 
 OPEN = ("undecidable", "no-hang")  # verdicts that name no fault
-BESIDE = (STATED_BY_PROGRAM, "app-launched-again")  # notes that stand below an open answer, not in its place
+BEGUN_AGAIN = "app-launched-again"  # a note that stands below an open answer, not in its place
 ENDS = ("job-ended-by-scheduler", "app-interrupted")  # rules on who ended a job, whatever it did
 
 
@@ -27,13 +27,15 @@ def main_finding(report: Report, *, everything: bool) -> Finding | None:
     findings = other_findings(report)
     if not jobs and not everything and not health(report.run, report.findings):
         # Then also what is no fault, such as an end that was asked for; what happened before what was given.
-        beside = BESIDE if report.run.kinds else ()  # of other files, what a program states is all that is known
+        # Of files of no known kind, what a program states is all that is known.
+        beside = (BEGUN_AGAIN, STATED_BY_PROGRAM) if report.run.kinds else (BEGUN_AGAIN,)
         notes = [f for f in report.findings if f.severity is Severity.INFO and f.rule not in beside and f.evidence]
         notes.sort(key=lambda note: note.category is Category.INCOMPLETE_EVIDENCE)
         reason = reason_without_job(report.run, report.findings)
         findings += [note for note in notes if note.title != reason and not _is_past(report, note)]
     if not (jobs or findings or report.run.kinds):
-        findings = [f for f in report.findings if f.rule == STATED_BY_PROGRAM and not report.run.has("kernel_line")]
+        stated = [f for f in report.findings if f.rule == STATED_BY_PROGRAM and not report.run.has("kernel_line")]
+        findings = [finding for finding in stated if not _is_past(report, finding)]
     shows_nothing = not jobs or rests_on_nothing(report, jobs[0])
     if jobs and shows_nothing and not everything and not findings:  # then also what follows from a failure
         following = [f for f in report.findings if f.role is Role.CONSEQUENCE and f.job is None and f.evidence]
@@ -50,11 +52,12 @@ def main_finding(report: Report, *, everything: bool) -> Finding | None:
 def _is_past(report: Report, note: Finding) -> bool:
     """Whether the program outlived what a note says, or another run did: steps stand behind it, or many lines.
 
-    Many lines alone tell so of what is only possible.
+    Many lines alone tell so of what is only possible, and of words that no grammar knows.
     """
     if is_outlived(report, note):
         return True
-    return note.certainty == "possible" and (lines_left(report, note) or 0) > LINES_OF_END
+    is_doubtful = note.certainty == "possible" or note.rule == STATED_BY_PROGRAM
+    return is_doubtful and (lines_left(report, note) or 0) > LINES_OF_END
 
 
 def _names_none(answer: Answer) -> bool:

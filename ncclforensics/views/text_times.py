@@ -109,12 +109,12 @@ def is_outlived(report: Report, finding: Finding) -> bool:
 
 
 def lines_left(report: Report, finding: Finding) -> int | None:
-    """How many lines stand behind the last line of a finding, in the file of its first one; None without lines."""
+    """How many lines stand behind the last one that a finding is about, in the file of its first; None without any."""
     if not finding.evidence:
         return None
     number = finding.evidence[0].source
     lengths = report.run["source"].filter(source=number)["lines"]
-    lines = [line.line for line in finding.evidence if line.source == number]
+    lines = [line.line for line in (*finding.evidence, *finding.about) if line.source == number]
     return min(lines_behind(line, lengths[0]) for line in lines) if lengths.len() else None
 
 

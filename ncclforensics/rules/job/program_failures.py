@@ -117,6 +117,7 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding | None:
     own = Line(first["source"], first["line"])
     beside = pl.concat([alike.head(2), others]).select("source", "line").rows()
     finding.evidence = list(dict.fromkeys([own, *(Line(*place) for place in beside)]))[:SHOWN]
+    finding.about = [Line(*place) for place in alike.sort("pos").tail(1).select("source", "line").iter_rows()]
     return finding
 
 

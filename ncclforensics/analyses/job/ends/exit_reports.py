@@ -83,7 +83,7 @@ class ExitReport:
     is_unasked: bool = False  # the launcher did not send the signal that ended it, and got none itself
     is_by_clock: bool = False  # first, or not, only by clocks of hosts that may differ by as much
     is_placed: bool = True  # false: host or time do not join a line of the kernel
-    went_on: bool = False  # behind it, its file shows several steps of a training
+    went_on: bool = False  # behind it, its file shows several steps of a training, or an answer of an engine
     owner: Owner | None = field(default=None)
 
 

@@ -77,7 +77,7 @@ class ProcessExit(NamedTuple):
     is_by_clock: bool  # another process ended at about that time on another host, whose clock may differ
     is_placed: bool  # false: a line of the kernel of no known host or time, or NCCL shows another process of this rank
     is_final: bool  # the process certainly ended; an exception without a rank may have been caught
-    is_near_end: bool  # its file ends within the lines of a traceback, and shows no steps behind it
+    is_near_end: bool  # its file ends within the lines of a traceback, and shows no steps and no answers behind it
     last_line: int | None  # of an exception: where one like it, or raised from it, stands last
     source: int
     line: int
@@ -103,6 +103,7 @@ EXIT_FRAMES = (
 ENGINE_ENDED = ("fatal", "start")  # forms of `engine_wait`: the engine core of vLLM ended with the error that it prints
 KILLS_ALL = ("signalled", "sigquit")  # forms: an engine kills its processes, and itself, because one of them failed
 LINES_TO_ANSWER = 5  # from the error of a request to the answer of the server, at most
+ANSWERED = "answered"  # form of `engine_ready`: the engine answered a request
 OF_AN_ENGINE = (EXCEPTION, GPU_MEMORY)  # an error of the GPU in it is that of a worker, which it passes on
 
 
@@ -151,6 +152,7 @@ def process_exit(
     fence: pl.DataFrame,
     deepep_timeout: pl.DataFrame,
     engine_wait: pl.DataFrame,
+    engine_ready: pl.DataFrame,
     server_refusal: pl.DataFrame,
     described_title: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -219,9 +221,11 @@ def process_exit(
         shut_down=engine_wait.filter(text_of("form").is_in(KILLS_ALL)).to_dicts(),
     )
     lost = failure_event.filter(kind=LOST)
-    last_step = dict(last_steps(training_step).drop_nulls().iter_rows())
+    made = last_steps(training_step).drop_nulls().rename({"last_step": "pos"})
+    answered = engine_ready.filter(form=ANSWERED).select("source", "pos")
+    last = dict(pl.concat([made, answered]).group_by("source").agg(pl.col("pos").max()).iter_rows())
     for report in reports:
-        report.went_on = report.row["pos"] < last_step.get(report.row["source"], -1)
+        report.went_on = _last_pos(report) < last.get(report.row["source"], -1)
     mark_final(reports, source, lost.to_dicts(), has_errors=has_errors)
     if not engine_wait.filter(text_of("form").is_in(ENGINE_ENDED)).is_empty():
         for report in reports:
@@ -256,6 +260,12 @@ def _not_survived(reports: list[ExitReport], success: dict[int, int], server_ref
         return report.how == EXIT or (is_unnamed and report.row["source"] not in failed_later)
 
     return [report for report in reports if is_later(report) or not can_be_survived(report)]
+
+
+def _last_pos(report: ExitReport) -> int:
+    """Where an error like this one stands last; the numbers of lines of a tail are negative."""
+    pos, line, last_line = report.row["pos"], report.row["line"], report.last_line or report.row["line"]
+    return int(pos + last_line - line if (line < 0) == (last_line < 0) else pos)
 
 
 def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:
