@@ -264,12 +264,13 @@ def test_an_error_that_the_server_answers_as_the_fault_of_a_request_is_none_of_i
     assert any("maximum context length" in finding.title for finding in report.findings) == fails
 
 
-ANSWER = 'INFO:     10.0.4.12:40102 - "POST /generate HTTP/1.1" 200 OK\n'
+ANSWERS = 'INFO:     10.0.4.12:40102 - "POST /generate HTTP/1.1" 200 OK\n' * 60
 FAILED = "Traceback (most recent call last):\nUnboundLocalError: local variable 'reply' referenced before assignment\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "severity"), [(FAILED + ANSWER, "info"), (ANSWER + FAILED, "error"), (FAILED + ANSWER + FAILED, "error")]
+    ("text", "severity"),
+    [(FAILED + ANSWERS, "info"), (ANSWERS + FAILED, "error"), (FAILED + ANSWERS + FAILED, "error")],
 )
 def test_an_error_behind_which_the_server_answers_did_not_end_it(text: str, severity: str, tmp_path: Path) -> None:
     (finding,) = (found for found in reported(text, tmp_path).findings if found.rule == "app-exception")
