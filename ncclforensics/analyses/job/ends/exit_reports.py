@@ -376,9 +376,9 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
     classes = SECOND_HAND_CLASSES if message else SECOND_HAND_CLASSES | SECOND_HAND_WITHOUT_MESSAGE
     is_passed_on = name in classes or message.startswith(SECOND_HAND_MESSAGES) or STORE in message
     is_passed_on |= name not in OWN_CLASSES and any(part in message for part in SECOND_HAND_PARTS)
-    is_by_program = name in SOCKET_CLASSES and row["place"] is not None and row["place"] == row["own_place"]
     shows_end = row["form"] == "what" or row["is_fatal"] or name in ENDED_RANKS_CLASSES
     is_final = rank is not None or shows_end or _names_process(row)
+    is_by_program = name in SOCKET_CLASSES and is_final and row["place"] == (row["own_place"] or "")
     return ExitReport(
         EXCEPTION, row, "Python", rank=rank, local_rank=row["local_rank"], name=printed_name, message=message,
         follows=is_passed_on and not (is_by_program or runs_no_rank(message)),
