@@ -22,7 +22,7 @@ SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
 RANK = "launcher_rank"
 # The last line with words of those that no shape has: of any process (null), and of the rank that a tag names.
 VOICE = {"source": pl.Int32(), "line": pl.Int32(), RANK: pl.Int32()}
-TAGS_OF_RANKS = ("rank", "Rank", "RANK")
+TAGS_OF_RANKS = ["rank", "Rank", "RANK"]
 
 
 def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
@@ -158,16 +158,17 @@ def no_voices() -> pl.DataFrame:
 
 def find_voices(rows: pl.DataFrame) -> pl.DataFrame:
     """Who printed last, of lines from which prefixes were stripped, and that no shape has (columns VOICE)."""
-    worded = rows.filter(pl.col("text").str.contains("[0-9A-Za-z]"))
-    if worded.is_empty():
+    is_worded = rows["text"].str.contains("[0-9A-Za-z]")
+    if not is_worded.any():
         return no_voices()
-    launcher = pl.col(RANK) if RANK in rows.columns else pl.lit(None, pl.Int32()).alias(RANK)
-    worded = worded.select("source", "line", "text", launcher)
-    tagged = worded.filter(pl.col(RANK).is_null() & pl.col("text").str.contains_any(TAGS_OF_RANKS))
+    launcher = rows[RANK] if RANK in rows.columns else pl.Series(RANK, [None], pl.Int32).new_from_index(0, rows.height)
+    may_name = is_worded & launcher.is_null() & rows["text"].str.contains_any(TAGS_OF_RANKS)
+    tagged = rows.filter(may_name).select("source", "line", "text", pl.lit(None, pl.Int32()).alias(RANK))
     if tagged.height:  # to make the search ready takes longer than one of a few lines
         front, back = map(grammar_file.load("launcher").part_regex, ("_before_speaker", "_behind_speaker"))
         rank = pl.col("text").str.extract(f"^(?:{front})([0-9]+)(?:{back})").cast(pl.Int32, strict=False)
         tagged = tagged.with_columns(rank.alias(RANK))
+    worded = rows.select("source", "line", launcher.alias(RANK)).filter(is_worded)
     of_any = worded.select("source", "line", pl.lit(None, pl.Int32()).alias(RANK))
     of_ranks = [lines.select(VOICE.keys()).drop_nulls(RANK) for lines in (worded, tagged)]
     lines = pl.concat([of_any, *of_ranks])
