@@ -22,6 +22,7 @@ LATER_STEPS = "".join(f"step {number} loss 2.5\n" for number in range(11, 14))
 TIME_LIMIT = "slurmstepd: error: *** JOB 88123 ON node1 CANCELLED AT 2026-11-22T12:00:00 DUE TO TIME LIMIT ***\n"
 OF_ANOTHER_JOB = TIME_LIMIT.replace("88123", "88124").replace(" DUE TO TIME LIMIT", "")
 STEP_OF_THE_JOB = TIME_LIMIT.replace("JOB 88123", "STEP 88123.0")
+ENDED_WELL = "Training completed successfully.\n"
 UNCOMPILED = '  File "train.py", line 2\n    lr=1 2\n         ^\nSyntaxError: invalid syntax\n'
 OF_A_MODULE = (
     'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n    import data\n' + UNCOMPILED
@@ -101,6 +102,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (RAY.format(1) + STEPS + NO_SPACE + RAY.format(2) + STEPS, True),
         (BANNER + FIRST + FIRST.replace("FileNotFoundError", "ValueError"), True),
         (FIRST + EPOCHS, True),
+        (FIRST + BANNER + STEPS + ENDED_WELL, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
     ],
@@ -108,6 +110,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
          "table-of-a-script", "of-a-step-that-ended", "table-of-a-person", "not-compiled", "steps-behind-a-refusal",
          "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "srun-waits-again",
          "a-training-begins-anew", "openmmlab", "ray", "two-reports-of-a-rank", "steps-later-than-a-report",
+         "the-next-one-ends-well",
          "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
@@ -122,6 +125,8 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
     "text",
     [
         BANNER + FIRST + SECOND,  # another node has not reported its end
+        BANNER + FIRST + BANNER + ENDED_WELL,  # the same
+        FIRST + BANNER + STEPS,
         FIRST + FIRST.replace("rank2", "rank9").replace("rank      : 2", "rank      : 9"),  # the logs of two nodes
         FIRST + STEPS,  # stdout below stderr
         FIRST + EPOCHS.replace("2026-11-22 1", "2026-11-22 0"),  # the same, with times
@@ -136,7 +141,8 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         REFUSED + WAITED,
         TRACKED + FIRST + TRACKED,
     ],
-    ids=["a-node-goes-on", "two-nodes", "stdout", "stdout-with-times", "steps-on-their-way", "one-step",
+    ids=["a-node-goes-on", "an-end-of-one-node", "a-start-alone", "two-nodes", "stdout",
+         "stdout-with-times", "steps-on-their-way", "one-step",
          "an-epoch-goes-on",
          "each-rank-prints-its-steps", "a-server-wrote-to-stdout",
          "a-step-and-its-job", "a-module-that-is-imported", "every-rank-refuses",

@@ -72,3 +72,21 @@ def test_the_folders_of_torchrun_are_of_no_rank_where_no_line_names_one(tmp_path
     (folder / "stdout.log").write_text("loading shard 31\n")
 
     assert analyze(str(tmp_path)).run["source"]["hint"].to_list() == [None]
+
+
+@pytest.mark.parametrize(("before", "expected"), [("[rank2] saving\n", ["[rank2] saving"]), ("", [])])
+def test_what_stands_behind_the_report_of_an_end_is_of_another_launch(
+    before: str, expected: list[str], tmp_path: Path
+) -> None:
+    table = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-30_06:23:09
+  host      : node-a
+  rank      : 2 (local_rank: 2)
+  exitcode  : -9 (pid: 4902)
+"""
+    behind = "" if before else "[rank2] begins\n"
+
+    assert last_words(tmp_path, job=before + OTHERS + table + behind) == expected

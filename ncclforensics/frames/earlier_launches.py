@@ -41,6 +41,7 @@ SRUN = "srun"  # form of `program_start` of a job: it waits for the nodes
 REFUSED = "arguments"  # form of `unstarted_program`: every rank prints it, and none begins
 REPORTS = "elastic_failure"
 OF_RANKS = (REPORTS, "exception", "gpu_exception")
+OF_ONE = ("process", "rank")  # forms of `stated_end` of a process or a rank
 LATE_STEP = 60  # seconds behind the report of an agent; what a rank of another node still prints is not so late
 WHOLE_JOB = "JOB "  # how Slurm names a job and not a step of it
 UNCOMPILED = ("SyntaxError", "IndentationError", "TabError")  # without a traceback: of the program itself
@@ -210,13 +211,17 @@ def _trained_again(run: Frames) -> pl.DataFrame:
 def _agents_again(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:
     """Starts of torchrun between two reports of one rank; or, where every agent had ended, between any of its lines.
 
-    Logs of several nodes may stand in one file, one below the other, each with other ranks.
+    Logs of several nodes may stand in one file, one below the other, each with other ranks. None of these ends well,
+    so that a start is of another launch, too, if every agent had ended before it, and the program did so behind it.
     """
     starts = agents.sort("pos").select("source", "pos", "line", before=pl.int_range(pl.len()).over("source"))
     reports = ended.filter(text_of("form") == ROOT_CAUSE).sort("pos")
     counted = reports.select("source", "pos", ends=pl.int_range(1, pl.len() + 1).over("source"))
     single = _with_last_before(starts, counted).filter(pl.col("ends") >= pl.col("before"))
+    successes = run["stated_end"].filter(~text_of("form").is_in(OF_ONE))
+    last = successes.group_by("source").agg(success=pl.col("pos").max())
     found = [_within_lines(starts, run, (REPORTS,)), _within_lines(single, run, OF_RANKS)]
+    found.append(single.join(last, on="source").filter(pl.col("pos") < pl.col("success")))
     return pl.concat([rows.select("source", "pos", "line") for rows in found])
 
 
