@@ -159,6 +159,7 @@ QUESTIONS = (
             "work_timeout",
             "group_note",
             "jax_service",
+            "ray_demand",
             "nvshmem_error",
             "deepep_timeout",
             "transfer_error",
