@@ -107,8 +107,8 @@ def last_words(report: Report, width: int, finding: Finding | None) -> list[Rend
 
 
 def _says_more(quote: str, shown: str) -> bool:
-    """Whether a quote has words that stand in no text that is shown beside it."""
-    return not {*_words(quote)} <= {*_words(shown)}
+    """Whether a quote has words that stand in no text that is shown beside it, or less often."""
+    return not Counter(_words(quote)) <= Counter(_words(shown))
 
 
 def _words(text: str) -> list[str]:
