@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.frames.columns import ORIGIN, OWNER
+from ncclforensics.frames.earlier_launches import OF_ONE
 from ncclforensics.frames.registry import analysis
 
-OF_ONE = ("process", "rank")  # forms of `program_success` that are not of the whole program
 PROGRAM_END = {
     "source": pl.Int32(),
     "host": pl.Categorical(),  # null where the program says it of all its ranks

@@ -117,11 +117,12 @@ def cite_last_words(job: Job, diagnosis: Explanation) -> None:
     if is_told or diagnosis.verdict not in WITHOUT_A_WORD or not job.run.is_only_job:
         return
     silent = {*job.numbers_blamed(diagnosis), *diagnosis.suspects}
+    if len(silent) > MOST_SILENT:
+        return
     reported = {end.source: end.line for end in ends if end is not None}  # behind it another launch may print
     words = [row for row in job.run.of("last_word") if row["rank"] in silent]
     last = [row for row in words if row["line"] < reported.get(row["source"], row["line"] + 1)]
-    if len(silent) <= MOST_SILENT:
-        job.cite(diagnosis, **{LAST_WORDS: last})
+    job.cite(diagnosis, **{LAST_WORDS: last})
 
 
 # Calls that failed on all sides
