@@ -31,9 +31,9 @@ def last_words(folder: Path, **files: str) -> list[str]:
 
 
 def test_the_tag_of_a_rank_shows_what_it_printed_last(tmp_path: Path) -> None:
-    said = "[rank2] saving to /ckpt\n[rank2] out of shards, leaving\n[rank0] step done\n"
+    output = "[rank2] saving to /ckpt\n[rank2] out of shards, leaving\n[rank0] step done\n"
 
-    assert last_words(tmp_path, job=said + OTHERS) == ["[rank2] out of shards, leaving"]
+    assert last_words(tmp_path, job=output + OTHERS) == ["[rank2] out of shards, leaving"]
 
 
 def test_the_file_of_a_rank_ends_with_what_it_printed_last(tmp_path: Path) -> None:
@@ -47,6 +47,23 @@ def test_a_rank_whose_file_goes_on_with_known_lines_printed_them_last(tmp_path: 
     files = {"rank0": LOST.format(rank=0), "rank1": LOST.format(rank=1), "rank2": "loading\n" + known}
 
     assert last_words(tmp_path, **files) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [((0, 1, 2), ["out of shards, leaving"]), ((0, 0, 2), [])],
+    ids=["of-ranks", "of-nodes"],
+)
+def test_a_launcher_s_label_is_a_rank_where_pytorch_prints_the_same(
+    labels: tuple[int, int, int], expected: list[str], tmp_path: Path
+) -> None:
+    """`srun -l` numbers its tasks: with torchrun as a task, a label is that of a node."""
+    lost = [f"{label}: {line}" for rank, label in enumerate(labels[:2]) for line in LOST.format(rank=rank).splitlines()]
+    lines = [f"{labels[2]}: out of shards, leaving", *lost]
+
+    cited = last_words(tmp_path, job="\n".join([*lines, ""]))
+
+    assert [line.partition(": ")[2] for line in cited] == expected
 
 
 def test_a_rank_that_reported_its_end_has_said_enough(tmp_path: Path) -> None:

@@ -154,11 +154,24 @@ def test_a_time_that_a_collector_glued_to_the_host_is_no_part_of_its_name(time: 
 def test_a_tag_shows_which_rank_printed_last(tmp_path: Path, tagged: str) -> None:
     (tmp_path / "job.log").write_text("\n".join(["begin", "", tagged, tagged, "done with rank 5", ""]))
 
-    assert analyze(str(tmp_path)).run["voice"].select("line", "launcher_rank").rows() == [(4, 3), (5, None)]
+    assert _last_of_ranks(tmp_path) == [(4, 3), (5, None)]
 
 
 @pytest.mark.parametrize("text", ["rank 3 has 8 GPUs", "ranks [3] are absent", "[rankings] 3", "see [rank 3] above"])
 def test_a_text_about_a_rank_is_not_that_rank_s(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.log").write_text(text + "\n")
 
-    assert analyze(str(tmp_path)).run["voice"].select("line", "launcher_rank").rows() == [(1, None)]
+    assert _last_of_ranks(tmp_path) == [(1, None)]
+
+
+def test_the_tag_of_a_rank_is_told_apart_from_the_label_of_its_node(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("1: [rank5] loading\n0: hello\n1: hello\n")
+
+    lines = analyze(str(tmp_path)).run["voice"].select("line", "rank", "launcher_rank").rows()
+
+    assert lines == [(1, 5, None), (2, None, 0), (3, None, None), (3, None, 1)]
+
+
+def _last_of_ranks(folder: Path) -> list[tuple[int, int | None]]:
+    voices = analyze(str(folder)).run["voice"]
+    return voices.select("line", pl.coalesce("rank", "launcher_rank")).rows()

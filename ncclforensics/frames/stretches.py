@@ -12,7 +12,8 @@ from ncclforensics.frames.columns import ORIGIN, SOURCE_BITS, TAIL_OFFSET
 from ncclforensics.frames.process_names import ProcessNames
 from ncclforensics.inputs.lines import LAST
 from ncclforensics.parsing.calls_between import CALLS_BETWEEN
-from ncclforensics.parsing.launcher_prefixes import RANK
+from ncclforensics.parsing.launcher_prefixes import VOICE
+from ncclforensics.parsing.learned_tags import RANK
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import SPEAKER
 from ncclforensics.parsing.repeated_lines import REPEATED
@@ -20,7 +21,7 @@ from ncclforensics.parsing.repeated_lines import REPEATED
 SPEAKER_COLUMNS = {**ORIGIN, **SPEAKER, "last_pos": pl.Int64()}
 CALLS_BETWEEN_COLUMNS = {**CALLS_BETWEEN, "pos": pl.Int64(), "last_pos": pl.Int64()}
 REPEATED_COLUMNS = {**ORIGIN, **REPEATED, "last_pos": pl.Int64()}
-VOICE_COLUMNS = {**ORIGIN, RANK: pl.Int32()}
+VOICE_COLUMNS = {**ORIGIN, **VOICE}
 
 
 def speakers(records: Records, names: ProcessNames, ends: pl.Series) -> pl.DataFrame:
@@ -56,6 +57,6 @@ def repeated_lines(records: Records, names: ProcessNames, ends: pl.Series) -> pl
 
 
 def voices(records: Records, _names: ProcessNames, ends: pl.Series) -> pl.DataFrame:
-    """The last line of a program's own text in each input, and of each rank that a tag names there."""
-    placed = with_positions(pl.concat(records.voices), ends).select(list(VOICE_COLUMNS)).sort("pos")
-    return placed.unique(["source", RANK], keep="last", maintain_order=True)
+    """The last line of a program's own text in each input, and of each rank and label in front of its lines."""
+    placed = with_positions(pl.concat(records.voices), ends).select(list(VOICE_COLUMNS)).sort("pos", "rank", RANK)
+    return placed.unique(["source", "rank", RANK], keep="last", maintain_order=True)

@@ -14,14 +14,14 @@ import polars as pl
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.dialect import REST, Dialect
 from ncclforensics.grammar.patterns import Pattern
-from ncclforensics.parsing.learned_tags import learn_tag, may_show_tag, own_time
+from ncclforensics.parsing.learned_tags import RANK, learn_tag, may_show_tag, own_time
 
 DEPTH = 4  # prefixes in front of one another
 SAMPLED = 200  # lines of each part by which prefixes are detected
 SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
-RANK = "launcher_rank"
-# The last line with words of those that no shape has: of any process (null), and of the rank that a tag names.
-VOICE = {"source": pl.Int32(), "line": pl.Int32(), RANK: pl.Int32()}
+# The last line with words, of those that no shape has: of any process, of the rank that a tag of the program names, and
+# of the number that a launcher puts in front, which may be that of a rank, a node or an agent.
+VOICE = {"source": pl.Int32(), "line": pl.Int32(), "rank": pl.Int32(), RANK: pl.Int32()}
 TAGS_OF_RANKS = ["rank", "Rank", "RANK"]
 
 
@@ -161,15 +161,14 @@ def find_voices(rows: pl.DataFrame) -> pl.DataFrame:
     is_worded = rows["text"].str.contains("[0-9A-Za-z]")
     if not is_worded.any():
         return no_voices()
-    launcher = rows[RANK] if RANK in rows.columns else pl.Series(RANK, [None], pl.Int32).new_from_index(0, rows.height)
-    may_name = is_worded & launcher.is_null() & rows["text"].str.contains_any(TAGS_OF_RANKS)
-    tagged = rows.filter(may_name).select("source", "line", "text", pl.lit(None, pl.Int32()).alias(RANK))
+    lines = [rows.select("source", "line").filter(is_worded)]
+    if RANK in rows.columns:
+        lines.append(rows.select("source", "line", RANK).filter(is_worded).drop_nulls(RANK))
+    tagged = rows.filter(is_worded & rows["text"].str.contains_any(TAGS_OF_RANKS))
     if tagged.height:  # to make the search ready takes longer than one of a few lines
         front, back = map(grammar_file.load("launcher").part_regex, ("_before_speaker", "_behind_speaker"))
         rank = pl.col("text").str.extract(f"^(?:{front})([0-9]+)(?:{back})").cast(pl.Int32, strict=False)
-        tagged = tagged.with_columns(rank.alias(RANK))
-    worded = rows.select("source", "line", launcher.alias(RANK)).filter(is_worded)
-    of_any = worded.select("source", "line", pl.lit(None, pl.Int32()).alias(RANK))
-    of_ranks = [lines.select(VOICE.keys()).drop_nulls(RANK) for lines in (worded, tagged)]
-    lines = pl.concat([of_any, *of_ranks])
-    return lines.group_by("source", RANK, is_of_tail=pl.col("line") < 0).agg(pl.col("line").max()).select(VOICE.keys())
+        lines.append(tagged.select("source", "line", rank=rank).drop_nulls("rank"))
+    voices = pl.concat([no_voices(), *lines], how="diagonal")
+    last = voices.group_by("source", "rank", RANK, is_of_tail=pl.col("line") < 0).agg(pl.col("line").max())
+    return last.select(VOICE.keys())

@@ -30,8 +30,7 @@ def with_ranks(
     # PyTorch's hook puts the rank in front of every line of a traceback: one without it is of another process.
     of_file = torch_source.select("source", "rank").join(named, on=["source", "rank"], how="anti")
     rank_of_source = dict(of_file.drop_nulls().iter_rows())
-    labels = exception.drop_nulls(["rank", "launcher_rank"])
-    is_label_rank = not labels.is_empty() and labels.select((pl.col("rank") == pl.col("launcher_rank")).all()).item()
+    is_label_rank = labels_are_ranks(exception)
     ranks_of_pid: dict[int, dict[str, int]] = defaultdict(dict)  # pid -> node -> rank
     for pid, node, rank in launched_rank.select("pid", "node", "rank").iter_rows():
         ranks_of_pid[pid][_short(node)] = rank
@@ -62,6 +61,12 @@ def with_ranks(
             found[0].rank, *more = sorted(ranks)
             others += [replace(found[0], rank=rank) for rank in more]
     return reports + others
+
+
+def labels_are_ranks(exception: pl.DataFrame) -> bool:
+    """Whether a launcher's label in front of lines equals the rank that PyTorch prints there, wherever both stand."""
+    labels = exception.drop_nulls(["rank", "launcher_rank"])
+    return not labels.is_empty() and bool((labels["rank"] == labels["launcher_rank"]).all())
 
 
 def _ranks_of_errors(reports: Iterable[ExitReport]) -> dict[int, set[int]]:

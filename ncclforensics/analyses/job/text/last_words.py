@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.job.identity.torch_ranks import labels_are_ranks
 from ncclforensics.frames.columns import ORIGIN, count_behind
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.step_order import step_rank
@@ -13,16 +14,26 @@ LAST_WORD = {**ORIGIN, "rank": pl.Int32()}
 
 
 @analysis(LAST_WORD, of=("voice", "training_step"))
-def last_word(voice: pl.DataFrame, training_step: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
+def last_word(
+    voice: pl.DataFrame,
+    training_step: pl.DataFrame,
+    source: pl.DataFrame,
+    exception: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
+) -> pl.DataFrame:
     """One row per rank and input: its last line, of those that name it by a tag, or whose file is named after it.
 
-    Of the file of a rank it is one of the last lines: one of NCCL's or PyTorch's behind it says more of the rank.
+    The label of a launcher is a rank where PyTorch prints the same number behind it; of torchrun's agents it is not. Of
+    the file of a rank it is one of the last lines: one of NCCL's or PyTorch's behind it says more of the rank.
     """
     files = source.select("source", "lines", hint=pl.col("hint").cast(pl.Int32))
-    tagged = voice.rename({"launcher_rank": "rank"}).join(files, on="source")
-    steps = training_step.join(files, on="source").with_columns(rank=step_rank())
-    columns = [*ORIGIN, "lines", "hint", pl.coalesce("rank", "hint").alias("rank")]
-    named = pl.concat([tagged.select(columns), steps.select(columns)]).drop_nulls("rank").sort("pos")
+    is_label_rank = elastic_failure.is_empty() and labels_are_ranks(exception)
+    label = pl.col("launcher_rank") if is_label_rank else pl.lit(None, pl.Int32)
+    spoken, steps = (rows.with_columns(launcher_rank=label).join(files, on="source") for rows in (voice, training_step))
+    spoken = spoken.with_columns(rank=pl.coalesce("rank", "launcher_rank", "hint"))
+    columns = [*ORIGIN, "lines", "hint", "rank"]
+    both = [rows.select(columns) for rows in (spoken, steps.with_columns(rank=step_rank()))]
+    named = pl.concat(both).drop_nulls("rank").sort("pos")
     last = named.unique(["source", "rank"], keep="last", maintain_order=True)
     ends_file = pl.col("hint").is_null() | (count_behind() < LAST_LINES)
     return last.filter(ends_file).select(LAST_WORD.keys())
