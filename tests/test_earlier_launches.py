@@ -103,6 +103,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (BANNER + FIRST + FIRST.replace("FileNotFoundError", "ValueError"), True),
         (FIRST + EPOCHS, True),
         (FIRST + BANNER + STEPS + ENDED_WELL, True),
+        (FIRST + FIRST + 101 * "the next one\n" + STEPS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
     ],
@@ -110,7 +111,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
          "table-of-a-script", "of-a-step-that-ended", "table-of-a-person", "not-compiled", "steps-behind-a-refusal",
          "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "srun-waits-again",
          "a-training-begins-anew", "openmmlab", "ray", "two-reports-of-a-rank", "steps-later-than-a-report",
-         "the-next-one-ends-well",
+         "the-next-one-ends-well", "steps-behind-two-reports-of-a-rank",
          "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from ncclforensics.data.processes import SECOND_HAND_CLASSES
 from ncclforensics.frames.assemble import with_positions
 from ncclforensics.frames.columns import ORIGIN, OWNER, no_rows, text_of
 from ncclforensics.frames.protocol import Frames
-from ncclforensics.frames.step_order import counted_step, step_time
+from ncclforensics.frames.step_order import BUFFERED_LINES, STEPS_OF_RUN, counted_step, step_time
 from ncclforensics.frames.time_range import as_time
 from ncclforensics.grammar.grammar_file import load
 from ncclforensics.parsing.load import EARLIER_LAUNCH
@@ -93,6 +93,7 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     rows += [_after_ends(tracked, run["tracker_end"]), _after_ends(jobs, failed)]
     rows += [_after_ends(_trained_again(run), failed), _after_ends(_steps_after_reports(run), ended)]
     rows += [_after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
+    rows += [_after_ends(_steps_behind_several(run), ended)]
     rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
 
@@ -243,6 +244,15 @@ def _steps_after_reports(run: Frames) -> pl.DataFrame:
     steps = run[STEP].select("source", "pos", "line", at=step_time())
     later = _with_last_before(steps, reports.drop_nulls("failed"))
     return later.filter(pl.col("at") - pl.col("failed") > LATE_STEP).select("source", "pos", "line")
+
+
+def _steps_behind_several(run: Frames) -> pl.DataFrame:
+    """Steps far behind the last of several reports of one rank, each by another agent: launch follows upon launch."""
+    reports = run[REPORTS].drop_nulls("rank")
+    several = reports.filter(pl.len().over("source", "rank") > 1).group_by("source").agg(end=pl.col("pos").max())
+    steps = run[STEP].select("source", "pos", "line", "step").drop_nulls("step").join(several, on="source")
+    further = steps.filter(pl.col("pos") - pl.col("end") > BUFFERED_LINES)
+    return further.filter(pl.col("step").n_unique().over("source") >= STEPS_OF_RUN).drop("end", "step")
 
 
 def _with_last_before(rows: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:

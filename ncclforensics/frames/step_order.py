@@ -10,6 +10,8 @@ from ncclforensics.frames.time_range import as_time
 AMERICAN = "%m/%d/%Y %H:%M:%S"
 LINES_OF_END = 500  # tracebacks of other processes, and what they print as they end, stand behind an interruption
 STEPS_OF_RUN = 3
+# Python writes stdout to a file 8 KB at a time: what is left then stands behind the error that ended the process.
+BUFFERED_LINES = 100
 
 
 def counted_step() -> pl.Expr:

@@ -44,6 +44,7 @@ from ncclforensics.inputs.bundles import is_bundle, unpack_dumps
 from ncclforensics.inputs.file_state import FileState, state_of
 from ncclforensics.inputs.remote import RemoteObject, find_objects, is_remote
 from ncclforensics.inputs.unpacked import measure, positioned
+from ncclforensics.inputs.wide_text import BYTE_ORDER_MARK, open_wide
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -133,6 +134,7 @@ _MAGIC: dict[bytes, Opener] = {
     b"BZh": _open_bzip2,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
     b"\x28\xb5\x2f\xfd": _open_zstd,
+    BYTE_ORDER_MARK: open_wide,
 }
 
 

@@ -265,6 +265,9 @@ def _with_relations(findings: list[Finding], run: Frames) -> list[Finding]:
             finding.is_elsewhere = relations.is_elsewhere(finding)
         if finding.is_elsewhere:
             finding.role = Role.CONTEXT
+        if relations.is_outlived(finding):
+            finding.role, finding.severity, finding.certainty = Role.CONTEXT, Severity.INFO, "possible"
+            finding.detail += "; work goes on below, so that it was caught, or ended an earlier run"
     return sorted(findings, key=lambda finding: list(Role).index(finding.role))
 
 

@@ -79,6 +79,23 @@ class Relations:
         hosts = {short_name(host) for host in finding.hosts} or self._hosts_of_dumps(finding)
         return bool(hosts) and self._has_all_names and hosts.isdisjoint(self._hosts)
 
+    def is_outlived(self, finding: Finding) -> bool:
+        """Whether the ends of processes that a finding cites ended no job: work goes on behind them."""
+        if finding.job is not None or finding.severity is Severity.INFO:
+            return False
+        cited = [
+            outlived
+            for line in finding.evidence
+            if (outlived := self._outlived.get((line.source, line.line))) is not None
+        ]
+        return bool(cited) and all(cited)
+
+    @cached_property
+    def _outlived(self) -> dict[tuple[int, int], bool]:
+        return {
+            row[:2]: row[2] for row in self._run["process_exit"].select("source", "line", "is_outlived").iter_rows()
+        }
+
     def is_of_job(self, finding: Finding, job: int) -> bool:
         """Whether the lines of a finding are of a job, or of no process where there is no other job."""
         jobs = self._jobs(finding)

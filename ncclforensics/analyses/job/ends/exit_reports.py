@@ -28,7 +28,6 @@ from ncclforensics.data.processes import (
     TERMINATE,
     with_first_reason,
 )
-from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
 from ncclforensics.frames.columns import Row, text_of
 
 Owner = tuple[str, int]
@@ -83,7 +82,10 @@ class ExitReport:
     is_unasked: bool = False  # the launcher did not send the signal that ended it, and got none itself
     is_by_clock: bool = False  # first, or not, only by clocks of hosts that may differ by as much
     is_placed: bool = True  # false: host or time do not join a line of the kernel
-    went_on: bool = False  # behind it, its file shows several steps of a training, or an answer of an engine
+    went_on: bool = (
+        False  # behind it, its file shows steps of a training, a new progress bar, or an answer of an engine
+    )
+    is_outlived: bool = False  # so far behind it that it did not end the job, or ended an earlier one
     owner: Owner | None = field(default=None)
 
 
@@ -359,14 +361,6 @@ def _place(row: Row) -> dict[str, Any]:
     tagged = (row["launcher_pid"], row["launcher_node"])
     pid, host = (row["task_pid"], row["task_host"]) if row["task_pid"] else tagged
     return {"place": row["place"] or "", "worker": worker, "pid": pid, "node": host}
-
-
-def torch_exceptions(torch_without_gpu: pl.DataFrame, gradient_error: pl.DataFrame) -> pl.DataFrame:
-    """Exceptions of PyTorch that have shapes of their own, as rows of `exception` with what they mean as `message`."""
-    stated = pl.concat([torch_without_gpu, gradient_error], how="diagonal_relaxed")
-    raised = stated.filter(pl.col("raised_class").is_not_null())
-    meaning = text_of("form").replace_strict(WITHOUT_GPU | GRADIENTS, return_dtype=pl.String)
-    return raised.with_columns(message=meaning, form=pl.lit("error").cast(pl.Categorical()), rank="global_rank")
 
 
 def exception_report(row: Row, rank: int | None) -> ExitReport:

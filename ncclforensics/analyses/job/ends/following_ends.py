@@ -23,6 +23,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     Owner,
 )
 from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
+from ncclforensics.analyses.job.ends.outlived_ends import is_named
 from ncclforensics.data.processes import ABORT, CRASHES, KILL, REQUESTED_ENDS
 from ncclforensics.frames.columns import Row, lines_behind
 
@@ -32,10 +33,10 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
 
     An exception is final if other processes ended, connections were closed right behind it (rows `lost`), or the log
     ends there; a kernel message if it explains a known end. An end of no named process behind which steps were made
-    need not be one of this training: only another end shows that it is.
+    need not be one of this training: only another end shows that it is. None is final that its file outlived.
     """
     for report in reports:
-        report.final &= not _may_be_of_another(report)
+        report.final &= not (report.is_outlived or _may_be_of_another(report))
     lengths = dict(source.select("source", "lines").iter_rows())
     final_reports = [report for report in reports if report.final]
     has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
@@ -46,7 +47,7 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
         is_over = has_lost or (has_errors and not _may_be_of_another(report))
         if report.reporter == KERNEL:
             report.final |= report.signal in signals and not has_final_kernel_report
-        elif not report.final:
+        elif not (report.final or report.is_outlived):
             line, number = report.last_line or report.row["line"], report.row["source"]
             is_last = lines_behind(line, lengths[number]) <= NEAR
             is_closed = _is_soon_before(closed[number,], report.row["pos"])
@@ -59,12 +60,7 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
 
 def _may_be_of_another(report: ExitReport) -> bool:
     """Whether nothing tells which process ended, and steps were made behind it."""
-    return report.went_on and not _is_named(report)
-
-
-def _is_named(report: ExitReport) -> bool:
-    names = (report.owner, report.rank, report.child, report.local_rank, report.pid, report.worker or None)
-    return any(name is not None for name in names)
+    return report.went_on and not is_named(report)
 
 
 def _error_of(report: ExitReport) -> tuple[str, str, str]:
@@ -159,7 +155,7 @@ def mark_consequences(
         elif report.signal in CRASHES:
             # A rank that raised an error ends with it, and crashed on its way out; launchers need not name it.
             report.follows |= report.rank in raising | {raised.rank for raised in exceptions} - {None}
-            report.follows |= has_explanation and report.code is not None and not _is_named(report)
+            report.follows |= has_explanation and report.code is not None and not is_named(report)
         elif report.how == EXIT:
             is_close = first is not None and is_close_on_another_host(first, report)
             # Of several nodes, the earliest failure counts.

@@ -28,17 +28,17 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     capture_reports,
     exception_reports,
     system_reports,
-    torch_exceptions,
 )
 from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.following_ends import mark_consequences, mark_final
 from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
+from ncclforensics.analyses.job.ends.outlived_ends import mark_outlived
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.program_ends import last_success
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
 from ncclforensics.analyses.job.ends.torchrun_reports import add_processes, torchrun_reports
-from ncclforensics.analyses.job.ends.tracebacks import with_places, with_places_in_code
+from ncclforensics.analyses.job.ends.tracebacks import torch_exceptions, with_places, with_places_in_code
 from ncclforensics.analyses.job.identity import torch_ranks
 from ncclforensics.analyses.job.identity.lifetimes import finished_processes
 from ncclforensics.analyses.job.text.described_objects import with_described
@@ -47,7 +47,6 @@ from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import signal_name
 from ncclforensics.frames.columns import Category, Large, Row, columns_of, frame_of_rows, lines_behind, text_of
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.step_order import last_steps
 
 
 class ProcessExit(NamedTuple):
@@ -78,6 +77,7 @@ class ProcessExit(NamedTuple):
     is_placed: bool  # false: a line of the kernel of no known host or time, or NCCL shows another process of this rank
     is_final: bool  # the process certainly ended; an exception without a rank may have been caught
     is_near_end: bool  # its file ends within the lines of a traceback, and shows no steps and no answers behind it
+    is_outlived: bool  # so much stands behind it in its file that it did not end the job, or ended an earlier one
     last_line: int | None  # of an exception: where one like it, or raised from it, stands last
     source: int
     line: int
@@ -103,7 +103,6 @@ EXIT_FRAMES = (
 ENGINE_ENDED = ("fatal", "start")  # forms of `engine_wait`: the engine core of vLLM ended with the error that it prints
 KILLS_ALL = ("signalled", "sigquit")  # forms: an engine kills its processes, and itself, because one of them failed
 LINES_TO_ANSWER = 5  # from the error of a request to the answer of the server, at most
-ANSWERED = "answered"  # form of `engine_ready`: the engine answered a request
 OF_AN_ENGINE = (EXCEPTION, GPU_MEMORY)  # an error of the GPU in it is that of a worker, which it passes on
 
 
@@ -132,6 +131,7 @@ def process_exit(
     faulthandler_frame: pl.DataFrame,
     journal_exit: pl.DataFrame,
     training_step: pl.DataFrame,
+    progress_bar: pl.DataFrame,
     watchdog: pl.DataFrame,
     call_error: pl.DataFrame,
     work: pl.DataFrame,
@@ -221,11 +221,14 @@ def process_exit(
         shut_down=engine_wait.filter(text_of("form").is_in(KILLS_ALL)).to_dicts(),
     )
     lost = failure_event.filter(kind=LOST)
-    made = last_steps(training_step).drop_nulls().rename({"last_step": "pos"})
-    answered = engine_ready.filter(form=ANSWERED).select("source", "pos")
-    last = dict(pl.concat([made, answered]).group_by("source").agg(pl.col("pos").max()).iter_rows())
-    for report in reports:
-        report.went_on = _last_pos(report) < last.get(report.row["source"], -1)
+    mark_outlived(
+        reports,
+        training_step=training_step,
+        progress_bar=progress_bar,
+        engine_ready=engine_ready,
+        of_several=(rank, launched_rank, elastic_failure, torch_error, watched, work),
+        source=source,
+    )
     mark_final(reports, source, lost.to_dicts(), has_errors=has_errors)
     if not engine_wait.filter(text_of("form").is_in(ENGINE_ENDED)).is_empty():
         for report in reports:
@@ -260,12 +263,6 @@ def _not_survived(reports: list[ExitReport], success: dict[int, int], server_ref
         return report.how == EXIT or (is_unnamed and report.row["source"] not in failed_later)
 
     return [report for report in reports if is_later(report) or not can_be_survived(report)]
-
-
-def _last_pos(report: ExitReport) -> int:
-    """Where an error like this one stands last; the numbers of lines of a tail are negative."""
-    pos, line, last_line = report.row["pos"], report.row["line"], report.last_line or report.row["line"]
-    return int(pos + last_line - line if (line < 0) == (last_line < 0) else pos)
 
 
 def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from ncclforensics.data.stack_classes import OF_BLOCKS, is_library
+from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
 from ncclforensics.frames.columns import text_of
 
 PRINTER = ["source", "launcher_rank", "launcher_pid"]  # lines with equal values come from one program
@@ -179,3 +180,11 @@ def with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) ->
     )
     is_near = (pl.col("pos") - pl.col("above")) <= farthest
     return joined.with_columns(pl.when(is_near).then(name).alias(name) for name in columns).drop("above", "printer")
+
+
+def torch_exceptions(torch_without_gpu: pl.DataFrame, gradient_error: pl.DataFrame) -> pl.DataFrame:
+    """Exceptions of PyTorch that have shapes of their own, as rows of `exception` with what they mean as `message`."""
+    stated = pl.concat([torch_without_gpu, gradient_error], how="diagonal_relaxed")
+    raised = stated.filter(pl.col("raised_class").is_not_null())
+    meaning = text_of("form").replace_strict(WITHOUT_GPU | GRADIENTS, return_dtype=pl.String)
+    return raised.with_columns(message=meaning, form=pl.lit("error").cast(pl.Categorical()), rank="global_rank")

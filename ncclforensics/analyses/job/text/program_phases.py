@@ -84,9 +84,11 @@ def _unmoved_bars(progress_bar: pl.DataFrame, training_step: pl.DataFrame) -> pl
     tqdm prints such a bar when it begins, and again when its loop is left, as by an error: then time has passed.
     """
     bars = progress_bar.filter(~pl.col("source").is_in(training_step["source"].unique().implode())).sort("pos")
-    ends = _moments(bars.unique("source", keep="last", maintain_order=True)).unique("source", keep="last")
+    ends = moments_of_bars(bars.unique("source", keep="last", maintain_order=True)).unique("source", keep="last")
     unmoved = ends.filter(done=0)
-    began = _moments(bars.filter(pl.col("source").is_in(unmoved["source"].implode())))  # the others need not be read
+    began = moments_of_bars(
+        bars.filter(pl.col("source").is_in(unmoved["source"].implode()))
+    )  # the others need not be read
     is_begin = (pl.col("seconds") == 0) & (pl.col("done") == 0)
     moved_or_left = began.join(unmoved.select("source", "of_all", passed="seconds"), on=["source", "of_all"])
     moved_or_left = moved_or_left.filter((pl.col("done") > 0) | (is_begin & (pl.col("passed") > 0)))
@@ -94,7 +96,7 @@ def _unmoved_bars(progress_bar: pl.DataFrame, training_step: pl.DataFrame) -> pl
     return bars.join(unmoved, on="pos").with_columns(what=pl.col("of_all").cast(pl.String))
 
 
-def _moments(bars: pl.DataFrame) -> pl.DataFrame:
+def moments_of_bars(bars: pl.DataFrame) -> pl.DataFrame:
     """Return what progress bars show at each moment, with `source` and `pos`."""
     places = bars.select("source", "pos").with_row_index(TEXT)
     moments = find_values(bars["bars"].cast(pl.String), "bar_update").join(places, on=TEXT, maintain_order="left")

@@ -1,0 +1,90 @@
+"""Ends that the output of their file outlived: the program caught the error, or was started again.
+
+What ended a job stands at the end of what it printed: behind it stand words of the process itself, of others that end
+for it, and of launchers. Work that goes on further below is of a job that was not ended there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from ncclforensics.analyses.job.ends.exit_reports import KERNEL, RAISED, ExitReport
+from ncclforensics.analyses.job.text.program_phases import moments_of_bars
+from ncclforensics.frames.columns import count_behind, lines_behind
+from ncclforensics.frames.step_order import BUFFERED_LINES, LINES_OF_END, STEPS_OF_RUN, counted_step
+
+ANSWERED = "answered"  # form of `engine_ready`: the engine answered a request
+
+Left = dict[int, int]  # how many lines of each input stand behind the last one that shows something
+
+
+def mark_outlived(
+    reports: list[ExitReport],
+    *,
+    training_step: pl.DataFrame,
+    progress_bar: pl.DataFrame,
+    engine_ready: pl.DataFrame,
+    of_several: Iterable[pl.DataFrame],
+    source: pl.DataFrame,
+) -> None:
+    """Set `went_on` and `is_outlived` of reports.
+
+    `of_several`: lines that only a job of several processes prints, whose errors may stand far from each other.
+    """
+    lengths = source.select("source", "lines")
+    answers = engine_ready.filter(form=ANSWERED).select("source", "line")
+    begun = _begun_bars(progress_bar, {report.row["source"] for report in reports if not is_named(report)})
+    steps = training_step.sort("pos").select("source", "line", step=counted_step())
+    made = _left(steps, lengths, 2)  # one may have been on its way on another rank
+    worked = _least(made, _left(pl.concat([answers, begun]), lengths))
+    numbered = steps.drop_nulls()
+    of_any = _left(numbered.unique(["source", "step"], keep="last"), lengths, STEPS_OF_RUN)
+    reached = pl.col("step").cum_max().shift().over("source")
+    of_later = _left(numbered.filter((pl.col("step") > reached).fill_null(value=True)), lengths, STEPS_OF_RUN)
+    several = {report.row["source"] for report in reports if is_named(report)}
+    several.update(*(rows["source"] for rows in of_several))
+    lines = dict(lengths.iter_rows())
+    left_of = [lines_behind(report.last_line or report.row["line"], lines[report.row["source"]]) for report in reports]
+    errors: Left = {}
+    for report, left in zip(reports, left_of, strict=True):
+        if _is_by_itself(report) and report.row["source"] not in several:
+            errors[report.row["source"]] = min(left, errors.get(report.row["source"], left))
+    for report, left in zip(reports, left_of, strict=True):
+        number = report.row["source"]
+        report.went_on = worked.get(number, left) < left
+        further = (of_later if is_named(report) else of_any).get(number, left)
+        is_long = number not in several and left > LINES_OF_END  # one process printed all that stands there
+        further = min(further, errors.get(number, left))
+        report.is_outlived = (is_long or left - further > BUFFERED_LINES) and report.reporter != KERNEL
+
+
+def is_named(report: ExitReport) -> bool:
+    """Whether something tells which process it was."""
+    names = (report.owner, report.rank, report.child, report.local_rank, report.pid, report.worker or None)
+    return any(name is not None for name in names)
+
+
+def _left(rows: pl.DataFrame, lengths: pl.DataFrame, nth: int = 1) -> Left:
+    """How many lines stand behind the last of these rows in each input, or the `nth` from the end."""
+    left = rows.join(lengths, on="source").select("source", left=count_behind())
+    found = left.group_by("source").agg(pl.col("left").sort().get(nth - 1, null_on_oob=True))
+    return dict(found.drop_nulls().iter_rows())
+
+
+def _least(some: Left, others: Left) -> Left:
+    return {number: min(found[number] for found in (some, others) if number in found) for number in {*some, *others}}
+
+
+def _begun_bars(progress_bar: pl.DataFrame, sources: set[int]) -> pl.DataFrame:
+    """Where progress bars began that are longer or shorter than those above; one that was left is printed again."""
+    bars = progress_bar.filter(pl.col("source").is_in(list(sources)))
+    moments = moments_of_bars(bars).join(bars.select("pos", "line"), on="pos").sort("pos")
+    return moments.filter(done=0).unique(["source", "of_all"], keep="first").select("source", "line")
+
+
+def _is_by_itself(report: ExitReport) -> bool:
+    """Whether it is an error that no other one brought about."""
+    is_chained = report.row.get("is_caused") or report.row.get("is_handling")
+    return report.how in RAISED and not (report.follows or is_chained)

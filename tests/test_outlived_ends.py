@@ -1,0 +1,78 @@
+"""Failures behind which their file shows work: they were caught, or ended an earlier run, and lead no report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+
+RAISED = "Traceback (most recent call last):\n{}\n"
+ORDINAL = RAISED.format("torch.AcceleratorError: CUDA error: invalid device ordinal")
+NO_KEY = RAISED.format("wandb.errors.UsageError: api_key not configured")
+SHAPES = RAISED.format("RuntimeError: the checkpoint has other shapes")
+OF_RANK = SHAPES.replace("\n", "\n[rank2]: ").removesuffix("[rank2]: ")
+TALK = "the learning rate is what it was\n"
+STEPS = "".join(f"step {number} loss 2.5\n" for number in range(1, 4))
+LATER_STEPS = "".join(f"step {number} loss 2.5\n" for number in range(11, 14))
+AGENT = (
+    "failed (exitcode: 1) local_rank: 0 (pid: 41887) of binary: /usr/bin/python\n"
+    "Root Cause (first observed failure):\n[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 41887)\n"
+)
+BAR = "  0%|          | 0/{} [00:00<?, ?it/s]\n"
+
+
+def reported(folder: Path, text: str) -> Report:
+    (folder / "train.log").write_text(text, encoding="utf-8")
+    return analyze([folder])
+
+
+def severities(report: Report) -> dict[str, tuple[str, str]]:
+    return {f.title: (str(f.severity), f.certainty) for f in report.findings if f.job is None and f.evidence}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_outlived"),
+    [
+        (ORDINAL + 101 * TALK + NO_KEY, True),
+        (ORDINAL + 101 * TALK + STEPS, True),
+        (SHAPES + 501 * TALK, True),
+        (SHAPES + 5 * TALK + BAR.format(40), True),
+        (STEPS + OF_RANK + 101 * TALK + LATER_STEPS, True),
+        (ORDINAL + 90 * TALK, False),  # what the process had not yet written
+        (ORDINAL + 101 * TALK + NO_KEY + AGENT, False),  # of several processes, the first error is the cause
+        (SHAPES + STEPS + AGENT, False),
+        (BAR.format(40) + SHAPES + 5 * TALK + BAR.format(40), False),  # printed again as the loop is left
+        (STEPS + OF_RANK + 101 * TALK + STEPS, False),  # logs of ranks, one below the other
+        (ORDINAL + 101 * TALK + ORDINAL, False),
+    ],
+    ids=["an-error-of-the-next-run", "steps", "a-long-output", "a-bar-begins", "later-steps-of-a-named-rank",
+         "what-was-buffered", "of-several-processes", "buffered-steps", "the-bar-again", "steps-of-another-log",
+         "the-same-again"],
+)  # fmt: skip
+def test_a_failure_that_its_file_outlived_leads_no_report(tmp_path: Path, text: str, *, is_outlived: bool) -> None:
+    report = reported(tmp_path, text)
+    first = {title: rest for title, rest in severities(report).items() if "UsageError" not in title}
+
+    led = [*first.values(), *((a.verdict, a.certainty) for a in report.verdicts if a.verdict != "undecidable")]
+    assert all(certainty == "possible" for _, certainty in led) == is_outlived
+    assert all(severity != "error" for severity, _ in led) == is_outlived
+
+
+def test_the_last_error_of_one_process_leads(tmp_path: Path) -> None:
+    found = severities(reported(tmp_path, ORDINAL + 101 * TALK + NO_KEY))
+
+    assert {title: severity for title, (severity, _) in found.items() if severity == "error"} == {
+        "a process raised UsageError: api_key not configured": "error"
+    }
+    assert any("work goes on below" in f.detail for f in reported(tmp_path, ORDINAL + 101 * TALK + NO_KEY).findings)
+
+
+def test_a_log_of_powershell_is_read(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(STEPS + SHAPES.replace("\n", "\r\n"), encoding="utf-16")
+
+    found = severities(analyze([tmp_path]))
+
+    assert "a process raised RuntimeError: the checkpoint has other shapes" in found
