@@ -25,7 +25,10 @@ def main_finding(report: Report, *, everything: bool) -> Finding | None:
     if jobs and jobs[0].verdict not in OPEN:
         return None
     findings = other_findings(report)
-    if not jobs and not everything and not health(report.run, report.findings):
+    well = "" if jobs or everything else health(report.run, report.findings)
+    if well:  # that the program came to its end says more than what is only possible
+        findings = [finding for finding in findings if finding.certainty != "possible"]
+    elif not (jobs or everything):
         # Then also what is no fault, such as an end that was asked for; what happened before what was given.
         # Of files of no known kind, what a program states is all that is known.
         beside = (BEGUN_AGAIN, STATED_BY_PROGRAM) if report.run.kinds else (BEGUN_AGAIN,)

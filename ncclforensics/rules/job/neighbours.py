@@ -194,7 +194,8 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> 
     is_of_bridge = any(is_of_docker(address) for address in dialled.drop_nulls())
     detail += f"; {OWN_BRIDGE}" * is_of_bridge
     library = "UCC" if first["form"] == "ucc" else "UCX"
-    finding = error_finding(same, rank, f"{{processes}}: {library} failed: {first['text']}", detail, "certain")
+    certainty = "certain" if first["form"] in OF_TRANSFERS else "likely"  # it may take another device or transport
+    finding = error_finding(same, rank, f"{{processes}}: {library} failed: {first['text']}", detail, certainty)
     if first["form"] in OF_TRANSFERS:
         finding.category = Category.IB_ERROR
     if is_of_bridge:

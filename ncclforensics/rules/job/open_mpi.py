@@ -135,13 +135,16 @@ BOXES = {
     "nics": _Box(
         "Open MPI chose among several NICs that are equally near, without knowing what others chose",
         "harmless, but ranks of one host may share a NIC",
-        "use a newer PMIx, or name a NIC for each rank",
-        Severity.INFO,
-        Role.CONTEXT,
+        "use a newer PMIx, or name a NIC for each rank", Severity.INFO, Role.CONTEXT,
     ),
     "cma": _Box(
         "Open MPI may not copy between processes directly (CMA)", "harmless: copies between ranks of a host are slower",
         "in a container allow ptrace (--cap-add=SYS_PTRACE), or --mca btl_vader_single_copy_mechanism none",
+        Severity.INFO, Role.CONTEXT,
+    ),
+    "cuda_library": _Box(
+        "Open MPI runs without support of CUDA: libcuda is not there", "harmless where MPI only starts the processes",
+        "--mca opal_warn_on_missing_libcuda 0 silences it; where GPUs are, see that LD_LIBRARY_PATH finds it",
         Severity.INFO, Role.CONTEXT,
     ),
 }  # fmt: skip
@@ -266,6 +269,7 @@ def open_mpi_says_more(
     mpi_box_edge: pl.DataFrame,
     mpi_launch: pl.DataFrame,
     mpi_transport: pl.DataFrame,
+    mpi_advice: pl.DataFrame,
     mpi_box_field: pl.DataFrame,
     process_end: pl.DataFrame,
     verdict: pl.DataFrame,
@@ -282,9 +286,8 @@ def open_mpi_says_more(
     edges = mpi_box_edge.select("source", "line").sort("source", "line")
     boxes = edges.with_columns(height=pl.col("line").shift(-1).over("source") - pl.col("line"))
     boxes = boxes.filter(pl.col("height").is_between(SHORTEST_BOX, BOX_LINES))
-    known = set(
-        pl.concat([frame.select("source", "line") for frame in (mpi_launch, mpi_transport, process_end)]).rows()
-    )
+    heads = (mpi_launch, mpi_transport, mpi_advice, process_end)
+    known = set(pl.concat([frame.select("source", "line") for frame in heads]).rows())
     last_edge = (None, 0)
     for source, line, height in boxes.rows():
         if (source, line) == last_edge:  # lies between two boxes
