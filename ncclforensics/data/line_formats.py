@@ -260,7 +260,12 @@ LINE_FORMATS = {
     ),
     # Step lines of training programs: how long each step took.
     "steps": LineFormat(
-        "steps", "training_step progress_bar trainer_progress", "step-log", STEP_LINE, IS_SIDE_OUTPUT=True
+        "steps",
+        "training_step progress_bar trainer_progress training_progress",
+        "step-log",
+        STEP_LINE,
+        IS_SIDE_OUTPUT=True,
+        FILLS={"training_progress": "training_step"},
     ),
     # Ports of RDMA devices: the files below /sys/class/infiniband, as grep prints them.
     "sysfs": LineFormat(

@@ -49,6 +49,7 @@ TIMED = (  # frames of lines whose prefix may hold a time though calls have none
     "monitored_barrier", "gloo_error", "store_error", "c10d_note",
 )  # fmt: skip
 STEPS = ("training_step", "trainer_progress")  # frames
+LINES_OF_STEP = 10
 ASSUMED_YEAR = 2000  # of clocks that print none
 SHOWN_HOSTS = 4
 
@@ -66,12 +67,7 @@ def hang_text(report: Report, answer: Answer, shown: Finding | None = None) -> s
 def steps_text(report: Report, shown: Finding | None = None) -> str:
     """Say where the last line of a training step stands, its number, and whether behind the error that is `shown`."""
     run = report.run
-    rows = [
-        row
-        for name in STEPS
-        if run.has(name)
-        for row in run[name].sort("source", "line").group_by("source", maintain_order=True).last().to_dicts()
-    ]
+    rows = [row for name in STEPS if run.has(name) for row in _last_of_files(run[name]).to_dicts()]
     if not rows:
         return ""
     last = max(rows, key=lambda row: (row.get("step") or -1, row["line"]))
@@ -85,6 +81,15 @@ def steps_text(report: Report, shown: Finding | None = None) -> str:
     number = "" if last.get("step") is None else f"step {last['step']:,}{epoch}{alike}, "
     place = place_of(report, report.cited(last["source"], last["line"]))
     return f"Last training step that was read: {number}{place}{_later_bar(report, last)}.{_of_later_run(report, shown)}"
+
+
+def _last_of_files(rows: pl.DataFrame) -> pl.DataFrame:
+    """The last row of each input, or one with a number closely above it: some lines of a step count nothing."""
+    ordered = rows.sort("source", "line")
+    if "step" not in rows.columns:
+        return ordered.group_by("source", maintain_order=True).last()
+    is_near = pl.col("step").is_not_null() & (pl.col("line").max().over("source") - pl.col("line") <= LINES_OF_STEP)
+    return ordered.with_columns(is_near=is_near).sort("is_near", maintain_order=True).group_by("source").last()
 
 
 def _is_last_step(row: dict[str, Any]) -> bool:

@@ -101,11 +101,18 @@ def crashes_in_init(
 
 
 def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str) -> pl.DataFrame:
-    """Return errors of one kind that may have been caught, as no line shows an end; none of a job that ended well."""
+    """Return errors of one kind that may have been caught, as no line shows an end; none of a job that ended well.
+
+    One from a place whose errors the program had survived before does not count as near the end.
+    """
     if (verdict["verdict"] == "no-hang").any():
         return process_exit.clear()
     rows = process_exit.filter((pl.col("how") == kind) & pl.col("is_first") & ~pl.col("is_final"))
-    return rows.sort("source", "line")
+    alike = ["source", "name", "place"]
+    survived = rows.filter(~pl.col("is_near_end"), pl.col("place") != "").select(*alike, was_survived=True).unique()
+    rows = rows.join(survived, on=alike, how="left", maintain_order="left")
+    is_near_end = pl.col("is_near_end") & pl.col("was_survived").is_null()
+    return rows.with_columns(is_near_end=is_near_end).drop("was_survived").sort("source", "line")
 
 
 def signals_before_steps(process_exit: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:

@@ -37,6 +37,7 @@ from ncclforensics.frames.columns import Row, text_of
 
 STACK = 100  # most lines from a crash to a function in its stack
 LIBNCCL = "libnccl"
+SHELL = "the shell"
 ITSELF = "the process"  # as a reporter: a handler of signals in it
 PRINTER = ("source", "launcher_rank")
 UNCAUGHT_FORMS = ("what", "uncaught")
@@ -92,7 +93,11 @@ def crash_reports(
                 place = places.get(row["pos"], "")
                 yield exit_report(row, "Python", None, reason, message=row["message"], place=place, **process_fields)
             case "shell" if (reason := row["reason"] or row["ended_from_outside"]) in REASONS:
-                yield exit_report(row, "the shell", None, REASONS[reason], **process_fields)
+                yield exit_report(row, SHELL, None, REASONS[reason], **process_fields)
+            case "shell_launcher":
+                # Somebody, a limit or the end of its ranks ended what started them: no rank failed by it.
+                number = REASONS[row["ended_from_outside"]]
+                yield ExitReport(SIGNAL, row, SHELL, signal=number, follows=True, final=False, **process_fields)
             case "traced":
                 yield exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
             case "unhandled":

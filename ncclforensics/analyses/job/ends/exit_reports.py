@@ -187,7 +187,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(EXIT, row, RAY, pid=pid, node=node, message=message)
 
 
-CLASSES = ("raised", "raised_class", "empty_queue", "ended_iteration")  # columns of classes that are no -Error
+CLASSES = ("raised", "raised_class", "without_words", "ended_iteration")  # columns of classes that are no -Error
 EXITED = "SystemExit"
 OF_TRACEBACK = "its traceback"  # as a reporter
 PARENT = "the program that started it"

@@ -1,0 +1,84 @@
+"""Errors that a program caught, and work that went on behind them, in outputs of programs with words of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/mnt/job/train.py", line 31, in load
+    return torch.load(path)
+  File "/mnt/job/store.py", line 12, in load
+    raise FileNotFoundError(path)
+FileNotFoundError: shard {shard} is not there
+"""
+OWN_WORDS = [
+    "epoch 0 | step {}/90 | loss 0.0265 | 50.6 ms/step",
+    "2026-03-02 11:04:57.123 | INFO     | __main__:train:42 - [2/3] epoch 0 | step {}/90 | loss 0.0265",
+    '[2026-03-02 11:04:57,123][train_inner][INFO] - {{"epoch": {}, "loss": "1329.02"}}',
+    "Epoch {}/90 - Train Loss: 0.0000 - Train Accuracy: 1.0000",
+    "\titers: {}, epoch: 1 | loss: 0.3911109",
+    "eta: 0:02:25  epoch: 0  step: {}  mask_loss: 1.0157  loss: 19.7439  lr: 0.000033",
+]
+KILLED = "./train.sh: line 4: 41887 {}                  {} train.py\n"
+
+
+def answer(text: str, folder: Path) -> list[tuple[str, str, str]]:
+    """Title, certainty and severity of what the first screen tells first of a text."""
+    path = folder / "train.log"
+    path.write_text(text)
+    found = analyze([str(path)]).findings
+    return [(finding.title, finding.certainty, finding.severity) for finding in found]
+
+
+def steps(form: str, first: int, last: int) -> str:
+    return "".join(form.format(step) + "\n" for step in range(first, last))
+
+
+@pytest.mark.parametrize("form", OWN_WORDS)
+def test_an_error_before_steps_in_any_words_is_only_possible(form: str, tmp_path: Path) -> None:
+    text = steps(form, 1, 9) + TRACEBACK.format(shard=3) + steps(form, 9, 40)
+
+    (told,) = answer(text, tmp_path)
+
+    assert told == ("a process raised FileNotFoundError: shard 3 is not there", "possible", "info")
+
+
+def test_an_error_at_the_end_behind_such_steps_stays_likely(tmp_path: Path) -> None:
+    (told,) = answer(steps(OWN_WORDS[0], 1, 40) + TRACEBACK.format(shard=3), tmp_path)
+
+    assert told[1:] == ("likely", "error")
+
+
+def test_an_error_like_one_that_was_survived_before_is_only_possible(tmp_path: Path) -> None:
+    caught = TRACEBACK.format(shard=3) + steps(OWN_WORDS[0], 9, 20)
+
+    end = OWN_WORDS[0].format(20) + "\nevaluating\nsaved the model to out\n"
+    told = answer(steps(OWN_WORDS[0], 1, 9) + caught + TRACEBACK.format(shard=4) + end, tmp_path)
+    (alone,) = answer(steps(OWN_WORDS[0], 1, 20) + TRACEBACK.format(shard=4) + end, tmp_path)
+
+    assert {row[1:] for row in told} == {("possible", "info")}
+    assert alone[1:] == ("likely", "error")
+
+
+@pytest.mark.parametrize(
+    "command", ["torchrun --nproc_per_node 8", "/opt/venv/bin/torchrun", "timeout -s KILL 60 mpirun"]
+)
+def test_who_kills_the_launcher_explains_no_error(command: str, tmp_path: Path) -> None:
+    caught = steps(OWN_WORDS[0], 1, 9) + TRACEBACK.format(shard=3) + steps(OWN_WORDS[0], 9, 40)
+
+    told = answer(caught + KILLED.format("Killed", command), tmp_path)
+    alone = answer(steps(OWN_WORDS[0], 1, 9) + KILLED.format("Killed", command), tmp_path)
+
+    assert [row[1] for row in told] == ["possible"]
+    assert alone == [("told to end by SIGKILL: process 41887", "certain", "info")]
+
+
+def test_a_program_that_is_killed_itself_is_a_failure(tmp_path: Path) -> None:
+    (told,) = answer(steps(OWN_WORDS[0], 1, 9) + KILLED.format("Killed", "python"), tmp_path)
+
+    assert told == ("process 41887 was killed by SIGKILL", "certain", "error")
