@@ -45,6 +45,32 @@ ANEW = "".join(OF_AN_EPOCH.format(hour, 1, step) for hour, step in [(4, 50), (5,
 ENVIRONMENT = "2026-11-22 14:00:57,123 - mmdet - INFO - Environment info:\n"
 RAY = "2026-11-22 1{}:00:57,123\tINFO worker.py:1832 -- Started a local Ray instance.\n"
 TABLE = "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |\n"
+COUNTED = "epoch 0 | step {}/30 | loss 0.0265 | 50.6 ms/step\n"
+STEPS_IN_WORDS, AGAIN_IN_WORDS, NEXT_IN_WORDS = (
+    "".join(COUNTED.format(step) for step in made) for made in (range(5), range(9), range(5, 9))
+)
+OF_AGENT = (
+    '  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent\n'
+    "    {}\n"
+)
+CLOSED = "".join(
+    f"W1122 08:40:06.120000 2211 torch/distributed/elastic/multiprocessing/api.py:897] Sending process {pid} closing "
+    "signal SIGTERM\n"
+    for pid in (2247, 2248, 2250)
+)
+OF_TORCHRUN = FIRST.replace(
+    "torch.distributed.elastic.multiprocessing.errors.Child",
+    OF_AGENT.format("raise ChildFailedError(") + "torch.distributed.elastic.multiprocessing.errors.Child",
+    1,
+)
+UNSTARTED = (
+    "Traceback (most recent call last):\n"
+    + OF_AGENT.format("result = agent.run()")
+    + '  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/elastic/agent/server/api.py", line 916, in '
+    "_initialize_workers\n    self._rendezvous(worker_group)\n"
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: "
+    "29971, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+)
 HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
 
 
@@ -104,6 +130,8 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (FIRST + EPOCHS, True),
         (FIRST + BANNER + STEPS + ENDED_WELL, True),
         (FIRST + FIRST + 101 * "the next one\n" + STEPS, True),
+        (STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + AGAIN_IN_WORDS, True),
+        (UNSTARTED + UNSTARTED + STEPS_IN_WORDS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
     ],
@@ -112,6 +140,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
          "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "srun-waits-again",
          "a-training-begins-anew", "openmmlab", "ray", "two-reports-of-a-rank", "steps-later-than-a-report",
          "the-next-one-ends-well", "steps-behind-two-reports-of-a-rank",
+         "a-sweep", "the-port-was-taken-first",
          "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
@@ -141,13 +170,19 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         REFUSED + REFUSED + CALLER,
         REFUSED + WAITED,
         TRACKED + FIRST + TRACKED,
+        STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + NEXT_IN_WORDS,
+        STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
+        STEPS_IN_WORDS + OF_TORCHRUN + AGAIN_IN_WORDS,
+        CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
     ],
     ids=["a-node-goes-on", "an-end-of-one-node", "a-start-alone", "two-nodes", "stdout",
          "stdout-with-times", "steps-on-their-way", "one-step",
          "an-epoch-goes-on",
          "each-rank-prints-its-steps", "a-server-wrote-to-stdout",
          "a-step-and-its-job", "a-module-that-is-imported", "every-rank-refuses",
-         "a-node-waits-for-the-one-that-refused", "each-rank-is-tracked"],
+         "a-node-waits-for-the-one-that-refused", "each-rank-is-tracked",
+         "another-job-in-the-same-file", "stdout-below-stderr-with-the-same-steps", "a-rank-of-another-node",
+         "stdout-in-words"],
 )  # fmt: skip
 def test_what_one_launch_may_have_printed_shows_no_other(tmp_path: Path, text: str) -> None:
     assert _report(tmp_path, text).run["earlier_launch"].is_empty()

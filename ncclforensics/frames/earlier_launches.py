@@ -46,6 +46,7 @@ LATE_STEP = 60  # seconds behind the report of an agent; what a rank of another 
 WHOLE_JOB = "JOB "  # how Slurm names a job and not a step of it
 UNCOMPILED = ("SyntaxError", "IndentationError", "TabError")  # without a traceback: of the program itself
 NEAREST_FRAME = 8  # lines above such an error, where it is of a module that the program imports
+AGENT, STARTS_WORKERS = "torch/distributed/launcher/api.py", "_initialize_workers"  # file, function
 ROOT_CAUSE = "root_cause"  # form of `elastic_failure` that a report has once
 
 
@@ -93,7 +94,7 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     rows += [_after_ends(tracked, run["tracker_end"]), _after_ends(jobs, failed)]
     rows += [_after_ends(_trained_again(run), failed), _after_ends(_steps_after_reports(run), ended)]
     rows += [_after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
-    rows += [_after_ends(_steps_behind_several(run), ended)]
+    rows += [_after_ends(_steps_behind_several(run), ended), _behind_agents(run)]
     rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
 
@@ -253,6 +254,38 @@ def _steps_behind_several(run: Frames) -> pl.DataFrame:
     steps = run[STEP].select("source", "pos", "line", "step").drop_nulls("step").join(several, on="source")
     further = steps.filter(pl.col("pos") - pl.col("end") > BUFFERED_LINES)
     return further.filter(pl.col("step").n_unique().over("source") >= STEPS_OF_RUN).drop("end", "step")
+
+
+def _behind_agents(run: Frames) -> pl.DataFrame:
+    """Steps behind the traceback of an agent of torchrun that could start no rank, or whose ranks had all ended.
+
+    Of ranks that had, where it had started all that the text names, and the steps begin anew and come further than
+    before: stdout may stand below stderr, ranks of other nodes and other jobs that print into the same file go on.
+    """
+    if not run.has("traceback_frame"):
+        return run["job_end"].select("source", "pos", "line", end="pos").clear()
+    frames = run["traceback_frame"].filter(pl.col("rank").is_null()).select("source", "pos", "file", "frame_function")
+    agents = frames.filter(text_of("file").str.ends_with(AGENT)).select("source", "pos").sort("pos")
+    reports = run[REPORTS].select("source", "pos", "pid")
+    unstarted = frames.filter(frame_function=STARTS_WORKERS).join(reports, on="source", how="anti")
+    of_agent = _with_last_before(
+        reports.with_columns(-pl.col("pos")), agents.select("source", -pl.col("pos"), agent="pos")
+    )
+    sizes = of_agent.group_by("source", "agent").agg(pl.col("pid").n_unique()).group_by("source").max()
+    ranks = pl.concat([run[name].select("source", "rank") for name in OF_RANKS]).group_by("source").max()
+    others = ranks.join(sizes, on="source", how="left").filter(pl.col("rank") >= pl.col("pid").fill_null(0))
+    places = ["source", "pos", "line"]
+    numbered = run[STEP].select(*places, step=counted_step()).drop_nulls()
+    made = pl.concat([numbered, run["training_progress"].select(*places, step="counted")]).sort("pos")
+    begin, reached = pl.col("step").first(), pl.col("step").shift()
+    made = made.with_columns(begin.over("source").alias("begin"), reached.over("source").alias("reached"))
+    later = _after_ends(made.join(others, on="source", how="anti", maintain_order="left"), agents)
+    begins_again = (pl.col("step") <= pl.col("begin")) & (pl.col("step") < pl.col("reached"))
+    comes_further = pl.col("step").max() > pl.col("reached").first()
+    again = later.filter((begins_again.first() & comes_further).fill_null(value=False).over("source"))
+    first = _after_ends(made, unstarted.select("source", "pos").sort("pos"))
+    found = pl.concat([again, first]).filter(pl.len().over("source") >= STEPS_OF_RUN)
+    return found.select(*places, "end")
 
 
 def _with_last_before(rows: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
