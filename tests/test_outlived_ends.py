@@ -14,6 +14,8 @@ ORDINAL = RAISED.format("torch.AcceleratorError: CUDA error: invalid device ordi
 NO_KEY = RAISED.format("wandb.errors.UsageError: api_key not configured")
 SHAPES = RAISED.format("RuntimeError: the checkpoint has other shapes")
 OF_RANK = SHAPES.replace("\n", "\n[rank2]: ").removesuffix("[rank2]: ")
+TRACED = 6 * ('  File "train.py", line 9, in step\n    loss.backward()\n' + 20 * "  the code around it\n")
+KILLED = "train.sh: line 18: 41887 Killed                  python train.py\n"
 TALK = "the learning rate is what it was\n"
 STEPS = "".join(f"step {number} loss 2.5\n" for number in range(1, 4))
 LATER_STEPS = "".join(f"step {number} loss 2.5\n" for number in range(11, 14))
@@ -47,10 +49,13 @@ def severities(report: Report) -> dict[str, tuple[str, str]]:
         (BAR.format(40) + SHAPES + 5 * TALK + BAR.format(40), False),  # printed again as the loop is left
         (STEPS + OF_RANK + 101 * TALK + STEPS, False),  # logs of ranks, one below the other
         (ORDINAL + 101 * TALK + ORDINAL, False),
+        (KILLED + 101 * TALK, True),  # the script goes on
+        (KILLED + 90 * TALK, False),
+        (STEPS + OF_RANK + TRACED + LATER_STEPS + AGENT, False),  # what rank 0 had buffered
     ],
     ids=["an-error-of-the-next-run", "steps", "a-long-output", "a-bar-begins", "later-steps-of-a-named-rank",
          "what-was-buffered", "of-several-processes", "buffered-steps", "the-bar-again", "steps-of-another-log",
-         "the-same-again"],
+         "the-same-again", "a-command-of-a-script", "the-end-of-a-script", "steps-behind-all-tracebacks"],
 )  # fmt: skip
 def test_a_failure_that_its_file_outlived_leads_no_report(tmp_path: Path, text: str, *, is_outlived: bool) -> None:
     report = reported(tmp_path, text)

@@ -119,7 +119,7 @@ def signals_before_steps(process_exit: pl.DataFrame, rank: pl.DataFrame, verdict
     """Report ends of no named process by a signal, behind which steps were made: they need not be of this job."""
     for (signal,), rows in unsettled_exits(process_exit, verdict, SIGNAL).group_by("signal", maintain_order=True):
         by = signal_name(signal) if isinstance(signal, int) else "a signal"
-        detail = f"reported by {rows['reporter'][0]}; steps were made behind it, by another process or a later run"
+        detail = f"reported by {rows['reporter'][0]}; work goes on behind it, of another process or a later run"
         finding = exit_finding(rows, rank, f"{{processes}} ended by {by}", detail, "possible")
         finding.severity, finding.role = Severity.INFO, Role.CONTEXT
         yield finding

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.crashes import SHELL
 from ncclforensics.analyses.job.ends.exit_reports import KERNEL, RAISED, ExitReport
 from ncclforensics.analyses.job.text.program_phases import moments_of_bars
 from ncclforensics.frames.columns import count_behind, lines_behind
@@ -26,14 +27,18 @@ def mark_outlived(
     training_step: pl.DataFrame,
     progress_bar: pl.DataFrame,
     engine_ready: pl.DataFrame,
+    failing: Iterable[pl.DataFrame],
     of_several: Iterable[pl.DataFrame],
     source: pl.DataFrame,
 ) -> None:
     """Set `went_on` and `is_outlived` of reports.
 
-    `of_several`: lines that only a job of several processes prints, whose errors may stand far from each other.
+    `failing`: lines that processes print as they fail, and launchers as they end them; `of_several`: lines that only
+    a job of several processes prints, whose errors may stand far from each other.
     """
     lengths = source.select("source", "lines")
+    lines = dict(lengths.iter_rows())
+    left_of = [lines_behind(report.last_line or report.row["line"], lines[report.row["source"]]) for report in reports]
     answers = engine_ready.filter(form=ANSWERED).select("source", "line")
     begun = _begun_bars(progress_bar, {report.row["source"] for report in reports if not is_named(report)})
     steps = training_step.sort("pos").select("source", "line", step=counted_step())
@@ -43,10 +48,9 @@ def mark_outlived(
     of_any = _left(numbered.unique(["source", "step"], keep="last"), lengths, STEPS_OF_RUN)
     reached = pl.col("step").cum_max().shift().over("source")
     of_later = _left(numbered.filter((pl.col("step") > reached).fill_null(value=True)), lengths, STEPS_OF_RUN)
-    several = {report.row["source"] for report in reports if is_named(report)}
+    several = {report.row["source"] for report in reports if is_named(report) and report.reporter != SHELL}
     several.update(*(rows["source"] for rows in of_several))
-    lines = dict(lengths.iter_rows())
-    left_of = [lines_behind(report.last_line or report.row["line"], lines[report.row["source"]]) for report in reports]
+    cascades = _cascades(failing, lengths)
     errors: Left = {}
     for report, left in zip(reports, left_of, strict=True):
         if _is_by_itself(report) and report.row["source"] not in several:
@@ -54,10 +58,21 @@ def mark_outlived(
     for report, left in zip(reports, left_of, strict=True):
         number = report.row["source"]
         report.went_on = worked.get(number, left) < left
-        further = (of_later if is_named(report) else of_any).get(number, left)
-        is_long = number not in several and left > LINES_OF_END  # one process printed all that stands there
-        further = min(further, errors.get(number, left))
-        report.is_outlived = (is_long or left - further > BUFFERED_LINES) and report.reporter != KERNEL
+        end = cascades.get((number, left), left)
+        outlives = end - (of_later if is_named(report) else of_any).get(number, end) > BUFFERED_LINES
+        if number not in several:  # one process printed all that stands there
+            most = BUFFERED_LINES if report.reporter == SHELL else LINES_OF_END  # a script goes on behind its command
+            outlives |= left - errors.get(number, left) > BUFFERED_LINES or left > most
+        report.is_outlived = outlives and report.reporter != KERNEL
+
+
+def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tuple[int, int], int]:
+    """How many lines stand behind the last of failing lines without a gap, by the input and the lines behind each."""
+    rows = pl.concat([rows.select("source", "line") for rows in failing]).join(lengths, on="source")
+    rows = rows.select("source", left=count_behind()).unique().sort("source", "left")
+    is_last = (pl.col("left").diff() > BUFFERED_LINES).fill_null(value=True).over("source")
+    ends = rows.with_columns(end=pl.when(is_last).then("left").forward_fill().over("source"))
+    return {(number, left): end for number, left, end in ends.iter_rows()}
 
 
 def is_named(report: ExitReport) -> bool:

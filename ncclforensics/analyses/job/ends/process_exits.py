@@ -226,6 +226,7 @@ def process_exit(
         training_step=training_step,
         progress_bar=progress_bar,
         engine_ready=engine_ready,
+        failing=(exception, gpu_exception, traceback_frame, elastic_failure, process_end, torch_error, watchdog),
         of_several=(rank, launched_rank, elastic_failure, torch_error, watched, work),
         source=source,
     )
