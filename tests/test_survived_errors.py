@@ -75,7 +75,7 @@ def test_who_kills_the_launcher_explains_no_error(command: str, tmp_path: Path) 
     alone = answer(steps(OWN_WORDS[0], 1, 9) + KILLED.format("Killed", command), tmp_path)
 
     assert [row[1] for row in told] == ["possible"]
-    assert alone == [("told to end by SIGKILL: process 41887", "certain", "info")]
+    assert alone == [("told to end by SIGKILL: process 41887 (a launcher)", "certain", "info")]
 
 
 def test_a_program_that_is_killed_itself_is_a_failure(tmp_path: Path) -> None:

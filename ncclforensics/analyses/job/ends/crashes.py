@@ -97,6 +97,7 @@ def crash_reports(
             case "shell_launcher":
                 # Somebody, a limit or the end of its ranks ended what started them: no rank failed by it.
                 number = REASONS[row["ended_from_outside"]]
+                process_fields["worker"] = "a launcher"
                 yield ExitReport(SIGNAL, row, SHELL, signal=number, follows=True, final=False, **process_fields)
             case "traced":
                 yield exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
