@@ -91,6 +91,25 @@ def test_the_folders_of_torchrun_are_of_no_rank_where_no_line_names_one(tmp_path
     assert analyze(str(tmp_path)).run["source"]["hint"].to_list() == [None]
 
 
+@pytest.mark.parametrize(
+    ("name", "order", "expected"),
+    [
+        ("logs/none_x1y2/attempt_0/{}/stderr.log", (0, 1, 2), ["out of shards, leaving"]),
+        ("logs/none_x1y2/attempt_0/{}/stderr.log", (2, 0, 1), ["out of shards, leaving"]),
+        ("rank{}.log", (0, 1, 2), ["out of shards, leaving"]),
+        ("worker{}.log", (0, 1, 2), []),
+    ],
+)
+def test_the_ends_of_several_files_in_one_text_are_told_apart(
+    name: str, order: tuple[int, ...], expected: list[str], tmp_path: Path
+) -> None:
+    """As `tail` and `head` print them: a heading, and an empty line above the next one."""
+    ends = [LOST.format(rank=0), LOST.format(rank=1), "loading\nout of shards, leaving\n"]
+    text = "\n".join(f"==> {name.format(number)} <==\n{ends[number]}" for number in order)
+
+    assert last_words(tmp_path, job=text) == expected
+
+
 @pytest.mark.parametrize(("before", "expected"), [("[rank2] saving\n", ["[rank2] saving"]), ("", [])])
 def test_what_stands_behind_the_report_of_an_end_is_of_another_launch(
     before: str, expected: list[str], tmp_path: Path

@@ -217,7 +217,12 @@ LINE_FORMATS = {
     ),
     # Stacks of Python processes, as py-spy dump prints them.
     "pyspy": LineFormat(
-        "stackdumps pyspy collected", "pyspy_thread", "stacks", STACK, CODE_COLUMNS=(("pyspy_frame", "file"),)
+        "stackdumps pyspy collected",
+        "pyspy_thread",
+        "stacks",
+        STACK,
+        CODE_COLUMNS=(("pyspy_frame", "file"),),
+        FILLS={"file_heading": "stack_heading"},
     ),
     # RDMA devices of a host, as OFED's tools list them: ibv_devinfo, show_gids, ibdev2netdev; lshca.
     "rdma_devices": LineFormat(

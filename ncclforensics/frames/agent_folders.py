@@ -21,6 +21,11 @@ def ranks_of_files(paths: Mapping[int, str], tagged: Iterable[pl.DataFrame]) -> 
         *folders, _ = path.split("/")
         if len(folders) > 2 and folders[-2].startswith(ATTEMPT) and folders[-1].isdecimal():
             local_ranks["/".join(folders[:-2])][source] = int(folders[-1])
+    return ranks_of_agents(local_ranks, tagged)
+
+
+def ranks_of_agents(local_ranks: Mapping[str, Mapping[int, int]], tagged: Iterable[pl.DataFrame]) -> dict[int, int]:
+    """Return the rank of each file of agents, of which the local ranks are known: agent -> input -> local rank."""
     if not local_ranks:
         return {}
     none = pl.DataFrame(schema={"source": pl.Int32(), "rank": pl.Int32()})
