@@ -23,6 +23,7 @@ AGENT = (
     "failed (exitcode: 1) local_rank: 0 (pid: 41887) of binary: /usr/bin/python\n"
     "Root Cause (first observed failure):\n[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 41887)\n"
 )
+IN_WORDS = "epoch 0 | step 8/30 | loss 0.02\n"
 BAR = "  0%|          | 0/{} [00:00<?, ?it/s]\n"
 
 
@@ -64,6 +65,16 @@ def test_a_failure_that_its_file_outlived_leads_no_report(tmp_path: Path, text: 
     led = [*first.values(), *((a.verdict, a.certainty) for a in report.verdicts if a.verdict != "undecidable")]
     assert all(certainty == "possible" for _, certainty in led) == is_outlived
     assert all(severity != "error" for severity, _ in led) == is_outlived
+
+
+@pytest.mark.parametrize(("steps", "certainty"), [(IN_WORDS, "possible"), (TALK, "likely")])
+def test_steps_in_any_words_outlive_an_error_that_another_end_would_confirm(
+    steps: str, certainty: str, tmp_path: Path
+) -> None:
+    killed = AGENT.replace("(exitcode: 1)", "(exitcode: -9)").replace("exitcode  : 1", "exitcode  : -9")
+    report = reported(tmp_path, SHAPES + 101 * TALK + 3 * steps + killed)
+
+    assert [f.certainty for f in report.findings if "RuntimeError" in f.title] == [certainty]
 
 
 def test_the_last_error_of_one_process_leads(tmp_path: Path) -> None:
