@@ -45,8 +45,8 @@ def mark_outlived(
     made = _left(steps, lengths, 2)  # one may have been on its way on another rank
     worked = _least(made, _left(pl.concat([answers, begun]), lengths))
     numbered = steps.drop_nulls()
-    each = pl.concat([numbered.unique(["source", "step"], keep="last"), steps.filter(pl.col("step").is_null())])
-    of_any = _left(each, lengths, STEPS_OF_RUN)
+    counting = pl.concat([numbered.unique(["source", "step"], keep="last"), steps.filter(pl.col("step").is_null())])
+    of_any = _left(counting, lengths, STEPS_OF_RUN)
     reached = pl.col("step").cum_max().shift().over("source")
     of_later = _left(numbered.filter((pl.col("step") > reached).fill_null(value=True)), lengths, STEPS_OF_RUN)
     several = {report.row["source"] for report in reports if is_named(report) and report.reporter != SHELL}
