@@ -36,6 +36,13 @@ def test_the_tag_of_a_rank_shows_what_it_printed_last(tmp_path: Path) -> None:
     assert last_words(tmp_path, job=output + OTHERS) == ["[rank2] out of shards, leaving"]
 
 
+def test_a_step_in_any_words_is_what_a_rank_printed_last(tmp_path: Path) -> None:
+    step = "2026-11-22 09:12:10,120 [rank{}] INFO train: epoch 0 | step {}/30 | loss 0.02\n"
+    output = "".join(step.format(rank, number) for number in range(4) for rank in range(3))
+
+    assert last_words(tmp_path, job=output + OTHERS) == [step.format(2, 3).rstrip()]
+
+
 def test_the_file_of_a_rank_ends_with_what_it_printed_last(tmp_path: Path) -> None:
     files = {"rank0": LOST.format(rank=0), "rank1": LOST.format(rank=1), "rank2": "loading\nout of shards, leaving\n\n"}
 

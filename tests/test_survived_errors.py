@@ -78,7 +78,8 @@ def test_who_kills_the_launcher_explains_no_error(command: str, tmp_path: Path) 
     assert alone == [("told to end by SIGKILL: process 41887 (a launcher)", "certain", "info")]
 
 
-def test_a_program_that_is_killed_itself_is_a_failure(tmp_path: Path) -> None:
-    (told,) = answer(steps(OWN_WORDS[0], 1, 9) + KILLED.format("Killed", "python"), tmp_path)
+@pytest.mark.parametrize("command", ["python", "python finetune.py --launcher mpirun"])
+def test_a_program_that_is_killed_itself_is_a_failure(command: str, tmp_path: Path) -> None:
+    (told,) = answer(steps(OWN_WORDS[0], 1, 9) + KILLED.format("Killed", command), tmp_path)
 
     assert told == ("process 41887 was killed by SIGKILL", "certain", "error")

@@ -34,6 +34,7 @@ DEPTH = 4  # most lines written into one physical line
 MOST_LAST = 50  # lines at either end of a source that the last shapes are tried on
 LONGEST_LAST = 2_000  # bytes of such a line
 LEVELS = ("] INFO ", " WARN ")
+IN_OWN_WORDS = "training_progress"  # frame of lines in words of a program's own
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
 
 
@@ -165,7 +166,10 @@ def parse(
     known_lines = pl.concat([complete, inside])
     if repeated.height:
         known_lines = known_lines.join(repeated.select(*PLACE, REPEATS), on=PLACE, how="left", maintain_order="left")
-    return Parsed(frames, tally, beginnings, _speakers(known_lines), repeated=repeated, voices=find_voices(unknown))
+    in_own_words = frames.get(IN_OWN_WORDS, [])
+    progress = [rows.join(found.select(PLACE), on=PLACE, how="semi").select(unknown.columns) for found in in_own_words]
+    voices = find_voices(pl.concat([unknown, *progress]))
+    return Parsed(frames, tally, beginnings, _speakers(known_lines), repeated=repeated, voices=voices)
 
 
 def _match_torn_lines(unknown: pl.DataFrame, dialect: Dialect, known: pl.DataFrame) -> list[Matched]:
