@@ -31,8 +31,7 @@ def answer(text: str, folder: Path) -> list[tuple[str, str, str]]:
     """Title, certainty and severity of what the first screen tells first of a text."""
     path = folder / "train.log"
     path.write_text(text)
-    found = analyze([str(path)]).findings
-    return [(finding.title, finding.certainty, finding.severity) for finding in found]
+    return [(finding.title, finding.certainty, finding.severity) for finding in analyze([str(path)]).findings]
 
 
 def steps(form: str, first: int, last: int) -> str:
@@ -43,25 +42,25 @@ def steps(form: str, first: int, last: int) -> str:
 def test_an_error_before_steps_in_any_words_is_only_possible(form: str, tmp_path: Path) -> None:
     text = steps(form, 1, 9) + TRACEBACK.format(shard=3) + steps(form, 9, 40)
 
-    (told,) = answer(text, tmp_path)
+    (found,) = answer(text, tmp_path)
 
-    assert told == ("a process raised FileNotFoundError: shard 3 is not there", "possible", "info")
+    assert found == ("a process raised FileNotFoundError: shard 3 is not there", "possible", "info")
 
 
 def test_an_error_at_the_end_behind_such_steps_stays_likely(tmp_path: Path) -> None:
-    (told,) = answer(steps(OWN_WORDS[0], 1, 40) + TRACEBACK.format(shard=3), tmp_path)
+    (found,) = answer(steps(OWN_WORDS[0], 1, 40) + TRACEBACK.format(shard=3), tmp_path)
 
-    assert told[1:] == ("likely", "error")
+    assert found[1:] == ("likely", "error")
 
 
 def test_an_error_like_one_that_was_survived_before_is_only_possible(tmp_path: Path) -> None:
     caught = TRACEBACK.format(shard=3) + steps(OWN_WORDS[0], 9, 20)
 
     end = OWN_WORDS[0].format(20) + "\nevaluating\nsaved the model to out\n"
-    told = answer(steps(OWN_WORDS[0], 1, 9) + caught + TRACEBACK.format(shard=4) + end, tmp_path)
+    found = answer(steps(OWN_WORDS[0], 1, 9) + caught + TRACEBACK.format(shard=4) + end, tmp_path)
     (alone,) = answer(steps(OWN_WORDS[0], 1, 20) + TRACEBACK.format(shard=4) + end, tmp_path)
 
-    assert {row[1:] for row in told} == {("possible", "info")}
+    assert {row[1:] for row in found} == {("possible", "info")}
     assert alone[1:] == ("likely", "error")
 
 
@@ -71,15 +70,15 @@ def test_an_error_like_one_that_was_survived_before_is_only_possible(tmp_path: P
 def test_who_kills_the_launcher_explains_no_error(command: str, tmp_path: Path) -> None:
     caught = steps(OWN_WORDS[0], 1, 9) + TRACEBACK.format(shard=3) + steps(OWN_WORDS[0], 9, 40)
 
-    told = answer(caught + KILLED.format("Killed", command), tmp_path)
+    found = answer(caught + KILLED.format("Killed", command), tmp_path)
     alone = answer(steps(OWN_WORDS[0], 1, 9) + KILLED.format("Killed", command), tmp_path)
 
-    assert [row[1] for row in told] == ["possible"]
+    assert [row[1] for row in found] == ["possible"]
     assert alone == [("told to end by SIGKILL: process 41887 (a launcher)", "certain", "info")]
 
 
 @pytest.mark.parametrize("command", ["python", "python finetune.py --launcher mpirun"])
 def test_a_program_that_is_killed_itself_is_a_failure(command: str, tmp_path: Path) -> None:
-    (told,) = answer(steps(OWN_WORDS[0], 1, 9) + KILLED.format("Killed", command), tmp_path)
+    (found,) = answer(steps(OWN_WORDS[0], 1, 9) + KILLED.format("Killed", command), tmp_path)
 
-    assert told == ("process 41887 was killed by SIGKILL", "certain", "error")
+    assert found == ("process 41887 was killed by SIGKILL", "certain", "error")

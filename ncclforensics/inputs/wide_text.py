@@ -5,6 +5,10 @@ from __future__ import annotations
 import codecs
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 BYTE_ORDER_MARK = codecs.BOM_UTF16_LE
 STEP = 1 << 16  # bytes
@@ -19,14 +23,15 @@ class _Recoded(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, target: bytearray | memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
         while not self._left:
             data = self._stored.read(STEP)
             self._left = self._recoder.decode(data, final=not data).encode()
             if not data:
                 break
-        size = min(len(target), len(self._left))
-        target[:size], self._left = self._left[:size], self._left[size:]
+        size = min(len(view), len(self._left))
+        view[:size], self._left = self._left[:size], self._left[size:]
         return size
 
     def close(self) -> None:

@@ -37,14 +37,14 @@ def last_word(
     spoken = spoken.with_columns(rank=pl.coalesce("rank", "launcher_rank", "hint"))
     columns = [*ORIGIN, "lines", "hint", "rank"]
     both = [rows.select(columns) for rows in (spoken, steps.with_columns(rank=step_rank()))]
-    both += [headed_ends(file_heading, files, exception).select(columns)]
+    both += [_headed_ends(file_heading, files, exception).select(columns)] if file_heading.height else []
     named = pl.concat(both).drop_nulls("rank").sort("pos")
     last = named.unique(["source", "rank"], keep="last", maintain_order=True)
     ends_file = pl.col("hint").is_null() | (count_behind() < LAST_LINES)
     return last.filter(ends_file).select(LAST_WORD.keys())
 
 
-def headed_ends(file_heading: pl.DataFrame, files: pl.DataFrame, exception: pl.DataFrame) -> pl.DataFrame:
+def _headed_ends(file_heading: pl.DataFrame, files: pl.DataFrame, exception: pl.DataFrame) -> pl.DataFrame:
     """The last line below each name of a file that tail or head prints, with the `rank` that the name tells."""
     headings = file_heading.filter(pl.col("line") > 0).sort("pos").with_row_index("part").join(files, on="source")
     next_line = pl.col("line").shift(-1).over("source")  # above it stands an empty line

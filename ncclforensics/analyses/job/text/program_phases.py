@@ -86,9 +86,8 @@ def _unmoved_bars(progress_bar: pl.DataFrame, training_step: pl.DataFrame) -> pl
     bars = progress_bar.filter(~pl.col("source").is_in(training_step["source"].unique().implode())).sort("pos")
     ends = moments_of_bars(bars.unique("source", keep="last", maintain_order=True)).unique("source", keep="last")
     unmoved = ends.filter(done=0)
-    began = moments_of_bars(
-        bars.filter(pl.col("source").is_in(unmoved["source"].implode()))
-    )  # the others need not be read
+    of_unmoved = bars.filter(pl.col("source").is_in(unmoved["source"].implode()))  # the others need not be read
+    began = moments_of_bars(of_unmoved)
     is_begin = (pl.col("seconds") == 0) & (pl.col("done") == 0)
     moved_or_left = began.join(unmoved.select("source", "of_all", passed="seconds"), on=["source", "of_all"])
     moved_or_left = moved_or_left.filter((pl.col("done") > 0) | (is_begin & (pl.col("passed") > 0)))
