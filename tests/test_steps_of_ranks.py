@@ -50,6 +50,22 @@ def test_files_without_a_rank_may_be_of_several_runs(tmp_path: Path) -> None:
     assert [found for found in analyze([str(tmp_path)]).findings if found.rule == RULE] == []
 
 
+@pytest.mark.parametrize(("tag", "expected"), [("rank {task}: ", [[2]]), ("rank {node}: ", [])])
+def test_a_label_of_a_launcher_is_no_rank_where_another_one_stands_behind_it(
+    tag: str, expected: list[list[int]], tmp_path: Path
+) -> None:
+    """`srun -l` numbers its tasks: with torchrun as a task, a label is that of a node."""
+    lines = [
+        f"{task}: {tag.format(task=task, node=8 * task) if step == 1 else ''}step {step} loss 2.5\n"
+        for step in range(1, 51)
+        for task in range(4)
+        if (task, step) != (2, 50)
+    ]
+    (tmp_path / "job.log").write_text("".join(lines))
+
+    assert [list(found.ranks) for found in analyze([str(tmp_path)]).findings if found.rule == RULE] == expected
+
+
 def test_a_failure_says_more_than_the_step_before_it(tmp_path: Path) -> None:
     failed = steps(49) + "ValueError: the sample has no label\n"
 

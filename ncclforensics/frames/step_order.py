@@ -21,9 +21,14 @@ def counted_step() -> pl.Expr:
 
 
 def step_rank() -> pl.Expr:
-    """The rank that printed a line of `training_step`, or the one in the name of its file: `hint` of the source."""
-    log_rank = pl.when(pl.col("log_rank") >= 0).then("log_rank")
-    return pl.coalesce("global_rank", "rank", log_rank, "launcher_rank", "hint").cast(pl.Int32)
+    """The rank that printed a line of `training_step`, or the one in the name of its file: `hint` of the source.
+
+    The label of a launcher in front of it is a rank only where no line shows another one behind its label: where srun
+    starts torchrun, it numbers the nodes.
+    """
+    printed = pl.coalesce("global_rank", "rank", pl.when(pl.col("log_rank") >= 0).then("log_rank"))
+    label = pl.when((printed == pl.col("launcher_rank")).all()).then("launcher_rank")
+    return pl.coalesce(printed, label, "hint").cast(pl.Int32)
 
 
 def last_steps(training_step: pl.DataFrame) -> pl.DataFrame:
