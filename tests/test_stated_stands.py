@@ -28,6 +28,8 @@ ENDS = {
     "where weights are loaded": "Loading checkpoint shards:  33%|###       | 1/3 [00:02<00:05,  2.50s/it]\n",
     "before the first step": "[before the start of training step] datetime: 2026-03-02 11:04:57 \n",
 }
+ASKED = "*** SIGTERM received at time=1772449497 on cpu 0 ***\n"
+CANCELLED = "slurmstepd: error: *** JOB 4711 ON gpu-a012 CANCELLED AT 2026-03-02T11:04:57 DUE TO TIME LIMIT ***\n"
 BEFORE = "".join(f"loading shard {number} of 9\n" for number in range(1, 10))
 TIME_OUT = (
     "[rank{rank}]:[E302 11:41:14.112213445 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
@@ -54,6 +56,12 @@ def test_what_waits_before_others_time_out_is_named_in_front_of_what_they_print(
     tmp_path: Path, rule: str, lines: str
 ) -> None:
     assert rules_of(tmp_path, BEFORE + lines + TIME_OUTS + BEFORE) == {rule}
+
+
+@every_stand
+@pytest.mark.parametrize("end", [ASKED, CANCELLED])
+def test_what_waits_until_it_is_told_to_end_is_named(tmp_path: Path, rule: str, lines: str, end: str) -> None:
+    assert rules_of(tmp_path, BEFORE + lines + end + "cleaning up\n" * 6) == {rule}
 
 
 @every_stand

@@ -82,3 +82,31 @@ def test_a_program_that_is_killed_itself_is_a_failure(command: str, tmp_path: Pa
     (found,) = answer(steps(OWN_WORDS[0], 1, 9) + KILLED.format("Killed", command), tmp_path)
 
     assert found == ("process 41887 was killed by SIGKILL", "certain", "error")
+
+
+OF_TASK = """\
+{heading}ray::load() (pid=41887, ip=10.0.4.13)
+  File "/mnt/job/prepare.py", line 8, in load
+    raise OSError(f"cannot open {{path}}")
+OSError: cannot open shard-{shard}
+"""
+RETRIED = (
+    "(raylet) Task load failed. There are 3 retries remaining, so the task will be retried. Error: User exception:\n"
+)
+END_OF_DRIVER = "prepared 5 of 8 shards, done\nsaved the list\nbye\n"
+
+
+def test_an_error_of_a_task_that_ray_runs_again_is_only_possible(tmp_path: Path) -> None:
+    retried = answer(RETRIED + OF_TASK.format(heading="", shard=3), tmp_path)
+    passed_on = answer(OF_TASK.format(heading="ray.exceptions.RayTaskError(OSError): ", shard=3), tmp_path)
+
+    assert retried == [("process 41887 (load) on 10.0.4.13 raised OSError: cannot open shard-3", "possible", "info")]
+    assert passed_on[0][1:] == ("likely", "error")
+
+
+def test_errors_of_one_process_at_one_place_did_not_end_it(tmp_path: Path) -> None:
+    def text(*shards: int) -> str:
+        return "".join(OF_TASK.format(heading="skipping: ", shard=shard) for shard in shards) + END_OF_DRIVER
+
+    assert [row[1] for row in answer(text(3), tmp_path)] == ["likely"]
+    assert [row[1] for row in answer(text(3, 6), tmp_path)] == ["possible", "possible"]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.data.names import count_of, ranks_text, some_of
+from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
@@ -280,7 +281,8 @@ def app_ends_in_phase(
     graphs, takes its first step, gathers results, or saves a checkpoint. Where ranks hang there, a rank that does not
     come is as likely as a connection between GPUs or hosts that does not work, or a file system that does not answer.
     Not when: the log was copied meanwhile: large models load for minutes, and so do first builds and checkpoints; the
-    program prints nothing in between, so that it may have come further; another file shows steps, or the end.
+    program prints nothing in between, so that it may have come further; another file shows steps, or an end that nobody
+    asked for.
     Do: take the stacks of all ranks: they show who loads data and who is in a collective; set NCCL_DEBUG=INFO, whose
     lines show the first collective. In a first step, on one host try NCCL_P2P_DISABLE=1: if that runs, look for ACS or
     an IOMMU that redirects PCIe. In a build, look for a compiler that runs (`ps -ef | grep -E "ninja|nvcc"`): if none
@@ -289,7 +291,8 @@ def app_ends_in_phase(
     Sources: Megatron-LM, training.py; transformers, trainer.py; torch/utils/cpp_extension.py; vllm.
     """
     rows = stated_stand.filter(pl.col("kind").is_in(list(PHASES)))
-    has_ended = exception.height or process_exit.height or program_end.height
+    unasked = process_exit.filter(~pl.col("signal").is_in(REQUESTED_ENDS).fill_null(value=False))
+    has_ended = exception.height or unasked.height or program_end.height
     if rows.is_empty() or has_ended:
         return
     for (part, what), ends in rows.group_by("kind", "what", maintain_order=True):

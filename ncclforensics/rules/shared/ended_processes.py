@@ -103,13 +103,16 @@ def crashes_in_init(
 def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str) -> pl.DataFrame:
     """Return errors of one kind that may have been caught, as no line shows an end; none of a job that ended well.
 
-    One from a place whose errors the program had survived before does not count as near the end.
+    One from a place whose errors the program had survived before does not count as near the end: the text goes on
+    behind them, or the same process raised another one there.
     """
     if (verdict["verdict"] == "no-hang").any():
         return process_exit.clear()
     rows = process_exit.filter((pl.col("how") == kind) & pl.col("is_first") & ~pl.col("is_final"))
     alike = ["source", "name", "place"]
-    survived = rows.filter(~pl.col("is_near_end"), pl.col("place") != "").select(*alike, was_survived=True).unique()
+    is_of_one = pl.col("pid").is_not_null() & (pl.len().over(*alike, "pid") > 1)
+    is_survived = (~pl.col("is_near_end") | is_of_one) & (pl.col("place") != "")
+    survived = rows.filter(is_survived).select(*alike, was_survived=True).unique()
     rows = rows.join(survived, on=alike, how="left", maintain_order="left")
     is_near_end = pl.col("is_near_end") & pl.col("was_survived").is_null()
     return rows.with_columns(is_near_end=is_near_end).drop("was_survived").sort("source", "line")

@@ -64,7 +64,8 @@ def mark_outlived(
         if number not in several:  # one process printed all that stands there
             most = BUFFERED_LINES if report.reporter == SHELL else LINES_OF_END  # a script goes on behind its command
             outlives |= left - errors.get(number, left) > BUFFERED_LINES or left > most
-        report.is_outlived = outlives and report.reporter != KERNEL
+        report.is_outlived = (outlives and report.reporter != KERNEL) or bool(report.row.get("is_retried"))
+        report.went_on |= bool(report.row.get("is_retried"))
 
 
 def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tuple[int, int], int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import ORIGIN
+from ncclforensics.frames.columns import ORIGIN, text_of
 from ncclforensics.frames.registry import analysis
 
+RETRY = "retry"  # form of `ray_task`: above the heading of a task that is run again
 RAY_HEADING = {
     "launcher_rank": pl.Int32(),
     "launcher_pid": pl.Int32(),
@@ -14,6 +15,7 @@ RAY_HEADING = {
     "task": pl.String(),
     "pid": pl.Int32(),
     "address": pl.String(),
+    "is_retried": pl.Boolean(),  # Ray says above it that it runs the task again
     **ORIGIN,
 }
 
@@ -21,8 +23,8 @@ RAY_HEADING = {
 @analysis(RAY_HEADING, of=("ray_task", "worker_end"))
 def ray_heading(ray_task: pl.DataFrame, worker_end: pl.DataFrame) -> pl.DataFrame:
     """One row per heading, of a task or of the creation of an actor."""
-    created = worker_end.filter(form="ray_creation").with_columns(ray_cause=None)
-    rows = [
-        frame.select(pl.col(name).cast(dtype) for name, dtype in RAY_HEADING.items()) for frame in (ray_task, created)
-    ]
+    retried = ray_task.filter(form=RETRY).select("source", "pos").with_columns(pl.col("pos") + 1, is_retried=True)
+    tasks = ray_task.filter(text_of("form") != RETRY).join(retried, on=["source", "pos"], how="left")
+    created = worker_end.filter(form="ray_creation").with_columns(ray_cause=None, is_retried=None)
+    rows = [frame.select(pl.col(name).cast(dtype) for name, dtype in RAY_HEADING.items()) for frame in (tasks, created)]
     return pl.concat(rows)

@@ -30,7 +30,8 @@ def with_places(
 
     `place`: the innermost call, and that of the user's own code: `_share_cuda_ (storage.py:1445), called from
     send (actor.py:573), in DataLoader worker process 0`. `own_place`: the user's own call alone. `worker`: of SGLang's
-    heading. `task`, `task_pid`, `task_host`: of Ray's heading. `is_of_thread`: it ended a thread, not its process.
+    heading. `task`, `task_pid`, `task_host`, `is_retried`: of Ray's heading. `is_of_thread`: it ended a thread, not its
+    process.
     `is_caused`: the exception was raised from the one above it; `is_handling`: while that one was handled.
     `is_passed_on`: it passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or
     read their part of a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job.
@@ -56,7 +57,7 @@ def with_places(
             LONGEST,
         ),
         (fatal.select(*PRINTER, "pos", fatal_worker=text_of("raising_worker"), fatal_pos="pos"), LONGEST),
-        (ray_heading.select(*PRINTER, "pos", "task", task_pid="pid", task_host="address"), LONGEST),
+        (ray_heading.select(*PRINTER, "pos", "task", "is_retried", task_pid="pid", task_host="address"), LONGEST),
         (
             exception.filter(pl.any_horizontal(pl.col("raised_in", "raised_by", "failed_thread").is_not_null())).select(
                 *(*PRINTER, "pos"),

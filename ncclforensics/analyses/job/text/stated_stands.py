@@ -9,10 +9,12 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.text.program_phases import PHASES
+from ncclforensics.data.processes import REQUESTED_ENDS
 from ncclforensics.frames.columns import ORIGIN, count_behind, text_of
 from ncclforensics.frames.registry import analysis
 
 LAST_LINES = 4  # of a log, or before a time-out: blank ones, and what another rank prints
+GIVEN_UP = ("cancelled", "time_limit")  # forms of `job_end`
 OF_EVERY_RUN = ("join", *PHASES)  # of lines that all runs print: only the very last of a log counts
 STAND = {
     **ORIGIN,
@@ -53,12 +55,15 @@ def stated_stand(
     group_join: pl.DataFrame,
     last_phase: pl.DataFrame,
     work_timeout: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    job_end: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line in which a program waits by its own words, and behind which its file shows nothing else.
 
-    It is among the last lines of its file, or right before a time-out that a watchdog prints. A prompt of the debugger
-    has the place that stands above it. Of the parts of their work, only the last one that a file ends with is here.
+    It is among the last lines of its file, or right before a time-out that a watchdog prints, or before somebody or the
+    scheduler ended what stood there. A prompt of the debugger has the place that stands above it. Of the parts of their
+    work, only the last one that a file ends with is here.
     """
     place = pl.format("{}:{} in {}", text_of("stopped_file"), "stopped_line", text_of("stopped_in"))
     stopped = debugger.sort("source", "line").with_columns(
@@ -85,10 +90,12 @@ def stated_stand(
         .select(columns)
         for kind, frame in rows.items()
     )
-    stops = work_timeout.select("source", "line", stop="line").sort("line")
+    asked = process_exit.filter(pl.col("signal").is_in(REQUESTED_ENDS))
+    given_up = job_end.filter(text_of("form").is_in(GIVEN_UP))
+    stops = pl.concat(rows.select("source", "line", stop="line") for rows in (work_timeout, asked, given_up))
     placed = stands.join(source.select("source", "lines", "hint", "blank_end"), on="source").sort("line")
     placed = placed.with_columns(rank=pl.coalesce("rank", pl.col("hint").cast(pl.Int32)))
-    placed = placed.join_asof(stops, on="line", by="source", strategy="forward", check_sortedness=False)
+    placed = placed.join_asof(stops.sort("line"), on="line", by="source", strategy="forward", check_sortedness=False)
     limit = pl.when(pl.col("kind").is_in(OF_EVERY_RUN)).then(1).otherwise(LAST_LINES)
     before = (pl.col("stop") - pl.col("line")).fill_null(LAST_LINES + 1)
     is_last = (count_behind() - pl.col("blank_end") < limit) | (before <= limit)
