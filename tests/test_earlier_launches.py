@@ -46,8 +46,9 @@ ENVIRONMENT = "2026-11-22 14:00:57,123 - mmdet - INFO - Environment info:\n"
 RAY = "2026-11-22 1{}:00:57,123\tINFO worker.py:1832 -- Started a local Ray instance.\n"
 TABLE = "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |\n"
 COUNTED = "epoch 0 | step {}/30 | loss 0.0265 | 50.6 ms/step\n"
-STEPS_IN_WORDS, AGAIN_IN_WORDS, NEXT_IN_WORDS = (
-    "".join(COUNTED.format(step) for step in made) for made in (range(5), range(9), range(5, 9))
+STEPS_IN_WORDS, AGAIN_IN_WORDS, NEXT_IN_WORDS, RESUMED_IN_WORDS, OF_TWO_JOBS = (
+    "".join(COUNTED.format(step) for step in made)
+    for made in (range(5), range(9), range(5, 9), range(3, 9), (0, 1, 0, 2, 1, 3, 2, 4))
 )
 OF_AGENT = (
     '  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent\n'
@@ -131,6 +132,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (FIRST + BANNER + STEPS + ENDED_WELL, True),
         (FIRST + FIRST + 101 * "the next one\n" + STEPS, True),
         (STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + AGAIN_IN_WORDS, True),
+        (STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + RESUMED_IN_WORDS, True),
         (UNSTARTED + UNSTARTED + STEPS_IN_WORDS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
@@ -140,7 +142,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
          "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "srun-waits-again",
          "a-training-begins-anew", "openmmlab", "ray", "two-reports-of-a-rank", "steps-later-than-a-report",
          "the-next-one-ends-well", "steps-behind-two-reports-of-a-rank",
-         "a-sweep", "the-port-was-taken-first",
+         "a-sweep", "from-a-checkpoint", "the-port-was-taken-first",
          "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
@@ -174,6 +176,7 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
         STEPS_IN_WORDS + OF_TORCHRUN + AGAIN_IN_WORDS,
         CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
+        OF_TWO_JOBS + CLOSED + OF_TORCHRUN + RESUMED_IN_WORDS,
     ],
     ids=["a-node-goes-on", "an-end-of-one-node", "a-start-alone", "two-nodes", "stdout",
          "stdout-with-times", "steps-on-their-way", "one-step",
@@ -182,7 +185,7 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
          "a-step-and-its-job", "a-module-that-is-imported", "every-rank-refuses",
          "a-node-waits-for-the-one-that-refused", "each-rank-is-tracked",
          "another-job-in-the-same-file", "stdout-below-stderr-with-the-same-steps", "a-rank-of-another-node",
-         "stdout-in-words"],
+         "stdout-in-words", "two-jobs-in-one-file"],
 )  # fmt: skip
 def test_what_one_launch_may_have_printed_shows_no_other(tmp_path: Path, text: str) -> None:
     assert _report(tmp_path, text).run["earlier_launch"].is_empty()

@@ -259,8 +259,9 @@ def _steps_behind_several(run: Frames) -> pl.DataFrame:
 def _behind_agents(run: Frames) -> pl.DataFrame:
     """Steps behind the traceback of an agent of torchrun that could start no rank, or whose ranks had all ended.
 
-    Of ranks that had, where it had started all that the text names, and the steps begin anew and come further than
-    before: stdout may stand below stderr, ranks of other nodes and other jobs that print into the same file go on.
+    Of ranks that had, where it had started all that the text names, and the steps begin anew, or for the first time
+    with an earlier one, and come further than before: stdout may stand below stderr, ranks of other nodes and other
+    jobs that print into the same file go on.
     """
     if not run.has("traceback_frame"):
         return run["job_end"].select("source", "pos", "line", end="pos").clear()
@@ -279,8 +280,10 @@ def _behind_agents(run: Frames) -> pl.DataFrame:
     made = pl.concat([numbered, run["training_progress"].select(*places, step="counted")]).sort("pos")
     begin, reached = pl.col("step").first(), pl.col("step").shift()
     made = made.with_columns(begin.over("source").alias("begin"), reached.over("source").alias("reached"))
+    made = made.with_columns(backs=(pl.col("step") < pl.col("reached")).cum_sum().over("source"))
     later = _after_ends(made.join(others, on="source", how="anti", maintain_order="left"), agents)
-    begins_again = (pl.col("step") <= pl.col("begin")) & (pl.col("step") < pl.col("reached"))
+    is_first_time = (pl.col("step") <= pl.col("begin")) | (pl.col("backs") == 1)
+    begins_again = is_first_time & (pl.col("step") < pl.col("reached"))
     comes_further = pl.col("step").max() > pl.col("reached").first()
     again = later.filter((begins_again.first() & comes_further).fill_null(value=False).over("source"))
     first = _after_ends(made, unstarted.select("source", "pos").sort("pos"))
