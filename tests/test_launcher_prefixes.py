@@ -140,6 +140,8 @@ def test_a_time_that_a_collector_glued_to_the_host_is_no_part_of_its_name(time: 
     "tagged",
     [
         "[rank3] loading",
+        "rank 3: loading",
+        "2026-03-02 11:04:57,123 - INFO - Rank 3: loading",
         "[rank3]: loading",
         "[Rank 3] loading",
         "[rank: 3] loading",

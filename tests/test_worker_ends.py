@@ -146,6 +146,14 @@ def test_the_reason_of_a_refused_value_stands_in_the_title(field: list[str], tmp
     assert titles(report)[0].endswith("1 validation error for Config: Value error, 512 is smaller than 4096")
 
 
+def test_what_differs_in_a_checkpoint_stands_in_the_title(tmp_path: Path) -> None:
+    lines = ["RuntimeError: Error(s) in loading state_dict for Net:", '\tMissing key(s) in state_dict: "norm.bias". ']
+
+    report = reported(tmp_path, *(f"[rank3]: {line}" for line in lines))
+
+    assert titles(report)[0].endswith('loading state_dict for Net: Missing key(s) in state_dict: "norm.bias".')
+
+
 def test_an_error_before_the_last_answer_was_one_of_a_request(tmp_path: Path) -> None:
     answer = 'INFO:     10.0.4.12:40102 - "POST /v1/completions HTTP/1.1" 200 OK'
     refused = ["ERROR:    Exception in ASGI application", "Traceback (most recent call last):", "ValueError: too long"]

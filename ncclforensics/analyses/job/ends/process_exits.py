@@ -288,10 +288,11 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:
 def _statements(program_failure: pl.DataFrame, refused_value: pl.DataFrame) -> dict[tuple[int, int], str]:
     """Return what lines state that no grammar knows, and why a value was refused, by their place."""
     stated = program_failure.select("source", "line", "statement")
-    refused = refused_value.select("source", "line", statement=text_of("refused_because"))
+    refused = refused_value.select("source", "line", statement=pl.coalesce(*map(text_of, REFUSALS)))
     return {row[:2]: row[2] for row in pl.concat([stated, refused]).iter_rows()}
 
 
+REFUSALS = ("refused_because", "refused_weights")  # columns of `refused_value`
 LAUNCH_FAILURE = ERROR_NUMBERS[719]  # cudaErrorLaunchFailure
 OUT_OF_MEMORY = {
     OF_HOST: "the host ran out of memory",
