@@ -133,6 +133,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (FIRST + FIRST + 101 * "the next one\n" + STEPS, True),
         (STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + AGAIN_IN_WORDS, True),
         (STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + RESUMED_IN_WORDS, True),
+        (STEPS_IN_WORDS + CLOSED + FIRST[: FIRST.rindex("Traceback")] + AGAIN_IN_WORDS, True),
         (UNSTARTED + UNSTARTED + STEPS_IN_WORDS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
@@ -142,7 +143,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
          "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "srun-waits-again",
          "a-training-begins-anew", "openmmlab", "ray", "two-reports-of-a-rank", "steps-later-than-a-report",
          "the-next-one-ends-well", "steps-behind-two-reports-of-a-rank",
-         "a-sweep", "from-a-checkpoint", "the-port-was-taken-first",
+         "a-sweep", "from-a-checkpoint", "restarted-by-its-agent", "the-port-was-taken-first",
          "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip

@@ -77,6 +77,30 @@ def test_steps_in_any_words_outlive_an_error_that_another_end_would_confirm(
     assert [f.certainty for f in report.findings if "RuntimeError" in f.title] == [certainty]
 
 
+@pytest.mark.parametrize(("rank", "severity"), [(0, "info"), (1, "error")])
+def test_an_error_ended_no_rank_where_each_that_ended_has_one_of_its_own(
+    rank: int, severity: str, tmp_path: Path
+) -> None:
+    """PyTorch puts the rank in front of what ends it: an error without it was caught, unless a rank lacks one."""
+    own = "".join(f"[rank{rank}]: {line}" for line in SHAPES.splitlines(keepends=True))
+
+    found = severities(reported(tmp_path, NO_KEY + TALK + own + AGENT))
+
+    (caught,) = (severity for title, (severity, _) in found.items() if "UsageError" in title)
+    assert caught == severity
+
+
+def test_an_error_at_a_place_whose_errors_were_outlived_is_only_possible_at_the_end(tmp_path: Path) -> None:
+    placed = 'Traceback (most recent call last):\n  File "prepare.py", line 9, in item\n    read(path)\n{}\n'
+    errors = [placed.format(f"ValueError: document {number}: not UTF-8") for number in (5, 22)]
+
+    found = severities(reported(tmp_path, errors[0] + 101 * TALK + errors[1]))
+    other = severities(reported(tmp_path, errors[0] + 101 * TALK + SHAPES))
+
+    assert set(found.values()) == {("info", "possible")}
+    assert ("error", "likely") in other.values()
+
+
 def test_the_last_error_of_one_process_leads(tmp_path: Path) -> None:
     found = severities(reported(tmp_path, ORDINAL + 101 * TALK + NO_KEY))
 

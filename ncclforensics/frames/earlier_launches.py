@@ -47,6 +47,7 @@ WHOLE_JOB = "JOB "  # how Slurm names a job and not a step of it
 UNCOMPILED = ("SyntaxError", "IndentationError", "TabError")  # without a traceback: of the program itself
 NEAREST_FRAME = 8  # lines above such an error, where it is of a module that the program imports
 AGENT, STARTS_WORKERS = "torch/distributed/launcher/api.py", "_initialize_workers"  # file, function
+FAILED = "failed"  # form of `elastic_failure` that an agent prints once of its workers
 ROOT_CAUSE = "root_cause"  # form of `elastic_failure` that a report has once
 
 
@@ -259,15 +260,15 @@ def _steps_behind_several(run: Frames) -> pl.DataFrame:
 def _behind_agents(run: Frames) -> pl.DataFrame:
     """Steps behind the traceback of an agent of torchrun that could start no rank, or whose ranks had all ended.
 
-    Of ranks that had, where it had started all that the text names, and the steps begin anew, or for the first time
-    with an earlier one, and come further than before: stdout may stand below stderr, ranks of other nodes and other
-    jobs that print into the same file go on.
+    Or behind its line on the first of them that failed: it may start them again. Of ranks that had ended, where it had
+    started all that the text names, and the steps begin anew, or for the first time with an earlier one, and come
+    further than before: stdout may stand below stderr, ranks of other nodes and other jobs that print into the same
+    file go on.
     """
-    if not run.has("traceback_frame"):
-        return run["job_end"].select("source", "pos", "line", end="pos").clear()
     frames = run["traceback_frame"].filter(pl.col("rank").is_null()).select("source", "pos", "file", "frame_function")
-    agents = frames.filter(text_of("file").str.ends_with(AGENT)).select("source", "pos").sort("pos")
     reports = run[REPORTS].select("source", "pos", "pid")
+    tracebacks, failures = frames.filter(text_of("file").str.ends_with(AGENT)), run[REPORTS].filter(form=FAILED)
+    agents = pl.concat(rows.select("source", "pos") for rows in (tracebacks, failures)).sort("pos")
     unstarted = frames.filter(frame_function=STARTS_WORKERS).join(reports, on="source", how="anti")
     of_agent = _with_last_before(
         reports.with_columns(-pl.col("pos")), agents.select("source", -pl.col("pos"), agent="pos")

@@ -32,8 +32,9 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
     """Set `final` on reports that may concern no end: exceptions, and kernel messages with a container's other pids.
 
     An exception is final if other processes ended, connections were closed right behind it (rows `lost`), or the log
-    ends there; a kernel message if it explains a known end. An end of no named process behind which steps were made
-    need not be one of this training: only another end shows that it is. None is final that its file outlived.
+    ends there, unless the program had outlived others of that place; a kernel message if it explains a known end. An
+    end of no named process behind which steps were made need not be one of this training: only another end shows that
+    it is. None is final that its file outlived.
     """
     for report in reports:
         report.final &= not (report.is_outlived or _may_be_of_another(report))
@@ -42,6 +43,7 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
     has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
     signals = {report.signal for report in final_reports if not report.follows}
     closed = _positions(lost, "source")
+    outlived = {_place_of(report) for report in reports if report.is_outlived and report.how in RAISED and report.place}
     has_lost = any(not row["at_exit"] for row in lost)
     for report in reports:
         is_over = has_lost or (has_errors and not _may_be_of_another(report))
@@ -49,7 +51,7 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
             report.final |= report.signal in signals and not has_final_kernel_report
         elif not (report.final or report.is_outlived):
             line, number = report.last_line or report.row["line"], report.row["source"]
-            is_last = lines_behind(line, lengths[number]) <= NEAR
+            is_last = lines_behind(line, lengths[number]) <= NEAR and _place_of(report) not in outlived
             is_closed = _is_soon_before(closed[number,], report.row["pos"])
             report.final = is_over or bool(final_reports) or is_last or is_closed
     # Where one of several processes ended with an error, those that print the same did.
@@ -65,6 +67,10 @@ def _may_be_of_another(report: ExitReport) -> bool:
 
 def _error_of(report: ExitReport) -> tuple[str, str, str]:
     return report.name, report.message, report.place
+
+
+def _place_of(report: ExitReport) -> tuple[int, str, str]:
+    return report.row["source"], report.name, report.place
 
 
 def _positions(rows: Iterable[Row], *key: str) -> dict[tuple[Any, ...], list[int]]:
@@ -87,13 +93,18 @@ def _is_soon_behind(positions: list[int], pos: int) -> bool:
     return place > 0 and pos - positions[place - 1] <= TRACEBACK_LINES
 
 
-def _name_by_exit(exceptions: list[ExitReport], reports: list[ExitReport]) -> None:
-    """Give the one exception without a process the one process that a launcher reports below it to end by an error."""
+def _name_by_exit(exceptions: list[ExitReport], reports: list[ExitReport], raising: set[int]) -> None:
+    """Give the one exception without a process the one process that a launcher reports below it to end by an error.
+
+    Not a rank that has an error of its own.
+    """
     unnamed = [raised for raised in exceptions if not raised.follows]
     exits = [report for report in reports if report.how == EXIT and report.code == PYTHON_ERROR]
     if len(unnamed) != 1 or len(exits) != 1 or unnamed[0].row["source"] != exits[0].row["source"]:
         return
     raised, ended = unnamed[0], exits[0]
+    if ended.rank in raising:
+        return
     is_unnamed = (raised.rank, raised.pid, raised.owner) == (None, None, None) and not raised.row.get("is_of_thread")
     if is_unnamed and raised.row["pos"] < ended.row["pos"]:
         for name in ("rank", "child", "local_rank", "node", "pid", "owner", "reporter"):
@@ -124,7 +135,7 @@ def mark_consequences(
         or any(not report.follows for report in exceptions)
         or any(report.how == HOST_MEMORY for report in reports)
     )
-    _name_by_exit(exceptions, reports)
+    _name_by_exit(exceptions, reports, raising)
     passing_on = {report.owner for report in exceptions} | failed_owners
     victim_ranks = {row["rank"] for row in victims if row["rank"] is not None}
     has_unnamed_victims = any(row["rank"] is None for row in victims)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import SHELL
-from ncclforensics.analyses.job.ends.exit_reports import KERNEL, RAISED, ExitReport
+from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, PYTHON_ERROR, RAISED, ExitReport
 from ncclforensics.analyses.job.text.program_phases import moments_of_bars
 from ncclforensics.frames.columns import count_behind, lines_behind
 from ncclforensics.frames.step_order import BUFFERED_LINES, LINES_OF_END, STEPS_OF_RUN, counted_step
@@ -29,12 +29,14 @@ def mark_outlived(
     engine_ready: pl.DataFrame,
     failing: Iterable[pl.DataFrame],
     of_several: Iterable[pl.DataFrame],
+    raising: set[int],
     source: pl.DataFrame,
 ) -> None:
     """Set `went_on` and `is_outlived` of reports.
 
     `failing`: lines that processes print as they fail, and launchers as they end them; `of_several`: lines that only
-    a job of several processes prints, whose errors may stand far from each other.
+    a job of several processes prints, whose errors may stand far from each other; `raising`: ranks with a line of a
+    traceback, whose error may be of any shape.
     """
     lengths = source.select("source", "lines")
     lines = dict(lengths.iter_rows())
@@ -52,6 +54,7 @@ def mark_outlived(
     several = {report.row["source"] for report in reports if is_named(report) and report.reporter != SHELL}
     several.update(*(rows["source"] for rows in of_several))
     cascades = _cascades(failing, lengths)
+    explained = _explained(reports, raising)
     errors: Left = {}
     for report, left in zip(reports, left_of, strict=True):
         if _is_by_itself(report) and report.row["source"] not in several:
@@ -64,8 +67,19 @@ def mark_outlived(
         if number not in several:  # one process printed all that stands there
             most = BUFFERED_LINES if report.reporter == SHELL else LINES_OF_END  # a script goes on behind its command
             outlives |= left - errors.get(number, left) > BUFFERED_LINES or left > most
-        report.is_outlived = (outlives and report.reporter != KERNEL) or bool(report.row.get("is_retried"))
-        report.went_on |= bool(report.row.get("is_retried"))
+        is_caught = report.how in RAISED and not is_named(report) and number in explained
+        is_caught |= bool(report.row.get("is_retried"))
+        report.is_outlived = (outlives and report.reporter != KERNEL) or is_caught
+        report.went_on |= is_caught
+
+
+def _explained(reports: list[ExitReport], raising: set[int]) -> set[int]:
+    """The inputs in which each rank that a launcher saw end by an error printed one: any other error ended no rank."""
+    exited: dict[int, set[int]] = {}
+    for report in reports:
+        if report.how == EXIT and report.code == PYTHON_ERROR and report.rank is not None:
+            exited.setdefault(report.row["source"], set()).add(report.rank)
+    return {number for number, ranks in exited.items() if ranks <= raising}
 
 
 def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tuple[int, int], int]:

@@ -210,13 +210,14 @@ def process_exit(
     has_errors = any(frame.height for frame in (call_error, test_failure, unstarted_program))
     # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
     watched = watchdog.filter((text_of("form") != "thrown") | text_of("exception").str.starts_with("c10"))
+    raising = set(exception["rank"].drop_nulls())
     mark_consequences(
         reports,
         has_aborted=bool(watched.height or work.height or has_errors or torch_error.filter(kind=SIZE).height),
         has_errors=has_errors,
         failed_owners=failed_owners,
         victims=torch_error.to_dicts(),
-        raising=set(exception["rank"].drop_nulls()),
+        raising=raising,
         interrupts=exception.filter(form="interrupt").to_dicts(),
         shut_down=engine_wait.filter(text_of("form").is_in(KILLS_ALL)).to_dicts(),
     )
@@ -228,6 +229,7 @@ def process_exit(
         engine_ready=engine_ready,
         failing=(exception, gpu_exception, traceback_frame, elastic_failure, process_end, torch_error, watchdog),
         of_several=(rank, launched_rank, elastic_failure, torch_error, watched, work),
+        raising=raising,
         source=source,
     )
     mark_final(reports, source, lost.to_dicts(), has_errors=has_errors)
