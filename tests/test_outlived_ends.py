@@ -94,7 +94,7 @@ def test_an_error_at_a_place_whose_errors_were_outlived_is_only_possible_at_the_
     placed = 'Traceback (most recent call last):\n  File "prepare.py", line 9, in item\n    read(path)\n{}\n'
     errors = [placed.format(f"ValueError: document {number}: not UTF-8") for number in (5, 22)]
 
-    found = severities(reported(tmp_path, errors[0] + 101 * TALK + errors[1]))
+    found = severities(reported(tmp_path, errors[0] + 101 * TALK + errors[1] + TALK))
     other = severities(reported(tmp_path, errors[0] + 101 * TALK + SHAPES))
 
     assert set(found.values()) == {("info", "possible")}

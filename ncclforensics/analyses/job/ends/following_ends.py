@@ -32,13 +32,13 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
     """Set `final` on reports that may concern no end: exceptions, and kernel messages with a container's other pids.
 
     An exception is final if other processes ended, connections were closed right behind it (rows `lost`), or the log
-    ends there, unless the program had outlived others of that place; a kernel message if it explains a known end. An
-    end of no named process behind which steps were made need not be one of this training: only another end shows that
-    it is. None is final that its file outlived.
+    ends there, and not with another line if the program had outlived others of that place; a kernel message if it
+    explains a known end. An end of no named process behind which steps were made need not be one of this training: only
+    another end shows that it is. None is final that its file outlived.
     """
     for report in reports:
         report.final &= not (report.is_outlived or _may_be_of_another(report))
-    lengths = dict(source.select("source", "lines").iter_rows())
+    lengths, blanks = (dict(source.select("source", name).iter_rows()) for name in ("lines", "blank_end"))
     final_reports = [report for report in reports if report.final]
     has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
     signals = {report.signal for report in final_reports if not report.follows}
@@ -51,7 +51,8 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
             report.final |= report.signal in signals and not has_final_kernel_report
         elif not (report.final or report.is_outlived):
             line, number = report.last_line or report.row["line"], report.row["source"]
-            is_last = lines_behind(line, lengths[number]) <= NEAR and _place_of(report) not in outlived
+            farthest = blanks[number] if _place_of(report) in outlived else NEAR
+            is_last = lines_behind(line, lengths[number]) <= farthest
             is_closed = _is_soon_before(closed[number,], report.row["pos"])
             report.final = is_over or bool(final_reports) or is_last or is_closed
     # Where one of several processes ended with an error, those that print the same did.
