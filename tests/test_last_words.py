@@ -73,6 +73,18 @@ def test_a_launcher_s_label_is_a_rank_where_pytorch_prints_the_same(
     assert [line.partition(": ")[2] for line in cited] == expected
 
 
+@pytest.mark.parametrize(("label", "expected"), [("", ["out of shards, leaving"]), ("1: ", [])])
+def test_a_label_is_a_rank_where_torchrun_has_none(label: str, expected: list[str], tmp_path: Path) -> None:
+    """What starts the ranks stands outside of their labels, and inside of those of nodes."""
+    lines = ["2: out of shards, leaving", *LOST.format(rank=0).splitlines(), *LOST.format(rank=1).splitlines()]
+    agent = f"{label}failed (exitcode: 1) local_rank: 0 (pid: 41887) of binary: /usr/bin/python3"
+    others = [f"{rank}: step {step} loss 2.5" for step in range(1, 40) for rank in range(3)]
+
+    cited = last_words(tmp_path, job="\n".join([*others, *lines, agent, ""]))
+
+    assert [line.partition(": ")[2] for line in cited] == expected
+
+
 def test_a_rank_that_reported_its_end_has_said_enough(tmp_path: Path) -> None:
     assert last_words(tmp_path, job="[rank0] step done\n[rank1] step done\n" + OTHERS) == []
 

@@ -83,6 +83,18 @@ def test_a_text_of_several_lines_becomes_these_lines() -> None:
     assert rows.select("line", "text").rows() == [(1, LINE), (1, "second"), (2, "third")]
 
 
+@pytest.mark.parametrize("key", ["exc_info", "stack_trace", "exception"])
+def test_the_traceback_of_a_record_stands_below_its_message(key: str) -> None:
+    """Of one record as of many, of which the others have none."""
+    plain = {"message": "step 7", "time": TIME}
+    failed = {"message": "cannot load", "time": TIME, key: "Traceback (most recent call last):\nKeyError: 'eos'"}
+
+    alone, among = (unwrapped(*found)["text"].to_list() for found in ([failed], [plain, failed, plain]))
+
+    assert alone == ["cannot load", "Traceback (most recent call last):", "KeyError: 'eos'"]
+    assert among == ["step 7", *alone, "step 7"]
+
+
 def test_pieces_of_a_long_line_are_put_together() -> None:
     pieces = [f"{LINE}\n", LINE[:20], LINE[20:30], f"{LINE[30:]}\n", f"{LINE}\n", f"{LINE}\n", f"{LINE}\n"]
     rows = unwrapped(*({"log": piece, "stream": "stdout", "time": TIME} for piece in pieces))

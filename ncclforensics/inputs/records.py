@@ -60,6 +60,8 @@ class Layout(NamedTuple):
         time = as_time(_at(value, self.time)) if self.time else None
         errors = (_at(value, path) for path in self.errors)
         text = ": ".join([text, *(error for error in errors if isinstance(error, str))])
+        traced = (value.get(key) for key in log_records.TRACEBACKS)
+        text = "\n".join([text, *(lines for lines in traced if isinstance(lines, str))])
         return Record(text, time, node if isinstance(node, str) else None, _as_rank(rank))
 
 
@@ -202,12 +204,14 @@ def _decoded(texts: pl.Series, layout: Layout) -> pl.DataFrame | None:
     wanted = {name: path for name, path in paths.items() if path}
     if "text" not in wanted:
         return None
+    traced = [(key,) for key in log_records.TRACEBACKS if texts.str.contains(f'"{key}"', literal=True).any()]
     try:
-        values = texts.str.json_decode(_struct([*wanted.values(), *layout.errors])).struct.unnest()
+        values = texts.str.json_decode(_struct([*wanted.values(), *layout.errors, *traced])).struct.unnest()
     except pl.exceptions.PolarsError:  # one line of another form is enough
         return None
     columns = [_field(path).alias(name) for name, path in wanted.items()]
     columns[0] = pl.concat_str(columns[0], *map(_field, layout.errors), separator=": ", ignore_nulls=True)
+    columns[0] = pl.concat_str(columns[0], *map(_field, traced), separator="\n", ignore_nulls=True)
     missing = [pl.lit(None, dtype=pl.String).alias(name) for name in paths if name not in wanted]
     found = values.select(*columns).with_columns(missing)
     if found["text"].null_count():

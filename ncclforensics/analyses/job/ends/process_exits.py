@@ -186,9 +186,7 @@ def process_exit(
     nranks = max(communicator_lifetime["nranks"].drop_nulls(), default=None)
     finder = ProcessFinder(rank, process, fence, has_agents=elastic_failure.height > 0, nranks=nranks)
     if process.is_empty():
-        reports = torch_ranks.with_ranks(
-            reports, torch_source, exception, launched_rank, has_agents=elastic_failure.height > 0
-        )
+        reports = torch_ranks.with_ranks(reports, torch_source, exception, launched_rank, elastic_failure)
     for report in reports:
         report.owner = finder.owner(report)
         if report.reporter == KERNEL:  # the kernel log has all programs of the host, and earlier days

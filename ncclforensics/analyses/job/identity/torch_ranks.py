@@ -17,8 +17,7 @@ def with_ranks(
     torch_source: pl.DataFrame,
     exception: pl.DataFrame,
     launched_rank: pl.DataFrame,
-    *,
-    has_agents: bool,
+    elastic_failure: pl.DataFrame,
 ) -> list[ExitReport]:
     """Set the ranks of reports: by the file of a rank, a launcher's lists of processes, srun's task numbers.
 
@@ -30,7 +29,7 @@ def with_ranks(
     # PyTorch's hook puts the rank in front of every line of a traceback: one without it is of another process.
     of_file = torch_source.select("source", "rank").join(named, on=["source", "rank"], how="anti")
     rank_of_source = dict(of_file.drop_nulls().iter_rows())
-    is_label_rank = labels_are_ranks(exception)
+    is_label_rank = labels_are_ranks(exception, elastic_failure)
     ranks_of_pid: dict[int, dict[str, int]] = defaultdict(dict)  # pid -> node -> rank
     for pid, node, rank in launched_rank.select("pid", "node", "rank").iter_rows():
         ranks_of_pid[pid][_short(node)] = rank
@@ -41,7 +40,7 @@ def with_ranks(
         if report.rank is not None:
             continue
         if report.child is not None:
-            report.rank = report.child if is_label_rank and not has_agents else None
+            report.rank = report.child if is_label_rank and elastic_failure.is_empty() else None
         elif report.pid is not None:
             of_pid = ranks_of_pid.get(report.pid, {})
             same_pid = {rank for node, rank in of_pid.items() if _fits(node, report.node)}
@@ -63,10 +62,15 @@ def with_ranks(
     return reports + others
 
 
-def labels_are_ranks(exception: pl.DataFrame) -> bool:
-    """Whether a launcher's label in front of lines equals the rank that PyTorch prints there, wherever both stand."""
+def labels_are_ranks(exception: pl.DataFrame, elastic_failure: pl.DataFrame) -> bool:
+    """Whether a launcher's label in front of lines equals the rank that PyTorch prints there, wherever both stand.
+
+    Where torchrun, which starts the ranks, prints without a label, those that its ranks print tell them, too.
+    """
     labels = exception.drop_nulls(["rank", "launcher_rank"])
-    return not labels.is_empty() and bool((labels["rank"] == labels["launcher_rank"]).all())
+    if not labels.is_empty():
+        return bool((labels["rank"] == labels["launcher_rank"]).all())
+    return not elastic_failure.is_empty() and elastic_failure["launcher_rank"].is_null().all()
 
 
 def _ranks_of_errors(reports: Iterable[ExitReport]) -> dict[int, set[int]]:

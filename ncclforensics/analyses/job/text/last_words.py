@@ -31,8 +31,7 @@ def last_word(
     the file of a rank it is one of the last lines: one of NCCL's or PyTorch's behind it says more of the rank.
     """
     files = source.select("source", "lines", hint=pl.col("hint").cast(pl.Int32))
-    is_label_rank = elastic_failure.is_empty() and labels_are_ranks(exception)
-    label = pl.col("launcher_rank") if is_label_rank else pl.lit(None, pl.Int32)
+    label = pl.col("launcher_rank") if labels_are_ranks(exception, elastic_failure) else pl.lit(None, pl.Int32)
     spoken, steps = (rows.with_columns(launcher_rank=label).join(files, on="source") for rows in (voice, training_step))
     spoken = spoken.with_columns(rank=pl.coalesce("rank", "launcher_rank", "hint"))
     columns = [*ORIGIN, "lines", "hint", "rank"]
