@@ -90,6 +90,14 @@ def test_an_error_ended_no_rank_where_each_that_ended_has_one_of_its_own(
     assert caught == severity
 
 
+def test_what_ended_a_thread_may_be_why_its_rank_stands(tmp_path: Path) -> None:
+    own = "".join(f"[rank0]: {line}" for line in SHAPES.splitlines(keepends=True))
+
+    found = severities(reported(tmp_path, "Exception in thread prefetch:\n" + NO_KEY + TALK + own + AGENT))
+
+    assert [severity for title, (severity, _) in found.items() if "UsageError" in title] == ["error"]
+
+
 def test_an_error_at_a_place_whose_errors_were_outlived_is_only_possible_at_the_end(tmp_path: Path) -> None:
     placed = 'Traceback (most recent call last):\n  File "prepare.py", line 9, in item\n    read(path)\n{}\n'
     errors = [placed.format(f"ValueError: document {number}: not UTF-8") for number in (5, 22)]

@@ -67,7 +67,8 @@ def mark_outlived(
         if number not in several:  # one process printed all that stands there
             most = BUFFERED_LINES if report.reporter == SHELL else LINES_OF_END  # a script goes on behind its command
             outlives |= left - errors.get(number, left) > BUFFERED_LINES or left > most
-        is_caught = report.how in RAISED and not is_named(report) and number in explained
+        is_of_main = not (is_named(report) or report.row.get("is_of_thread"))
+        is_caught = report.how in RAISED and is_of_main and number in explained
         is_caught |= bool(report.row.get("is_retried"))
         report.is_outlived = (outlives and report.reporter != KERNEL) or is_caught
         report.went_on |= is_caught
