@@ -10,12 +10,14 @@ from collections.abc import Sequence
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.inputs.lines import cleaned
 from ncclforensics.parsing.matching import Matched
 
 PLACE = ["source", "line"]
 DEEPER = "  "  # than the line of the call, behind the tag of a launcher
 RAISES = "raise "  # begins a line of code also where a copy lost the indentation
-MOST_LINES = 8  # of a statement: Python 3.13 prints all of them
+SHAFT, HEAD = "-", "> "  # of the arrow of a notebook at the line that was running
+MOST_LINES = 16  # of a statement: Python 3.13 prints all of them, and notebooks some around it
 
 
 def without_code(
@@ -36,14 +38,20 @@ def _code_lines(rows: pl.DataFrame, matched: Sequence[Matched], dialect: Dialect
     if not pieces:
         return rows.select(PLACE).clear()
     places = pl.concat(pieces).unique()
-    calls = rows.join(places, on=PLACE, how="semi").select(
-        *PLACE, start=pl.col("text").str.splitn(dialect.call_mark, 2).struct.field("field_0")
+    start = pl.col("text").str.splitn(dialect.call_mark, 2).struct.field("field_0")
+    is_marked = pl.col("text").str.contains(dialect.call_mark, literal=True)
+    calls = cleaned(rows.join(places, on=PLACE, how="semi")).select(
+        *PLACE,
+        start=pl.when(is_marked).then(start).otherwise(pl.lit("")),  # notebooks print their calls without tags
     )
     found = [rows.select(PLACE).clear()]
     for distance in range(1, MOST_LINES + 1):
         below = rows.join(calls.with_columns(pl.col("line") + distance), on=PLACE).join(places, on=PLACE, how="anti")
+        below = cleaned(below)
         text, start = pl.col("text"), pl.col("start")
-        below = below.filter(text.str.starts_with(start + DEEPER) | text.str.starts_with(start + RAISES))
+        is_running = text.str.starts_with(SHAFT) & text.str.strip_chars_start(SHAFT).str.starts_with(HEAD)
+        is_code = text.str.starts_with(start + DEEPER) | text.str.starts_with(start + RAISES) | is_running
+        below = below.filter(is_code)
         if below.is_empty():
             break
         found.append(below.select(PLACE))

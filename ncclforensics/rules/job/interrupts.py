@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.tracebacks import LONGEST, with_places
+from ncclforensics.analyses.job.ends.tracebacks import LONGEST, traced_frames, with_places
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.stack_classes import PLACES, place_of
 from ncclforensics.frames.columns import text_of
@@ -38,11 +38,12 @@ def app_interrupted(
     """
     interrupts = of_last_run(exception.filter(form="interrupt"), training_step, source)
     (placed,) = with_places((interrupts,), exception, exception_chain, traceback_frame, traced_call, ray_heading)
+    calls = traced_frames(traceback_frame, traced_call)
     known = placed.filter(pl.col("place").is_not_null()).sort("source", "line")
     for (place,), rows in known.group_by("place", maintain_order=True):
         ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
         first = rows.row(0, named=True)
-        kind = _kind(first, exception, traceback_frame)
+        kind = _kind(first, exception, calls)
         yield Finding(
             title=f"{ranks_text(ranks) or 'a process'} stood in {place} when it was interrupted",
             detail=f"{f'{kind}; ' * bool(kind)}other processes of the job may have stood elsewhere",
@@ -52,12 +53,12 @@ def app_interrupted(
         )
 
 
-def _kind(interrupt: dict[str, Any], exception: pl.DataFrame, traceback_frame: pl.DataFrame) -> str:
+def _kind(interrupt: dict[str, Any], exception: pl.DataFrame, traced: pl.DataFrame) -> str:
     """Return what the process did, by the calls of its traceback; the innermost that says more than how it waits."""
     of_source = (pl.col("source") == interrupt["source"]) & (pl.col("pos") < interrupt["pos"])
     begun = exception.filter(of_source & (text_of("form") == "traceback"))["pos"].max()
     nearest = pl.col("pos") > (begun if isinstance(begun, int) else -1)
-    calls = traceback_frame.filter(of_source & nearest).sort("pos", descending=True).head(LONGEST)
-    frames = calls.select(text_of("frame_function").alias("function"), file=text_of("file")).iter_rows()
+    calls = traced.filter(of_source & nearest).sort("pos", descending=True).head(LONGEST)
+    frames = calls.select("function", "file").iter_rows()
     places = [place for function, file in frames if (place := place_of(PLACES, function, file))]
     return next((place.kind for place in places if not place.is_general), places[0].kind if places else "")

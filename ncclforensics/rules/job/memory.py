@@ -22,7 +22,7 @@ from ncclforensics.rules.shared.ended_processes import (
     kernel_log_ends,
     unsettled_exits,
 )
-from ncclforensics.rules.shared.gpu_memory import memory_state
+from ncclforensics.rules.shared.gpu_memory import allocator_of, memory_state
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
 OUT_OF_VRAM = (
@@ -98,12 +98,13 @@ def oom_gpu(
     Do: see with nvidia-smi whether another process holds memory of that GPU (the line tells capacity, what is free and
     what this process has); else compare memory over ranks at that step; smaller batch,
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
-    Sources: PyTorch, CUDA semantics (memory management).
+    Sources: PyTorch, CUDA semantics (memory management); JAX, GPU memory allocation; XLA, tf_allocator_adapter.h;
+    TensorFlow, core/framework/op_kernel.cc.
     """
     rows = first_exits(process_exit, GPU_MEMORY)
     if not rows.is_empty():
         state, remedy = memory_state(rows, gpu_exception)
-        detail = f"{_asked_for(rows)}{state}reported by PyTorch's allocator"
+        detail = f"{_asked_for(rows)}{state}reported by {allocator_of(rows, gpu_exception)}'s allocator"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         finding = exit_finding(rows, rank, "out of GPU memory on {processes}", detail, certainty)
         finding.remedy = remedy
@@ -114,7 +115,7 @@ def oom_gpu(
         state, remedy = memory_state(rows, gpu_exception)
         goes_on = "" if is_near_end else "the log goes on after it: "
         unsure = f"{goes_on}the program may have caught it"
-        detail = f"{_asked_for(rows)}{state}reported by PyTorch's allocator; {unsure}"
+        detail = f"{_asked_for(rows)}{state}reported by {allocator_of(rows, gpu_exception)}'s allocator; {unsure}"
         certainty = "likely" if is_near_end else "possible"
         finding = exit_finding(rows, rank, "out of GPU memory on {processes}", detail, certainty)
         if not is_near_end:

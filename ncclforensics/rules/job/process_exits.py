@@ -272,15 +272,18 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield finding
 
 
+ENDED = {"time_limit": "at its time limit", "lsf_killed": "by its owner or an administrator (bkill)"}  # by form
+
+
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("job_end",), hang=True)
 def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) -> Iterator[Finding]:
-    """The scheduler ended the job, at its time limit or for another job.
+    """The scheduler ended the job, at its time limit, for another job, or as somebody asked.
 
     Means: later messages of ranks follow from that. A job that reaches its time limit need not have hung.
     Not when: the step was cancelled because one of its processes, or a node that a line names, had failed.
     Do: compare the time of the cancellation with that of the last step of the training: if steps were made until then,
-    ask for more time; if not, it stood still: on the next run take the stacks of all ranks before the limit.
-    Sources: sbatch(1), Slurm job state codes.
+    ask for more time; if not, it stood still: next time take the stacks of all ranks before. LSF: bhist -l tells who.
+    Sources: sbatch(1), Slurm job state codes; LSF, bhist (termination reasons).
     """
     causes = job_end.drop_nulls("cause").sort("source", "line")
     for (cause,), rows in causes.group_by(text_of("cause"), maintain_order=True):
@@ -296,8 +299,9 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
             severity=Severity.ERROR if reason.startswith(NODE_FAILURE) else Severity.WARNING,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
         )
-    for source, line in job_end.filter(form="time_limit").select("source", "line").head(1).iter_rows():
-        title, detail = "the job was ended at its time limit", "its processes were ended"
+    ended = job_end.filter(text_of("form").is_in(list(ENDED))).unique("form", keep="first", maintain_order=True)
+    for form, source, line in ended.select("form", "source", "line").iter_rows():
+        title, detail = f"the job was ended {ENDED[form]}", "its processes were ended"
         yield Finding(title, detail, "certain", role=Role.CONTEXT, evidence=[Line(source, line)])
 
 

@@ -180,7 +180,9 @@ def torch_store_failed(
         reason = unknown["lookup_reason"].cast(pl.String)[0]
         title, rows = f"the name of the store's host (MASTER_ADDR) could not be looked up: {reason}", unknown
     elif not taken.is_empty():
-        title, rows = f"port {taken['port'][0]} of the store is taken by another process", taken
+        ports = taken["port"].drop_nulls()
+        place = f"port {ports[0]}" if ports.len() else "the port"
+        title, rows = f"{place} of the store is taken by another process", taken
     elif not closed.is_empty():
         title, rows = "the store could not listen on its port", closed
     elif not (foreign := store_error.filter(form="other_service").sort("server", nulls_last=True)).is_empty():

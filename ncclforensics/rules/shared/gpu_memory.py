@@ -1,4 +1,4 @@
-"""What PyTorch's allocator says of the memory of a full GPU, and which advice follows from that."""
+"""What an allocator says of the memory of a full GPU, and which advice follows from that."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ TOO_MUCH = (
 )
 
 
+ALLOCATORS = {"xla_memory": "XLA", "tensorflow_memory": "TensorFlow"}  # forms of `gpu_exception`; else PyTorch
+OF_SHARE = (
+    "see with nvidia-smi whether another process holds memory of that GPU: JAX and TensorFlow take most of it at their "
+    "start (XLA_PYTHON_CLIENT_MEM_FRACTION, TF_FORCE_GPU_ALLOW_GROWTH); else smaller batch, or recompute activations"
+)
+
+
+def allocator_of(rows: pl.DataFrame, gpu_exception: pl.DataFrame) -> str:
+    """Return whose allocator printed these lines."""
+    forms = rows.select("source", "line").join(gpu_exception, on=["source", "line"])["form"].cast(pl.String)
+    return next((ALLOCATORS[form] for form in forms if form in ALLOCATORS), "PyTorch")
+
+
 def memory_state(rows: pl.DataFrame, gpu_exception: pl.DataFrame) -> tuple[str, str]:
     """Return who held the memory by the first of these lines that says so, and what to do; empty where none does."""
     stated = rows.select("source", "line").join(
@@ -37,7 +50,7 @@ def memory_state(rows: pl.DataFrame, gpu_exception: pl.DataFrame) -> tuple[str, 
         if "held" in parts and "total" in parts and _bytes(parts["held"]) <= _bytes(parts["total"]):
             first = " on the first of them" * (rows["line"].n_unique() > 1)
             return f"{_text(parts)}{first}; ", _remedy(parts, wanted * UNITS[unit])
-    return "", ""
+    return "", "" if allocator_of(rows, gpu_exception) == "PyTorch" else OF_SHARE
 
 
 def _text(parts: dict[str, tuple[float, str]]) -> str:

@@ -33,6 +33,7 @@ from ncclforensics.frames.columns import Row, text_of
 Owner = tuple[str, int]
 
 EXCEPTION = "exception"  # an uncaught Python exception
+GIB = 1 << 30
 GPU_MEMORY = "gpu-memory"  # the GPU ran out of memory
 GPU_ERROR = "gpu-error"  # a CUDA call of the application failed, or ROCm ended it
 HOST_MEMORY = "host-memory"  # the host, the container or the job ran out of memory
@@ -313,9 +314,12 @@ def _ended_actors(exception: pl.DataFrame) -> pl.Expr:
 
 def gpu_exception_report(row: Row, rank: int | None) -> ExitReport:
     """Return the report of an error of the GPU: its memory ran out, or a CUDA call failed."""
-    if row["form"] in ("memory", "recorded_memory"):
+    if row["form"].endswith("memory"):
         on_gpu = f" on GPU {row['full_gpu']}" if row["full_gpu"] is not None else ""
-        how, message = GPU_MEMORY, f"{row['wanted']:g} {row['unit']} were asked for{on_gpu}"
+        wanted = (
+            f"{row['wanted']:g} {row['unit']}" if row["unit"] else f"the bytes of shape [{row['tensor_shape'] or ''}]"
+        )
+        how, message = GPU_MEMORY, f"{wanted} {'was' if row['unit'] is None else 'were'} asked for{on_gpu}"
     else:
         of_number = ERROR_NUMBERS.get(row["code"], "")
         how, message = GPU_ERROR, row["message"] or row["quoted"] or row["early_message"] or of_number
@@ -324,6 +328,11 @@ def gpu_exception_report(row: Row, rank: int | None) -> ExitReport:
         how, row, "Python", rank=rank, local_rank=row["local_rank"], message=message,
         final=not row["is_of_thread"] and is_final, **_place(row),
     )  # fmt: skip
+
+
+def _amount(row: Row) -> str:
+    size, unit = row["wanted"] or 0, row["unit"]
+    return f"{size / GIB:.2f} GiB" if unit == "bytes" and size >= GIB else f"{size:g} {unit}"
 
 
 def _is_of_incomplete_object(row: Row) -> bool:

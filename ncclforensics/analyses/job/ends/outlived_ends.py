@@ -16,6 +16,7 @@ from ncclforensics.analyses.job.text.program_phases import moments_of_bars
 from ncclforensics.frames.columns import count_behind, lines_behind
 from ncclforensics.frames.step_order import BUFFERED_LINES, LINES_OF_END, STEPS_OF_RUN, counted_step
 
+LINES_OF_MESSAGE = 20  # of an error, behind its first line
 ANSWERED = "answered"  # form of `engine_ready`: the engine answered a request
 
 Left = dict[int, int]  # how many lines of each input stand behind the last one that shows something
@@ -67,6 +68,7 @@ def mark_outlived(
         if number not in several:  # one process printed all that stands there
             most = BUFFERED_LINES if report.reporter == SHELL else LINES_OF_END  # a script goes on behind its command
             outlives |= left - errors.get(number, left) > BUFFERED_LINES or left > most
+        outlives |= bool(report.row.get("is_of_cell")) and left > LINES_OF_MESSAGE  # other cells ran before or after it
         is_of_main = not (is_named(report) or report.row.get("is_of_thread"))
         is_caught = report.how in RAISED and is_of_main and number in explained
         is_caught |= bool(report.row.get("is_retried"))

@@ -11,7 +11,8 @@ from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
 from ncclforensics.frames.columns import text_of
 
 PRINTER = ["source", "launcher_rank", "launcher_pid"]  # lines with equal values come from one program
-FILES = ("file", "boxed_file")
+FILES = ("file", "boxed_file", "notebook_file", "notebook_script", "cell")
+MODULE, CELL = "<module>", "a cell"  # what a notebook does not name
 FAR = 40  # lines from the last call of a traceback to its error: the code, and what others print meanwhile
 SYNTAX_ERRORS = ("Syntax", "Indentation", "Tab")  # classes, without -Error
 LONGEST = 400  # lines of a traceback, from its heading to its error
@@ -36,7 +37,7 @@ def with_places(
     `is_passed_on`: it passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or
     read their part of a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job.
     `is_ignored`: Python printed it instead of raising it. `is_fatal`: its heading says that it ended its process.
-    `rank`: that raised it.
+    `is_of_cell`: it ended a cell of a notebook. `rank`: that raised it.
     """
     calls = traced_frames(traceback_frame, traced_call)
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
@@ -52,7 +53,11 @@ def with_places(
         (own.select(*PRINTER, "pos", own_call="call", own_pos="pos"), LONGEST),
         (
             headings.select(
-                *PRINTER, "pos", worker=text_of("raising_worker"), heading_rank="raising_rank", heading_pos="pos"
+                *(*PRINTER, "pos"),
+                worker=text_of("raising_worker"),
+                heading_rank="raising_rank",
+                heading_pos="pos",
+                is_of_cell=pl.col("cell_error").is_not_null(),
             ),
             LONGEST,
         ),
@@ -127,8 +132,8 @@ def traced_frames(traceback_frame: pl.DataFrame, traced_call: pl.DataFrame) -> p
     printed = ("source", "line", "pos", "launcher_rank", "launcher_node", "launcher_pid")
     frames = traceback_frame.select(
         *(*printed, pl.col("rank").cast(pl.Int32)),
-        function=text_of("frame_function"),
-        file=pl.coalesce(*map(text_of, FILES)),
+        function=pl.coalesce(text_of("frame_function"), text_of("cell_function"), pl.lit(MODULE)),
+        file=pl.coalesce(*map(text_of, FILES), pl.lit(CELL)).str.replace_all("\\", "/", literal=True),
         number="numbered",
     )
     of_torch = traced_call.filter(form="").select(

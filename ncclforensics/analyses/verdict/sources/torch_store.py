@@ -165,6 +165,9 @@ def find_rendezvous(job: Job) -> Explanation | None:
     elif any(row.form == "port_taken" for row in rows):
         reason = "the port of the store is taken by another process, mostly one of an earlier run"
         collect.insert(0, LIST_SERVERS)
+    elif any(row.form == "no_port" for row in rows):
+        reason = "the process that serves the store could not listen on its port"
+        collect.insert(0, LIST_SERVERS)
     elif by_group := _waits_in_groups(job, rows):
         reason = "; ".join(by_group)
         if len(by_group) > 1:
@@ -174,7 +177,8 @@ def find_rendezvous(job: Job) -> Explanation | None:
         reason = (
             f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
         )
-    verdict = Kind.INIT_FAILED if any(row.form == "port_taken" for row in rows) else Kind.INIT_INCOMPLETE
+    is_refused = any(row.form in ("port_taken", "no_port") for row in rows)
+    verdict = Kind.INIT_FAILED if is_refused else Kind.INIT_INCOMPLETE
     diagnosis = job.explanation_by(verdict, reason, [], Doubt.OTHER_TEXT, collect=collect)
     in_order = sorted(rows, key=lambda row: row.form == "waited")
     return job.cite(diagnosis, waiting=unreachable or in_order)
