@@ -385,7 +385,7 @@ def _without_cut_lines(head: bytes, tail: bytes) -> bytes:
 
 
 def _without_first_line(data: bytes) -> bytes:
-    return data[data.find(b"\n") + 1 :]
+    return data[data.find(b"\n") + 1 :] or data[data.find(b"\r") + 1 :]  # of a bar that was rewritten, its last ones
 
 
 def _numbered(stream: io.BufferedIOBase, wanted: set[int]) -> Iterator[tuple[int, bytes]]:

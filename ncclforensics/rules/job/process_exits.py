@@ -272,7 +272,7 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield finding
 
 
-ENDED = {"time_limit": "at its time limit", "lsf_killed": "by its owner or an administrator (bkill)"}  # by form
+ENDED = {"time_limit": "at its time limit", "lsf_killed": "by its owner or an administrator (bhist -l: by whom)"}
 
 
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("job_end",), hang=True)
@@ -282,7 +282,7 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
     Means: later messages of ranks follow from that. A job that reaches its time limit need not have hung.
     Not when: the step was cancelled because one of its processes, or a node that a line names, had failed.
     Do: compare the time of the cancellation with that of the last step of the training: if steps were made until then,
-    ask for more time; if not, it stood still: next time take the stacks of all ranks before. LSF: bhist -l tells who.
+    ask for more time; if not, it stood still: on the next run take the stacks of all ranks before the limit.
     Sources: sbatch(1), Slurm job state codes; LSF, bhist (termination reasons).
     """
     causes = job_end.drop_nulls("cause").sort("source", "line")

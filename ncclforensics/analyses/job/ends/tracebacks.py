@@ -37,7 +37,7 @@ def with_places(
     `is_passed_on`: it passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or
     read their part of a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job.
     `is_ignored`: Python printed it instead of raising it. `is_fatal`: its heading says that it ended its process.
-    `is_of_cell`: it ended a cell of a notebook. `rank`: that raised it.
+    `is_of_cell`: it ended a cell of a notebook. `is_unhandled`: nobody asked Ray for it. `rank`: that raised it.
     """
     calls = traced_frames(traceback_frame, traced_call)
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
@@ -62,7 +62,15 @@ def with_places(
             LONGEST,
         ),
         (fatal.select(*PRINTER, "pos", fatal_worker=text_of("raising_worker"), fatal_pos="pos"), LONGEST),
-        (ray_heading.select(*PRINTER, "pos", "task", "is_retried", task_pid="pid", task_host="address"), LONGEST),
+        (
+            ray_heading.select(
+                *(*PRINTER, "pos", "task", "is_retried"),
+                task_pid="pid",
+                task_host="address",
+                unhandled_pos=pl.when(pl.col("not_asked_for").is_not_null()).then("pos"),
+            ),
+            LONGEST,
+        ),
         (
             exception.filter(pl.any_horizontal(pl.col("raised_in", "raised_by", "failed_thread").is_not_null())).select(
                 *(*PRINTER, "pos"),
@@ -104,12 +112,13 @@ def with_places(
                     False
                 ),
                 is_of_thread=(is_of_worker & pl.col("has_thread")).fill_null(False),
+                is_unhandled=(pl.col("unhandled_pos") > pl.col("heading_pos").fill_null(-1)).fill_null(False),
                 passed_pos=pl.when(is_of_worker).then("passed_pos"),
                 rank=pl.when(is_of_other & are_of_job).then("heading_rank").otherwise("rank"),
                 is_passed_on=is_of_other & (not are_of_job),
             ).drop(
                 *("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above"),
-                *("has_thread", "heading_rank", "ignored_pos", "fatal_worker", "fatal_pos"),
+                *("has_thread", "heading_rank", "ignored_pos", "fatal_worker", "fatal_pos", "unhandled_pos"),
             )
         )
     passed_on = pl.concat([frame["passed_pos"] for frame in placed]).drop_nulls().implode()

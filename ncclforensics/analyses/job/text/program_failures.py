@@ -27,8 +27,8 @@ PROGRAM_FAILURE = {
     "is_repeated_attempt": pl.Boolean(),  # the program tries again
     "lines_behind": pl.Int64(),  # in its file
 }
-NOTE_LEVELS = ("INFO", "DEBUG")  # values of `launcher_level`
-MILD_LEVELS = (*NOTE_LEVELS, "WARNING")
+NOTE_LEVELS = ("INFO", "DEBUG", "I")  # values of `launcher_level`
+MILD_LEVELS = (*NOTE_LEVELS, "WARNING", "W")
 STATED = ["level", "words", "stack", "value"]  # forms of `unread_error` that state a failure
 DIGITS = list("0123456789")
 # Columns of PyTorch's tag in front of a line.
