@@ -9,6 +9,7 @@ from ncclforensics.frames.time_range import as_time
 
 AMERICAN = "%m/%d/%Y %H:%M:%S"
 LINES_OF_END = 500  # tracebacks of other processes, and what they print as they end, stand behind an interruption
+LINES_OF_MESSAGE = 20  # of an error, behind its first line
 STEPS_OF_RUN = 3
 # Python writes stdout to a file 8 KB at a time: what is left then stands behind the error that ended the process.
 BUFFERED_LINES = 100
@@ -46,10 +47,17 @@ def without_steps_behind(rows: pl.DataFrame, training_step: pl.DataFrame) -> pl.
     return placed.filter((pl.col("pos") < pl.col("last_step")).fill_null(value=False).not_()).drop("last_step")
 
 
-def of_last_run(interrupts: pl.DataFrame, training_step: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
-    """Leave out interruptions of an earlier run: steps, or many lines, stand behind the last one of their file."""
+def of_last_run(exception: pl.DataFrame, training_step: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
+    """Return the interruptions but those of an earlier run: steps, or many lines, stand behind the last one of a file.
+
+    One of a notebook ended a cell; lines behind it are of others.
+    """
+    in_cell = pl.when(form="traceback").then(pl.col("cell_error").is_not_null()).forward_fill().over("source")
+    interrupts = exception.sort("pos").with_columns(in_cell=in_cell).filter(form="interrupt")
     placed = without_steps_behind(interrupts, training_step).join(source.select("source", "lines"), on="source")
-    return placed.filter(count_behind().min().over("source") <= LINES_OF_END).drop("lines")
+    is_last = count_behind().min().over("source") <= LINES_OF_END
+    is_of_earlier_cell = pl.col("in_cell").fill_null(value=False) & (count_behind() > LINES_OF_MESSAGE)
+    return placed.filter(is_last & ~is_of_earlier_cell).drop("lines", "in_cell")
 
 
 def goes_on(training_step: pl.DataFrame, source: pl.DataFrame, number: int, left: int) -> bool:

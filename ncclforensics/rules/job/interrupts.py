@@ -36,7 +36,7 @@ def app_interrupted(
     Take the stacks of all processes before the next interruption (py-spy dump).
     Sources: Python, KeyboardInterrupt; torch/utils/data/dataloader.py; pytorch#39570.
     """
-    interrupts = of_last_run(exception.filter(form="interrupt"), training_step, source)
+    interrupts = of_last_run(exception, training_step, source)
     (placed,) = with_places((interrupts,), exception, exception_chain, traceback_frame, traced_call, ray_heading)
     calls = traced_frames(traceback_frame, traced_call)
     known = placed.filter(pl.col("place").is_not_null()).sort("source", "line")

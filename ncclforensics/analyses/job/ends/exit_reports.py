@@ -12,6 +12,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.failed_commands import runs_no_rank, signal_of_command
 from ncclforensics.analyses.job.text.program_failures import MILD_LEVELS, is_of_others
 from ncclforensics.data.cuda import ERROR_NUMBERS
+from ncclforensics.data.names import bytes_text
 from ncclforensics.data.processes import (
     BUS_ERROR,
     ENDED_RANKS_CLASSES,
@@ -33,7 +34,6 @@ from ncclforensics.frames.columns import Row, text_of
 Owner = tuple[str, int]
 
 EXCEPTION = "exception"  # an uncaught Python exception
-GIB = 1 << 30
 GPU_MEMORY = "gpu-memory"  # the GPU ran out of memory
 GPU_ERROR = "gpu-error"  # a CUDA call of the application failed, or ROCm ended it
 HOST_MEMORY = "host-memory"  # the host, the container or the job ran out of memory
@@ -316,10 +316,9 @@ def gpu_exception_report(row: Row, rank: int | None) -> ExitReport:
     """Return the report of an error of the GPU: its memory ran out, or a CUDA call failed."""
     if row["form"].endswith("memory"):
         on_gpu = f" on GPU {row['full_gpu']}" if row["full_gpu"] is not None else ""
-        wanted = (
-            f"{row['wanted']:g} {row['unit']}" if row["unit"] else f"the bytes of shape [{row['tensor_shape'] or ''}]"
-        )
-        how, message = GPU_MEMORY, f"{wanted} {'was' if row['unit'] is None else 'were'} asked for{on_gpu}"
+        amount = bytes_text(int(row["wanted"])) if row["unit"] == "bytes" else f"{row['wanted'] or 0:g} {row['unit']}"
+        wanted = f"{amount} were" if row["unit"] else f"a tensor of shape [{row['tensor_shape'] or ''}] was"
+        how, message = GPU_MEMORY, f"{wanted} asked for{on_gpu}"
     else:
         of_number = ERROR_NUMBERS.get(row["code"], "")
         how, message = GPU_ERROR, row["message"] or row["quoted"] or row["early_message"] or of_number
@@ -328,11 +327,6 @@ def gpu_exception_report(row: Row, rank: int | None) -> ExitReport:
         how, row, "Python", rank=rank, local_rank=row["local_rank"], message=message,
         final=not row["is_of_thread"] and is_final, **_place(row),
     )  # fmt: skip
-
-
-def _amount(row: Row) -> str:
-    size, unit = row["wanted"] or 0, row["unit"]
-    return f"{size / GIB:.2f} GiB" if unit == "bytes" and size >= GIB else f"{size:g} {unit}"
 
 
 def _is_of_incomplete_object(row: Row) -> bool:

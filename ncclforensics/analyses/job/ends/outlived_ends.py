@@ -14,9 +14,8 @@ from ncclforensics.analyses.job.ends.crashes import SHELL
 from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, PYTHON_ERROR, RAISED, ExitReport
 from ncclforensics.analyses.job.text.program_phases import moments_of_bars
 from ncclforensics.frames.columns import count_behind, lines_behind
-from ncclforensics.frames.step_order import BUFFERED_LINES, LINES_OF_END, STEPS_OF_RUN, counted_step
+from ncclforensics.frames.step_order import BUFFERED_LINES, LINES_OF_END, LINES_OF_MESSAGE, STEPS_OF_RUN, counted_step
 
-LINES_OF_MESSAGE = 20  # of an error, behind its first line
 ANSWERED = "answered"  # form of `engine_ready`: the engine answered a request
 
 Left = dict[int, int]  # how many lines of each input stand behind the last one that shows something

@@ -120,7 +120,6 @@ def stack_event(
     """One row per line of a dump of stacks, in the order of lines: heads of processes and threads, frames, headings."""
     form = text_of("form")
     is_native = form == "native"
-    interrupts = exception.filter(form="interrupt")
     code = {"function": text_of("function").fill_null("?"), "file": text_of("file"), "number": pl.col("numbered")}
     of_c = code | {"library": text_of("library")}
     named = {"thread": text_of("thread"), "name": text_of("thread_name")}
@@ -173,7 +172,7 @@ def stack_event(
         _rows(pl.concat([debugger_first, debugger_frame.select(debugger_first.columns)]), _FRAME, **of_c_or_module),
         _rows(traceback_frame.join(of_debugger, on="source", how="semi"), _FRAME, **(code | python_function)),
         *_interrupted(
-            pl.concat([exception.filter(form != "interrupt"), of_last_run(interrupts, training_step, source)]),
+            pl.concat([exception.filter(form != "interrupt"), of_last_run(exception, training_step, source)]),
             exception_chain,
             traceback_frame,
             traced_call,
