@@ -9,6 +9,7 @@ from ncclforensics.grammar.values import find_values
 
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "bytes": 1}
 MUCH = 0.1  # share of a GPU that another process holds
+LITTLE = 0.01  # share of a GPU that is worth nothing
 OF_OTHERS = (
     "another process holds memory of that GPU: find it with nvidia-smi on that host (a rank on the wrong GPU, what an "
     "earlier run left there)"
@@ -44,8 +45,11 @@ def memory_state(rows: pl.DataFrame, gpu_exception: pl.DataFrame) -> tuple[str, 
         maintain_order="left",
     )
     for wanted, unit, text in stated.drop_nulls("memory_state").select("wanted", "unit", "memory_state").iter_rows():
-        found = find_values(pl.Series([text]), "memory_part").unique("form", keep="first", maintain_order=True)
-        parts = {str(form): (size, name) for form, size, name in found.select("form", "part_size", "part_unit").rows()}
+        found = find_values(pl.Series([text]), "memory_part").select("form", "part_size", "part_unit").rows()
+        parts = {str(form): (size, name) for form, size, name in reversed(found)}
+        taken = _bytes(parts.get("used")) + _bytes(parts.get("unused"))
+        alike = [(size, name) for form, size, name in found if form == "process" and _bytes((size, name)) >= taken > 0]
+        parts |= {"held": min(alike, key=_bytes)} if alike and "held" not in parts else {}
         # In WSL2 the driver does not tell what a process holds, and the number is none.
         if "held" in parts and "total" in parts and _bytes(parts["held"]) <= _bytes(parts["total"]):
             first = " on the first of them" * (rows["line"].n_unique() > 1)
@@ -70,7 +74,7 @@ def _remedy(parts: dict[str, tuple[float, str]], wanted: float) -> str:
     total, free, held, unused = (_bytes(parts.get(name)) for name in ("total", "free", "held", "unused"))
     if total - free - held > MUCH * total:
         return OF_OTHERS
-    return FRAGMENTED if unused > wanted else TOO_MUCH
+    return FRAGMENTED if unused > max(wanted, LITTLE * total) else TOO_MUCH
 
 
 def _bytes(part: tuple[float, str] | None) -> float:
