@@ -131,6 +131,16 @@ def test_memory_that_tensorflow_lacks_follows_from_no_other_error(tmp_path: Path
     assert "follows from something else" not in lead.detail
 
 
+def test_memory_of_a_gpu_that_an_error_counts_as_its_cause_is_what_ran_out(tmp_path: Path) -> None:
+    lacking = (
+        f"{TRACEBACK}tensorflow.python.framework.errors_impl.ResourceExhaustedError: 2 root error(s) found.\n"
+        "  (0) Resource exhausted: OOM when allocating tensor with shape[15,192,75,75] and type float on "
+        "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc\n"
+    )
+
+    assert _titles(tmp_path, lacking) == ["out of GPU memory"]
+
+
 def test_memory_that_is_larger_than_the_gpu_is_not_told(tmp_path: Path) -> None:
     """In WSL2 the driver does not tell what a process holds."""
     lacking = (

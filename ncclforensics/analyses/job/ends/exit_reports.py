@@ -199,6 +199,7 @@ SHUT_DOWN = ("shutdown ", "_shutdown ", "close ", "cleanup ", "__del__ ")
 FROM_PARENT, CUT_OFF = "_main (spawn.py:", ("UnpicklingError", "EOFError")
 CACHE_OF_PSUTIL = "wrapper (_common.py:"  # place of its look at a cache, which it may not have
 INTERRUPTS = ("interrupt", "terminated")  # forms of `exception`: what ended the program came from outside
+ANNOUNCING = (":", "root error(s) found.")  # how messages end whose error stands below them (TensorFlow)
 COUNTED = " validation error"  # of a message: how many there are
 RECORDED = ("recorded", "recorded_memory", "recorded_error")  # forms of errors that torchrun's table repeats
 _DISTINCT = ["source", "rank", "launcher_rank", "launcher_pid", "local_rank", "task_pid", "worker"]
@@ -230,10 +231,13 @@ def exception_reports(
     interrupted: dict[tuple[Any, ...], int] = {}  # and where its program was interrupted last
     rows = errors.to_dicts()
     at = {(_printer(row), row["line"]): row for row in rows}
+    of_gpus = gpu_exception.filter(~text_of("form").is_in(RECORDED)).sort("pos")
+    below_heading = {*of_gpus.select("source", "line").iter_rows()}
     joined: set[int] = set()  # lines of messages that begin on the line above, as of a compiler that wraps an error
     for row, below in zip_longest(rows, rows[1:]):
         printer = _printer(row)
-        if row["pos"] in joined:
+        is_heading = (row["message"] or "").endswith(ANNOUNCING)
+        if row["pos"] in joined or (is_heading and (row["source"], row["line"] + 1) in below_heading):
             continue
         if (row["message"] or "").endswith(":") and (reason := at.get((printer, row["line"] + 1))) is not None:
             joined.add(reason["pos"])
@@ -273,7 +277,6 @@ def exception_reports(
         if not report.follows:
             above[printer] = report
         yield report
-    of_gpus = gpu_exception.filter(~text_of("form").is_in(RECORDED)).sort("pos")
     for row in _first_of_alike(of_gpus, ["form"]).to_dicts():
         report = gpu_exception_report(row, row["rank"])
         report.last_line = row["last_line"]
