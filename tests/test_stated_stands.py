@@ -27,6 +27,7 @@ ENDS = {
     + " saving checkpoint at iteration     600 to /ckpt/run7 in torch_dist format\n",
     "where weights are loaded": "Loading checkpoint shards:  33%|###       | 1/3 [00:02<00:05,  2.50s/it]\n",
     "before the first step": "[before the start of training step] datetime: 2026-03-02 11:04:57 \n",
+    "where more steps begin": STEPS + "| INFO | fairseq.trainer | begin training epoch 4\n",
 }
 ASKED = "*** SIGTERM received at time=1772449497 on cpu 0 ***\n"
 CANCELLED = "slurmstepd: error: *** JOB 4711 ON gpu-a012 CANCELLED AT 2026-03-02T11:04:57 DUE TO TIME LIMIT ***\n"

@@ -113,6 +113,12 @@ PHASES = {
         "next ones, it does not print",
         FIRST_COLLECTIVE,
     ),
+    "next_step": Phase(
+        "where more steps begin",
+        "of another epoch, or another training: loaders of data start their workers then, and a rank whose data do not "
+        "come keeps the others in its first step",
+        STACKS,
+    ),
     "epoch_end": Phase(
         "behind the last step of an epoch",
         "ranks with more batches than the others are still in it, and wait for them in a step that these do not make",

@@ -8,12 +8,13 @@ from ncclforensics.frames.columns import ORIGIN, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import TEXT, find_values
 
-# Parts of the work of a program, forms of `phase`, in the order of a run; `bar`: a loop of which no step is done.
+# Parts of the work of a program, forms of `phase`, in the order of a run; `bar`: a loop of which no step is done;
+# `next_step`: that of `first_step`, behind other steps.
 PHASES = (
     *("start", "workers", "joined", "build", "set_up", "data", "weights", "warm_up", "capture", "first_step", "bar"),
-    *("first_steps", "epoch_end", "evaluation", "gather", "checkpoint"),
+    *("first_steps", "next_step", "epoch_end", "evaluation", "gather", "checkpoint"),
 )
-BETWEEN_STEPS = PHASES[-4:]  # the others are before the first step
+BETWEEN_STEPS = PHASES[-5:]  # the others are before the first step
 # The same of lines that say more, by their frame and form.
 FORMS = {
     "program_start": {"ray": "workers"},
@@ -68,9 +69,14 @@ def last_phase(
         frames.append(rows.with_columns(phase=part))
     named = pl.concat([_as_phase(rows) for rows in frames]).drop_nulls("phase").sort("source", "pos")
     last = named.unique("source", keep="last", maintain_order=True)
-    stepping = training_step["source"].unique()
+    steps = training_step.group_by("source").agg(stepped=pl.col("pos").min())
+    is_next = (pl.col("phase") == "first_step") & (pl.col("stepped") < pl.col("pos")).fill_null(value=False)
+    last = last.join(steps, on="source", how="left", maintain_order="left").with_columns(
+        phase=pl.when(is_next).then(pl.lit("next_step")).otherwise("phase")
+    )
+    stepping = steps["source"]
     is_of_another = pl.lit(stepping.len() > 0) & ~pl.col("source").is_in(stepping.implode())
-    return last.filter(pl.col("phase").is_in(BETWEEN_STEPS) | ~is_of_another)
+    return last.filter(pl.col("phase").is_in(BETWEEN_STEPS) | ~is_of_another).drop("stepped")
 
 
 def _as_phase(rows: pl.DataFrame) -> pl.DataFrame:
