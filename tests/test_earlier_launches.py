@@ -64,6 +64,12 @@ OF_TORCHRUN = FIRST.replace(
     OF_AGENT.format("raise ChildFailedError(") + "torch.distributed.elastic.multiprocessing.errors.Child",
     1,
 )
+# What an agent prints that starts its workers again: of those that end, without its table.
+RESTARTED = CLOSED + FIRST[: FIRST.rindex("Traceback")]
+TOLD = (
+    "W1122 08:52:06.120000 2211 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal, shutting "
+    "down workers\n"
+)
 UNSTARTED = (
     "Traceback (most recent call last):\n"
     + OF_AGENT.format("result = agent.run()")
@@ -133,7 +139,9 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (FIRST + FIRST + 101 * "the next one\n" + STEPS, True),
         (STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + AGAIN_IN_WORDS, True),
         (STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + RESUMED_IN_WORDS, True),
-        (STEPS_IN_WORDS + CLOSED + FIRST[: FIRST.rindex("Traceback")] + AGAIN_IN_WORDS, True),
+        (STEPS_IN_WORDS + RESTARTED + AGAIN_IN_WORDS, True),
+        (RESTARTED + TOLD + CLOSED.replace("22", "23"), True),
+        (RESTARTED + 101 * "the next one\n", True),
         (UNSTARTED + UNSTARTED + STEPS_IN_WORDS, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
@@ -143,7 +151,8 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
          "an-error-behind-a-refusal", "a-tracked-run-behind-the-end-of-one", "srun-waits-again",
          "a-training-begins-anew", "openmmlab", "ray", "two-reports-of-a-rank", "steps-later-than-a-report",
          "the-next-one-ends-well", "steps-behind-two-reports-of-a-rank",
-         "a-sweep", "from-a-checkpoint", "restarted-by-its-agent", "the-port-was-taken-first",
+         "a-sweep", "from-a-checkpoint", "restarted-by-its-agent", "told-to-end-then", "much-behind-it",
+         "the-port-was-taken-first",
          "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
@@ -177,6 +186,9 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
         STEPS_IN_WORDS + OF_TORCHRUN + AGAIN_IN_WORDS,
         CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
+        RESTARTED + TOLD + CLOSED,
+        RESTARTED + 90 * "what was left\n",
+        CLOSED + FIRST + 101 * "another node\n",
         OF_TWO_JOBS + CLOSED + OF_TORCHRUN + RESUMED_IN_WORDS,
     ],
     ids=["a-node-goes-on", "an-end-of-one-node", "a-start-alone", "two-nodes", "stdout",
@@ -186,7 +198,7 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
          "a-step-and-its-job", "a-module-that-is-imported", "every-rank-refuses",
          "a-node-waits-for-the-one-that-refused", "each-rank-is-tracked",
          "another-job-in-the-same-file", "stdout-below-stderr-with-the-same-steps", "a-rank-of-another-node",
-         "stdout-in-words", "two-jobs-in-one-file"],
+         "stdout-in-words", "told-to-end-first", "what-was-left", "an-agent-that-gave-up", "two-jobs-in-one-file"],
 )  # fmt: skip
 def test_what_one_launch_may_have_printed_shows_no_other(tmp_path: Path, text: str) -> None:
     assert _report(tmp_path, text).run["earlier_launch"].is_empty()

@@ -47,7 +47,8 @@ WHOLE_JOB = "JOB "  # how Slurm names a job and not a step of it
 UNCOMPILED = ("SyntaxError", "IndentationError", "TabError")  # without a traceback: of the program itself
 NEAREST_FRAME = 8  # lines above such an error, where it is of a module that the program imports
 AGENT, STARTS_WORKERS = "torch/distributed/launcher/api.py", "_initialize_workers"  # file, function
-FAILED = "failed"  # form of `elastic_failure` that an agent prints once of its workers
+# Forms of `elastic_failure`: which of its workers failed first, that the agent was told to end, its table at the end.
+FAILED, TOLD, OF_TABLE = "failed", "terminated", ("summary", "root_cause", "exit_code", "first_entry")
 ROOT_CAUSE = "root_cause"  # form of `elastic_failure` that a report has once
 
 
@@ -95,7 +96,7 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     rows += [_after_ends(tracked, run["tracker_end"]), _after_ends(jobs, failed)]
     rows += [_after_ends(_trained_again(run), failed), _after_ends(_steps_after_reports(run), ended)]
     rows += [_after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
-    rows += [_after_ends(_steps_behind_several(run), ended), _behind_agents(run)]
+    rows += [_after_ends(_steps_behind_several(run), ended), _behind_agents(run), _restarted(run)]
     rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
 
@@ -290,6 +291,29 @@ def _behind_agents(run: Frames) -> pl.DataFrame:
     first = _after_ends(made, unstarted.select("source", "pos").sort("pos"))
     found = pl.concat([again, first]).filter(pl.len().over("source") >= STEPS_OF_RUN)
     return found.select(*places, "end")
+
+
+def _restarted(run: Frames) -> pl.DataFrame:
+    """The lines behind the failure of workers that an agent of torchrun started again.
+
+    An agent that gives up prints a traceback and its table right behind the line on the first of them that failed.
+    Without one, it had started them again if it is told to end later, and then ends processes that it had not named; or
+    if much stands behind that line.
+    """
+    reports = run[REPORTS].sort("pos")
+    failed = reports.filter(form=FAILED).select("source", "pos", "line")
+    gave_up = run["traceback_frame"].filter(pl.col("rank").is_null(), text_of("file").str.ends_with(AGENT))
+    both = (gave_up, reports.filter(text_of("form").is_in(OF_TABLE)))
+    tables = pl.concat(rows.select("source", "pos", table="pos") for rows in both).sort("pos")
+    first = reports.drop_nulls("pid").group_by("source", "pid").agg(pl.col("pos").min())
+    told = reports.filter(form=TOLD).group_by("source").agg(told=pl.col("pos").min())
+    ended = first.join(told, on="source").filter(pl.col("pos") > pl.col("told")).select("source", "told").unique()
+    last = run["voice"].group_by("source").agg(last=pl.col("pos").max())
+    placed = failed.join_asof(tables, on="pos", by="source", strategy="forward", check_sortedness=False)
+    placed = placed.join(ended, on="source", how="left").join(last, on="source", how="left")
+    is_over = (pl.col("table") < pl.col("told").fill_null(pl.col("table") + 1)).fill_null(value=False)
+    goes_on = (pl.col("told") > pl.col("pos")) | (pl.col("last") - pl.col("pos") > BUFFERED_LINES)
+    return placed.filter(~is_over & goes_on).select("source", pl.col("line") + 1, pos=pl.col("pos") + 1, end="pos")
 
 
 def _with_last_before(rows: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
