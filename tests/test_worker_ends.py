@@ -146,6 +146,15 @@ def test_the_reason_of_a_refused_value_stands_in_the_title(field: list[str], tmp
     assert titles(report)[0].endswith("1 validation error for Config: Value error, 512 is smaller than 4096")
 
 
+def test_the_first_error_of_a_text_is_told_before_those_of_lower_ranks(tmp_path: Path) -> None:
+    report = reported(tmp_path, "[rank1]: LookupError: no rows for bucket 17", "[rank0]: RuntimeError: ")
+
+    assert [title for title in titles(report) if "raised" in title] == [
+        "rank 1 raised LookupError: no rows for bucket 17",
+        "rank 0 raised RuntimeError",
+    ]
+
+
 def test_what_differs_in_a_checkpoint_stands_in_the_title(tmp_path: Path) -> None:
     lines = ["RuntimeError: Error(s) in loading state_dict for Net:", '\tMissing key(s) in state_dict: "norm.bias". ']
 

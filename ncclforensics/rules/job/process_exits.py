@@ -105,7 +105,8 @@ def app_exception(
     own_failures = failure_event.filter(~pl.col("kind").is_in([AFTER, LOST]) & ~pl.col("at_exit"))
     for known in (torch_without_gpu, gradient_error):
         own = own.join(known, on=["source", "line"], how="anti", maintain_order="left")
-    for (name,), rows in first_exits(own, EXCEPTION).group_by("name", maintain_order=True):
+    by_name = first_exits(own, EXCEPTION).with_columns(first=pl.col("pos").min().over("name"))
+    for (name,), rows in by_name.sort("first", maintain_order=True).group_by("name", maintain_order=True):
         detail = (
             "all ranks that were read raised it"
             if _is_on_all(rows, rank)
