@@ -8,6 +8,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.archive.write import save
+from ncclforensics.cli import main
 from ncclforensics.report.build import Report
 from tests.incidents import INCIDENTS
 
@@ -103,6 +104,19 @@ def test_the_answer_is_that_on_the_last_launch_alone(tmp_path: Path) -> None:
     (note,) = (finding for finding in whole.findings if finding.rule == "app-launched-again")
     quoted = [row["text"] for row in whole.evidence(note)]
     assert ["FileNotFoundError" in text for text in quoted] == [True, False, False]
+
+
+def test_the_screen_of_an_end_that_was_asked_for_tells_what_had_failed_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(RESTARTED + TOLD + CLOSED.replace("22", "23"), encoding="utf-8")
+
+    main(["hang", str(log)])
+
+    first, _, beside = capsys.readouterr().out.partition("ALSO FOUND")
+    assert "torchrun was told to end by SIGTERM" in first
+    assert "the program was started again" in beside
 
 
 def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(tmp_path: Path) -> None:

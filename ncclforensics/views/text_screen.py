@@ -36,7 +36,15 @@ from ncclforensics.views.text_considered import considered_table, unexplained_ta
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_findings import first_problem, one_liners, other_jobs, verdict_text
 from ncclforensics.views.text_layout import GAP, STYLE, UNSEEN, heading, indented, render_text, wrapped_items
-from ncclforensics.views.text_main import OPEN, main_finding, measures_alone, other_findings, repeats, rests_on_nothing
+from ncclforensics.views.text_main import (
+    BEGUN_AGAIN,
+    OPEN,
+    main_finding,
+    measures_alone,
+    other_findings,
+    repeats,
+    rests_on_nothing,
+)
 from ncclforensics.views.text_origin import origin_text
 from ncclforensics.views.text_reasons import beyond_title, remarks, says_the_same
 from ncclforensics.views.text_report import (
@@ -191,6 +199,8 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
             # Nothing worse is known; that nothing was read, and what a program states, stand above already.
             above = reason_without_job(report.run, report.findings)
             others = [n for n in notes if n.title != above and not (unread and n.rule == STATED_BY_PROGRAM)]
+        elif not others and shown is not None and shown.severity is Severity.INFO:
+            others = [note for note in notes if note.rule == BEGUN_AGAIN and note is not shown]
         rest = [finding for finding in others if finding is not cause and not repeats(report, finding, cause)]
         sections += [_Section(5, [_listed(report, "ALSO FOUND", rest, MOST_OTHERS), []])]
         if jobs and jobs[0].verdict == "no-hang":
