@@ -157,6 +157,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (RESTARTED + TOLD + CLOSED.replace("22", "23"), True),
         (RESTARTED + 101 * "the next one\n", True),
         (UNSTARTED + UNSTARTED + STEPS_IN_WORDS, True),
+        (UNSTARTED + TOLD + CLOSED, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
     ],
@@ -166,7 +167,7 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
          "a-training-begins-anew", "openmmlab", "ray", "two-reports-of-a-rank", "steps-later-than-a-report",
          "the-next-one-ends-well", "steps-behind-two-reports-of-a-rank",
          "a-sweep", "from-a-checkpoint", "restarted-by-its-agent", "told-to-end-then", "much-behind-it",
-         "the-port-was-taken-first",
+         "the-port-was-taken-first", "and-the-next-told-to-end",
          "the-end-of-the-job",
          "the-script-that-called-it"],
 )  # fmt: skip
@@ -200,6 +201,7 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
         STEPS_IN_WORDS + OF_TORCHRUN + AGAIN_IN_WORDS,
         CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
+        CLOSED + UNSTARTED + TOLD + CLOSED,
         RESTARTED + TOLD + CLOSED,
         RESTARTED + 90 * "what was left\n",
         CLOSED + FIRST + 101 * "another node\n",
@@ -212,7 +214,8 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
          "a-step-and-its-job", "a-module-that-is-imported", "every-rank-refuses",
          "a-node-waits-for-the-one-that-refused", "each-rank-is-tracked",
          "another-job-in-the-same-file", "stdout-below-stderr-with-the-same-steps", "a-rank-of-another-node",
-         "stdout-in-words", "told-to-end-first", "what-was-left", "an-agent-that-gave-up", "two-jobs-in-one-file"],
+         "stdout-in-words", "ranks-that-are-not-started-again",
+         "told-to-end-first", "what-was-left", "an-agent-that-gave-up", "two-jobs-in-one-file"],
 )  # fmt: skip
 def test_what_one_launch_may_have_printed_shows_no_other(tmp_path: Path, text: str) -> None:
     assert _report(tmp_path, text).run["earlier_launch"].is_empty()

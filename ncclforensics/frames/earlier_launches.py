@@ -34,6 +34,7 @@ LAUNCHER_ENDS = {
 ERRORS = ("exception", "gpu_exception", "unstarted_program", "engine_wait", "crash", "process_end")
 STARTS = ("program_start", "launched_process", "unstarted_program")
 STEP = "training_step"
+PLACES = ("source", "pos", "line")
 HEADING = "traceback"  # form of `exception`: the error stands below it
 TORCHRUN = "torchrun"  # form of `program_start` that every node of a launch prints
 TRACKER = "wandb"  # form of `program_start` of a process that records what it does with a tracker of experiments
@@ -97,6 +98,7 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     rows += [_after_ends(_trained_again(run), failed), _after_ends(_steps_after_reports(run), ended)]
     rows += [_after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
     rows += [_after_ends(_steps_behind_several(run), ended), _behind_agents(run), _restarted(run)]
+    rows += [_behind_unstarted(run)]
     rows += [_after_ends(uncompiled, before), _after_ends(_tables_again(run, of_script), of_script)]
     return pl.concat([found.select("source", "pos", "line", "end") for found in rows])
 
@@ -258,39 +260,53 @@ def _steps_behind_several(run: Frames) -> pl.DataFrame:
     return further.filter(pl.col("step").n_unique().over("source") >= STEPS_OF_RUN).drop("end", "step")
 
 
-def _behind_agents(run: Frames) -> pl.DataFrame:
-    """Steps behind the traceback of an agent of torchrun that could start no rank, or whose ranks had all ended.
+def _agent_frames(run: Frames) -> pl.DataFrame:
+    """The calls in tracebacks of torchrun's agents, and of other programs that name no rank."""
+    return run["traceback_frame"].filter(pl.col("rank").is_null()).select("source", "pos", "file", "frame_function")
 
-    Or behind its line on the first of them that failed: it may start them again. Of ranks that had ended, where it had
-    started all that the text names, and the steps begin anew, or for the first time with an earlier one, and come
-    further than before: stdout may stand below stderr, ranks of other nodes and other jobs that print into the same
-    file go on.
+
+def _made_steps(run: Frames) -> pl.DataFrame:
+    """The steps in any words, in order."""
+    numbered = run[STEP].select(*PLACES, step=counted_step()).drop_nulls()
+    return pl.concat([numbered, run["training_progress"].select(*PLACES, step="counted")]).sort("pos")
+
+
+def _behind_unstarted(run: Frames) -> pl.DataFrame:
+    """Steps, or ends of ranks, behind the traceback of an agent of torchrun that could start no rank."""
+    workers = run[REPORTS].drop_nulls("pid").select(*PLACES, "pid")
+    refused = _agent_frames(run).filter(frame_function=STARTS_WORKERS)
+    unstarted = _with_last_before(refused, workers.drop("line")).filter(pl.col("pid").is_null())
+    made, ended = (_after_ends(rows, unstarted.select("source", "pos")) for rows in (_made_steps(run), workers))
+    made = made.filter(pl.len().over("source") >= STEPS_OF_RUN)
+    return pl.concat(rows.select(*PLACES, "end") for rows in (made, ended))
+
+
+def _behind_agents(run: Frames) -> pl.DataFrame:
+    """Steps behind the traceback of an agent of torchrun whose ranks had all ended.
+
+    Or behind its line on the first of them that failed: it may start them again. It had started all that the text
+    names, and the steps begin anew, or for the first time with an earlier one, and come further than before: stdout may
+    stand below stderr, ranks of other nodes and other jobs that print into the same file go on.
     """
-    frames = run["traceback_frame"].filter(pl.col("rank").is_null()).select("source", "pos", "file", "frame_function")
-    reports = run[REPORTS].select("source", "pos", "pid")
-    tracebacks, failures = frames.filter(text_of("file").str.ends_with(AGENT)), run[REPORTS].filter(form=FAILED)
-    agents = pl.concat(rows.select("source", "pos") for rows in (tracebacks, failures)).sort("pos")
-    unstarted = frames.filter(frame_function=STARTS_WORKERS).join(reports, on="source", how="anti")
+    gave_up = _agent_frames(run).filter(text_of("file").str.ends_with(AGENT))
+    failures = run[REPORTS].filter(form=FAILED)
+    agents = pl.concat(rows.select("source", "pos") for rows in (gave_up, failures)).sort("pos")
     of_agent = _with_last_before(
-        reports.with_columns(-pl.col("pos")), agents.select("source", -pl.col("pos"), agent="pos")
+        run[REPORTS].select("source", -pl.col("pos"), "pid"),
+        agents.select("source", -pl.col("pos"), agent="pos"),
     )
     sizes = of_agent.group_by("source", "agent").agg(pl.col("pid").n_unique()).group_by("source").max()
     ranks = pl.concat([run[name].select("source", "rank") for name in OF_RANKS]).group_by("source").max()
     others = ranks.join(sizes, on="source", how="left").filter(pl.col("rank") >= pl.col("pid").fill_null(0))
-    places = ["source", "pos", "line"]
-    numbered = run[STEP].select(*places, step=counted_step()).drop_nulls()
-    made = pl.concat([numbered, run["training_progress"].select(*places, step="counted")]).sort("pos")
     begin, reached = pl.col("step").first(), pl.col("step").shift()
-    made = made.with_columns(begin.over("source").alias("begin"), reached.over("source").alias("reached"))
+    made = _made_steps(run).with_columns(begin.over("source").alias("begin"), reached.over("source").alias("reached"))
     made = made.with_columns(backs=(pl.col("step") < pl.col("reached")).cum_sum().over("source"))
     later = _after_ends(made.join(others, on="source", how="anti", maintain_order="left"), agents)
     is_first_time = (pl.col("step") <= pl.col("begin")) | (pl.col("backs") == 1)
     begins_again = is_first_time & (pl.col("step") < pl.col("reached"))
     comes_further = pl.col("step").max() > pl.col("reached").first()
     again = later.filter((begins_again.first() & comes_further).fill_null(value=False).over("source"))
-    first = _after_ends(made, unstarted.select("source", "pos").sort("pos"))
-    found = pl.concat([again, first]).filter(pl.len().over("source") >= STEPS_OF_RUN)
-    return found.select(*places, "end")
+    return again.filter(pl.len().over("source") >= STEPS_OF_RUN).select(*PLACES, "end")
 
 
 def _restarted(run: Frames) -> pl.DataFrame:
@@ -302,7 +318,7 @@ def _restarted(run: Frames) -> pl.DataFrame:
     """
     reports = run[REPORTS].sort("pos")
     failed = reports.filter(form=FAILED).select("source", "pos", "line")
-    gave_up = run["traceback_frame"].filter(pl.col("rank").is_null(), text_of("file").str.ends_with(AGENT))
+    gave_up = _agent_frames(run).filter(text_of("file").str.ends_with(AGENT))
     both = (gave_up, reports.filter(text_of("form").is_in(OF_TABLE)))
     tables = pl.concat(rows.select("source", "pos", table="pos") for rows in both).sort("pos")
     first = reports.drop_nulls("pid").group_by("source", "pid").agg(pl.col("pos").min())
