@@ -72,6 +72,21 @@ def test_a_call_that_no_other_rank_made_is_named_among_lost_lines(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("group", "place"), [("tp", 48), ("tp", 51), ("dp", 57)])
+def test_a_rank_that_differs_and_lost_a_line_makes_no_other_one_a_culprit(
+    version: str, group: str, place: int, tmp_path: Path
+) -> None:
+    """A line lost a few calls before, and the line of the very call in which it differs from a single other rank."""
+    logs = logs_of(tmp_path / "job", version, Fault(FaultKind.OTHER_DATATYPE, (6,), group))
+
+    hang = hang_of(without_call(logs, 6, place), tmp_path / "logs")
+
+    is_named = group == "tp"
+    assert (hang["verdict"], hang["certainty"]) == ("collective-mismatch" if is_named else "undecidable", "likely")
+    assert hang["culprits"] == [6] * is_named
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("place", [-1, -2, -3])
 def test_a_line_lost_beside_a_swapped_order_accuses_no_other_rank(version: str, place: int, tmp_path: Path) -> None:
     logs = logs_of(tmp_path / "job", version, Fault(FaultKind.SWAPPED_ORDER, (1,), "dp"))

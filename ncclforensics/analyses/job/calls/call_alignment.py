@@ -254,14 +254,16 @@ def _gaps_of(member: Sequence, model: Sequence, most_ahead: int) -> list[Row]:
 def _missing(member: Sequence, model: Sequence, place: int, shift: int) -> int:
     """How many collectives of the model are left out at a place, so that all that follows agrees; 0 if no number does.
 
-    Of a few calls at the end of a log, as many have to agree: fewer are found somewhere in any other log. What follows
-    may lack further lines: the next gap has to lie ENOUGH calls behind this one.
+    Of a few calls at the end of a log, as many have to agree: fewer are found somewhere in any other log, and those
+    behind the end of the model agree with nothing. What follows may lack further lines: the next gap has to lie ENOUGH
+    calls behind this one.
     """
     for missing in range(1, MOST_MISSING + 1):
         if place + shift + missing > model.height - 1 and member.height - place > 0:
             return 0
         following = _first_difference(member, model, place, shift + missing)
-        agreeing = (member.height if following is None else following) - place
+        end = min(member.height, model.height - shift - missing)
+        agreeing = (end if following is None else following) - place
         if (following is None and agreeing >= missing) or agreeing >= ENOUGH * 4:
             return missing
     return 0

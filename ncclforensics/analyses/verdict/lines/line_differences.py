@@ -13,6 +13,7 @@ from itertools import chain, takewhile
 
 import polars as pl
 
+from ncclforensics.analyses.job.calls.call_alignment import ENOUGH
 from ncclforensics.analyses.verdict.explanation import Alternative, Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.job_rows import Called
@@ -75,13 +76,16 @@ def classify_difference(job: Job, majority_call: Called, minority_call: Called) 
 
 
 def lacking_stretch(job: Job, majority_call: Called, minority_call: Called) -> int:
-    """Return behind how many calls of the others all that a rank called since it agreed with them stands; 0: nowhere.
+    """Return behind how many calls of the others those stand that a rank called since it agreed with them; 0: nowhere.
 
-    So it is where the lines of these calls, or the calls, are missing.
+    So it is where the lines of these calls, or the calls, are missing. All of its calls, or more than are missing.
     """
     expected, actual = _differing_tokens(job, majority_call, minority_call)
-    starts = range(1, len(expected) - len(actual) + 1)
-    return next((start for start in starts if expected[start : start + len(actual)] == actual), 0)
+    for start in range(1, len(expected)):
+        agreeing = _common_prefix(expected[start:], actual)
+        if agreeing == len(actual) or agreeing >= start + ENOUGH:
+            return start
+    return 0
 
 
 def _differing_tokens(job: Job, left: Called, right: Called) -> tuple[list[Token], list[Token]]:

@@ -21,7 +21,7 @@ from ncclforensics.analyses.verdict.job_rows import Called
 from ncclforensics.analyses.verdict.lines import failures, line_differences, waiting
 from ncclforensics.analyses.verdict.lines.stall import WEAK
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, How, Kind
-from ncclforensics.data.variables import STACKS_OF_HOST
+from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
 
 LOST_LINES = {Doubt.LINE_LOST, Doubt.ONLY_LINE_LOST}
 FIELDS = ("name", *line_differences.ARGUMENTS)
@@ -281,7 +281,8 @@ def find_by_lines(job: Job) -> Explanation | None:
     """Find the ranks that the others wait for; where these are one whole communicator, prefer a call skipped there.
 
     A skipped call stops all members of its communicator at once, some calls later. That a line was lost from one of
-    their logs, and all of them stopped together for another reason, would be a coincidence.
+    their logs, and all of them stopped together for another reason, would be a coincidence. Where the counter shows
+    that the line was lost, the call may have been another one than theirs, and nothing tells whose.
     """
     waited_for = waiting.find_waited_for_ranks(job)
     if waited_for is not None and waited_for.verdict is Kind.LAGGING:
@@ -296,12 +297,29 @@ def find_by_lines(job: Job) -> Explanation | None:
     if waited_for is None or waited_for.verdict not in OF_ABSENCE or len(waited_for.culprits) < 2:
         return waited_for
     stopped = set(waited_for.culprits)
-    gaps = [gap for gap in job.gaps if gap.is_lost is None and gap.later <= SELDOM_AHEAD and gap.rank_id in stopped]
-    skipped = _skipped_or_lost(job, [gap for gap in gaps if _are_one_communicator(job, stopped, gap.key)])
+    near = [
+        gap for gap in job.gaps if gap.is_lost is not False and gap.later <= SELDOM_AHEAD and gap.rank_id in stopped
+    ]
+    gaps = [gap for gap in near if _are_one_communicator(job, stopped, gap.key)]
+    if losing := sorted({gap.rank_id for gap in gaps if gap.is_lost}):
+        return _behind_lost_line(job, losing, waited_for)
+    skipped = _skipped_or_lost(job, gaps)
     if skipped is None or len(skipped.culprits) * 2 > len(stopped):
         return waited_for
     skipped.remarks.append(f"{job.names(stopped)} stopped behind it, and the others wait for them")
     return skipped
+
+
+def _behind_lost_line(job: Job, losing: list[int], waited_for: Explanation) -> Explanation:
+    """Answer where all members of a communicator stopped behind a call of theirs whose line one log lost."""
+    names, lacking = job.names(waited_for.culprits), job.names(losing)
+    reason = (
+        f"the others wait for {names}, all ranks of one communicator, which stopped together; the log of {lacking} "
+        "lost the line of a call there, so that it is not known whether their calls differed"
+    )
+    between = [Alternative(Kind.MISMATCH, losing, f"the call whose line is lost differed from that of {names}")]
+    collect, unless = [stacks_of(names)], "none of their calls differed"
+    return undecided(reason, collect, waited_for, unless=unless, between=between)
 
 
 def _are_one_communicator(job: Job, rank_ids: set[int], key: str) -> bool:
