@@ -317,7 +317,8 @@ def _behind_lost_line(job: Job, losing: list[int], waited_for: Explanation) -> E
         f"the others wait for {names}, all ranks of one communicator, which stopped together; the log of {lacking} "
         "lost the line of a call there, so that it is not known whether their calls differed"
     )
-    between = [Alternative(Kind.MISMATCH, losing, f"the call whose line is lost differed from that of {names}")]
+    others = job.names(set(waited_for.culprits).difference(losing))
+    between = [Alternative(Kind.MISMATCH, losing, f"the call whose line is lost differed from that of {others}")]
     collect, unless = [stacks_of(names)], "none of their calls differed"
     return undecided(reason, collect, waited_for, unless=unless, between=between)
 
