@@ -308,8 +308,8 @@ def test_a_core_dump_of_a_program_that_is_no_rank_is_a_note(tmp_path: Path) -> N
         ),
         (
             "TERM_OWNER: job killed by owner.\nExited with exit code 130.\n",
-            "stated-failure",
-            "LSF ended the job, for its owner or an administrator killed it (bkill)",
+            "job-ended-by-scheduler",
+            "the job was ended by its owner or an administrator (bhist -l: by whom)",
         ),
         (
             "TERM_THREADLIMIT: job killed after reaching LSF thread limit.\nExited with exit code 143.\n",

@@ -49,7 +49,7 @@ UNCOMPILED = ("SyntaxError", "IndentationError", "TabError")  # without a traceb
 NEAREST_FRAME = 8  # lines above such an error, where it is of a module that the program imports
 AGENT, STARTS_WORKERS = "torch/distributed/launcher/api.py", "_initialize_workers"  # file, function
 # Forms of `elastic_failure`: which of its workers failed first, that the agent was told to end, its table at the end.
-FAILED, TOLD, OF_TABLE = "failed", "terminated", ("summary", "root_cause", "exit_code", "first_entry")
+FAILED, ASKED, OF_TABLE = "failed", "terminated", ("summary", "root_cause", "exit_code", "first_entry")
 ROOT_CAUSE = "root_cause"  # form of `elastic_failure` that a report has once
 
 
@@ -322,13 +322,13 @@ def _restarted(run: Frames) -> pl.DataFrame:
     both = (gave_up, reports.filter(text_of("form").is_in(OF_TABLE)))
     tables = pl.concat(rows.select("source", "pos", table="pos") for rows in both).sort("pos")
     first = reports.drop_nulls("pid").group_by("source", "pid").agg(pl.col("pos").min())
-    told = reports.filter(form=TOLD).group_by("source").agg(told=pl.col("pos").min())
-    ended = first.join(told, on="source").filter(pl.col("pos") > pl.col("told")).select("source", "told").unique()
+    asked = reports.filter(form=ASKED).group_by("source").agg(asked=pl.col("pos").min())
+    ended = first.join(asked, on="source").filter(pl.col("pos") > pl.col("asked")).select("source", "asked").unique()
     last = run["voice"].group_by("source").agg(last=pl.col("pos").max())
     placed = failed.join_asof(tables, on="pos", by="source", strategy="forward", check_sortedness=False)
     placed = placed.join(ended, on="source", how="left").join(last, on="source", how="left")
-    is_over = (pl.col("table") < pl.col("told").fill_null(pl.col("table") + 1)).fill_null(value=False)
-    goes_on = (pl.col("told") > pl.col("pos")) | (pl.col("last") - pl.col("pos") > BUFFERED_LINES)
+    is_over = (pl.col("table") < pl.col("asked").fill_null(pl.col("table") + 1)).fill_null(value=False)
+    goes_on = (pl.col("asked") > pl.col("pos")) | (pl.col("last") - pl.col("pos") > BUFFERED_LINES)
     return placed.filter(~is_over & goes_on).select("source", pl.col("line") + 1, pos=pl.col("pos") + 1, end="pos")
 
 

@@ -105,8 +105,8 @@ def app_exception(
     own_failures = failure_event.filter(~pl.col("kind").is_in([AFTER, LOST]) & ~pl.col("at_exit"))
     for known in (torch_without_gpu, gradient_error):
         own = own.join(known, on=["source", "line"], how="anti", maintain_order="left")
-    by_name = first_exits(own, EXCEPTION).with_columns(first=pl.col("pos").min().over("name"))
-    for (name,), rows in by_name.sort("first", maintain_order=True).group_by("name", maintain_order=True):
+    raised = first_exits(own, EXCEPTION).sort(pl.col("pos").min().over("name"), maintain_order=True)
+    for (name,), rows in raised.group_by("name", maintain_order=True):
         detail = (
             "all ranks that were read raised it"
             if _is_on_all(rows, rank)
@@ -134,11 +134,8 @@ def app_exception(
             finding.evidence += [Line(*place) for place in again.select("source", "last_line").tail(1).iter_rows()]
             yield finding
     ends = process_exit.filter("is_first")
-    passed_on = (
-        not_behind_a_request(process_exit)
-        .filter((pl.col("how") == EXCEPTION) & pl.col("is_near_end"))
-        .sort("source", "line")
-    )
+    is_raised_near_end = (pl.col("how") == EXCEPTION) & pl.col("is_near_end")
+    passed_on = not_behind_a_request(process_exit).filter(is_raised_near_end).sort("source", "line")
     told_to_end = elastic_failure.filter(text_of("form").is_in(["terminated", "signal"]))
     others = (failure_event, torch_error, call_error, rendezvous_lost, told_to_end)
     if ends.is_empty() and not any(frame.height for frame in others) and (verdict["verdict"] != "no-hang").all():
