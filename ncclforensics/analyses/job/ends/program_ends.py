@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.frames.columns import ORIGIN, OWNER
-from ncclforensics.frames.earlier_launches import OF_ONE
+from ncclforensics.frames.launch_order import OF_ONE
 from ncclforensics.frames.registry import analysis
 
 PROGRAM_END = {
