@@ -45,15 +45,10 @@ TEXT: tuple[Path, ...] = (
 # Where loggers of Go and Node.js put the error that a message is about; it stands behind the message.
 MESSAGE = ("msg",)
 ERRORS: tuple[Path, ...] = (("error",), ("err",))
-# Where loggers put the traceback of the exception that a message is about; its lines stand below the message.
-TRACEBACKS = (
-    "exc_info",
-    "exception",
-    "exc_text",
-    "stack_trace",
-    "stacktrace",
-    "traceback",
-)  # of Python's, zap, zerolog
+# Where loggers (Python's, zap, zerolog) put the traceback of an exception; its lines stand below the message.
+TRACEBACKS: tuple[Path, ...] = (
+    ("exc_info",), ("exception",), ("exc_text",), ("stack_trace",), ("stacktrace",), ("traceback",),
+)  # fmt: skip
 TIME: tuple[Path, ...] = (
     ("time",),
     ("@timestamp",),

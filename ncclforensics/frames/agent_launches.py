@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.frames.columns import text_of
-from ncclforensics.frames.launch_order import OF_ONE, PLACES, REPORTS, STEP, after_ends, with_last_before
+from ncclforensics.frames.columns import ORIGIN, text_of
+from ncclforensics.frames.launch_order import OF_ONE, REPORTS, STEP, after_ends, with_last_before
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.step_order import BUFFERED_LINES, STEPS_OF_RUN, counted_step, step_time
 from ncclforensics.frames.time_range import as_time
@@ -26,8 +26,15 @@ def begins(run: Frames, agents: pl.DataFrame, ended: pl.DataFrame) -> list[pl.Da
 
     `agents`: where an agent says that it starts; `ended`: the ends of launches as a whole.
     """
+    calls = run["traceback_frame"].filter(pl.col("rank").is_null()).select("source", "pos", "file", "frame_function")
+    gave_up = calls.filter(text_of("file").str.ends_with(AGENT)).select("source", "pos")
+    refused = calls.filter(frame_function=STARTS_WORKERS)
+    if not any(rows.height for rows in (agents, run[REPORTS], gave_up, refused)):  # as where torchrun started nothing
+        return []
+    numbered = run[STEP].select(*ORIGIN, step=counted_step()).drop_nulls()
+    made = pl.concat([numbered, run["training_progress"].select(*ORIGIN, step="counted")]).sort("pos")
     shown = (_agents_again(run, agents, ended), _steps_after_reports(run), _steps_behind_several(run))
-    placed = (_behind_agents(run), _behind_unstarted(run), _restarted(run))
+    placed = (_behind_agents(run, gave_up, made), _behind_unstarted(run, refused, made), _restarted(run, gave_up))
     return [*(after_ends(rows, ended) for rows in shown), *placed]
 
 
@@ -77,37 +84,24 @@ def _steps_behind_several(run: Frames) -> pl.DataFrame:
     return further.filter(pl.col("step").n_unique().over("source") >= STEPS_OF_RUN).drop("end", "step")
 
 
-def _agent_frames(run: Frames) -> pl.DataFrame:
-    """The calls in tracebacks of torchrun's agents, and of other programs that name no rank."""
-    return run["traceback_frame"].filter(pl.col("rank").is_null()).select("source", "pos", "file", "frame_function")
-
-
-def _made_steps(run: Frames) -> pl.DataFrame:
-    """The steps in any words, in order."""
-    numbered = run[STEP].select(*PLACES, step=counted_step()).drop_nulls()
-    return pl.concat([numbered, run["training_progress"].select(*PLACES, step="counted")]).sort("pos")
-
-
-def _behind_unstarted(run: Frames) -> pl.DataFrame:
-    """Steps, or ends of ranks, behind the traceback of an agent of torchrun that could start no rank."""
-    workers = run[REPORTS].drop_nulls("pid").select(*PLACES, "pid")
-    refused = _agent_frames(run).filter(frame_function=STARTS_WORKERS)
+def _behind_unstarted(run: Frames, refused: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
+    """Steps `made`, or ends of ranks, behind the traceback of an agent that could start no rank: `refused`."""
+    workers = run[REPORTS].drop_nulls("pid").select(*ORIGIN, "pid")
     unstarted = with_last_before(refused, workers.drop("line")).filter(pl.col("pid").is_null())
-    made, ended = (after_ends(rows, unstarted.select("source", "pos")) for rows in (_made_steps(run), workers))
-    made = made.filter(pl.len().over("source") >= STEPS_OF_RUN)
-    return pl.concat(rows.select(*PLACES, "end") for rows in (made, ended))
+    later, ended = (after_ends(rows, unstarted.select("source", "pos")) for rows in (made, workers))
+    later = later.filter(pl.len().over("source") >= STEPS_OF_RUN)
+    return pl.concat(rows.select(*ORIGIN, "end") for rows in (later, ended))
 
 
-def _behind_agents(run: Frames) -> pl.DataFrame:
-    """Steps behind the traceback of an agent of torchrun whose ranks had all ended.
+def _behind_agents(run: Frames, gave_up: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
+    """Steps `made` behind the traceback of an agent whose ranks had all ended: `gave_up`.
 
     Or behind its line on the first of them that failed: it may start them again. It had started all that the text
     names, and the steps begin anew, or for the first time with an earlier one, and come further than before: stdout may
     stand below stderr, ranks of other nodes and other jobs that print into the same file go on.
     """
-    gave_up = _agent_frames(run).filter(text_of("file").str.ends_with(AGENT))
-    failures = run[REPORTS].filter(form=FAILED)
-    agents = pl.concat(rows.select("source", "pos") for rows in (gave_up, failures)).sort("pos")
+    failures = run[REPORTS].filter(form=FAILED).select("source", "pos")
+    agents = pl.concat([gave_up, failures]).sort("pos")
     of_agent = with_last_before(
         run[REPORTS].select("source", -pl.col("pos"), "pid"),
         agents.select("source", -pl.col("pos"), agent="pos"),
@@ -116,28 +110,27 @@ def _behind_agents(run: Frames) -> pl.DataFrame:
     ranks = pl.concat([run[name].select("source", "rank") for name in OF_RANKS]).group_by("source").max()
     others = ranks.join(sizes, on="source", how="left").filter(pl.col("rank") >= pl.col("pid").fill_null(0))
     begin, reached = pl.col("step").first(), pl.col("step").shift()
-    made = _made_steps(run).with_columns(begin.over("source").alias("begin"), reached.over("source").alias("reached"))
+    made = made.with_columns(begin.over("source").alias("begin"), reached.over("source").alias("reached"))
     made = made.with_columns(backs=(pl.col("step") < pl.col("reached")).cum_sum().over("source"))
     later = after_ends(made.join(others, on="source", how="anti", maintain_order="left"), agents)
     is_first_time = (pl.col("step") <= pl.col("begin")) | (pl.col("backs") == 1)
     begins_again = is_first_time & (pl.col("step") < pl.col("reached"))
     comes_further = pl.col("step").max() > pl.col("reached").first()
     again = later.filter((begins_again.first() & comes_further).fill_null(value=False).over("source"))
-    return again.filter(pl.len().over("source") >= STEPS_OF_RUN).select(*PLACES, "end")
+    return again.filter(pl.len().over("source") >= STEPS_OF_RUN).select(*ORIGIN, "end")
 
 
-def _restarted(run: Frames) -> pl.DataFrame:
+def _restarted(run: Frames, gave_up: pl.DataFrame) -> pl.DataFrame:
     """The lines behind the failure of workers that an agent of torchrun started again.
 
     An agent that gives up prints a traceback and its table right behind the line on the first of them that failed.
     Without one, it had started them again if it is told to end later, and then ends processes that it had not named; or
-    if much stands behind that line.
+    if much stands behind that line. `gave_up`: tracebacks of agents.
     """
     reports = run[REPORTS].sort("pos")
     failed = reports.filter(form=FAILED).select("source", "pos", "line")
-    gave_up = _agent_frames(run).filter(text_of("file").str.ends_with(AGENT))
-    both = (gave_up, reports.filter(text_of("form").is_in(OF_TABLE)))
-    tables = pl.concat(rows.select("source", "pos", table="pos") for rows in both).sort("pos")
+    table = reports.filter(text_of("form").is_in(OF_TABLE)).select("source", "pos")
+    tables = pl.concat([gave_up, table]).sort("pos").with_columns(table="pos")
     first = reports.drop_nulls("pid").group_by("source", "pid").agg(pl.col("pos").min())
     asked = reports.filter(form=ASKED).group_by("source").agg(asked=pl.col("pos").min())
     ended = first.join(asked, on="source").filter(pl.col("pos") > pl.col("asked")).select("source", "asked").unique()

@@ -7,7 +7,6 @@ import polars as pl
 STEP = "training_step"  # frame
 REPORTS = "elastic_failure"  # frame of torchrun's agents
 OF_ONE = ("process", "rank")  # forms of `program_success` that are not of the whole program
-PLACES = ("source", "pos", "line")
 
 
 def after_ends(rows: pl.DataFrame, ended: pl.DataFrame) -> pl.DataFrame:

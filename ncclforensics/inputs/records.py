@@ -58,10 +58,8 @@ class Layout(NamedTuple):
         node = _at(value, self.node) if self.node else None
         rank = _at(value, self.rank) if self.rank else None
         time = as_time(_at(value, self.time)) if self.time else None
-        errors = (_at(value, path) for path in self.errors)
-        text = ": ".join([text, *(error for error in errors if isinstance(error, str))])
-        traced = (value.get(key) for key in log_records.TRACEBACKS)
-        text = "\n".join([text, *(lines for lines in traced if isinstance(lines, str))])
+        text = ": ".join([text, *_texts_at(value, self.errors)])
+        text = "\n".join([text, *_texts_at(value, log_records.TRACEBACKS)])
         return Record(text, time, node if isinstance(node, str) else None, _as_rank(rank))
 
 
@@ -204,7 +202,7 @@ def _decoded(texts: pl.Series, layout: Layout) -> pl.DataFrame | None:
     wanted = {name: path for name, path in paths.items() if path}
     if "text" not in wanted:
         return None
-    traced = [(key,) for key in log_records.TRACEBACKS if texts.str.contains(f'"{key}"', literal=True).any()]
+    traced = [path for path in log_records.TRACEBACKS if texts.str.contains(f'"{path[0]}"', literal=True).any()]
     try:
         values = texts.str.json_decode(_struct([*wanted.values(), *layout.errors, *traced])).struct.unnest()
     except pl.exceptions.PolarsError:  # one line of another form is enough
@@ -316,6 +314,10 @@ def _as_rank(value: object) -> int | None:
         value = int(value)
     is_rank = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 24
     return value if isinstance(value, int) and is_rank else None
+
+
+def _texts_at(value: dict[str, Any], paths: tuple[Path, ...]) -> list[str]:
+    return [text for path in paths if isinstance(text := _at(value, path), str)]
 
 
 def _at(value: dict[str, Any], path: Path) -> object:
