@@ -67,7 +67,7 @@ OF_TORCHRUN = FIRST.replace(
 )
 # What an agent prints that starts its workers again: of those that end, without its table.
 RESTARTED = CLOSED + FIRST[: FIRST.rindex("Traceback")]
-TOLD = (
+SIGNALLED = (
     "W1122 08:52:06.120000 2211 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal, shutting "
     "down workers\n"
 )
@@ -110,7 +110,7 @@ def test_the_screen_of_an_end_that_was_asked_for_tells_what_had_failed_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "job.log"
-    log.write_text(RESTARTED + TOLD + CLOSED.replace("22", "23"), encoding="utf-8")
+    log.write_text(RESTARTED + SIGNALLED + CLOSED.replace("22", "23"), encoding="utf-8")
 
     main(["hang", str(log)])
 
@@ -154,10 +154,10 @@ def test_a_process_of_nccl_that_begins_below_an_ended_launch_is_of_another_one(t
         (STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + AGAIN_IN_WORDS, True),
         (STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + RESUMED_IN_WORDS, True),
         (STEPS_IN_WORDS + RESTARTED + AGAIN_IN_WORDS, True),
-        (RESTARTED + TOLD + CLOSED.replace("22", "23"), True),
+        (RESTARTED + SIGNALLED + CLOSED.replace("22", "23"), True),
         (RESTARTED + 101 * "the next one\n", True),
         (UNSTARTED + UNSTARTED + STEPS_IN_WORDS, True),
-        (UNSTARTED + TOLD + CLOSED, True),
+        (UNSTARTED + SIGNALLED + CLOSED, True),
         (FIRST + TIME_LIMIT, False),
         (FIRST + CALLER, False),
     ],
@@ -201,8 +201,8 @@ def test_a_launch_begins_with_what_no_ended_one_prints(tmp_path: Path, text: str
         STEPS_IN_WORDS + CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
         STEPS_IN_WORDS + OF_TORCHRUN + AGAIN_IN_WORDS,
         CLOSED + OF_TORCHRUN + STEPS_IN_WORDS,
-        CLOSED + UNSTARTED + TOLD + CLOSED,
-        RESTARTED + TOLD + CLOSED,
+        CLOSED + UNSTARTED + SIGNALLED + CLOSED,
+        RESTARTED + SIGNALLED + CLOSED,
         RESTARTED + 90 * "what was left\n",
         CLOSED + FIRST + 101 * "another node\n",
         OF_TWO_JOBS + CLOSED + OF_TORCHRUN + RESUMED_IN_WORDS,

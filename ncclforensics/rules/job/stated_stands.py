@@ -287,8 +287,8 @@ def app_ends_in_phase(
     graphs, takes its first step, gathers results, or saves a checkpoint. Where ranks hang there, a rank that does not
     come is as likely as a connection between GPUs or hosts that does not work, or a file system that does not answer.
     Not when: the log was copied meanwhile: large models load for minutes, and so do first builds and checkpoints; the
-    program prints nothing in between, so that it may have come further; another file shows steps, or an end that nobody
-    asked for.
+    program prints nothing in between, so that it may have come further; another file shows steps, or an end that was
+    not asked for.
     Do: take the stacks of all ranks: they show who loads data and who is in a collective; set NCCL_DEBUG=INFO, whose
     lines show the first collective. In a first step, on one host try NCCL_P2P_DISABLE=1: if that runs, look for ACS or
     an IOMMU that redirects PCIe. In a build, look for a compiler that runs (`ps -ef | grep -E "ninja|nvcc"`): if none

@@ -70,7 +70,7 @@ def mark_outlived(
         outlives |= bool(report.row.get("is_of_cell")) and left > LINES_OF_MESSAGE  # other cells ran before or after it
         is_of_main = not (is_named(report) or report.row.get("is_of_thread"))
         is_caught = report.how in RAISED and is_of_main and number in explained
-        # Ray runs the task again, or nobody asked for its result: no other process saw the error.
+        # Ray runs the task again, or its result was not asked for: no other process saw the error.
         is_caught |= bool(report.row.get("is_retried") or report.row.get("is_unhandled"))
         report.is_outlived = (outlives and report.reporter != KERNEL) or is_caught
         report.went_on |= is_caught

@@ -13,7 +13,7 @@ RAY_HEADING = {
     "launcher_pid": pl.Int32(),
     "ray_cause": pl.String(),  # class of the error; null where the heading does not name it
     "task": pl.String(),
-    "not_asked_for": pl.String(),  # what Ray says where nobody asked for the result of the task
+    "not_asked_for": pl.String(),  # what Ray says where the result of the task was not asked for
     "pid": pl.Int32(),
     "address": pl.String(),
     "is_retried": pl.Boolean(),  # Ray says above it that it runs the task again

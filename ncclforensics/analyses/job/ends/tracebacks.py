@@ -37,7 +37,7 @@ def with_places(
     `is_passed_on`: it passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or
     read their part of a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job.
     `is_ignored`: Python printed it instead of raising it. `is_fatal`: its heading says that it ended its process.
-    `is_of_cell`: it ended a cell of a notebook. `is_unhandled`: nobody asked Ray for it. `rank`: that raised it.
+    `is_of_cell`: it ended a cell of a notebook. `is_unhandled`: Ray was not asked for it. `rank`: that raised it.
     """
     calls = traced_frames(traceback_frame, traced_call)
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
