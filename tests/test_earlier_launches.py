@@ -282,3 +282,28 @@ def test_a_rank_did_not_end_whose_launcher_names_another_process(
     (answer,) = report.verdicts
     assert (answer.verdict, report.numbers(answer.culprits)) == (verdict, [culprit])
     assert (report.cause_of(answer) is not None) == (pid == 23894)
+
+
+OTHER = "app-launched-again"
+LSF = (
+    "Sender: LSF System <lsfadmin@gpu-a012>\n"
+    "Subject: Job {job}: <train> in cluster <hpc> Exited\n\n"
+    "Exited with exit code 1.\n\n"
+    "The output (if any) {place}\n\n"
+)
+
+
+@pytest.mark.parametrize("is_above", [True, False])
+def test_a_job_whose_output_lsf_appends_to_a_file_is_judged_alone(tmp_path: Path, *, is_above: bool) -> None:
+    place = "is above this job summary." if is_above else "follows:"
+    errors = [UNSTARTED, UNSTARTED.replace("29971", "29972")]
+    summaries = [LSF.format(job=job, place=place) for job in (4711, 4712)]
+    parts = zip(errors, summaries, strict=True) if is_above else zip(summaries, errors, strict=True)
+
+    report = _report(tmp_path, "".join("".join(part) for part in parts))
+
+    others = [finding for finding in report.findings if finding.rule != OTHER]
+    quoted = [row["text"] for finding in others for row in report.evidence(finding)]
+    assert report.run["earlier_launch"].height == 1
+    assert "29972" in "\n".join(quoted)
+    assert "29971" not in "\n".join(quoted)

@@ -21,6 +21,12 @@ TOPICS = {
         "compare what the line asks for with what the cluster has (ray status, ray list nodes; kubectl describe pod; "
         "sinfo): nodes that did not join, GPUs that another job or a dead actor holds, a host whose GPUs are not seen",
     ),
+    "architecture": Topic(
+        "version-mismatch",
+        "code was to be compiled for a GPU that the compiler does not know",
+        "compare nvidia-smi --query-gpu=name,compute_cap with what this CUDA can build for (nvcc --list-gpu-arch; "
+        "torch.cuda.get_arch_list()): a GPU that is newer needs a release of PyTorch, CUDA or Triton that knows it",
+    ),
     "build": Topic(
         "environment",
         "an extension could not be compiled",
@@ -185,6 +191,12 @@ TOPICS = {
         "on the host and in the container that printed it, run ls -l on the path that is named: whether it is mounted "
         "there, and was written before it was read",
     ),
+    "request": Topic(
+        "application-error",
+        "a process was told to end",
+        "look for who sent the signal, and why: a scheduler at a limit, a script that ends the job, or a user; memory "
+        "that runs out ends a process by SIGKILL",
+    ),
     "worker": Topic(
         "application-error",
         "a process that loads data was killed or ended",
@@ -236,6 +248,6 @@ OF_WARNINGS = (
 )
 # Topics of the message of an exception: what the system refused, which the line of the program does not explain.
 OF_EXCEPTIONS = (
-    "resources", "build", "switches", "limits", "symbol", "library", "name", "rights", "shm", "space", "storage",
-    "host_memory", "memory", "port", "refusal", "route", "file", "worker",
+    "resources", "architecture", "build", "switches", "limits", "symbol", "library", "name", "rights", "shm", "space",
+    "storage", "host_memory", "memory", "port", "refusal", "route", "file", "request", "worker",
 )  # fmt: skip

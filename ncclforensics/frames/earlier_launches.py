@@ -32,7 +32,7 @@ LAUNCHER_ENDS = {
     "job_end": ("cancelled", "time_limit", "mpirun", "mpirun_status"),
 }
 ERRORS = ("exception", "gpu_exception", "unstarted_program", "engine_wait", "crash", "process_end")
-STARTS = ("program_start", "launched_process", "unstarted_program")
+STARTS = ("program_start", "launched_process", "unstarted_program", "job_summary")
 HEADING = "traceback"  # form of `exception`: the error stands below it
 TORCHRUN = "torchrun"  # form of `program_start` that every node of a launch prints
 TRACKER = "wandb"  # form of `program_start` of a process that records what it does with a tracker of experiments
@@ -85,7 +85,8 @@ def _begins(run: Frames, ended: pl.DataFrame, failed: pl.DataFrame) -> pl.DataFr
     shown = (_other_processes(run, ended), _steps_again(run, by_scheduler))
     uncompiled = _uncompiled(run)
     before = failed.join(uncompiled, on=["source", "line"], how="anti")
-    rows = [*(after_ends(rows, ended) for rows in shown), _other_jobs(run), _behind_refusals(run, begun, ended)]
+    rows = [*(after_ends(rows, ended) for rows in shown), _other_jobs(run), _summed_up(run)]
+    rows.append(_behind_refusals(run, begun, ended))
     rows += [after_ends(tracked, run["tracker_end"]), after_ends(jobs, failed)]
     rows += [after_ends(_trained_again(run), failed), *agent_launches.begins(run, agents, ended)]
     rows += [after_ends(started, _behind_first(failed, started)) for started in (programs, groups)]
@@ -134,6 +135,18 @@ def _other_jobs(run: Frames) -> pl.DataFrame:
     others = jobs.filter((pl.col("job") != pl.col("job").last()).over("source"))
     last = others.group_by("source").agg(pl.col("pos", "line").last(), end=pl.col("pos").last())
     return last.with_columns(pl.col("pos", "line") + 1)
+
+
+def _summed_up(run: Frames) -> pl.DataFrame:
+    """The lines behind the last but one of LSF's summaries in each input; or its last one, where output follows it."""
+    lines = run["job_summary"].select("source", "pos", "line", "form").sort("pos")
+    above = lines.filter(form="above").filter(pl.col("pos") < pl.col("pos").max().over("source"))
+    summed = above.group_by("source").agg(pl.col("pos", "line").max() + 1, end=pl.col("pos").max())
+    followed = lines.filter(form="follows")["source"].unique().implode()
+    senders = lines.filter(form="sender").filter(pl.col("source").is_in(followed))
+    later = senders.filter(pl.col("pos") > pl.col("pos").min().over("source"))
+    begun = later.group_by("source").agg(pl.col("pos", "line").max(), end=pl.col("pos").max() - 1)
+    return pl.concat([rows.select("source", "pos", "line", "end") for rows in (summed, begun)])
 
 
 def _whole_jobs(run: Frames) -> pl.DataFrame:

@@ -243,11 +243,14 @@ def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
 
 
 @rule(Category.PEER_LOST, Severity.WARNING, of=("rendezvous_lost",), hang=True, role=Role.CONSEQUENCE)
-def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+def torch_rendezvous_lost(
+    rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame, process_exit: pl.DataFrame, elastic_failure: pl.DataFrame
+) -> Iterator[Finding]:
     """Agents of torchrun lost the store of their rendezvous.
 
     Means: the agent that serves it, mostly that of the first host, ended or became unreachable; the workers of the
-    other agents may go on for a while, or hang.
+    other agents may go on for a while, or hang. An agent that shuts the rendezvous down, and tells of no worker that
+    failed, had ended its work: it came after the agent that serves the store (info).
     Not when: the job had ended well: then the agents end one after the other.
     Do: look at the host of --rdzv-endpoint first: its agent, its kernel log, its network.
     Sources: torch/distributed/elastic/rendezvous/dynamic_rendezvous.py; pytorch#76287.
@@ -257,7 +260,14 @@ def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) 
     agents = sorted(rendezvous_lost["agent"].cast(pl.String).unique().to_list())
     title = f"{count_of(len(agents), 'agent')} of torchrun lost the store of the rendezvous"
     detail = f"it gave no answer to {', '.join(agents[:2])}"
-    yield Finding(title, detail, "likely", evidence=evidence_lines(rendezvous_lost))
+    finding = Finding(title, detail, "likely", evidence=evidence_lines(rendezvous_lost))
+    has_shut_down = rendezvous_lost.filter(form="shutdown")["agent"].n_unique() == len(agents)
+    if has_shut_down and process_exit.filter("is_first").is_empty() and elastic_failure.is_empty():
+        finding.title += " as it ended" if len(agents) == 1 else " as they ended"
+        finding.detail = "the agent that serves it had ended before, as where a job ends"
+        finding.severity = Severity.INFO
+        finding.remedy = "if the job did not come to its end, read the output of the host of --rdzv-endpoint"
+    yield finding
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("watchdog_failure",), hang=True)

@@ -4,7 +4,8 @@ Order of causes (knowledge: cascade-order): a refusal or a hard fault of this ra
 a lost peer; the consequences of an abort. An event is a cause only if there is none of a stronger class.
 
 What NCCL survived is no failure: a probe of something optional, whose warning NCCL turns into an INFO line, and a line
-after which its thread went on with init.
+after which its thread went on with init. What the program survived is none, either: a refusal behind which the process
+completed another communicator.
 """
 
 from __future__ import annotations
@@ -151,6 +152,8 @@ def failure_event(
         .filter(
             ((pl.col("kind") == NETWORK) & pl.col("is_completed")).fill_null(False).not_()
         )  # the run completed in spite of it
+        .join(_last_completed(member), on=OWNER, how="left")
+        .filter(((pl.col("kind") == REFUSED) & (pl.col("completed_pos") > pl.col("pos"))).fill_null(False).not_())
         .join(exit_times, on=OWNER, how="left")
         .join(_named_ranks(own_failures, member), on=["source", "line"], how="left")
         .join(unseen_ends, on=OWNER, how="left")
@@ -162,6 +165,12 @@ def failure_event(
         .sort("pos")
     )
     return _with_orderly_ends(_with_refused_calls(events, argument), rank)
+
+
+def _last_completed(member: pl.DataFrame) -> pl.DataFrame:
+    """Where each process began the last of its communicators of several ranks whose init it completed."""
+    completed = member.filter(pl.col("is_complete") & (pl.col("nranks") > 1))
+    return completed.group_by(OWNER).agg(completed_pos=pl.col("created_pos").max())
 
 
 def _with_refused_calls(events: pl.DataFrame, argument: pl.DataFrame) -> pl.DataFrame:

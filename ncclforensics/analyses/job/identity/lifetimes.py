@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.identity.restarts import since_restart
+from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.frames.columns import OWNER, PROCESS, SOURCE_BITS, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -74,11 +75,12 @@ def communicator_lifetime(
     source: pl.DataFrame,
     restart: pl.DataFrame,
     duplicate_source: pl.DataFrame,
+    failure: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per communicator of a process, from creation to end. `incarnation` separates uses of one pointer.
 
-    Of a process that was started again, only those since its last start. Lines whose process is not known belong to
-    no communicator.
+    Of a process that was started again, only those since its last start; none whose init failed before the process
+    completed that of another one, of no fewer ranks. Lines whose process is not known belong to no communicator.
     """
     event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(text_of("phase"))
     creations = since_restart(communicator, restart).select(
@@ -138,7 +140,7 @@ def communicator_lifetime(
         ]
     )
     met = _newest_communicators(lifetimes, later_steps).unique().with_columns(has_met=pl.lit(value=True))
-    return (
+    found = (
         lifetimes.join(proven, on=[*_POINTER, "incarnation"], how="left", maintain_order="left")
         .join(met, on=[*_POINTER, "incarnation"], how="left", maintain_order="left")
         .with_columns(
@@ -146,6 +148,26 @@ def communicator_lifetime(
             is_complete=pl.col("is_complete") | pl.col("proven").fill_null(False),
         )
     )
+    return _without_given_up(found, failure)
+
+
+def _without_given_up(lifetimes: pl.DataFrame, failure: pl.DataFrame) -> pl.DataFrame:
+    """Leave out those whose init NCCL left with an error, and behind which the process completed another one."""
+    places = [place for place in failure["unwound"].cast(pl.String).unique().drop_nulls() if is_top_file(place)]
+    if not places:
+        return lifetimes
+    errors = failure.filter(text_of("unwound").is_in(places)).select(*OWNER, "pos", error_pos="pos").sort("pos")
+    completed = lifetimes.filter("is_complete")
+    last = completed.group_by(OWNER).agg(later_pos=pl.col("created_pos").max(), most=pl.col("nranks").max())
+    placed = (
+        lifetimes.with_columns(pos="created_pos")
+        .sort("pos")
+        .join_asof(errors, on="pos", by=OWNER, strategy="forward", check_sortedness=False)
+        .join(last, on=OWNER, how="left", maintain_order="left")
+    )
+    is_later = (pl.col("error_pos") < pl.col("later_pos")) & (pl.col("nranks") <= pl.col("most"))
+    is_given_up = ~pl.col("is_complete") & pl.col("end").is_null() & is_later
+    return placed.filter(is_given_up.fill_null(value=False).not_()).select(lifetimes.columns)
 
 
 def _without(duplicate_source: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
