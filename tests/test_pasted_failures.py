@@ -265,3 +265,61 @@ PINGED = "Ping failed, invalid value returned from server. Expected: 5732, Got: 
 def test_what_the_system_said_leads_to_what_is_to_be_done(text: str, words: list[str], tmp_path: Path) -> None:
     shown = " ".join(first_screen(reported(tmp_path, text)).split())
     assert all(word in shown for word in words)
+
+
+OF_PBS = "Exec host:  gpu-a012/0\njob deleted\nJob deleted at request of root@login1\n"
+OF_RAY = "ray.exceptions.RayTaskError(ActorDiedError): ray::TrainActor.fit() (pid=41887, ip=10.0.4.13, actor_id=8f3b)\n"
+OF_LOADER = "RuntimeError: DataLoader worker (pid 41887) is killed by signal: {}\n"
+OF_VLLM = "(EngineCore pid=41887) ERROR 04-14 13:47:07 [core.py:1108] "
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        (OF_PBS, "WARNING (certain) the job was ended as its owner or an administrator asked for it (qdel)"),
+        (f"{OF_PBS}job 4711 exceeded MEM usage hard limit (2528 > 1126)\n", "ERROR (likely) a process killed"),
+        ("    lastState:\n      terminated:\n        exitCode: 137\n        reason: OOMKilled\n", "the memory of"),
+        ('      "terminated": {\n         "exitCode": 139,\n      }\n', "a process crashed with SIGSEGV"),
+        ("kubelet[49]: I1010 17:41:57.857758    49 manager.go:1126] Created an OOM event in container", "the memory"),
+        (OF_RAY, "process 41887 on 10.0.4.13 (TrainActor.fit) raised ActorDiedError, of which only the heading"),
+        (OF_RAY, "an actor that it called had died"),
+        (OF_LOADER.format("Aborted."), "a library that was in use before the fork"),
+        (OF_LOADER.format("Killed."), "dmesg -T (OOM killer)"),
+        (f"{OF_VLLM}Exception: WorkerProc initializat", "it follows from something else"),
+        (
+            ("RuntimeError: cuda runtime error (39) : uncorrectable ECC error encountered at a.cpp:2\n"
+             "terminate called without an active exception\n"),
+            "ERROR (certain) GPU fault: uncorrectable ECC error encountered",
+        ),
+        (
+            "CUDA status Error: file: ./src/a.c : () : line: 309\nCUDA Error: uncorrectable ECC error encountered\n",
+            "WARNING (certain) the memory or an NVLink of a GPU had errors",
+        ),
+        (
+            ("INFO 08-27 05:11:55 pynccl.py:63] vLLM is using nccl==2.20.5\n"
+             "ERROR 08-27 05:12:18 worker_base.py:38] Error executing method init_device. This might cause deadlock in "
+             "distributed execution.\n"),
+            "WARNING (certain) a worker of vLLM raised an exception: init_device",
+        ),
+        (
+            "gpu-a012:1791:1791 [0] bootstrap.cc:39 NCCL WARN NET/Socket : No usable listening interface found\n",
+            "no network interface of this host is in the subnet of the address in NCCL_COMM_ID",
+        ),
+    ],
+)  # fmt: skip
+def test_what_ended_a_process_stands_first(text: str, first: str, tmp_path: Path) -> None:
+    assert first in first_screen(reported(tmp_path, text))
+
+
+def test_a_process_whose_first_lines_were_cut_off_did_begin_its_init_or_not(tmp_path: Path) -> None:
+    """A paste that begins in the middle does not show what its processes printed before."""
+    text = """\
+gpu-a012:4879:5139 [0] NCCL INFO NET : Using interface eth0:10.0.4.12<0>
+gpu-a012:4879:5139 [0] NCCL INFO NET/Socket : 2 interfaces found
+gpu-a012:4880:5140 [1] NCCL INFO comm 0x7f19bc4046d0 rank 3 nranks 4
+gpu-a013:2494:2756 [1] NCCL INFO comm 0x7f2bd8406d50 rank 1 nranks 4
+gpu-a013:2493:2753 [0] NCCL INFO comm 0x7f4ee83b6bc0 rank 0 nranks 4
+gpu-a013:2493:2753 [0] NCCL INFO NET/Socket : 2 interfaces found
+"""
+    (verdict,) = reported(tmp_path, text).verdicts
+    assert (verdict.verdict, verdict.culprits) == ("undecidable", ())

@@ -204,6 +204,13 @@ TOPICS = {
         "start the container with --shm-size or --ipc=host (docker gives 64 MB); fewer workers that each prepare less "
         "data in advance take less of both",
     ),
+    "crashed_worker": Topic(
+        "application-error",
+        "a process that loads data crashed",
+        "read what that worker printed before it (what(), an assertion, a fatal error of Python), and its core file; "
+        "mostly a library that was in use before the fork: CUDA, OpenMP, a client of storage; try "
+        "multiprocessing_context='spawn', and num_workers=0, where the process raises the error itself",
+    ),
     "crash": Topic(
         "application-error",
         "a process crashed or was killed",
@@ -249,5 +256,5 @@ OF_WARNINGS = (
 # Topics of the message of an exception: what the system refused, which the line of the program does not explain.
 OF_EXCEPTIONS = (
     "resources", "architecture", "build", "switches", "limits", "symbol", "library", "name", "rights", "shm", "space",
-    "storage", "host_memory", "memory", "port", "refusal", "route", "file", "request", "worker",
+    "storage", "host_memory", "memory", "port", "refusal", "route", "file", "request", "worker", "crashed_worker",
 )  # fmt: skip

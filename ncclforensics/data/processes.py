@@ -146,7 +146,7 @@ SECOND_HAND_MESSAGES = (
     "Connection reset by peer",
     "Connection closed by peer",
     "Broken pipe",
-    "Engine core initialization failed",
+    *("Engine core initializ", "WorkerProc initializ"),  # behind these words of vLLM the text is often cut
     "Engine process failed to start",
     "Worker failed with error",
     "Socket Timeout",
@@ -176,6 +176,13 @@ COMPARE_RANKS = (
     "compare what the line names on all ranks: arguments, data, code that depends on the rank, versions; the call that "
     "raised it says what is compared"
 )
+# Forms of `job_end` -> how a scheduler ended the job.
+JOB_ENDS = {
+    "time_limit": "at its time limit",
+    "lsf_killed": "by its owner or an administrator (bhist -l: by whom)",
+    "pbs_deleted": "as its owner or an administrator asked for it (qdel)",
+}
+ENDS_AT_A_LIMIT = ("time_limit", "pbs_memory")  # Moab asks PBS for the end of a job that exceeds a limit
 STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 
 # Names, as the kernel cuts them to 15 characters, of programs that are ranks or their workers in most jobs.

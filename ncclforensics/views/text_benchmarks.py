@@ -116,7 +116,7 @@ def _list(report: Report, rows: list[Row]) -> Table:
     """Lay out the runs; columns that say nothing of any of them are left out."""
     cells: dict[str, list[str | Text]] = {
         "": [printable(row["collective"] or "?") for row in rows],
-        "ranks": [known(row["nranks"]) for row in rows],
+        "ranks": [f"{'>= ' if row['is_cut_in_list'] else ''}{known(row['nranks'])}" for row in rows],
         "hosts": [known(_hosts(row)) for row in rows],
         "sizes": [str(row["rows"]) for row in rows],
         "best busbw": [_figure(row["max_busbw"]) if row["rows"] else _average(row) for row in rows],

@@ -45,6 +45,7 @@ BENCHMARK = {
     "library": pl.Int32(),  # and at run time
     "nranks": pl.Int64(),  # of the communicator, from the list of devices or from busbw / algbw
     "listed_devices": pl.Int64(),
+    "is_cut_in_list": pl.Boolean(),  # nothing stands behind the devices: there may be more
     "sharing_ranks": pl.List(pl.Int64()),
     "communicators": pl.Int64(),  # that run the test side by side
     "hosts": pl.List(pl.String()),
@@ -150,6 +151,7 @@ def benchmark(
         pl.col("line").first(),
         pl.col("line").last().alias("last_line"),
         has_failed=(pl.col("frame") == "test_failure").any(),
+        is_cut_in_list=(pl.col("frame").last() == "test_device"),
     )
     setting, device, end = (
         rows.join(benchmark_line.filter(pl.col("frame") == frame), on=AT, how="inner", maintain_order="left")

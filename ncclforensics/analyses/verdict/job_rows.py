@@ -20,7 +20,7 @@ from ncclforensics.grammar.values import numbers_of_ranges
 
 R = TypeVar("R", bound=NamedTuple)
 # Forms of `job_end` of a job that its scheduler or a user ended.
-ENDED_FROM_OUTSIDE = ("cancelled", "lsf_killed", "lsf_limit", "lsf_ended", "time_limit")
+ENDED_FROM_OUTSIDE = ("cancelled", "lsf_killed", "lsf_limit", "lsf_ended", "pbs_deleted", "time_limit")
 
 STANDING, NEAR = "standing", 100  # a topic of statements of programs; lines behind one at the end of a file
 

@@ -22,12 +22,19 @@ OF_TORCH = "torch/distributed/distributed_c10d.py"  # the file of calls of which
 OF_LAUNCHER = "; it starts the processes of the job, and fails where one of them did or where its nodes did not meet"
 PLACE = ["source", "line"]
 PRINTER = ("source", "launcher_pid", "rank")
+# Classes of Ray's errors that pass on the end of another process, and what they mean.
+OF_ANOTHER = {
+    "ActorDiedError": "; an actor that it called had died: its own log and dmesg -T of its host say why",
+    "RayActorError": "; an actor that it called had died: its own log and dmesg -T of its host say why",
+    "WorkerCrashedError": "; the process of a task that it called had died: dmesg -T of its host says why",
+    "OutOfMemoryError": "; a task that it called was killed, as the memory of its node ran out",
+}
 CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it returned
 
 
 @rule(
-    Category.APPLICATION_ERROR, Severity.WARNING, of=("traceback_frame", "traced_call", "exception"), hang=True,
-    fallback=True,
+    Category.APPLICATION_ERROR, Severity.WARNING, of=("traceback_frame", "traced_call", "exception", "ray_heading"),
+    hang=True, fallback=True,
 )  # fmt: skip
 def app_traceback_cut(
     traceback_frame: pl.DataFrame,
@@ -84,7 +91,7 @@ def app_traceback_cut(
     checked = pl.when(pl.col("call") == CHECK).then(pl.col("call").shift()).otherwise("call")
     number = pl.when(pl.col("call") == CHECK).then(pl.col("numbered").shift()).otherwise("numbered")
     calls = calls.sort("pos").with_columns(call=checked.over("source"), numbered=number.over("source"))
-    yield from _headings_alone(exception, calls, source, is_named=is_named)
+    yield from _headings_alone(exception, ray_heading, calls, source, is_named=is_named)
     last = calls.group_by("source", maintain_order=True).last()
     for row in last.filter(count_behind() <= FROM_END).sort("source").iter_rows(named=True):
         headings = exception.filter((pl.col("source") == row["source"]) & (text_of("form") == "traceback"))
@@ -102,6 +109,7 @@ def app_traceback_cut(
         is_of_driver = above.height > 0 and above["pos"][-1] > row["pos"]  # its own calls were to stand behind these
         begins = (above.tail(1) if is_of_driver else headings.head(2)).select(PLACE)
         cause = above["ray_cause"].drop_nulls().to_list()[-1:]
+        passed_on = "".join(OF_ANOTHER.get(name, "") for name in cause)
         where = f" on {host}" if host else ""
         is_launcher = row["file"] is not None and is_of_launcher(row["file"])
         process = (
@@ -115,8 +123,8 @@ def app_traceback_cut(
         yield Finding(
             title=f"{process} raised {cause[0]}, of which no more is shown" if cause
             else f"{process} raised an exception{shown_in}, and no line that was read names it{_cut_too(others)}",
-            detail=f"its result was asked for in {place}; none of its own calls is shown" if is_of_driver
-            else f"the last call that is shown: {place}{OF_LAUNCHER * is_launcher}{_calls_text(others)}",
+            detail=f"its result was asked for in {place}; none of its own calls is shown{passed_on}" if is_of_driver
+            else f"the last call that is shown: {place}{OF_LAUNCHER * is_launcher}{_calls_text(others)}{passed_on}",
             certainty="certain",
             severity=Severity.INFO if is_named else Severity.WARNING,
             ranks=[] if rank is None else [rank],
@@ -150,25 +158,32 @@ def _calls_text(others: Mapping[str, str]) -> str:
 
 
 def _headings_alone(
-    exception: pl.DataFrame, calls: pl.DataFrame, source: pl.DataFrame, *, is_named: bool
+    exception: pl.DataFrame, ray_heading: pl.DataFrame, calls: pl.DataFrame, source: pl.DataFrame, *, is_named: bool
 ) -> Iterator[Finding]:
-    """Report files that end with the heading of a traceback, behind which no call stands."""
-    headings = (
-        exception.filter(text_of("form") == "traceback").sort("pos").group_by("source", maintain_order=True).last()
+    """Report files that end with the heading of a traceback, of Python or of Ray, behind which no call stands."""
+    of_python = exception.filter(text_of("form") == "traceback").select(*PLACE, "pos", "launcher_rank")
+    of_ray = ray_heading.filter(pl.col("is_retried").is_null()).select(
+        *PLACE, "pos", "launcher_rank", "task", "pid", "address", "ray_cause"
     )
+    headings = pl.concat([of_python, of_ray], how="diagonal_relaxed").sort("pos")
+    headings = headings.group_by("source", maintain_order=True).last()
     last_calls = calls.group_by("source").agg(called=pl.col("pos").max())
     placed = headings.join(source.select("source", "lines"), on="source").join(last_calls, on="source", how="left")
     is_alone = (pl.col("called") > pl.col("pos")).fill_null(value=False).not_()
     is_last = count_behind() <= MOST_WORKERS
     for row in placed.filter(is_alone & is_last).iter_rows(named=True):
-        rank = row["launcher_rank"]
+        rank, host = row["launcher_rank"], row["address"]
         process = ranks_text([rank]) if rank is not None else "a process"
+        if row["task"] is not None:
+            process = f"process {row['pid']} on {host} ({row['task']})"
         yield Finding(
-            title=f"{process} raised an exception, of which only the heading of the traceback is shown",
-            detail="the text ends there",
+            title=f"{process} raised {row['ray_cause'] or 'an exception'}, of which only the heading of the traceback "
+            "is shown",
+            detail=f"the text ends there{OF_ANOTHER.get(row['ray_cause'] or '', '')}",
             certainty="certain",
             severity=Severity.INFO if is_named else Severity.WARNING,
             ranks=[] if rank is None else [rank],
+            hosts=[host] if host else [],
             role=Role.CONSEQUENCE,
             evidence=[Line(row["source"], row["line"])],
         )

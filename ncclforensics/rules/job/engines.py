@@ -9,6 +9,7 @@ import polars as pl
 
 from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.frames.columns import count_behind, text_of
+from ncclforensics.grammar.meanings import Kind as Meaning
 from ncclforensics.grammar.values import numbers_of_ranges, parse_value
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
@@ -67,6 +68,7 @@ def engine_stops_at_nccl(
     source: pl.DataFrame,
     process: pl.DataFrame,
     process_exit: pl.DataFrame,
+    stated_line: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The last thing that processes of an engine print is that they load NCCL.
@@ -85,10 +87,11 @@ def engine_stops_at_nccl(
     placed = counted.join(source.select("source", "lines"), on="source")
     last = placed.filter(count_behind() <= LAST_LINES).sort("source", "line")
     ends = process.group_by(source="last_source").agg(pl.col("last_pos").max())
-    is_passed = pl.col("pos") < pl.col("last_pos")
-    last = last.join(ends, on="source", how="left", maintain_order="left").filter(
-        is_passed.not_().fill_null(value=True)
-    )
+    failed = stated_line.filter(pl.col("kind") != Meaning.CONDITION).group_by("source").agg(failed=pl.col("line").max())
+    is_passed = pl.any_horizontal(pl.col("pos") < pl.col("last_pos"), pl.col("line") < pl.col("failed"))
+    for later in (ends, failed):
+        last = last.join(later, on="source", how="left", maintain_order="left")
+    last = last.filter(is_passed.not_().fill_null(value=True))
     if last.is_empty() or process_exit.height or (verdict["verdict"] == "no-hang").any():
         return
     ranks = sorted(last["launcher_rank"].drop_nulls().unique().to_list())

@@ -18,8 +18,10 @@ from ncclforensics.data.processes import (
     ABORT,
     BUS_ERROR,
     COMPARE_RANKS,
+    ENDS_AT_A_LIMIT,
     HANG_UP,
     INTERRUPT,
+    JOB_ENDS,
     KILL,
     LIMITS,
     READ_ALL,
@@ -230,6 +232,7 @@ def app_process_died(
                 by += ", mostly as it exited"
                 detail += "; a thread of it still ran, as where a program exits without ending its process groups"
             finding = exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")
+            finding.severity = Severity.WARNING if is_leaving else finding.severity  # the reason stands before it
             if is_asked:
                 finding.detail += "; its launcher did not send it"
                 finding.remedy = "look for what sent it: a scheduler, a limit of the node, a health check, or a user"
@@ -270,9 +273,6 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield finding
 
 
-ENDED = {"time_limit": "at its time limit", "lsf_killed": "by its owner or an administrator (bhist -l: by whom)"}
-
-
 @rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("job_end",), hang=True)
 def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) -> Iterator[Finding]:
     """The scheduler ended the job, at its time limit, for another job, or as somebody asked.
@@ -297,10 +297,12 @@ def job_ended_by_scheduler(job_end: pl.DataFrame, process_exit: pl.DataFrame) ->
             severity=Severity.ERROR if reason.startswith(NODE_FAILURE) else Severity.WARNING,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
         )
-    ended = job_end.filter(text_of("form").is_in(list(ENDED))).unique("form", keep="first", maintain_order=True)
+    at_a_limit = {*job_end.filter(text_of("form").is_in(ENDS_AT_A_LIMIT))["source"]}
+    ended = job_end.filter(text_of("form").is_in(list(JOB_ENDS))).unique("form", keep="first", maintain_order=True)
     for form, source, line in ended.select("form", "source", "line").iter_rows():
-        title, detail = f"the job was ended {ENDED[form]}", "its processes were ended"
-        yield Finding(title, detail, "certain", role=Role.CONTEXT, evidence=[Line(source, line)])
+        if form != "pbs_deleted" or source not in at_a_limit:
+            title, evidence = f"the job was ended {JOB_ENDS[form]}", [Line(source, line)]
+            yield Finding(title, "its processes were ended", "certain", role=Role.CONTEXT, evidence=evidence)
 
 
 @rule(Category.APPLICATION_ERROR, Severity.INFO, of=("process_exit",), hang=True)

@@ -28,6 +28,7 @@ NEAR_END = 100  # lines of a file behind a statement; behind more, the program s
 BEFORE_STACK = (
     "read the lines above the stack, which name the signal or the error, and those of the other processes of the job"
 )
+DAMAGE = "damage"  # topic of hardware that failed
 FOLLOWING = ("closing", "exit", "call")  # topics of failures that follow from another one, which stands elsewhere
 
 
@@ -94,7 +95,10 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding | None:
     """
     is_strong = pl.col("has_level") | pl.col("topic").is_not_null()
     is_heading = pl.col("statement").str.ends_with(":")
-    ordered = rows.sort("is_passed", "is_of_end", "is_repeated_attempt", is_heading, ~is_strong, "is_warning", "pos")
+    is_other = pl.col("topic").eq_missing(DAMAGE).not_()  # damaged hardware is the reason of what stands around it
+    ordered = rows.sort(
+        "is_passed", "is_of_end", "is_repeated_attempt", is_heading, ~is_strong, is_other, "is_warning", "pos"
+    )
     first = ordered.row(0, named=True)
     alike = rows.filter(alike=first["alike"])
     others = rows.filter(pl.col("alike") != first["alike"]).sort("is_of_end", "pos")

@@ -14,9 +14,10 @@ PARTICIPANTS = ["benchmark", "collective", "nranks", "listed_devices", "hosts", 
 
 
 def called(row: Row) -> str:
-    """`all_reduce on 8 ranks`, of a row of `benchmark`."""
+    """`all_reduce on 8 ranks`, of a row of `benchmark`; a text that ends with the devices may lack some."""
+    least = "at least " if row.get("is_cut_in_list") else ""
     return f"{row['collective'] or 'a test'}" + (
-        f" on {row['nranks']} rank{'s' * (row['nranks'] > 1)}" if row["nranks"] else ""
+        f" on {least}{row['nranks']} rank{'s' * (row['nranks'] > 1)}" if row["nranks"] else ""
     )
 
 

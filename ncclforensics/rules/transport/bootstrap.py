@@ -65,11 +65,22 @@ def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.Dat
     """No network interface of the host matches the setting.
 
     Means: NCCL_SOCKET_IFNAME (or NCCL_OOB_NET_IFNAME) names an interface that this host, or this container, does not
-    have, or excludes all of them. A name is a prefix, or an exact name after `=`; `^` excludes.
+    have, or excludes all of them. A name is a prefix, or an exact name after `=`; `^` excludes. Or none has an address
+    in the subnet of NCCL_COMM_ID, where it is set.
     Not when: NCCL prints that it ignores the variable and continues.
     Do: run ip addr on the host, inside the container; list several names (eno1,eth0) or exclude some (^lo,docker).
-    Sources: pytorch#29482, nccl#286; NCCL user guide, NCCL_SOCKET_IFNAME.
+    Sources: pytorch#29482, nccl#286; NCCL user guide, NCCL_SOCKET_IFNAME; NCCL, bootstrap.cc (bootstrapNetInit).
     """
+    in_other_subnets = failure.filter(text_of("form") == "no_matching_subnet")
+    if in_other_subnets.height:
+        title = "no network interface of {processes} is in the subnet of the address in NCCL_COMM_ID"
+        detail = "NCCL listens only there where this variable is set"
+        finding = group_finding(in_other_subnets, rank, title, detail, "certain")
+        finding.remedy = (
+            "compare NCCL_COMM_ID with ip addr on the host, inside the container: it is an address of rank 0's host, "
+            "in a network that all ranks share; without need for it, unset it"
+        )
+        yield finding
     rows = failure.filter(pl.col("form").is_in(["no_interface", "no_such_interface"]))
     if rows.is_empty():
         return

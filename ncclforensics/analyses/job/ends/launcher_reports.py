@@ -116,6 +116,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield exit_report(row, "SGLang", following["exit_code"] if has_code else None, child=row["rank"])
             case "container":
                 yield exit_report(row, "Kubernetes", int(row["error_code"]), worker=row["described"] or "")
+            case "container_state":
+                yield exit_report(row, "the state of its container", int(row["error_code"]))
             case "pals_launch":
                 yield ExitReport(NOT_STARTED, row, "the launcher (PALS)", node=node, message=row["not_launched"])
             case "srun_launch":

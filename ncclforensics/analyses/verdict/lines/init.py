@@ -23,6 +23,7 @@ from ncclforensics.data.nccl_sources import is_call_file, is_top_file
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import Owner, Row
+from ncclforensics.frames.source_order import FIRST_STEPS
 
 UNNAMED_FAULT = "NCCL returned an error from init"
 INIT_FILE = "init.cc"  # its functions create communicators; they also end them
@@ -176,7 +177,11 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Member]]) -> Explana
     rows = inside[key]
     awaited = {rank_id for edge in job.awaited_calls if edge.kind == "init" for rank_id in edge.waits_for}
     not_begun = sorted(awaited - waiting)
-    complete = [rank_id for rank_id in not_begun if not (job.may_lack_lines(rank_id) or _begins_a_split(job, rank_id))]
+    complete = [
+        rank_id
+        for rank_id in not_begun
+        if not (job.may_lack_lines(rank_id) or _begins_a_split(job, rank_id) or _begins_before_its_file(job, rank_id))
+    ]
     if edges and (not not_begun or _wait_for_each_other(edges)):
         return _judge_creation_order(inside, edges)
     victims, unseen_members = sorted({row.rank_id for row in rows}), job.count_unseen_members(key)
@@ -231,6 +236,15 @@ def _begins_a_split(job: Job, rank_id: int) -> bool:
     owner = job.rank_ids[rank_id].owner
     created = max((row.created_pos for row in job.memberships if (row.host, row.pid) == owner), default=-1)
     return job.run.last_split.get(owner, -1) > created
+
+
+def _begins_before_its_file(job: Job, rank_id: int) -> bool:
+    """Whether a file of several processes opens in the middle of the run, and shows no first step of this rank."""
+    began = {(row["host"], row["pid"]) for row in job.milestones if row["form"] in FIRST_STEPS}
+    sources = {*job.process(rank_id)["sources"]}
+    beside = {owner: row for owner, row in job.processes.items() if not sources.isdisjoint(row["sources"])}
+    opens = min(beside, key=lambda owner: beside[owner]["first_pos"], default=None)
+    return len(beside) > 1 and not {opens, job.rank_ids[rank_id].owner} & began
 
 
 def _application_continues(job: Job, rank_id: int) -> bool:

@@ -17,7 +17,7 @@ from ncclforensics.data.redaction_rules import EVERYWHERE
 # The most specific refusal first; the others follow from it.
 _REFUSALS = (
     *("gpu_twice", "gpu_shared", "version_mismatch", "rank_twice", "rank_count", "root_info", "root_range"),
-    *("no_interface", "message_truncated", "no_transport"),
+    *("no_interface", "no_matching_subnet", "message_truncated", "no_transport"),
 )
 # What the others say, where their numbers do not tell more.
 _REASONS = {
@@ -119,10 +119,12 @@ def _explain_refusal(job: Job, line: FailureEvent, lines: list[FailureEvent]) ->
             numbers = f"nroots {shown(line.nroots)} vs {shown(line.otherroots)}"
             layout = f"a process sent init data in another layout ({numbers}), as another version of NCCL does{only}"
             return [], layout, Detail.OTHER_VERSION
-        case "no_interface":
-            without = {event.rank_id for event in lines if event.form == "no_interface" and event.rank_id is not None}
-            unmatched = "no network interface matches NCCL_SOCKET_IFNAME on this host"
-            return sorted(without), unmatched, Detail.NOTHING
+        case "no_interface" | "no_matching_subnet" as form:
+            without = {event.rank_id for event in lines if event.form == form and event.rank_id is not None}
+            unmatched = "matches NCCL_SOCKET_IFNAME on this host"
+            if form == "no_matching_subnet":
+                unmatched = "of this host is in the subnet of the address in NCCL_COMM_ID"
+            return sorted(without), f"no network interface {unmatched}", Detail.NOTHING
         case "rank_count" | "root_info" if line.nranks != line.other:
             return [], sizes, Detail.OTHER_SIZE
         case "no_transport":
