@@ -292,6 +292,14 @@ OF_VLLM = "(EngineCore pid=41887) ERROR 04-14 13:47:07 [core.py:1108] "
             "ERROR (certain) GPU fault: uncorrectable ECC error encountered",
         ),
         (
+            "Cuda error in file src/a.cu at line 406: invalid device function\nAborted (core dumped)\n",
+            "ERROR (certain) CUDA error: invalid device function",
+        ),
+        (
+            "GPUassert: an illegal memory access was encountered src/a.cu 102\n",
+            "an illegal memory access was encountered",
+        ),
+        (
             "CUDA status Error: file: ./src/a.c : () : line: 309\nCUDA Error: uncorrectable ECC error encountered\n",
             "WARNING (certain) the memory or an NVLink of a GPU had errors",
         ),
@@ -323,3 +331,14 @@ gpu-a013:2493:2753 [0] NCCL INFO NET/Socket : 2 interfaces found
 """
     (verdict,) = reported(tmp_path, text).verdicts
     assert (verdict.verdict, verdict.culprits) == ("undecidable", ())
+
+
+def test_the_number_in_the_label_of_skypilot_is_that_of_a_node(tmp_path: Path) -> None:
+    """SkyPilot names its task of Ray `(worker1, rank=1, …)`, and all processes of the node print behind that."""
+    label = "(worker1, rank=1, pid=22249, ip=10.31.0.9) "
+    table = "".join(f"{label}{line}\n" for line in ENTRY.format(place=6).splitlines())
+    text = f"train.py FAILED\n{label}{'-' * 60}\n{label}Failures:\n{table}{label}  exitcode  : 1 (pid: 22641)\n"
+    assert "rank 6 on gpu-a012" in first_screen(reported(tmp_path, text))
+    failed = "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.4.9<51577> failed : Connection refused"
+    text = f"(head, rank=0, pid=5634) gpu-a012:72:49 [3] {failed}\n" * 2
+    assert reported(tmp_path, text).run["rank"]["rank"].is_null().all()

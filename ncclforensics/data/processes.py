@@ -157,7 +157,7 @@ SECOND_HAND_MESSAGES = (
 )
 # The same, anywhere in the message: what engines, XLA and Horovod pass on.
 SECOND_HAND_PARTS = (
-    *("NCCL operation nccl", "ncclCommInit", "NCCL error: ", "NCCL error in: ", "NCCL Error "),
+    *("NCCL operation nccl", "ncclCommInit", "NCCL error: ", "NCCL error in: ", "NCCL Error ", "== ncclSuccess"),
     "/gloo/transport/",
     "Watchdog caught collective operation timeout",
     "could finish the model loading, but there are other ranks",

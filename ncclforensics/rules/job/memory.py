@@ -25,6 +25,12 @@ from ncclforensics.rules.shared.ended_processes import (
 from ncclforensics.rules.shared.gpu_memory import allocator_of, memory_state
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
+# Where it was no call of NCCL that got no memory.
+OF_PROGRAM = (
+    "see with nvidia-smi on that host whether the GPU is full, and who fills it: another process (an earlier run, a "
+    "rank on the wrong GPU), or this one (smaller batch, states of the optimizer on several ranks, vLLM: a lower "
+    "gpu_memory_utilization); if it is not, raise the limit of locked memory (ulimit -l; in WSL2 that of .wslconfig)"
+)
 OUT_OF_VRAM = (
     "compare with rocm-smi --showmeminfo vram: if the GPU is full, leave some GiB to RCCL (vLLM: "
     "gpu_memory_utilization), or use fewer channels (NCCL_MAX_NCHANNELS); if it is not, raise the limit of locked "
@@ -155,7 +161,7 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
             f"{runtime} returned: out of memory; of the GPU, or of pinned host memory: the line does not show which",
             "certain",
         )
-        finding.remedy = OUT_OF_VRAM if runtime == HIP else ""
+        finding.remedy = OUT_OF_VRAM if runtime == HIP else "" if for_whom else OF_PROGRAM
         if (
             not cuda_error.filter(kind=HARDWARE)
             .join(errors, on=["host", "pid"], how="semi", nulls_equal=True)

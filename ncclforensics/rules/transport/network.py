@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.transport.local_interfaces import LOOPBACK
 from ncclforensics.analyses.transport.networks import CHOSEN, LIBRARY, NO_DEVICE, PLUGIN, PRESENT, UNOPENED, UNTRIED
 from ncclforensics.data.names import some_of
 from ncclforensics.data.networks import SLINGSHOT, SOCKET
@@ -136,11 +137,13 @@ def net_local_interface(unused_interface: pl.DataFrame, rank: pl.DataFrame) -> I
     Sources: NCCL user guide, NCCL_SOCKET_IFNAME; RFC 3927; RFC 4291.
     """
     is_on_several = rank["host"].n_unique() > 1
-    for (is_of_host, use), rows in unused_interface.group_by("is_bridge", "use", maintain_order=True):
+    is_loopback = (pl.col("interface") == LOOPBACK).alias("is_loopback")
+    by_kind = unused_interface.group_by(is_loopback, "is_bridge", "use", maintain_order=True)
+    for (of_itself, is_of_host, use), rows in by_kind:
         names = some_of(sorted(rows["interface"].unique()), SHOWN)
-        why = "containers of one host" if is_of_host else "link-local addresses"
+        why = "an interface of " + ("containers of one host" if is_of_host else "link-local addresses")
         detail = "only this host reaches it" if is_of_host else "routers do not forward them: only its link reaches it"
-        title = f"{{processes}}: NCCL uses {names}, an interface of {why}, for {use}"
+        title = f"{{processes}}: NCCL uses {names}, {'the loopback interface' if of_itself else why}, for {use}"
         finding = group_finding(rows, rank, title, detail, "likely")
         finding.role = Role.CONTEXT
         finding.severity = Severity.WARNING if is_on_several else Severity.INFO
