@@ -124,3 +124,45 @@ def test_a_log_of_powershell_is_read(tmp_path: Path) -> None:
     found = severities(analyze([tmp_path]))
 
     assert "a process raised RuntimeError: the checkpoint has other shapes" in found
+
+
+OF_TRACKER = (
+    "Exception in thread NetStatThr:\nTraceback (most recent call last):\n"
+    '  File "/usr/lib/python3.10/threading.py", line 1016, in _bootstrap_inner\n    self.run()\n'
+    '  File "/opt/venv/lib/python3.10/site-packages/wandb/sdk/lib/sock_client.py", line 99, in send\n'
+    "    raise SockClientClosedError()\nwandb.sdk.lib.sock_client.SockClientClosedError\n"
+)
+OF_LOGGER = (
+    "--- Logging error ---\nTraceback (most recent call last):\n"
+    '  File "/usr/lib/python3.10/logging/__init__.py", line 369, in getMessage\n    msg = msg % self.args\n'
+    "TypeError: not all arguments converted during string formatting\nCall stack:\n"
+)
+
+
+@pytest.mark.parametrize(
+    "survived", [OF_TRACKER, OF_LOGGER, OF_TRACKER.replace("Exception in t", "T").replace("NetStatThr", "SenderThread")]
+)
+def test_a_program_goes_on_without_its_tracker_and_a_line_of_its_logger(tmp_path: Path, survived: str) -> None:
+    found = severities(reported(tmp_path, survived + SHAPES))
+
+    assert [severity for severity, _ in found.values() if severity != "info"] == ["error"]
+    assert all(
+        "Sock" not in title and "TypeError" not in title
+        for title, (severity, _) in found.items()
+        if severity == "error"
+    )
+
+
+def test_a_message_that_begins_on_the_next_line_is_told(tmp_path: Path) -> None:
+    text = (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/mnt/job/train.py", line 88, in <module>\n'
+        "[rank1]: RuntimeError: \n"
+        "[rank1]:         An attempt has been made to start a new process before the\n"
+        "[rank1]:         current process has finished its bootstrapping phase.\n"
+        "[rank1]: \n"
+    )
+
+    (title,) = (title for title in severities(reported(tmp_path, text)) if "RuntimeError" in title)
+
+    assert title.endswith("a new process before the current process has finished its bootstrapping phase.")

@@ -288,6 +288,7 @@ OF_LAUNCHERS = (
 )
 # Of blocks of `with`, which raise what happened in the block: a time-out, or what a generator met.
 OF_BLOCKS = ("contextlib.py", "async_timeout.py", "timeouts.py", "runners.py")
+TRACKERS = ("wandb", "mlflow", "comet_ml", "neptune", "clearml", "swanlab", "tensorboard", "tensorboardX", "trackio")
 _STANDARD = sys.stdlib_module_names - {"__main__", "test"}
 
 
@@ -307,6 +308,15 @@ def is_of_launcher(file: str) -> bool:
     (True, False)
     """
     return any(part in file for part in OF_LAUNCHERS)
+
+
+def is_of_tracker(file: str) -> bool:
+    """Whether a file belongs to a tracker of experiments.
+
+    >>> is_of_tracker("/opt/site-packages/wandb/sdk/wandb_run.py"), is_of_tracker("/mnt/wandb.py")
+    (True, False)
+    """
+    return any(f"/{package}/" in f"/{file}" for package in TRACKERS)
 
 
 def is_installed(file: str) -> bool:

@@ -16,6 +16,8 @@ from ncclforensics.parsing.matching import Matched, match
 from ncclforensics.parsing.next_lines import PLACE, joined_texts, rest_lines, specific_shapes, with_next_lines
 from ncclforensics.parsing.wrapped_lines import is_start
 
+ERRORS = "exception"  # frame
+LONG = 50  # characters of the first line of a message that goes on
 MAX_LINES = 2_000  # lines that are tried together with the next ones
 MAX_TORN = 200  # lines that are tried with every place where they may be torn
 MOST_PLACES = 40_000  # places where lines may be torn: each is a text that is matched
@@ -59,10 +61,37 @@ def _all_completed(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl
     completed = altered_lines(rows, matched, rest, dialect).with_columns(is_torn=False)
     if rest.is_empty():
         return completed
+    completed = pl.concat([completed, _announced(rows, matched, rest)])
     certain = _completed(rows, matched, rest, dialect)
     # Of two readings, the one that leaves fewer lines over.
     completed = pl.concat([certain, completed]).sort("parts", descending=True, maintain_order=True)
     return _apart(completed.unique(PLACE, keep="first", maintain_order=True))
+
+
+def _announced(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame) -> pl.DataFrame:
+    """Errors whose message begins on the next line, with that line (columns PLACE, `text`, `parts`, `is_torn`)."""
+    none = rest.select(*PLACE, "text", parts=pl.lit(0), is_torn=pl.lit(value=False)).clear()
+    pieces = [piece for piece in matched.frames.get(ERRORS, []) if "exception" in piece.columns]
+    heads = [_without_message(piece).select(*PLACE, "exception") for piece in pieces]
+    if not any(piece.height for piece in heads):
+        return none
+    followed = with_next_lines(pl.concat(heads), rows, rest).filter(pl.col("next1").is_not_null())
+    head = pl.col("text").str.strip_chars_end(" ")
+    tag = pl.col("text").str.split(pl.col("exception").cast(pl.String)).list.first()
+    first, second = (pl.col(name).str.strip_prefix(tag).str.strip_chars(" ") for name in ("next1", "next2"))
+    goes_on = (second.str.len_chars() > 0) & (first.str.len_chars() >= LONG) & ~first.str.ends_with(".")
+    goes_on = goes_on.fill_null(value=False)
+    joined = followed.filter(head.str.ends_with(":")).with_columns(
+        text=pl.concat_str(head, first, pl.when(goes_on).then(second), separator=" ", ignore_nulls=True),
+        parts=2 + goes_on.cast(pl.Int32),
+    )
+    return joined.select(*PLACE, "text", "parts", is_torn=pl.lit(value=False)).cast(none.schema)
+
+
+def _without_message(errors: pl.DataFrame) -> pl.DataFrame:
+    is_open = (pl.col("form") == "error") & pl.col("exception").is_not_null()
+    is_open &= pl.col("message").is_null() if "message" in errors.columns else pl.lit(value=True)
+    return errors.filter(is_open)
 
 
 def _completed(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:

@@ -21,7 +21,9 @@ SAMPLED = 200  # lines of each part by which prefixes are detected
 SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
 # The last line with words, of those that no shape has: of any process, of the rank that a tag of the program names, and
 # of the number that a launcher puts in front, which may be that of a rank, a node or an agent.
-VOICE = {"source": pl.Int32(), "line": pl.Int32(), "rank": pl.Int32(), RANK: pl.Int32()}
+# `is_relayed`: by the driver of Ray, with the tag of another process; null where no line has such a tag.
+VOICE = {"source": pl.Int32(), "line": pl.Int32(), "rank": pl.Int32(), RANK: pl.Int32(), "is_relayed": pl.Boolean()}
+PID = "launcher_pid"
 TAGS_OF_RANKS = ["rank", "Rank", "RANK"]
 
 
@@ -164,11 +166,15 @@ def find_voices(rows: pl.DataFrame) -> pl.DataFrame:
     lines = [rows.select("source", "line").filter(is_worded)]
     if RANK in rows.columns:
         lines.append(rows.select("source", "line", RANK).filter(is_worded).drop_nulls(RANK))
+    if PID in rows.columns:
+        lines.append(rows.filter(is_worded).select("source", "line", is_relayed=pl.col(PID).is_not_null()))
     tagged = rows.filter(is_worded & rows["text"].str.contains_any(TAGS_OF_RANKS))
     if tagged.height:  # to make the search ready takes longer than one of a few lines
         front, back = map(grammar_file.load("launcher").part_regex, ("_before_speaker", "_behind_speaker"))
         rank = pl.col("text").str.extract(f"^(?:{front})([0-9]+)(?:{back})").cast(pl.Int32, strict=False)
         lines.append(tagged.select("source", "line", rank=rank).drop_nulls("rank"))
     voices = pl.concat([no_voices(), *lines], how="diagonal")
-    last = voices.group_by("source", "rank", RANK, is_of_tail=pl.col("line") < 0).agg(pl.col("line").max())
+    last = voices.group_by("source", "rank", RANK, "is_relayed", is_of_tail=pl.col("line") < 0).agg(
+        pl.col("line").max()
+    )
     return last.select(VOICE.keys())

@@ -222,7 +222,7 @@ def app_waits_for_resources(stated_stand: pl.DataFrame) -> Iterator[Finding]:
         return
     wanted = rows["what"].unique(maintain_order=True).to_list()
     title = f"Ray has no place for what the program asks for: {{{some_of(wanted, 1)}}}"
-    detail = "the program waits for it, and its output ends there"
+    detail = "the program waits for it, until its output ends or it gives up"
     yield Finding(title, detail, "likely", remedy=FREE_RESOURCES, evidence=evidence_lines(rows))
 
 

@@ -83,6 +83,7 @@ class ExitReport:
     is_unasked: bool = False  # the launcher did not send the signal that ended it, and got none itself
     is_by_clock: bool = False  # first, or not, only by clocks of hosts that may differ by as much
     is_placed: bool = True  # false: host or time do not join a line of the kernel
+    left: int = 0  # lines behind it in its file, of its own process where the tags of Ray tell those of others
     went_on: bool = False  # behind it, its file shows steps, a new progress bar, or an answer of an engine
     is_outlived: bool = False  # so far behind it that it did not end the job, or ended an earlier one
     owner: Owner | None = field(default=None)

@@ -25,7 +25,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
 from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
 from ncclforensics.analyses.job.ends.outlived_ends import is_named
 from ncclforensics.data.processes import ABORT, CRASHES, KILL, REQUESTED_ENDS
-from ncclforensics.frames.columns import Row, lines_behind
+from ncclforensics.frames.columns import Row
 
 
 def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, has_errors: bool) -> None:
@@ -38,7 +38,7 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
     """
     for report in reports:
         report.final &= not (report.is_outlived or _may_be_of_another(report))
-    lengths, blanks = (dict(source.select("source", name).iter_rows()) for name in ("lines", "blank_end"))
+    blanks = dict(source.select("source", "blank_end").iter_rows())
     final_reports = [report for report in reports if report.final]
     has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
     signals = {report.signal for report in final_reports if not report.follows}
@@ -50,10 +50,9 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
         if report.reporter == KERNEL:
             report.final |= report.signal in signals and not has_final_kernel_report
         elif not (report.final or report.is_outlived):
-            line, number = report.last_line or report.row["line"], report.row["source"]
-            farthest = blanks[number] if _place_of(report) in outlived else NEAR
-            is_last = lines_behind(line, lengths[number]) <= farthest
-            is_closed = _is_soon_before(closed[number,], report.row["pos"])
+            farthest = blanks[report.row["source"]] if _place_of(report) in outlived else NEAR
+            is_last = report.left <= farthest
+            is_closed = _is_soon_before(closed[report.row["source"],], report.row["pos"])
             report.final = is_over or bool(final_reports) or is_last or is_closed
     # Where one of several processes ended with an error, those that print the same did.
     ended_by = {_error_of(report) for report in reports if report.how == EXCEPTION and report.final}

@@ -31,8 +31,9 @@ def mark_outlived(
     of_several: Iterable[pl.DataFrame],
     raising: set[int],
     source: pl.DataFrame,
+    voice: pl.DataFrame,
 ) -> None:
-    """Set `went_on` and `is_outlived` of reports.
+    """Set `left`, `went_on` and `is_outlived` of reports.
 
     `failing`: lines that processes print as they fail, and launchers as they end them; `of_several`: lines that only
     a job of several processes prints, whose errors may stand far from each other; `raising`: ranks with a line of a
@@ -40,7 +41,12 @@ def mark_outlived(
     """
     lengths = source.select("source", "lines")
     lines = dict(lengths.iter_rows())
-    left_of = [lines_behind(report.last_line or report.row["line"], lines[report.row["source"]]) for report in reports]
+    relayed = _relayed_ends(voice, lengths)
+    for report in reports:
+        report.left = lines_behind(report.last_line or report.row["line"], lines[report.row["source"]])
+        if report.row.get("launcher_pid") is None:
+            report.left = max(report.left - relayed.get(report.row["source"], 0), 0)
+    left_of = [report.left for report in reports]
     answers = engine_ready.filter(form=ANSWERED).select("source", "line")
     begun = _begun_bars(progress_bar, {report.row["source"] for report in reports if not is_named(report)})
     steps = training_step.sort("pos").select("source", "line", step=counted_step())
@@ -70,8 +76,9 @@ def mark_outlived(
         outlives |= bool(report.row.get("is_of_cell")) and left > LINES_OF_MESSAGE  # other cells ran before or after it
         is_of_main = not (is_named(report) or report.row.get("is_of_thread"))
         is_caught = report.how in RAISED and is_of_main and number in explained
-        # Ray runs the task again, or its result was not asked for: no other process saw the error.
-        is_caught |= bool(report.row.get("is_retried") or report.row.get("is_unhandled"))
+        # Ray runs the task again, or its result was not asked for: no other process saw the error. A program goes on
+        # without its tracker.
+        is_caught |= any(report.row.get(name) for name in ("is_retried", "is_unhandled", "is_of_tracker"))
         report.is_outlived = (outlives and report.reporter != KERNEL) or is_caught
         report.went_on |= is_caught
 
@@ -92,6 +99,19 @@ def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tu
     is_last = (pl.col("left").diff() > BUFFERED_LINES).fill_null(value=True).over("source")
     ends = rows.with_columns(end=pl.when(is_last).then("left").forward_fill().over("source"))
     return {(number, left): end for number, left, end in ends.iter_rows()}
+
+
+def _relayed_ends(voice: pl.DataFrame, lengths: pl.DataFrame) -> Left:
+    """How many lines stand behind the last one of the program itself, where it then only relays those of others.
+
+    The driver of Ray puts the name and the pid of the process in front of these.
+    """
+    relayed, own = (
+        _left(voice.filter(kind).with_row_index(), lengths) for kind in ("is_relayed", ~pl.col("is_relayed"))
+    )
+    return {
+        number: own.get(number, LINES_OF_END) for number, left in relayed.items() if left < own.get(number, left + 1)
+    }
 
 
 def is_named(report: ExitReport) -> bool:

@@ -45,7 +45,7 @@ from ncclforensics.analyses.job.text.described_objects import with_described
 from ncclforensics.analyses.job.text.torch_text import SIZE
 from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import signal_name
-from ncclforensics.frames.columns import Category, Large, Row, columns_of, frame_of_rows, lines_behind, text_of
+from ncclforensics.frames.columns import Category, Large, Row, columns_of, frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 
 
@@ -155,6 +155,7 @@ def process_exit(
     engine_ready: pl.DataFrame,
     server_refusal: pl.DataFrame,
     described_title: pl.DataFrame,
+    voice: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
     kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
@@ -229,13 +230,13 @@ def process_exit(
         of_several=(rank, launched_rank, elastic_failure, torch_error, watched, work),
         raising=raising,
         source=source,
+        voice=voice,
     )
     mark_final(reports, source, lost.to_dicts(), has_errors=has_errors)
     if not engine_wait.filter(text_of("form").is_in(ENGINE_ENDED)).is_empty():
         for report in reports:
             report.final |= report.how in OF_AN_ENGINE
-    lengths = dict(source.select("source", "lines").iter_rows())
-    rows = [_row(report, rank_id, lengths) for report in reports for rank_id in finder.rank_ids(report)]
+    rows = [_row(report, rank_id) for report in reports for rank_id in finder.rank_ids(report)]
     finder.mark_other_launches(rows, reports)
     return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")
 
@@ -266,7 +267,7 @@ def _not_survived(reports: list[ExitReport], success: dict[int, int], server_ref
     return [report for report in reports if is_later(report) or not can_be_survived(report)]
 
 
-def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:
+def _row(report: ExitReport, rank_id: Row) -> Row:
     place = {name: report.row[name] for name in ("source", "line", "pos")}
     host, pid = report.owner or (report.node, report.pid)
     return {
@@ -279,8 +280,7 @@ def _row(report: ExitReport, rank_id: Row, lengths: dict[int, int]) -> Row:
         "exit_code": report.code,
         "is_first": not report.follows,
         "is_final": report.final,
-        "is_near_end": lines_behind(report.last_line or place["line"], lengths[place["source"]]) <= TRACEBACK_LINES
-        and not report.went_on,
+        "is_near_end": report.left <= TRACEBACK_LINES and not report.went_on,
         **place,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ncclforensics.data.stack_classes import OF_BLOCKS, is_library
+from ncclforensics.data.stack_classes import OF_BLOCKS, is_library, is_of_tracker
 from ncclforensics.data.torch_failures import GRADIENTS, WITHOUT_GPU
 from ncclforensics.frames.columns import text_of
 
@@ -16,6 +16,7 @@ MODULE, CELL = "<module>", "a cell"  # what a notebook does not name
 FAR = 40  # lines from the last call of a traceback to its error: the code, and what others print meanwhile
 SYNTAX_ERRORS = ("Syntax", "Indentation", "Tab")  # classes, without -Error
 LONGEST = 400  # lines of a traceback, from its heading to its error
+NEAR = 2  # lines from the name of a thread to the traceback of its error, at most
 FATAL = "hit an exception"  # end of SGLang's headings (run_scheduler_process): the process then ends
 
 
@@ -32,7 +33,7 @@ def with_places(
     `place`: the innermost call, and that of the user's own code: `_share_cuda_ (storage.py:1445), called from
     send (actor.py:573), in DataLoader worker process 0`. `own_place`: the user's own call alone. `worker`: of SGLang's
     heading. `task`, `task_pid`, `task_host`, `is_retried`: of Ray's heading. `is_of_thread`: it ended a thread, not its
-    process.
+    process; `is_of_tracker`: one of a tracker of experiments, without which the program goes on.
     `is_caused`: the exception was raised from the one above it; `is_handling`: while that one was handled.
     `is_passed_on`: it passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or
     read their part of a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job.
@@ -40,6 +41,7 @@ def with_places(
     `is_of_cell`: it ended a cell of a notebook. `is_unhandled`: Ray was not asked for it. `rank`: that raised it.
     """
     calls = traced_frames(traceback_frame, traced_call)
+    trackers = [file for file in calls["file"].unique().drop_nulls() if is_of_tracker(file)]
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
     name = pl.col("file").str.split("/").list.last()
     site = pl.concat_str(name, pl.lit(":"), pl.col("number").cast(pl.String), ignore_nulls=True)
@@ -48,9 +50,11 @@ def with_places(
     called = called.filter(name.is_in(OF_BLOCKS).fill_null(value=False).not_())
     headings = exception.filter(form="traceback")
     fatal = headings.filter(text_of("headed_by").str.ends_with(FATAL))
+    is_of_thread = pl.col("form") == "thread"
     added = [
         (called.select(*PRINTER, "pos", "call"), FAR),
         (own.select(*PRINTER, "pos", own_call="call", own_pos="pos"), LONGEST),
+        (calls.filter(pl.col("file").is_in(trackers)).select(*PRINTER, "pos", tracker_pos="pos"), LONGEST),
         (
             headings.select(
                 *(*PRINTER, "pos"),
@@ -72,10 +76,14 @@ def with_places(
             LONGEST,
         ),
         (
-            exception.filter(pl.any_horizontal(pl.col("raised_in", "raised_by", "failed_thread").is_not_null())).select(
+            exception.filter(pl.any_horizontal(pl.col("raised_in", "raised_by").is_not_null()) | is_of_thread).select(
                 *(*PRINTER, "pos"),
-                raised_in_above=pl.coalesce(text_of("raised_in"), pl.format("thread {}", "failed_thread")),
-                has_thread=pl.col("failed_thread").is_not_null(),
+                raised_in_above=pl.coalesce(
+                    text_of("raised_in"),
+                    pl.format("thread {}", "failed_thread"),
+                    pl.when(is_of_thread).then(pl.lit("a thread")),
+                ),
+                has_thread=is_of_thread,
                 passed_pos="pos",
             ),
             LONGEST,
@@ -87,11 +95,15 @@ def with_places(
     own_place = pl.when(is_of_traceback).then("own_call")
     own_call = pl.when(is_of_traceback & (pl.col("own_call") != pl.col("call"))).then("own_call")
     is_above_heading = (pl.col("chain_pos") < pl.col("heading_pos")).fill_null(False)
-    is_of_worker = pl.col("passed_pos") < pl.col("heading_pos")
+    is_below_chain = pl.col("chain_pos").is_between("passed_pos", "heading_pos").fill_null(value=False)
+    is_next = (pl.col("heading_pos") - pl.col("passed_pos") <= NEAR) | is_below_chain
+    is_of_worker = (pl.col("passed_pos") < pl.col("heading_pos")) & (is_next | ~pl.col("has_thread"))
     is_chained = (pl.col("chain_pos") > pl.col("fatal_pos")) & (pl.col("chain_pos") < pl.col("heading_pos"))
     is_fatal = ((pl.col("fatal_pos") == pl.col("heading_pos")) | is_chained).fill_null(False)
     checkpoint_ranks = sorted(exception.drop_nulls("raised_by")["rank"].drop_nulls().unique())
     are_of_job = bool(checkpoint_ranks) and checkpoint_ranks == [*range(len(checkpoint_ranks))]
+    is_of_main = pl.col("own_pos") > pl.col("heading_pos")
+    is_tracking = is_of_worker & pl.col("has_thread") & (pl.col("tracker_pos") > pl.col("heading_pos"))
     below_ignored = pl.col("ignored_pos") + 1
     is_of_other = pl.col("heading_rank").is_not_null()
     placed = []
@@ -112,13 +124,22 @@ def with_places(
                     False
                 ),
                 is_of_thread=(is_of_worker & pl.col("has_thread")).fill_null(False),
+                is_of_tracker=(is_tracking & ~is_of_main.fill_null(False)).fill_null(False),
                 is_unhandled=(pl.col("unhandled_pos") > pl.col("heading_pos").fill_null(-1)).fill_null(False),
                 passed_pos=pl.when(is_of_worker).then("passed_pos"),
                 rank=pl.when(is_of_other & are_of_job).then("heading_rank").otherwise("rank"),
                 is_passed_on=is_of_other & (not are_of_job),
             ).drop(
                 *("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above"),
-                *("has_thread", "heading_rank", "ignored_pos", "fatal_worker", "fatal_pos", "unhandled_pos"),
+                *(
+                    "has_thread",
+                    "tracker_pos",
+                    "heading_rank",
+                    "ignored_pos",
+                    "fatal_worker",
+                    "fatal_pos",
+                    "unhandled_pos",
+                ),
             )
         )
     passed_on = pl.concat([frame["passed_pos"] for frame in placed]).drop_nulls().implode()

@@ -14,6 +14,8 @@ from ncclforensics.frames.columns import ORIGIN, count_behind, text_of
 from ncclforensics.frames.registry import analysis
 
 LAST_LINES = 4  # of a log, or before a time-out: blank ones, and what another rank prints
+TRACEBACK_LINES = 100  # above an error
+LATE_IN_RAY = "ray_late"  # form of `worker_end`: what the program asked for did not come in time
 GIVEN_UP = ("cancelled", "time_limit")  # forms of `job_end`
 OF_EVERY_RUN = ("join", *PHASES)  # of lines that all runs print: only the very last of a log counts
 STAND = {
@@ -57,6 +59,7 @@ def stated_stand(
     work_timeout: pl.DataFrame,
     process_exit: pl.DataFrame,
     job_end: pl.DataFrame,
+    worker_end: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line in which a program waits by its own words, and behind which its file shows nothing else.
@@ -92,13 +95,19 @@ def stated_stand(
     )
     asked = process_exit.filter(pl.col("signal").is_in(REQUESTED_ENDS))
     given_up = job_end.filter(text_of("form").is_in(GIVEN_UP))
-    stops = pl.concat(rows.select("source", "line", stop="line") for rows in (work_timeout, asked, given_up))
+    late = worker_end.filter(form=LATE_IN_RAY)
+    stops = pl.concat(
+        rows.select("source", "line", stop="line", most=pl.lit(most))
+        for most, kinds in ((LAST_LINES, (work_timeout, asked, given_up)), (TRACEBACK_LINES, (late,)))
+        for rows in kinds
+    )
     placed = stands.join(source.select("source", "lines", "hint", "blank_end"), on="source").sort("line")
     placed = placed.with_columns(rank=pl.coalesce("rank", pl.col("hint").cast(pl.Int32)))
     placed = placed.join_asof(stops.sort("line"), on="line", by="source", strategy="forward", check_sortedness=False)
-    limit = pl.when(pl.col("kind").is_in(OF_EVERY_RUN)).then(1).otherwise(LAST_LINES)
-    before = (pl.col("stop") - pl.col("line")).fill_null(LAST_LINES + 1)
-    is_last = (count_behind() - pl.col("blank_end") < limit) | (before <= limit)
+    is_of_every_run = pl.col("kind").is_in(OF_EVERY_RUN)
+    limit, most = (pl.when(is_of_every_run).then(1).otherwise(lines) for lines in (LAST_LINES, pl.col("most")))
+    is_stopped = (pl.col("stop") - pl.col("line") <= most).fill_null(value=False)
+    is_last = (count_behind() - pl.col("blank_end") < limit) | is_stopped
     # All ranks come to the start of a process group one behind the other.
     is_last = pl.when(kind="join").then(is_last.any().over("source", "kind")).otherwise(is_last)
     # Where watchdogs time out, they say more than how far a program came; a build has no watchdog.
