@@ -228,13 +228,14 @@ class Dialect:
             (shape, pattern) for shape in self.launcher_prefixes if shape.priority <= 0 for pattern in shape.patterns
         ]
 
-    @cached_property
-    def has_each_prefix(self) -> list[pl.Expr]:
-        """Whether a text has each of these prefixes."""
-        import polars as pl
-
-        regexes = [pattern.regex for _, pattern in self.untagged_prefixes]
-        return [pl.col("text").str.contains(regex).alias(str(number)) for number, regex in enumerate(regexes)]
+    def prefixes_near(self, texts: pl.Series) -> list[tuple[Shape, Pattern]]:
+        """Those of `untagged_prefixes` that the texts may have: of few texts, those whose literals stand there."""
+        few = texts.to_list() if len(texts) <= FEW else None
+        return [
+            (shape, pattern)
+            for shape, pattern in self.untagged_prefixes
+            if few is None or any(may_match(text, pattern.literals, pattern.words) for text in few)
+        ]
 
     @cached_property
     def with_all_formats(self) -> Dialect:

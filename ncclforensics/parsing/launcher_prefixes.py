@@ -50,11 +50,16 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
         is_plain = _has_no_prefix(sample["text"], dialect)
         is_nccl = sample["text"].str.contains(dialect.prefix_regex)
         # All at once: ten thousand files without a prefix cost as many queries.
-        hits = sample.select(dialect.has_each_prefix)
+        possible = [
+            (shape, pattern)
+            for shape, pattern in dialect.prefixes_near(sample["text"])
+            if not is_plain or shape.frame in dialect.prefixes_of_some
+        ]
+        hits = sample.select(_has_each(pattern for _, pattern in possible))
         tried = [
             (shape, pattern, has_prefix)
-            for (shape, pattern), has_prefix in zip(dialect.untagged_prefixes, hits, strict=True)
-            if has_prefix.any() and not (is_plain and shape.frame not in dialect.prefixes_of_some)
+            for (shape, pattern), has_prefix in zip(possible, hits, strict=True)
+            if has_prefix.any()
         ]
         likely: list[tuple[bool, float, int, Pattern]] = []
         longer: list[pl.Series] = []
@@ -109,18 +114,23 @@ def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     at_start = nccl_lines["source"].filter(is_at_start)
     is_plain = pl.col("source").is_in(list(set(at_start.unique()) - set(buried["source"].unique())))
     is_nccl = pl.col("text").str.contains(dialect.prefix_marker, literal=True)
-    tags = [
-        hit for (shape, _), hit in zip(dialect.untagged_prefixes, dialect.has_each_prefix, strict=True)
+    others, beside_plain = samples.filter(~is_plain), samples.filter(is_plain & ~is_nccl)
+    near = [pattern for _, pattern in dialect.prefixes_near(others["text"])]
+    of_some = [
+        pattern
+        for shape, pattern in dialect.prefixes_near(beside_plain["text"])
         if shape.frame in dialect.prefixes_of_some
-    ]  # fmt: skip
+    ]
     found: set[int] = set()
-    for rows, hits in (
-        (samples.filter(~is_plain), [*dialect.has_each_prefix, may_show_tag(pl.col("text"))]),
-        (samples.filter(is_plain & ~is_nccl), tags),
-    ):
-        if not rows.is_empty():  # to make the searches ready takes longer than one of a short text
+    for rows, hits in ((others, [*_has_each(near), may_show_tag(pl.col("text"))]), (beside_plain, _has_each(of_some))):
+        if hits and not rows.is_empty():  # to make the searches ready takes longer than one of a short text
             found.update(rows.filter(pl.any_horizontal(*hits))["source"].unique())
     return sorted(found)
+
+
+def _has_each(prefixes: Iterable[Pattern]) -> list[pl.Expr]:
+    """Whether a text has each of these prefixes."""
+    return [pl.col("text").str.contains(pattern.regex).alias(str(number)) for number, pattern in enumerate(prefixes)]
 
 
 def _has_no_prefix(texts: pl.Series, dialect: Dialect) -> bool:
