@@ -378,3 +378,27 @@ def test_an_empty_report_makes_no_lost_process_one_that_skips_a_call(communicato
     found = hang(tmp_path)
 
     assert (found["verdict"], found["certainty"], found["culprits"]) == ("rank-died", "likely", [5])
+
+
+def test_a_rank_that_failed_before_the_time_out_stands_before_those_that_made_fewer_calls(tmp_path: Path) -> None:
+    """Of ranks 1 and 2 the watchdogs count less than of ranks 0 and 4; rank 3 ended above all of them."""
+    raised = (
+        "[rank3]: Traceback (most recent call last):\n"
+        '[rank3]:   File "/srv/job/data.py", line 495, in build\n[rank3]:     table = load(path)\n'
+        "[rank3]: FileNotFoundError: [Errno 2] No such file or directory: '/srv/job/index.npy'\n"
+    )
+    status = (
+        "[rank{0}]:[E1121 03:38:46.100000000 ProcessGroupNCCL.cpp:1858] [PG ID 0 PG GUID 0(default_pg) Rank {0}] "
+        "Received a dump signal due to a collective timeout from {1} rank and we will try our best to dump the debug "
+        "info. Last enqueued NCCL work: {2}, last completed NCCL work: {3}.\n"
+    )
+    asked = "".join(status.format(rank, " rank 0", 16, 16) for rank in (1, 2))
+    reports = "".join(TIMED_OUT.replace("ank0", f"ank{n}").replace("Rank 0", f"Rank {n}") for n in (0, 4))
+    reports += "".join(STATUS.format(rank=rank, work=17) for rank in (0, 4))
+    verdicts = []
+    for text in (reports + asked, raised + reports + asked, reports + asked + raised):
+        (tmp_path / "job.log").write_text(text.replace("from  rank 0 rank", "from  rank 0"))
+        answer = hang(tmp_path)
+        verdicts.append((answer["verdict"], answer["culprits"]))
+
+    assert verdicts == [("lagging-ranks", [1, 2]), ("rank-died", [3]), ("lagging-ranks", [1, 2])]

@@ -243,6 +243,8 @@ def _beside_reports(job: Job, explanation: Explanation, testimonies: list[Testim
 def _by_most(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation:
     """Return the explanation with what contradicts it, that of most sources, or an open one where they are even."""
     named = job.numbers_blamed(explanation)
+    if failed := _failed_before(job, explanation, testimonies):
+        return failed
     _doubt_by_looks(job, explanation, testimonies)
     independent = [testimony for testimony in testimonies if not testimony.is_of(explanation)]
     opposing = [testimony for testimony in independent if testimony.opposes(named)]
@@ -266,6 +268,29 @@ def _by_most(job: Job, explanation: Explanation, testimonies: list[Testimony]) -
     answer.suspects = sorted(named.union(*(testimony.named for testimony in opposing)))
     answer.collect = list(dict.fromkeys([*COLLECT_ANEW, *explanation.collect]))
     return _cited(answer, opposing)
+
+
+def _failed_before(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> Explanation | None:
+    """Return the end of a rank that surely failed by itself, above the time-outs of others in the same output.
+
+    Ranks that had made fewer calls by then may wait for it elsewhere, or its launcher ended them.
+    """
+    if explanation.source is not Source.WATCHDOGS:
+        return None
+    first: dict[int, int] = {}
+    for row in job.timeouts:
+        first[row.source] = min(first.get(row.source, row.line), row.line)
+    ended_above = {row.rank for row in job.all_exits if row.line < first.get(row.source, 0)}
+    for testimony in testimonies:
+        found, named = testimony.explanation, testimony.named
+        if found is None or testimony.source is not Source.EXITS or found.certainty is not Certainty.CERTAIN:
+            continue
+        if named and named <= ended_above and named.isdisjoint(job.numbers_blamed(explanation)):
+            found.call, found.key = explanation.call, explanation.key
+            lagging = f"{ranks_text(job.numbers_blamed(explanation))} {explanation.reason}"
+            found.doubt(Doubt.SOURCES_DISAGREE, f"but {lagging}: these may wait for it elsewhere")
+            return found.add_evidence(context=explanation.evidence_lines[:2])
+    return None
 
 
 def _doubt_by_looks(job: Job, explanation: Explanation, testimonies: list[Testimony]) -> None:

@@ -133,7 +133,7 @@ def mark_consequences(
     has_explanation = (
         has_errors
         or any(not report.follows for report in exceptions)
-        or any(report.how == HOST_MEMORY for report in reports)
+        or any(report.how == HOST_MEMORY and (report.reporter != KERNEL or report.is_placed) for report in reports)
     )
     _name_by_exit(exceptions, reports, raising)
     passing_on = {report.owner for report in exceptions} | failed_owners
