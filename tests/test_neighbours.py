@@ -116,6 +116,11 @@ def test_a_line_says_what_failed_and_where(text: str, title: str, tmp_path: Path
     assert not [finding for finding in findings if "of NCCL" in finding.title]
 
 
+@pytest.mark.parametrize("text", [UCX.format(level="ERROR"), "WARNING: ranks lack a tensor\nMissing ranks:\n0: [a]"])
+def test_what_a_program_survived_that_came_to_its_end_is_no_failure(text: str, tmp_path: Path) -> None:
+    assert not reported(f"{text}\nTraining completed successfully.", tmp_path).findings
+
+
 def test_an_interruption_is_not_the_fault_of_the_process_that_it_ended(tmp_path: Path) -> None:
     assert not [finding for finding in reported(MPIEXEC, tmp_path).findings if finding.rule == "app-process-died"]
 

@@ -165,8 +165,8 @@ ANSWERED = {
             'Traceback (most recent call last):\n  File "x.py", line 113, in _call_store\nRuntimeError: Broken pipe\n'
         ),
         "torch-rendezvous-lost",
-        "warning",
-        "1 agent of torchrun lost the store",
+        "info",
+        "1 agent of torchrun lost the store of the rendezvous as it ended",
     ),
     "file-of-a-search": (
         "messages:Jun 17 20:18:08 gpu-a012 kernel: INFO: task nvc:[driver]:41887 blocked for more than 120 seconds.\n",
@@ -353,6 +353,9 @@ SILENT = {
     "a version in git": "ERROR:2026-03-02 11:04:57,332:git root error: Cmd('git') failed due to: exit code(128)\n"
     "  stderr: 'fatal: detected dubious ownership in repository at '/data/run'\n",
     "pip": "ERROR: pip's dependency resolver does not currently take into account all the packages .\n",
+    "measures": "***bus error@trans, scale, orient, vel, attr | AP@0.5, 1.0, 2.0, 4.0\n=== TOP ERROR TYPES ===\n",
+    "a tracker": "2026-03-02 11:04:57,034 ERROR   StreamThr :41887 [internal.py:wandb_internal():152] Internal process "
+    "shutdown.\n",
     "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }
 SETTINGS = (
@@ -496,3 +499,34 @@ def test_a_program_that_says_that_it_makes_no_progress_hangs_likely(tmp_path: Pa
 
     assert "Hung: likely; a program says that it makes no progress." in shown[0]
     assert "Hung: likely" not in shown[1]
+
+
+def test_words_of_a_text_about_something_else_accuse_no_process(tmp_path: Path) -> None:
+    text = "a larger sum than most have; they are rarely killed\nOn older releases, our tests crashed after an hour\n"
+
+    assert {str(finding.severity) for finding in read(tmp_path, text).findings} == {"info"}
+    assert read(tmp_path, "the worker on gpu-a012 was killed\n").findings[0].title.startswith("a process crashed")
+
+
+def test_the_stack_of_a_lost_store_is_none_where_the_program_came_to_its_end(tmp_path: Path) -> None:
+    ended = "[2026-03-02 11:04:57,034] [INFO] [launch.py:364:main] Process 41887 exits successfully.\n"
+
+    assert read(tmp_path, STACK).findings
+    assert not read(tmp_path, ended + STACK).findings
+
+
+def test_the_end_of_a_job_is_read_behind_a_bar_without_a_total(tmp_path: Path) -> None:
+    text = (
+        "Generating train split: 0 examples [00:00, ? examples/s]slurmstepd-gpu-a012: error: *** JOB 4711 ON gpu-a012 "
+        "CANCELLED AT 2026-03-02T11:04:57 ***\n"
+        "slurmstepd-gpu-a012: error: container_p_join: open failed for /var/tmp/4711/.ns: No such file or directory\n"
+    )
+
+    assert read(tmp_path, text).findings[0].title.startswith("gpu-a012: Slurm ended the job")
+
+
+def test_a_program_that_did_not_begin_long_before_the_end_of_the_text_is_a_warning(tmp_path: Path) -> None:
+    usage = "main.py: error: unrecognized arguments: --optimizer adam\n"
+    severities = [str(read(tmp_path, usage + "graph written\n" * lines).findings[0].severity) for lines in (9, 2000)]
+
+    assert severities == ["error", "warning"]

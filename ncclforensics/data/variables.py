@@ -8,7 +8,7 @@ ENDED_WELL = "the program reports that it came to its end, and no failure was re
 READY = "the engine reports that it is ready, which all its ranks must reach, and no failure after that was read"
 ANSWERED = "the engine answered requests, and no failure after the last of them was read"
 RECORDED = "the process that recorded its run with wandb came to its exit, and no failure was read"
-STOPPED = "the server was ready, then shut down or was told to end, and no failure in between was read"
+STOPPED = "the server was ready, then shut down or was told to end, and no failure in between that ended it was read"
 NO_CALLS_IN_TEXT = "no NCCL lines found in these files"
 NO_RANKS_OF_DUMPS = "no Flight Recorder dump here shows which rank wrote it"
 # What to do next: a verb and its object. A command stands at the end between backticks, so that it can be copied.

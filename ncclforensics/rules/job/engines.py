@@ -14,6 +14,7 @@ from ncclforensics.grammar.values import numbers_of_ranges, parse_value
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
+from ncclforensics.rules.shared.survival import of_open_inputs
 
 SHOWN = 8  # workers
 LAST_LINES = 4  # of a log: several workers print the same there
@@ -106,20 +107,22 @@ def engine_stops_at_nccl(
 
 
 @rule(Category.LAGGING_RANK, Severity.WARNING, of=("horovod_stall",), hang=True)
-def horovod_waits_for_ranks(horovod_stall: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+def horovod_waits_for_ranks(
+    horovod_stall: pl.DataFrame, verdict: pl.DataFrame, program_end: pl.DataFrame
+) -> Iterator[Finding]:
     """Horovod warns that some ranks did not submit tensors which the others submitted.
 
     Means: the named ranks are in other work, skipped an operation, gave a tensor another name, or have ended. The ranks
     that submitted it wait, and make no call of NCCL before all have come.
-    Not when: the job went on afterwards: Horovod prints the warning again every 60 seconds, and nothing once the ranks
-    have come; a first step, a checkpoint or an evaluation on one rank may take longer than that.
+    Not when: the job came to its end, or went on afterwards: Horovod prints the warning again every 60 seconds, and
+    nothing once the ranks have come; a first step, a checkpoint or an evaluation on one rank may take longer than that.
     Do: take the stack of the named ranks (py-spy dump); compare what they do before this tensor; broadcast the state
     from rank 0 on every rank, and build the same model with the same names on all.
     Sources: horovod/common/stall_inspector.cc of 0.19 to 0.28, operations.cc before; horovod#100, horovod#534.
     """
-    if horovod_stall.is_empty() or (verdict["verdict"] == "no-hang").any():
+    rows = of_open_inputs(horovod_stall, program_end).sort("source", "line")
+    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
-    rows = horovod_stall.sort("source", "line")
     lacking = rows.filter(pl.col("form").is_in(["lacking", "missing"]))
     submitted = rows.filter(form="ready")
     listed = [*lacking["missing_rank"].cast(pl.String), *lacking["missing_ranks"].cast(pl.String)]

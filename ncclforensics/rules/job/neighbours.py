@@ -15,6 +15,7 @@ from ncclforensics.grammar.values import find_values
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines
+from ncclforensics.rules.shared.survival import of_open_inputs
 
 SITE = "[FUNC:"  # how the place in the source begins that Ascend's software prints behind a message
 OF_VERBS = "ibv_"  # whose status is an errno
@@ -156,7 +157,9 @@ def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("ucx",), hang=True)
-def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+def ucx_failed(
+    ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame, program_end: pl.DataFrame
+) -> Iterator[Finding]:
     """UCX, or UCC above it, reports an error of a network device, of a connection or of memory.
 
     Means: UCX carries MPI, NIXL, HPC-X's plugin of NCCL and others, UCC the collectives of MPI and of a back end of
@@ -174,7 +177,7 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame) -> 
     src/uct/ib/ud/base/ud_iface.c, src/ucp/core/ucp_ep.c; ucx#6253, ucx#9306, ucx#9970.
     """
     place = pl.format(" on {}:{}", text_of("device"), pl.col("port"))
-    rows = _ucx_errors(ucx).with_columns(
+    rows = of_open_inputs(_ucx_errors(ucx), program_end).with_columns(
         text=pl.coalesce(text_of("message").str.strip_chars(), text_of("failed_send"), text_of("completion") + place),
         host=pl.col("ucx_host"),
         pid=pl.col("process"),
@@ -210,19 +213,25 @@ def _ucx_errors(ucx: pl.DataFrame) -> pl.DataFrame:
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("transfer_error",), hang=True)
-def transfer_engine_failed(transfer_error: pl.DataFrame, ucx: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+def transfer_engine_failed(
+    transfer_error: pl.DataFrame, ucx: pl.DataFrame, verdict: pl.DataFrame, program_end: pl.DataFrame
+) -> Iterator[Finding]:
     """A transfer engine that moves the cache of a server between hosts reports an error: Mooncake or NIXL.
 
     Means: it has connections and registers memory of its own. A failed slice names the two NICs; `Failed to register
     memory` is mostly GPU memory without nvidia-peermem or DMA-BUF, or a NIC that cannot reach this GPU.
-    Not when: the engine tries again over another NIC, and requests go on.
+    Not when: the engine tries again over another NIC, and requests go on; the program came to its end.
     Do: look at the named NIC and its peer (ibstat, show_gids, dmesg -T); give each GPU the NICs below its own PCIe
     switch (nvidia-smi topo -m); test with ib_write_bw between the two; MC_LOG_LEVEL or NIXL_LOG_LEVEL tells more.
     Sources: kvcache-ai/Mooncake: mooncake-transfer-engine/src; ai-dynamo/nixl: src/core, src/plugins; sglang#21395.
     """
     if (verdict["verdict"] == "no-hang").any():
         return
-    rows = transfer_error.with_columns(is_nixl=text_of("form") == "nixl").sort("source", "line")
+    rows = (
+        of_open_inputs(transfer_error, program_end)
+        .with_columns(is_nixl=text_of("form") == "nixl")
+        .sort("source", "line")
+    )
     for (is_nixl,), alike in rows.group_by("is_nixl", maintain_order=True):
         slices = alike.filter(form="slice")
         first = (slices if slices.height else alike).row(0, named=True)

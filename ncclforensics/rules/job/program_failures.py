@@ -42,6 +42,7 @@ def stated_by_program(
     milestone: pl.DataFrame,
     training_step: pl.DataFrame,
     program_end: pl.DataFrame,
+    stated_end: pl.DataFrame,
     engine_ready: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
@@ -74,7 +75,8 @@ def stated_by_program(
     if not lasting.is_empty():
         yield _of_kernel(lasting)
         return
-    stack = unread_error.filter(text_of("form") == "stack").sort("pos")
+    # Of ranks that end one after the other, the last ones lose the store.
+    stack = unread_error.filter(text_of("form") == "stack").join(stated_end, on="source", how="anti").sort("pos")
     if program_failure.is_empty() and not stack.is_empty():
         yield _stack(stack, rank)
     elif program_failure.is_empty() and process_exit.is_empty() and (calls := calls_of_crash(native_frame)):

@@ -17,6 +17,7 @@ from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
+from ncclforensics.rules.shared.survival import of_open_inputs
 from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
 LOOPBACK = ("127.", "::1")  # how an address begins that is of the same host
@@ -244,7 +245,11 @@ def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.PEER_LOST, Severity.WARNING, of=("rendezvous_lost",), hang=True, role=Role.CONSEQUENCE)
 def torch_rendezvous_lost(
-    rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame, process_exit: pl.DataFrame, elastic_failure: pl.DataFrame
+    rendezvous_lost: pl.DataFrame,
+    verdict: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
+    program_end: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Agents of torchrun lost the store of their rendezvous.
 
@@ -255,6 +260,7 @@ def torch_rendezvous_lost(
     Do: look at the host of --rdzv-endpoint first: its agent, its kernel log, its network.
     Sources: torch/distributed/elastic/rendezvous/dynamic_rendezvous.py; pytorch#76287.
     """
+    rendezvous_lost = of_open_inputs(rendezvous_lost, program_end)
     if rendezvous_lost.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
     agents = sorted(rendezvous_lost["agent"].cast(pl.String).unique().to_list())
