@@ -285,7 +285,7 @@ OF_VLLM = "(EngineCore pid=41887) ERROR 04-14 13:47:07 [core.py:1108] "
         (OF_RAY, "an actor that it called had died"),
         (OF_LOADER.format("Aborted."), "a library that was in use before the fork"),
         (OF_LOADER.format("Killed."), "dmesg -T (OOM killer)"),
-        (f"{OF_VLLM}Exception: WorkerProc initializat", "it follows from something else"),
+        (f"{OF_VLLM}Exception: WorkerProc initializat", "follows from something else"),
         (
             ("RuntimeError: cuda runtime error (39) : uncorrectable ECC error encountered at a.cpp:2\n"
              "terminate called without an active exception\n"),

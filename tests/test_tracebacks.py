@@ -287,3 +287,12 @@ def test_an_exception_behind_one_that_python_ignored_is_told(tmp_path: Path) -> 
     found = findings_of(tmp_path, f"{ignored}{TRACEBACK}KeyError: 'layers.7'\n")
 
     assert list(found) == ["a process raised KeyError: 'layers.7'"]
+
+
+def test_a_class_that_is_only_called_error_is_named_with_its_module(tmp_path: Path) -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/srv/job/train.py", line 7, in <module>\n    main()\n'
+        "binascii.Error: Incorrect padding\n"
+    )
+
+    assert "a process raised binascii.Error: Incorrect padding" in findings_of(tmp_path, text)

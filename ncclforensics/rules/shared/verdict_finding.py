@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer, answers
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import printed_pid
 from ncclforensics.rules.finding import Finding, Line
+from ncclforensics.rules.shared.grouping import UNNAMED
 
 LONGEST_GROUP = 40  # characters of the ranks of a communicator in a title
 WITHOUT_SUBJECT = ("init-failed", "undecidable", "stuck-together")  # verdicts whose reason is no predicate of ranks
@@ -34,7 +37,9 @@ def verdict_finding(answer: Answer, rank: pl.DataFrame, title: str) -> Finding:
     numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *answer.missing})
     hosts = sorted(culprits["host"].cast(pl.String).drop_nulls().unique().to_list())
     places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
-    processes = ", ".join(_process_text(host, pid) for host, pid in places)
+    names = Counter(_process_text(host, pid) for host, pid in places)
+    counted = (name.replace(UNNAMED, f"{many} processes") if many > 1 else name for name, many in names.items())
+    processes = ", ".join(counted)
     culprits_text = ranks_text(numbers) or processes or "no rank in particular"
     where = f" on {hosts[0]}" if len(hosts) == 1 and numbers else ""
     evidence = [Line(line.source, line.line, line.what) for line in answer.evidence_lines]
@@ -58,5 +63,5 @@ def verdict_finding(answer: Answer, rank: pl.DataFrame, title: str) -> Finding:
 
 def _process_text(host: str | None, pid: int | None) -> str:
     """Name a process whose rank is unknown."""
-    process = "a process" if printed_pid(pid) is None else f"process {pid}"
+    process = UNNAMED if printed_pid(pid) is None else f"process {pid}"
     return f"{process} on {host}" if host else process

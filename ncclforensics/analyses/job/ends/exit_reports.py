@@ -370,8 +370,9 @@ def _place(row: Row) -> dict[str, Any]:
 
 def exception_report(row: Row, rank: int | None) -> ExitReport:
     """Return the report of an uncaught exception; one that passes on an error of another process follows from it."""
-    name, message = (row["exception"] or "").rpartition(".")[2], row["message"] or ""
-    printed_name = f"{name}Error" if name else (row["raised"] or UNCAUGHT).rpartition(".")[2]
+    qualified, message = row["exception"] or "", row["message"] or ""
+    name = qualified.rpartition(".")[2]  # empty for the `Error` of a module: binascii.Error
+    printed_name = f"{name or qualified}Error" if qualified else (row["raised"] or UNCAUGHT).rpartition(".")[2]
     classes = SECOND_HAND_CLASSES if message else SECOND_HAND_CLASSES | SECOND_HAND_WITHOUT_MESSAGE
     is_passed_on = name in classes or message.startswith(SECOND_HAND_MESSAGES) or STORE in message
     is_passed_on |= name not in OWN_CLASSES and any(part in message for part in SECOND_HAND_PARTS)
