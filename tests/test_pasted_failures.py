@@ -272,6 +272,14 @@ OF_RAY = "ray.exceptions.RayTaskError(ActorDiedError): ray::TrainActor.fit() (pi
 OF_LOADER = "RuntimeError: DataLoader worker (pid 41887) is killed by signal: {}\n"
 OF_VLLM = "(EngineCore pid=41887) ERROR 04-14 13:47:07 [core.py:1108] "
 
+OF_SPAWN = """\
+-- Process 0 terminated with the following error:
+E Traceback (most recent call last):
+E   File "/mnt/job/utils.py", line 51, in launch
+E     torch.distributed.init_process_group(
+E   File "/opt/site-packages/torch/distributed/distributed_c10d.py", line 1710, in init_process_group
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "first"),
@@ -312,6 +320,30 @@ OF_VLLM = "(EngineCore pid=41887) ERROR 04-14 13:47:07 [core.py:1108] "
         (
             "gpu-a012:1791:1791 [0] bootstrap.cc:39 NCCL WARN NET/Socket : No usable listening interface found\n",
             "no network interface of this host is in the subnet of the address in NCCL_COMM_ID",
+        ),
+        (
+            "mpirun noticed that process rank 1 with PID 0 on node a12 exited on signal 4 (Illegal instruction: 4).",
+            "ERROR (certain) task 1 of mpirun, a12 crashed with SIGILL",
+        ),
+        (f"E {OF_SPAWN}", "init_process_group (distributed_c10d.py), called from launch (utils.py:51)"),
+        (OF_SPAWN, "Read the last line of the traceback below the cited line"),
+        (
+            "RuntimeError: [/w/third_party/gloo/gloo/transport/tcp/pair.cc:176] bind: Address already in use\n",
+            "run ss -ltnp for the port",
+        ),
+        (
+            "AbortedError (see above for traceback): Horovod has been shut down. This has been ca\nused by an exc\n",
+            "Horovod was shut down, because a rank raised an exception or finished before the others",
+        ),
+        (
+            ("WARNING: Open MPI accepted a TCP connection from what appears to be a\nanother Open MPI process but "
+             "cannot find a corresponding process\nentry for that peer.\n\n  Local host: gpu-a012\n  PID:   41887\n"),
+            "a process of MPI on gpu-a012 got a connection over TCP from an address that is none of its peers'",
+        ),
+        (
+            ("gpu-a012: Welcome to bitsandbytes. For bug reports, please submit your error trace to: "
+             "https://github.com/TimDettmers/bitsandbytes/issues\n"),
+            "without a word of a failure",
         ),
     ],
 )  # fmt: skip

@@ -166,11 +166,13 @@ SECOND_HAND_PARTS = (
     *("root cause above", "for root cause", "for the root cause"),
     *("custom call 'xla.gpu.all_", "custom call 'xla.gpu.reduce_scatter", "custom call 'xla.gpu.collective_"),
 )
+OWN_PARTS = ("bind: Address already in use",)  # of gloo, the same: an address of this process
 # Classes of exceptions of which the message may list the errors below it, and each is one of this process (TensorFlow).
 OWN_CLASSES = frozenset(["InvalidArgument", "ResourceExhausted"])
 # What is said of such an exception, and of one that states a difference between ranks.
 OF_OTHERS = "it follows from something else: another process that ended or did not answer, or an earlier error"
 OF_RANKS = "it states a difference between ranks: the one that raised it need not be the odd one"
+READ_BELOW = "read the last line of the traceback below the cited line: it names the error; if it is cut, get the rest"
 READ_ALL = "collect the output of all processes; the first traceback in time says what failed"
 COMPARE_RANKS = (
     "compare what the line names on all ranks: arguments, data, code that depends on the rank, versions; the call that "

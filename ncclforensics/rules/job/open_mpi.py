@@ -60,13 +60,11 @@ BOXES = {
     ),
     "root": _Box("mpirun does not run as root", "no rank was started", "--allow-run-as-root, in a container"),
     "bind": _Box(
-        "mpirun is asked to bind more processes than there are cores{of_local}",
-        "no rank was started",
+        "mpirun is asked to bind more processes than there are cores{of_local}", "no rank was started",
         "--bind-to none, or fewer processes on each host; in a container look at its cpuset",
     ),
     "versions": _Box(
-        "the hosts have different versions of Open MPI",
-        "only equal ones can run one job",
+        "the hosts have different versions of Open MPI", "only equal ones can run one job",
         "compare mpirun --version on all hosts; give the path with --prefix",
     ),
     "daemon_died": _Box(
@@ -77,17 +75,20 @@ BOXES = {
     "unrouted": _Box(
         "mpirun has no route{from_local} to its daemon{of_remote}",
         "mostly the daemon there, or one between, is lost: look at what is lost first",
-        "look at the other boxes for the node that was lost first; --mca routed direct",
-        Severity.WARNING,
+        "look at the other boxes for the node that was lost first; --mca routed direct", Severity.WARNING,
         Role.CONSEQUENCE,
     ),
     "tcp": _Box("{tcp}", "mpirun and its daemons talk over TCP; without it no rank is started", BOTH_WAYS),
     "not_connected": _Box("{tcp}", "the processes of MPI then hang or fail", BOTH_WAYS, Severity.WARNING),
+    "unknown_peer": _Box(
+        "a process of MPI{of_local} got a connection over TCP from an address that is none of its peers'",
+        "it ignores it, and who connected may wait for ever: an address translated on its way, several networks on "
+        "one interface, or processes left by an earlier job", BOTH_WAYS, Severity.WARNING,
+    ),
     "disconnected": _Box(
         "a process of MPI{of_remote} ended, or was cut off, while another one talked to it",
         "the process that reports it is not at fault",
-        "look on that host: the last lines of its process, its exit, and dmesg -T",
-        Severity.WARNING,
+        "look on that host: the last lines of its process, its exit, and dmesg -T", Severity.WARNING,
         Role.CONSEQUENCE,
     ),
     "unreachable": _Box(
@@ -112,8 +113,7 @@ BOXES = {
         "df -h /dev/shm and /tmp; in a container --shm-size or --ipc=host; --mca btl_vader_backing_directory",
     ),
     "ipc": _Box(
-        "MPI could not map the memory of another GPU of the host",
-        "the program ends",
+        "MPI could not map the memory of another GPU of the host", "the program ends",
         "--mca btl_smcuda_use_cuda_ipc 0 tests it; CUDA_VISIBLE_DEVICES and containers must let GPUs see each other",
     ),
     "device": _Box(

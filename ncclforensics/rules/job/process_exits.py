@@ -25,6 +25,7 @@ from ncclforensics.data.processes import (
     KILL,
     LIMITS,
     READ_ALL,
+    READ_BELOW,
     REQUESTED_ENDS,
     SIGNALS,
     THREADS_LEFT,
@@ -50,6 +51,7 @@ from ncclforensics.rules.shared.ended_processes import (
     unsettled_exits,
 )
 
+LATER = "later errors of other ranks may follow from it"
 NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in lower case
 NODE_ADVICE = (
     "start again without it (--exclude=NAME); see why the scheduler lost it: scontrol show node NAME, sinfo -R, then "
@@ -109,18 +111,15 @@ def app_exception(
         own = own.join(known, on=["source", "line"], how="anti", maintain_order="left")
     raised = first_exits(own, EXCEPTION).sort(pl.col("pos").min().over("name"), maintain_order=True)
     for (name,), rows in raised.group_by("name", maintain_order=True):
-        detail = (
-            "all ranks that were read raised it"
-            if _is_on_all(rows, rank)
-            else "later errors of other ranks may follow from it"
-        )
+        detail = "all ranks that were read raised it" if _is_on_all(rows, rank) else LATER
         if rows["place"][0]:
             detail = f"in {rows['place'][0]}; {detail}"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         message = f": {short_message(rows['message'][0])}" if rows["message"][0] else ""
         finding = _advised(exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty), rows)
-        if name == UNNAMED and own_failures.height:  # what NCCL printed before says more of the cause
-            finding.role = Role.CONSEQUENCE
+        if name == UNNAMED:  # what NCCL printed before says more of the cause
+            finding.role = Role.CONSEQUENCE if own_failures.height else finding.role
+            finding.remedy = READ_BELOW
         yield finding
     unsettled = unsettled_exits(own, verdict, EXCEPTION)
     for (name, message, is_near_end), rows in unsettled.group_by("name", "message", "is_near_end", maintain_order=True):

@@ -19,6 +19,7 @@ from ncclforensics.data.processes import (
     KILL,
     OF_CONTROL_GROUP,
     OWN_CLASSES,
+    OWN_PARTS,
     SECOND_HAND_CLASSES,
     SECOND_HAND_MESSAGES,
     SECOND_HAND_PARTS,
@@ -376,6 +377,7 @@ def exception_report(row: Row, rank: int | None) -> ExitReport:
     classes = SECOND_HAND_CLASSES if message else SECOND_HAND_CLASSES | SECOND_HAND_WITHOUT_MESSAGE
     is_passed_on = name in classes or message.startswith(SECOND_HAND_MESSAGES) or STORE in message
     is_passed_on |= name not in OWN_CLASSES and any(part in message for part in SECOND_HAND_PARTS)
+    is_passed_on &= not any(part in message for part in OWN_PARTS)
     shows_end = row["form"] == "what" or row["is_fatal"] or name in ENDED_RANKS_CLASSES
     is_final = rank is not None or shows_end or _names_process(row)
     is_by_program = name in SOCKET_CLASSES and is_final and row["place"] == (row["own_place"] or "")

@@ -38,7 +38,7 @@ from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.program_ends import last_success
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
 from ncclforensics.analyses.job.ends.torchrun_reports import add_processes, torchrun_reports
-from ncclforensics.analyses.job.ends.tracebacks import torch_exceptions, with_places, with_places_in_code
+from ncclforensics.analyses.job.ends.tracebacks import torch_exceptions, traced_frames, with_places, with_places_in_code
 from ncclforensics.analyses.job.identity import torch_ranks
 from ncclforensics.analyses.job.identity.lifetimes import finished_processes
 from ncclforensics.analyses.job.text.described_objects import with_described
@@ -168,10 +168,11 @@ def process_exit(
     )
     exception = with_places_in_code(exception, unread_code)
     workers = pl.concat([worker_end, worker_end_cut], how="diagonal_relaxed")
+    calls = traced_frames(traceback_frame, traced_call)
     reports = [
         *launcher_reports(with_described(process_end, described_title), job_end),
         *torchrun_reports(elastic_failure, exception, gpu_exception),
-        *spawn_reports(spawn_failure, (exception, gpu_exception), passed_on=(call_error, torch_error)),
+        *spawn_reports(spawn_failure, (exception, gpu_exception), calls, passed_on=(call_error, torch_error)),
         *system_reports(job_end, with_described(workers, described_title), kernel_kill),
         *crash_reports(crash, kernel_kill, native_frame, faulthandler_thread, faulthandler_frame),
         *exception_reports(exception, gpu_exception, _statements(program_failure, refused_value)),

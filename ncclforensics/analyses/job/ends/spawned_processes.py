@@ -10,6 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, SIGNAL, TRACEBACK_LINES, ExitReport, exit_report
 from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
+from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
 from ncclforensics.data.processes import SIGNAL_NUMBERS
 from ncclforensics.frames.columns import Row, text_of
 
@@ -57,12 +58,16 @@ def _errors_below(raised: pl.DataFrame, lines: pl.DataFrame) -> Iterator[tuple[i
 
 
 def spawn_reports(
-    spawn_failure: pl.DataFrame, errors: Iterable[pl.DataFrame], *, passed_on: Iterable[pl.DataFrame]
+    spawn_failure: pl.DataFrame,
+    errors: Iterable[pl.DataFrame],
+    calls: pl.DataFrame,
+    *,
+    passed_on: Iterable[pl.DataFrame],
 ) -> Iterator[ExitReport]:
     """Yield the process that failed first, and those that were ended for it.
 
     A traceback yields none here if its error has a line of its own: one of `errors`, with their `local_rank`, or one
-    that passes on what another process did, of `passed_on`.
+    that passes on what another process did, of `passed_on`. If its error was cut, the last of `calls` says where.
     """
     named = [frame.filter(pl.col("local_rank").is_not_null()).select("source", "pos") for frame in errors]
     known = pl.concat([*named, *(frame.select("source", "pos") for frame in passed_on)]).rows()
@@ -72,7 +77,8 @@ def spawn_reports(
             case "raised" if not any(
                 source == row["source"] and 0 < pos - row["pos"] <= TRACEBACK_LINES for source, pos in places
             ):
-                yield ExitReport(EXCEPTION, row, "Python", local_rank=row["local_rank"], name=UNNAMED)
+                place = place_of_calls(_calls_below(row, calls))
+                yield ExitReport(EXCEPTION, row, "Python", local_rank=row["local_rank"], name=UNNAMED, place=place)
             case "signal" | "unknown_signal":
                 number = row["signal"] or SIGNAL_NUMBERS.get(row["signal_name"])
                 yield ExitReport(SIGNAL, row, SPAWN, local_rank=row["local_rank"], signal=number)
@@ -83,3 +89,10 @@ def spawn_reports(
             case "closing" | "stuck":
                 number = SIGNAL_NUMBERS.get(row["signal_name"])
                 yield ExitReport(SIGNAL, row, SPAWN, pid=row["pid"], signal=number, follows=True)
+
+
+def _calls_below(heading: Row, calls: pl.DataFrame) -> Iterator[tuple[str, str, int | None]]:
+    """Yield the calls of the traceback below a heading, the innermost first."""
+    is_below = pl.col("pos").is_between(heading["pos"] + 1, heading["pos"] + TRACEBACK_LINES)
+    below = calls.filter(is_below, pl.col("source") == heading["source"]).sort("pos", descending=True)
+    yield from below.select("function", "file", "number").iter_rows()
