@@ -327,6 +327,7 @@ E   File "/opt/site-packages/torch/distributed/distributed_c10d.py", line 1710, 
         ),
         (f"E {OF_SPAWN}", "init_process_group (distributed_c10d.py), called from launch (utils.py:51)"),
         (OF_SPAWN, "Read the last line of the traceback below the cited line"),
+        ("exit reason: TERM_MEMLIMIT: job killed after reaching LSF memory usage limit\n", "the memory of"),
         (
             "RuntimeError: [/w/third_party/gloo/gloo/transport/tcp/pair.cc:176] bind: Address already in use\n",
             "run ss -ltnp for the port",
@@ -363,6 +364,16 @@ gpu-a013:2493:2753 [0] NCCL INFO NET/Socket : 2 interfaces found
 """
     (verdict,) = reported(tmp_path, text).verdicts
     assert (verdict.verdict, verdict.culprits) == ("undecidable", ())
+
+
+def test_the_error_of_jax_names_what_its_traceback_ends_with(tmp_path: Path) -> None:
+    text = """\
+  File "/opt/venv/lib/python3.11/site-packages/jax/_src/distributed.py", line 95, in initialize
+    self.client.connect()
+jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: c. Timed out task names:
+/job:jax_worker/replica:0/task:3
+"""
+    assert "app-traceback-cut" not in {finding.rule for finding in reported(tmp_path, text).findings}
 
 
 def test_the_number_in_the_label_of_skypilot_is_that_of_a_node(tmp_path: Path) -> None:

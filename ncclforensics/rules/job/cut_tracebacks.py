@@ -51,6 +51,7 @@ def app_traceback_cut(
     elastic_failure: pl.DataFrame,
     nccl_warning: pl.DataFrame,
     ascend_error: pl.DataFrame,
+    jax_service: pl.DataFrame,
     engine_wait: pl.DataFrame,
     process_end: pl.DataFrame,
     worker_end: pl.DataFrame,
@@ -69,7 +70,17 @@ def app_traceback_cut(
     # A launcher's request to another process says nothing of a traceback, unless it is that of a handler of signals.
     is_request = pl.col("signal").is_in(REQUESTED_ENDS) & (pl.col("reporter") != OF_TRACEBACK)
     ended = process_exit.filter(is_request.fill_null(value=False).not_())
-    of_errors = (gpu_exception, call_error, torch_error, ended, work, watchdog, elastic_failure, ascend_error)
+    of_errors = (
+        gpu_exception,
+        call_error,
+        torch_error,
+        ended,
+        work,
+        watchdog,
+        elastic_failure,
+        ascend_error,
+        jax_service,
+    )
     of_ray = worker_end.filter(text_of("form").is_in(["ray_late", "ray_graph", "ray_error"]))
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
     if raised.height or any(frame.height for frame in (*of_errors, of_ray)) or (verdict["verdict"] == "no-hang").any():
