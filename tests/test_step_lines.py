@@ -282,16 +282,25 @@ def test_irregular_distances_are_no_period() -> None:
     assert period([25, 75, 100]) is None  # three may stand so by chance
 
 
-def test_a_progress_bar_that_writes_over_itself_dates_a_slowdown(tmp_path: Path) -> None:
+def bar_that_slows_down(rate: str) -> str:
     elapsed, updates = 0.0, []
     for step in range(1, 2001):
         elapsed += 1.5 if step > 1200 else 1.0
         clock = f"{int(elapsed) // 3600}:{int(elapsed) // 60 % 60:02d}:{int(elapsed) % 60:02d}"
-        updates.append(f"{step // 20:3d}%|██    | {step}/2000 [{clock.removeprefix('0:')}<9:59,  1.20s/it]")
-    (change,) = changes(tmp_path, "\r".join(updates) + "\n")
+        updates.append(f"{step // 20:3d}%|██    | {step}/2000 [{clock.removeprefix('0:')}<9:59,  {rate}]")
+    return "\r".join(updates) + "\n"
+
+
+def test_a_progress_bar_that_writes_over_itself_dates_a_slowdown(tmp_path: Path) -> None:
+    (change,) = changes(tmp_path, bar_that_slows_down("1.20s/it"))
 
     assert 1160 <= change["since_step"] <= 1240
     assert change["ratio"] == pytest.approx(1.5, rel=0.05)
+
+
+@pytest.mark.parametrize("rate", ["2.04 examples/s", "2.05s/ examples"])
+def test_a_bar_of_the_preparation_of_data_counts_no_steps(rate: str, tmp_path: Path) -> None:
+    assert not changes(tmp_path, bar_that_slows_down(rate))
 
 
 def test_a_bar_that_begins_anew_with_another_pace_is_no_slowdown(tmp_path: Path) -> None:

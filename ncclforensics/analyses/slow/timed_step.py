@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.step_order import counted_step, step_rank, step_time
 from ncclforensics.grammar.values import TEXT, find_values
@@ -35,6 +36,7 @@ RATES = {
 }
 NEARLY_ALL = 0.9
 TAKEN = [*RATES, "seconds", "batch", "sequence_length", "time"]
+OF_DATA = "examples"  # the unit of bars of the library datasets, which prepares data
 BAR_SECONDS = 20  # between two moments of a progress bar, whose clock counts whole seconds
 BAR_MOMENTS = 200
 LINES = {
@@ -113,7 +115,8 @@ def _bars(rows: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     own = rows.select("source", "line").with_row_index(TEXT)
     elapsed = pl.col("hours").fill_null(0) * 3600 + pl.col("minutes") * 60 + pl.col("whole_seconds")
     moments = (
-        found.join(own, on=TEXT, maintain_order="left")
+        found.filter(text_of("bar_rate").str.contains(OF_DATA, literal=True).not_().fill_null(value=True))
+        .join(own, on=TEXT, maintain_order="left")
         .select("source", "line", total="of_all", step="done", time=elapsed.cast(pl.Float64))
         .filter(pl.col("total") == pl.col("total").max().over("source"))
     )
