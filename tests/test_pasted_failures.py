@@ -327,6 +327,16 @@ E   File "/opt/site-packages/torch/distributed/distributed_c10d.py", line 1710, 
         ),
         (f"E {OF_SPAWN}", "init_process_group (distributed_c10d.py), called from launch (utils.py:51)"),
         (OF_SPAWN, "Read the last line of the traceback below the cited line"),
+        (
+            ("(RayWorkerVllm pid=5304) [E ProcessGroupNCCL.cpp:916] [Rank 7] NCCL watchdog thread terminated with "
+             "exception: CUDA error: unknown error\n"),
+            "CUDA error on rank 7 of its process group: unknown error",
+        ),
+        (
+            ("[1605131501.458403] [gpu-a012:1972:0]  ucp_context.c:690  UCX  WARN  network device 'mlx5_3:1' is not "
+             "available, please use one or more of: 'mlx5_0:1'(ib)\n"),
+            "gpu-a012: UCX warns: network device 'mlx5_3:1' is not available",
+        ),
         ("exit reason: TERM_MEMLIMIT: job killed after reaching LSF memory usage limit\n", "the memory of"),
         (
             "RuntimeError: [/w/third_party/gloo/gloo/transport/tcp/pair.cc:176] bind: Address already in use\n",

@@ -25,7 +25,7 @@ CUDA_ERROR = {
     "kind": pl.String(),
     "runtime": pl.String(),  # CUDA, or HIP: of AMD's GPUs, whose errors PyTorch may call those of CUDA
     "place": pl.String(),  # in the application: the call that raised
-    "worker": pl.String(),  # as an engine or Ray names the process
+    "worker": pl.String(),  # as an engine or Ray names the process, or its number in a process group of PyTorch
     **ORIGIN,
 }
 
@@ -64,6 +64,7 @@ def cuda_error(
         watchdog.filter(form="cuda").select(
             "error", *place,
             rank=pl.coalesce("global_rank", pl.when(text_of("guid") == GROUP_OF_ALL).then("group_rank")),
+            worker=pl.when(pl.col("guid").is_null()).then(pl.format("rank {} of its process group", "group_rank")),
             reporter=pl.lit("PyTorch"),
         ),
         failed_tests.select(*place, error=_quoted("error"), host="node", reporter=pl.lit("nccl-tests")),
