@@ -502,7 +502,11 @@ def test_a_program_that_says_that_it_makes_no_progress_hangs_likely(tmp_path: Pa
 
 
 def test_words_of_a_text_about_something_else_accuse_no_process(tmp_path: Path) -> None:
-    text = "a larger sum than most have; they are rarely killed\nOn older releases, our tests crashed after an hour\n"
+    text = (
+        "a larger sum than most have; they are rarely killed\nOn older releases, our tests crashed after an hour\n"
+        "Suppose that the set were disconnected.\nWait, it is disconnected. Let me look at this again.\n"
+        "The option closes the program if some GPU failed, so that a script can start it again\n"
+    )
 
     assert {str(finding.severity) for finding in read(tmp_path, text).findings} == {"info"}
     assert read(tmp_path, "the worker on gpu-a012 was killed\n").findings[0].title.startswith("a process crashed")
