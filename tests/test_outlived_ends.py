@@ -166,3 +166,31 @@ def test_a_message_that_begins_on_the_next_line_is_told(tmp_path: Path) -> None:
     (title,) = (title for title in severities(reported(tmp_path, text)) if "RuntimeError" in title)
 
     assert title.endswith("a new process before the current process has finished its bootstrapping phase.")
+
+
+OF_RAY = "(Trainer pid={}) {}\n"
+
+
+def test_an_actor_that_ray_starts_again_has_survived_its_error(tmp_path: Path) -> None:
+    failed = "".join(OF_RAY.format(41887, line) for line in SHAPES.splitlines())
+    again = "".join(OF_RAY.format(42001, line) for line in STEPS.splitlines())
+
+    once = severities(reported(tmp_path, OF_RAY.format(41887, "step 1 loss 2.5") + failed))
+    later = severities(reported(tmp_path, OF_RAY.format(41887, "step 1 loss 2.5") + failed + again))
+
+    assert ("error", "likely") in once.values()
+    assert set(later.values()) == {("info", "possible")}
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        "FAILED tests/test_ddp.py::test_sum - RuntimeError: the checkpoint has other shapes\n",
+        "FAIL: test_sum (a.Sums)\n",
+    ],
+)
+def test_a_runner_of_tests_caught_what_a_test_raised(tmp_path: Path, outcome: str) -> None:
+    found = severities(reported(tmp_path, SHAPES + outcome))
+
+    assert found["a test failed"] == ("warning", "certain")
+    assert {severity for severity, _ in found.values()} == {"warning", "info"}

@@ -13,7 +13,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.crashes import SHELL
 from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, PYTHON_ERROR, RAISED, ExitReport
 from ncclforensics.analyses.job.text.program_phases import moments_of_bars
-from ncclforensics.frames.columns import count_behind, lines_behind
+from ncclforensics.frames.columns import count_behind, lines_behind, text_of
 from ncclforensics.frames.step_order import BUFFERED_LINES, LINES_OF_END, LINES_OF_MESSAGE, STEPS_OF_RUN, counted_step
 
 ANSWERED = "answered"  # form of `engine_ready`: the engine answered a request
@@ -32,6 +32,7 @@ def mark_outlived(
     raising: set[int],
     source: pl.DataFrame,
     voice: pl.DataFrame,
+    test_outcome: pl.DataFrame,
 ) -> None:
     """Set `left`, `went_on` and `is_outlived` of reports.
 
@@ -60,7 +61,8 @@ def mark_outlived(
     several = {report.row["source"] for report in reports if is_named(report) and report.reporter != SHELL}
     several.update(*(rows["source"] for rows in of_several))
     cascades = _cascades(failing, lengths)
-    explained = _explained(reports, raising)
+    explained = _explained(reports, raising) | set(test_outcome["source"])
+    begun_anew = _begun_anew(training_step)
     errors: Left = {}
     for report, left in zip(reports, left_of, strict=True):
         if _is_by_itself(report) and report.row["source"] not in several:
@@ -76,6 +78,8 @@ def mark_outlived(
         outlives |= bool(report.row.get("is_of_cell")) and left > LINES_OF_MESSAGE  # other cells ran before or after it
         is_of_main = not (is_named(report) or report.row.get("is_of_thread"))
         is_caught = report.how in RAISED and is_of_main and number in explained
+        named = (number, report.row.get("launcher_process"))
+        is_caught |= report.how in RAISED and begun_anew.get(named, -1) > report.row["pos"]
         # Ray runs the task again, or its result was not asked for: no other process saw the error. A program goes on
         # without its tracker.
         is_caught |= any(report.row.get(name) for name in ("is_retried", "is_unhandled", "is_of_tracker"))
@@ -90,6 +94,16 @@ def _explained(reports: list[ExitReport], raising: set[int]) -> set[int]:
         if report.how == EXIT and report.code == PYTHON_ERROR and report.rank is not None:
             exited.setdefault(report.row["source"], set()).add(report.rank)
     return {number for number, ranks in exited.items() if ranks <= raising}
+
+
+def _begun_anew(training_step: pl.DataFrame) -> dict[tuple[int, str | None], int]:
+    """The `pos` at which the last process of an actor of Ray began to make steps, by its input and name."""
+    made = training_step.drop_nulls(["launcher_process", "launcher_pid"])
+    processes = made.group_by("source", text_of("launcher_process"), "launcher_pid").agg(
+        pl.col("pos").min(), steps=pl.len()
+    )
+    last = processes.filter(pl.col("steps") >= STEPS_OF_RUN).group_by("source", "launcher_process")
+    return {(number, name): pos for number, name, pos in last.agg(pl.col("pos").max()).iter_rows()}
 
 
 def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tuple[int, int], int]:

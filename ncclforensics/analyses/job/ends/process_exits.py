@@ -156,6 +156,7 @@ def process_exit(
     server_refusal: pl.DataFrame,
     described_title: pl.DataFrame,
     voice: pl.DataFrame,
+    test_outcome: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
     kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
@@ -232,6 +233,7 @@ def process_exit(
         raising=raising,
         source=source,
         voice=voice,
+        test_outcome=test_outcome,
     )
     mark_final(reports, source, lost.to_dicts(), has_errors=has_errors)
     if not engine_wait.filter(text_of("form").is_in(ENGINE_ENDED)).is_empty():
