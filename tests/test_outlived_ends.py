@@ -194,3 +194,9 @@ def test_a_runner_of_tests_caught_what_a_test_raised(tmp_path: Path, outcome: st
 
     assert found["a test failed"] == ("warning", "certain")
     assert {severity for severity, _ in found.values()} == {"warning", "info"}
+
+
+def test_a_request_to_a_hub_that_is_made_again_has_not_failed(tmp_path: Path) -> None:
+    request = "'(ProtocolError('Connection aborted.', RemoteDisconnected('closed')))' thrown while requesting HEAD https://a/b\n"
+
+    assert not severities(reported(tmp_path, request + "Retrying in 1s [Retry 1/5].\n" + TALK))
