@@ -200,3 +200,12 @@ def test_a_request_to_a_hub_that_is_made_again_has_not_failed(tmp_path: Path) ->
     request = "'(ProtocolError('Connection aborted.', RemoteDisconnected('closed')))' thrown while requesting HEAD https://a/b\n"
 
     assert not severities(reported(tmp_path, request + "Retrying in 1s [Retry 1/5].\n" + TALK))
+
+
+@pytest.mark.parametrize("is_relayed", [True, False])
+def test_what_the_driver_of_ray_relays_behind_its_error_is_of_others(tmp_path: Path, *, is_relayed: bool) -> None:
+    talk = "".join((OF_RAY.format(41887, f"{TALK[:-1]} {n}") if is_relayed else TALK) for n in range(160))
+
+    found = severities(reported(tmp_path, OF_RAY.format(41887, TALK[:-1]) + SHAPES + talk))
+
+    assert set(found.values()) == {("error", "likely") if is_relayed else ("info", "possible")}

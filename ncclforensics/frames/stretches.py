@@ -58,5 +58,6 @@ def repeated_lines(records: Records, names: ProcessNames, ends: pl.Series) -> pl
 
 def voices(records: Records, _names: ProcessNames, ends: pl.Series) -> pl.DataFrame:
     """The last line of a program's own text in each input, and of each rank and label in front of its lines."""
-    placed = with_positions(pl.concat(records.voices), ends).select(list(VOICE_COLUMNS)).sort("pos", "rank", RANK)
-    return placed.unique(["source", "rank", RANK], keep="last", maintain_order=True)
+    own = ["rank", RANK, "is_relayed"]
+    placed = with_positions(pl.concat(records.voices), ends).select(list(VOICE_COLUMNS)).sort("pos", *own)
+    return placed.unique(["source", *own], keep="last", maintain_order=True)
