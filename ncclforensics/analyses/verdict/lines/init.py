@@ -239,7 +239,9 @@ def _begins_a_split(job: Job, rank_id: int) -> bool:
 
 
 def _begins_before_its_file(job: Job, rank_id: int) -> bool:
-    """Whether a file of several processes opens in the middle of the run, and shows no first step of this rank."""
+    """Whether a file of several processes opens in the middle of the run, and shows no begin of this rank."""
+    if any(row.rank_id == rank_id and row.is_complete for rows in job.members.values() for row in rows):
+        return False
     began = {(row["host"], row["pid"]) for row in job.milestones if row["form"] in FIRST_STEPS}
     sources = {*job.process(rank_id)["sources"]}
     beside = {owner: row for owner, row in job.processes.items() if not sources.isdisjoint(row["sources"])}
