@@ -26,7 +26,7 @@ from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Certainty, How
 from ncclforensics.data.names import MESSAGES, ranks_text
 from ncclforensics.data.stack_classes import COLLECTIVE, GPU
 from ncclforensics.data.variables import COLLECT_ANEW, STACKS_OF_HOST
-from ncclforensics.frames.columns import Row
+from ncclforensics.frames.columns import Row, lines_behind
 
 COUNTERS = (Source.LINES, Source.DUMPS, Source.WATCHDOGS)  # of every call of a rank
 
@@ -277,10 +277,15 @@ def _failed_before(job: Job, explanation: Explanation, testimonies: list[Testimo
     """
     if explanation.source is not Source.WATCHDOGS:
         return None
-    first: dict[int, int] = {}
+    lines = {number: row["lines"] for number, row in job.run.sources.items()}
+    left: dict[int, int] = {}  # lines behind the first time-out of each file
     for row in job.timeouts:
-        first[row.source] = min(first.get(row.source, row.line), row.line)
-    ended_above = {row.rank for row in job.all_exits if row.line < first.get(row.source, 0)}
+        left[row.source] = max(left.get(row.source, 0), lines_behind(row.line, lines[row.source]))
+    ended_above = {
+        row.rank
+        for row in job.all_exits
+        if row.source in left and lines_behind(row.line, lines[row.source]) > left[row.source]
+    }
     for testimony in testimonies:
         found, named = testimony.explanation, testimony.named
         if found is None or testimony.source is not Source.EXITS or found.certainty is not Certainty.CERTAIN:
