@@ -70,6 +70,7 @@ def engine_stops_at_nccl(
     process: pl.DataFrame,
     process_exit: pl.DataFrame,
     stated_line: pl.DataFrame,
+    engine_ready: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The last thing that processes of an engine print is that they load NCCL.
@@ -78,7 +79,7 @@ def engine_stops_at_nccl(
     come, an address or port is not reached, or the GPUs cannot talk to each other. An engine loads NCCL once for each
     of its groups: after the first, the group is another one, such as that of the pipeline stages between hosts.
     Not when: the log was copied while the engine was starting; the processes ended with an error of their own; NCCL's
-    own lines stand behind it: these tell how far it came.
+    own lines stand behind it: these tell how far it came; the engine is ready behind it.
     Do: set NCCL_DEBUG=INFO on all processes and start again; take their stacks while they stand there (py-spy dump
     --native); between hosts check that all ports are open, and NCCL_SOCKET_IFNAME.
     Sources: vLLM, vllm/distributed/device_communicators/pynccl.py; SGLang, the same; vllm#11139, vllm#20862.
@@ -89,8 +90,11 @@ def engine_stops_at_nccl(
     last = placed.filter(count_behind() <= LAST_LINES).sort("source", "line")
     ends = process.group_by(source="last_source").agg(pl.col("last_pos").max())
     failed = stated_line.filter(pl.col("kind") != Meaning.CONDITION).group_by("source").agg(failed=pl.col("line").max())
-    is_passed = pl.any_horizontal(pl.col("pos") < pl.col("last_pos"), pl.col("line") < pl.col("failed"))
-    for later in (ends, failed):
+    ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
+    is_passed = pl.any_horizontal(
+        pl.col("pos") < pl.col("last_pos"), pl.col("line") < pl.col("failed"), pl.col("pos") < pl.col("ready_pos")
+    )
+    for later in (ends, failed, ready):
         last = last.join(later, on="source", how="left", maintain_order="left")
     last = last.filter(is_passed.not_().fill_null(value=True))
     if last.is_empty() or process_exit.height or (verdict["verdict"] == "no-hang").any():
