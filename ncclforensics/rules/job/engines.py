@@ -14,7 +14,7 @@ from ncclforensics.grammar.values import numbers_of_ranges, parse_value
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
-from ncclforensics.rules.shared.survival import of_open_inputs
+from ncclforensics.rules.shared.survival import last_ready, of_open_inputs
 
 SHOWN = 8  # workers
 LAST_LINES = 4  # of a log: several workers print the same there
@@ -90,7 +90,7 @@ def engine_stops_at_nccl(
     last = placed.filter(count_behind() <= LAST_LINES).sort("source", "line")
     ends = process.group_by(source="last_source").agg(pl.col("last_pos").max())
     failed = stated_line.filter(pl.col("kind") != Meaning.CONDITION).group_by("source").agg(failed=pl.col("line").max())
-    ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
+    ready = last_ready(engine_ready)
     is_passed = pl.any_horizontal(
         pl.col("pos") < pl.col("last_pos"), pl.col("line") < pl.col("failed"), pl.col("pos") < pl.col("ready_pos")
     )
@@ -228,7 +228,7 @@ def engine_start_incomplete(
         frame.select("source", "pos") for frame in (engine_nccl, engine_ready, workers.filter(form="ended_by_rank"))
     ]
     passed = pl.concat(later).group_by("source").agg(passed_pos=pl.col("pos").max())
-    ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
+    ready = last_ready(engine_ready)
     is_open = (pl.col("form") == "begun") | (pl.col("pos") > pl.col("passed_pos").fill_null(-1))
     is_open &= pl.col("pos") > pl.col("ready_pos").fill_null(-1)  # all workers end their start before
     begun = begun.join(passed, on="source", how="left").join(ready, on="source", how="left").filter(is_open)

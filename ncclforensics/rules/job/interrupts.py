@@ -37,8 +37,8 @@ def app_interrupted(
     Sources: Python, KeyboardInterrupt; torch/utils/data/dataloader.py; pytorch#39570.
     """
     interrupts = of_last_run(exception, training_step, source)
-    (placed,) = with_places((interrupts,), exception, exception_chain, traceback_frame, traced_call, ray_heading)
     calls = traced_frames(traceback_frame, traced_call)
+    (placed,) = with_places((interrupts,), exception, exception_chain, calls, ray_heading)
     known = placed.filter(pl.col("place").is_not_null()).sort("source", "line")
     for (place,), rows in known.group_by("place", maintain_order=True):
         ranks = sorted(rows["rank"].drop_nulls().unique().to_list())

@@ -18,7 +18,7 @@ from ncclforensics.grammar.values import find_values
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, error_finding
-from ncclforensics.rules.shared.survival import not_survived
+from ncclforensics.rules.shared.survival import last_ready, not_survived
 
 STATED = "a program states"  # by words alone, which are about nothing that is known
 MAX_STATEMENT = 240  # characters of a statement in a title
@@ -64,7 +64,7 @@ def stated_by_program(
     lasting = not_survived(program_failure, communicator_progress, milestone, training_step, program_end)
     of_program = lasting.filter(~pl.col("is_of_kernel"))
     if not of_program.is_empty():
-        ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
+        ready = last_ready(engine_ready)
         of_program = of_program.join(ready, on="source", how="left", maintain_order="left")
         finding = _statement(
             of_program.with_columns(is_passed=(pl.col("pos") < pl.col("ready_pos")).fill_null(False)), rank

@@ -8,7 +8,7 @@ from datetime import timedelta
 import polars as pl
 
 from ncclforensics.analyses.hang.watchdog_works import WORLD, ranks_with_errors
-from ncclforensics.analyses.job.ends.tracebacks import with_places
+from ncclforensics.analyses.job.ends.tracebacks import traced_frames, with_places
 from ncclforensics.analyses.job.text.torch_text import (
     NOT_RECEIVED,
     compared_calls,
@@ -53,7 +53,8 @@ def torch_watchdog_timeout(
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15; nccl2/ProcessGroupNCCLUtils.cpp from 2.14 on.
     """
     ends = ends_of_tracebacks(work_timeout, watchdog, traceback_frame, exception, source)
-    (placed,) = with_places((ends,), exception, exception_chain, traceback_frame, traced_call, ray_heading)
+    calls = traced_frames(traceback_frame, traced_call)
+    (placed,) = with_places((ends,), exception, exception_chain, calls, ray_heading)
     named = pl.concat([frame.select(text_of("guid"), text_of("group")) for frame in (work_timeout, work_status)])
     named = named.filter(~pl.col("guid").is_in(WORLD)).drop_nulls().unique("guid", keep="first", maintain_order=True)
     names = {guid: f" ({name})" for guid, name in named.iter_rows()}

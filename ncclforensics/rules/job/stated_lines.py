@@ -15,7 +15,7 @@ from ncclforensics.grammar.meanings import Kind
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import UNNAMED, error_finding
-from ncclforensics.rules.shared.survival import not_survived
+from ncclforensics.rules.shared.survival import last_ready, not_survived
 
 ROLE_OF_KIND = {Kind.FAILURE: Role.CAUSE, Kind.CONDITION: Role.CONTEXT, Kind.CONSEQUENCE: Role.CONSEQUENCE}
 PLACE = ["source", "line"]
@@ -115,7 +115,7 @@ def _lasting(
     missed was not needed where a test of a link then opened its device.
     """
     spoke = speaker.group_by(OWNER).agg(spoke_pos=pl.col("last_pos").max())
-    ready = engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
+    ready = last_ready(engine_ready)
     rows = rows.join(spoke, on=OWNER, how="left", maintain_order="left")
     rows = rows.join(ready, on="source", how="left", maintain_order="left")
     opened = link_test.group_by("source").agg(opened_pos=pl.col("pos").max())

@@ -16,6 +16,11 @@ def last_of_process(rows: pl.DataFrame, communicator_progress: pl.DataFrame) -> 
     return rows.join(ends, on=OWNER, how="left", nulls_equal=True).filter(~is_survived)
 
 
+def last_ready(engine_ready: pl.DataFrame) -> pl.DataFrame:
+    """Where an engine reports for the last time that it is ready, in each input: `ready_pos`."""
+    return engine_ready.group_by("source").agg(ready_pos=pl.col("pos").max())
+
+
 def of_open_inputs(rows: pl.DataFrame, program_end: pl.DataFrame) -> pl.DataFrame:
     """Leave out lines of inputs whose program says of all its ranks that it came to its end."""
     return rows.join(program_end.filter(pl.col("pid").is_null()), on="source", how="anti", maintain_order="left")

@@ -164,12 +164,10 @@ def process_exit(
     columns = [name for name in exception.columns if name in stated.columns]
     exception = pl.concat([exception, stated.select(columns)], how="diagonal_relaxed")
     exception, gpu_exception = with_spawned_process(spawn_failure, exception, gpu_exception)
-    exception, gpu_exception = with_places(
-        (exception, gpu_exception), exception, exception_chain, traceback_frame, traced_call, ray_heading
-    )
+    calls = traced_frames(traceback_frame, traced_call)
+    exception, gpu_exception = with_places((exception, gpu_exception), exception, exception_chain, calls, ray_heading)
     exception = with_places_in_code(exception, unread_code)
     workers = pl.concat([worker_end, worker_end_cut], how="diagonal_relaxed")
-    calls = traced_frames(traceback_frame, traced_call)
     reports = [
         *launcher_reports(with_described(process_end, described_title), job_end),
         *torchrun_reports(elastic_failure, exception, gpu_exception),

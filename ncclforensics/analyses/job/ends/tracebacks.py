@@ -24,11 +24,10 @@ def with_places(
     errors: Iterable[pl.DataFrame],
     exception: pl.DataFrame,
     exception_chain: pl.DataFrame,
-    traceback_frame: pl.DataFrame,
-    traced_call: pl.DataFrame,
+    calls: pl.DataFrame,
     ray_heading: pl.DataFrame,
 ) -> list[pl.DataFrame]:
-    """Add to frames of errors what their tracebacks show, each null where they do not.
+    """Add to frames of errors what their tracebacks show, each null where they do not; `calls`: of `traced_frames`.
 
     `place`: the innermost call, and that of the user's own code: `_share_cuda_ (storage.py:1445), called from
     send (actor.py:573), in DataLoader worker process 0`. `own_place`: the user's own call alone. `worker`: of SGLang's
@@ -40,7 +39,6 @@ def with_places(
     `is_ignored`: Python printed it instead of raising it. `is_fatal`: its heading says that it ended its process.
     `is_of_cell`: it ended a cell of a notebook. `is_unhandled`: Ray was not asked for it. `rank`: that raised it.
     """
-    calls = traced_frames(traceback_frame, traced_call)
     trackers = [file for file in calls["file"].unique().drop_nulls() if is_of_tracker(file)]
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
     name = pl.col("file").str.split("/").list.last()
