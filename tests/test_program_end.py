@@ -184,3 +184,20 @@ def test_of_programs_that_refused_their_arguments_one_after_the_other_the_last_i
 
     assert found.title == "a program refused its arguments: unrecognized arguments: --batch"
     assert found.detail == "printed 2 times"
+
+
+BOX = f"{74 * '-'}\nA module of the runtime is not used:\n\n  Host: gpu-a\n{74 * '-'}\n"
+
+
+@pytest.mark.parametrize(
+    ("behind", "found"),
+    [
+        ("", ["open-mpi-says-more"]),
+        ("step 1 loss 2.5\nstep 2 loss 2.4\n", []),
+        ("Training completed successfully.\n", []),
+    ],
+)
+def test_a_box_of_mpi_that_a_job_goes_on_from_is_no_warning(behind: str, found: list[str], tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(BOX + behind)
+
+    assert [finding.rule for finding in analyze([str(tmp_path)]).findings if finding.severity != "info"] == found

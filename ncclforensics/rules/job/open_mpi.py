@@ -11,6 +11,7 @@ import polars as pl
 
 from ncclforensics.analyses.verdict import vocabulary
 from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.step_order import without_steps_behind
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import statements_before
@@ -116,21 +117,19 @@ BOXES = {
         "MPI could not map the memory of another GPU of the host", "the program ends",
         "--mca btl_smcuda_use_cuda_ipc 0 tests it; CUDA_VISIBLE_DEVICES and containers must let GPUs see each other",
     ),
-    "device": _Box(
-        "Open MPI's old module for RDMA (openib) could not use {device}{of_local}", HARMLESS, _NO_OPENIB, Severity.INFO,
-        Role.CONTEXT,
-    ),
-    "openib": _Box(
-        "Open MPI's old module for RDMA (openib) leaves {device}{of_local} to UCX", HARMLESS, _NO_OPENIB, Severity.INFO,
-        Role.CONTEXT,
-    ),
-    "parameters": _Box(
-        "Open MPI's old module for RDMA (openib) has no parameters for the device{of_local}", HARMLESS, _NO_OPENIB,
-        Severity.INFO, Role.CONTEXT,
-    ),
-    "schemes": _Box(
-        "Open MPI's old module for RDMA (openib) has no way to connect{of_local}", HARMLESS, _NO_OPENIB, Severity.INFO,
-        Role.CONTEXT,
+    **{
+        form: _Box(f"Open MPI's old module for RDMA (openib) {what}", HARMLESS, _NO_OPENIB, Severity.INFO, Role.CONTEXT)
+        for form, what in {
+            "device": "could not use {device}{of_local}",
+            "openib": "leaves {device}{of_local} to UCX",
+            "parameters": "has no parameters for the device{of_local}",
+            "schemes": "has no way to connect{of_local}",
+            "ports": "found no active port{of_local}",
+        }.items()
+    },
+    "module": _Box(
+        "a module of Open MPI found no network of its kind{of_local}", HARMLESS,
+        "--mca btl_base_warn_component_unused 0 silences it", Severity.INFO, Role.CONTEXT,
     ),
     "nics": _Box(
         "Open MPI chose among several NICs that are equally near, without knowing what others chose",
@@ -248,8 +247,7 @@ def _is_link_local(address: str) -> bool:
 def _texts(head: dict[str, object], fields: dict[str, list[str]]) -> dict[str, object]:
     """Return what stands for the names in the texts of a box."""
     first = {name: values[0] for name, values in fields.items() if values}
-    local, remote = first.get("local_host", ""), first.get("remote_host", "")
-    memlock = first.get("memlock", "")
+    local, remote, memlock = (first.get(name, "") for name in ("local_host", "remote_host", "memlock"))
     return {
         **head,
         "of_local": f" on {local}" if local else "",
@@ -272,18 +270,20 @@ def open_mpi_says_more(
     mpi_advice: pl.DataFrame,
     mpi_box_field: pl.DataFrame,
     process_end: pl.DataFrame,
+    training_step: pl.DataFrame,
+    stated_end: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Open MPI, PRRTE or PMIx prints a message in a box, and no rule knows it.
 
     Means: what the cited lines say, whether it ends the job or is advice.
-    Not when: a rule answers a line of the box; a verdict is decided.
+    Not when: a rule answers a line of the box; a verdict is decided; steps, or the end of the program, stand behind it.
     Do: read the whole box: its first sentence says what was tried, the fields below it name hosts, files and options.
     Sources: opal_show_help and pmix_show_help, which draw the edges; help-*.txt of Open MPI, PRRTE and OpenPMIx.
     """
-    if (verdict["verdict"] != vocabulary.Kind.UNDECIDABLE).any():
+    if (verdict["verdict"] != vocabulary.Kind.UNDECIDABLE).any() or stated_end.height:
         return
-    edges = mpi_box_edge.select("source", "line").sort("source", "line")
+    edges = without_steps_behind(mpi_box_edge, training_step).select("source", "line").sort("source", "line")
     boxes = edges.with_columns(height=pl.col("line").shift(-1).over("source") - pl.col("line"))
     boxes = boxes.filter(pl.col("height").is_between(SHORTEST_BOX, BOX_LINES))
     heads = (mpi_launch, mpi_transport, mpi_advice, process_end)
