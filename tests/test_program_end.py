@@ -17,6 +17,10 @@ DONE = (
     '"value": 0.92, "metadata": {"file": "/w/fit.py", "lineno": 321, "samples_count": 3840, "status": "success"}}'
 )
 GIVEN_UP = DONE.replace("success", "aborted")
+SPEED = (
+    ' 0: :::MLLOG {"namespace": "", "time_ms": 1728602167501, "event_type": "POINT_IN_TIME", "key": "tracked_stats", '
+    '"value": {"throughput": 311.3}, "metadata": {"file": "/w/fit.py", "lineno": 334, "step": 5}}'
+)
 
 
 def ended(rank: int) -> str:
@@ -43,6 +47,8 @@ EVERY_END, EVERY_LOSS = [ended(rank) for rank in RANKS], [lost(rank, rank ^ 1) f
         (EVERY_LOSS + EVERY_END, "undecidable"),  # connections were lost before the programs ended
         (EVERY_END[:3] + EVERY_LOSS, "undecidable"),  # rank 3 lost its connection while its program ran
         ([DONE, *EVERY_LOSS], "no-hang"),
+        ([SPEED, DONE, SPEED, *EVERY_LOSS], "no-hang"),  # the speed of the last part of the run
+        ([DONE, *3 * [SPEED], *EVERY_LOSS], "undecidable"),  # another part of the job goes on
         ([GIVEN_UP, *EVERY_LOSS], "undecidable"),
         ([*EVERY_LOSS, DONE], "undecidable"),
         ([*EVERY_END, " 2: Traceback (most recent call last):", ' 2:   File "/w/train.py", line 9, in <module>',
@@ -96,6 +102,7 @@ def test_a_benchmark_alone_tells_how_far_it_came(
         "Training time 1:52:40",
         "2026-03-02 11:40:08,225 fit INFO: Total training time: 2 days, 2:49:33.357978 (0.5087s / it)",
         "============ Serving Benchmark Result ============",
+        "***** predict metrics *****",
     ],
 )
 def test_the_time_of_the_whole_training_and_a_result_are_ends(end: str, tmp_path: Path) -> None:

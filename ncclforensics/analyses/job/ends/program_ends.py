@@ -7,6 +7,7 @@ import polars as pl
 from ncclforensics.frames.columns import ORIGIN, OWNER
 from ncclforensics.frames.launch_order import OF_ONE
 from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.step_order import STEPS_OF_RUN
 
 PROGRAM_END = {
     "source": pl.Int32(),
@@ -30,9 +31,12 @@ def stated_end(
 ) -> pl.DataFrame:
     """The lines by which a program, a process or a rank says that it came to its end.
 
-    Behind them stands no step, and no program that did not begin: that is of a later launch.
+    Behind them stands no step, and no program that did not begin: that is of a later launch. MLPerf logs the speed of
+    the last part of a run once it is over.
     """
-    later = pl.concat([rows.select("source", "pos") for rows in (training_step, unstarted_program)])
+    is_of_end = (pl.col("form") == "mllog") & (pl.col("pos").rank(descending=True).over("source") < STEPS_OF_RUN)
+    steps = training_step.filter(~is_of_end)
+    later = pl.concat([rows.select("source", "pos") for rows in (steps, unstarted_program)])
     last = later.group_by("source").agg(last=pl.col("pos").max())
     stated = program_success.join(last, on="source", how="left", maintain_order="left")
     goes_on = (pl.col("last") > pl.col("pos")).fill_null(value=False)
