@@ -132,6 +132,9 @@ OF_TRACKER = (
     '  File "/opt/venv/lib/python3.10/site-packages/wandb/sdk/lib/sock_client.py", line 99, in send\n'
     "    raise SockClientClosedError()\nwandb.sdk.lib.sock_client.SockClientClosedError\n"
 )
+LOGGED_BY_TRACKER = OF_TRACKER.replace("Exception in thread NetStatThr:\n", "message_loop has been closed\n").replace(
+    '  File "/usr/lib/python3.10/threading.py", line 1016, in _bootstrap_inner\n    self.run()\n', ""
+)
 OF_LOGGER = (
     "--- Logging error ---\nTraceback (most recent call last):\n"
     '  File "/usr/lib/python3.10/logging/__init__.py", line 369, in getMessage\n    msg = msg % self.args\n'
@@ -140,7 +143,13 @@ OF_LOGGER = (
 
 
 @pytest.mark.parametrize(
-    "survived", [OF_TRACKER, OF_LOGGER, OF_TRACKER.replace("Exception in t", "T").replace("NetStatThr", "SenderThread")]
+    "survived",
+    [
+        OF_TRACKER,
+        LOGGED_BY_TRACKER,
+        OF_LOGGER,
+        OF_TRACKER.replace("Exception in t", "T").replace("NetStatThr", "SenderThread"),
+    ],
 )
 def test_a_program_goes_on_without_its_tracker_and_a_line_of_its_logger(tmp_path: Path, survived: str) -> None:
     found = severities(reported(tmp_path, survived + SHAPES))
@@ -209,3 +218,22 @@ def test_what_the_driver_of_ray_relays_behind_its_error_is_of_others(tmp_path: P
     found = severities(reported(tmp_path, OF_RAY.format(41887, TALK[:-1]) + SHAPES + talk))
 
     assert set(found.values()) == {("error", "likely") if is_relayed else ("info", "possible")}
+
+
+@pytest.mark.parametrize(("pid", "severity"), [(41887, "info"), (41888, "error")])
+def test_an_actor_that_raises_such_an_error_again_had_caught_the_first(pid: int, severity: str, tmp_path: Path) -> None:
+    text = (
+        f"(Loop pid=41887) ValueError: no answer in: one\n(Loop pid={pid}) ValueError: no answer in: another\n"
+        + 5 * TALK
+    )
+
+    found = severities(reported(tmp_path, text))
+
+    assert {told for told, _ in found.values()} == {severity}
+
+
+@pytest.mark.parametrize("told", ["terminated", "MQLLMEngine terminated"])
+def test_an_engine_that_is_told_to_end_did_not_fail(told: str, tmp_path: Path) -> None:
+    text = f'Traceback (most recent call last):\n  File "engine.py", line 374, in stop\nKeyboardInterrupt: {told}\n'
+
+    assert {told for told, _ in severities(reported(tmp_path, text)).values()} == {"info"}

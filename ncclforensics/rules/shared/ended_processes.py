@@ -111,7 +111,7 @@ def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str
     rows = process_exit.filter((pl.col("how") == kind) & pl.col("is_first") & ~pl.col("is_final"))
     alike = ["source", "name", "place"]
     is_of_one = pl.col("pid").is_not_null() & (pl.len().over(*alike, "pid") > 1)
-    is_survived = (~pl.col("is_near_end") | is_of_one) & (pl.col("place") != "")
+    is_survived = is_of_one | (~pl.col("is_near_end") & (pl.col("place") != ""))
     survived = rows.filter(is_survived).select(*alike, was_survived=True).unique()
     rows = rows.join(survived, on=alike, how="left", maintain_order="left")
     is_near_end = pl.col("is_near_end") & pl.col("was_survived").is_null()

@@ -53,6 +53,7 @@ def with_places(
         (called.select(*PRINTER, "pos", "call"), FAR),
         (own.select(*PRINTER, "pos", own_call="call", own_pos="pos"), LONGEST),
         (calls.filter(pl.col("file").is_in(trackers)).select(*PRINTER, "pos", tracker_pos="pos"), LONGEST),
+        (calls.filter(~pl.col("file").is_in(trackers)).select(*PRINTER, "pos", other_pos="pos"), LONGEST),
         (
             headings.select(
                 *(*PRINTER, "pos"),
@@ -101,7 +102,10 @@ def with_places(
     checkpoint_ranks = sorted(exception.drop_nulls("raised_by")["rank"].drop_nulls().unique())
     are_of_job = bool(checkpoint_ranks) and checkpoint_ranks == [*range(len(checkpoint_ranks))]
     is_of_main = pl.col("own_pos") > pl.col("heading_pos")
-    is_tracking = is_of_worker & pl.col("has_thread") & (pl.col("tracker_pos") > pl.col("heading_pos"))
+    is_by_tracker = (pl.col("other_pos") > pl.col("heading_pos")).fill_null(False).not_()  # it caught and logged it
+    is_tracking = (is_by_tracker | (is_of_worker & pl.col("has_thread"))) & (
+        pl.col("tracker_pos") > pl.col("heading_pos")
+    )
     below_ignored = pl.col("ignored_pos") + 1
     is_of_other = pl.col("heading_rank").is_not_null()
     placed = []
@@ -132,6 +136,7 @@ def with_places(
                 *(
                     "has_thread",
                     "tracker_pos",
+                    "other_pos",
                     "heading_rank",
                     "ignored_pos",
                     "fatal_worker",
