@@ -81,7 +81,13 @@ SERVICE = {
 }
 
 
+WITHOUT_SWITCHES = (
+    "a machine without NVSwitches needs none: disable it; else install the package nvidia-fabricmanager of exactly the "
+    "driver's version; systemctl restart nvidia-fabricmanager; journalctl -u nvidia-fabricmanager has the reason"
+)
 ADVICE = {
+    "ended": WITHOUT_SWITCHES,
+    "refused": WITHOUT_SWITCHES,
     "no_switch": "where lspci lists NVSwitches, look at the driver (dmesg -T); else disable the service",
     "stopped": "systemctl status nvidia-fabricmanager; start it on a host with NVSwitches before jobs run there",
 }

@@ -6,9 +6,16 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import EVICTED, EXCEPTION, KERNEL, NODE, PYTHON_ERROR, SIGNAL
+from ncclforensics.analyses.job.ends.exit_reports import (
+    EVICTED,
+    EXCEPTION,
+    KERNEL,
+    NODE,
+    PYTHON_ERROR,
+    SIGNAL,
+    UNSHOWN,
+)
 from ncclforensics.analyses.job.ends.process_exits import strongest_of
-from ncclforensics.analyses.job.ends.torchrun_reports import UNSHOWN
 from ncclforensics.data.names import ranks_text, some_of, without_folders
 from ncclforensics.data.processes import (
     CRASHES,
@@ -35,6 +42,7 @@ STACK_LINES = 60  # of the stack that a crash handler prints
 CREATING = ("ncclCommInit", "ncclCommSplit", "ncclCommGrow", "ncclCommShrink")  # how functions begin that create one
 MPI_ABORT = "MPI aborted it"
 CALLED_ABORT = "MPI_Abort was called"
+UNREACHED = ("UNDELIVERABLE", "PTLTE_NOT_FOUND")  # what a NIC of Slingshot returns where nothing takes a message
 READ_CALLER = (
     "read what this process printed before it: the program, or a library of it, called MPI_Abort for an error there"
 )
@@ -42,9 +50,18 @@ READ_MPI = (
     "read the error stack below the line: its last call says what failed; for an error of PMI or of MPI_Init see that "
     "mpirun (or srun --mpi) and the program are of the same MPI"
 )
+READ_PEER = (
+    "a message did not reach the process it was for: look for one that ended first, on another node (lines of srun, "
+    "dmesg -T there); where all lived, look at the NICs of both ends"
+)
 READ_TRACEBACK = (
     "exit code 1 is mostly that of a Python exception: read the traceback of this process, above the line or in a file "
     "of its own (torchrun --log-dir, log/workerlog.N)"
+)
+OF_A_SHELL = (126, 127)
+NO_COMMAND = (
+    "exit codes 126 and 127 are mostly those of a shell that could not run its command, or found none of that name: "
+    "see its path, rights and mounts on that host or in that container"
 )
 READ_OWN_OUTPUT = "read what this worker printed last, above the line or in a file of its own (torchrun --log-dir)"
 READ_NODE = (
@@ -166,12 +183,12 @@ def advice_of_exit(message: str, code: object, *, is_explained: bool) -> str:
     if message.startswith(EVICTED):
         return READ_NODE
     if message.startswith(MPI_ABORT):
-        return READ_MPI
+        return READ_PEER if any(word in message for word in UNREACHED) else READ_MPI
     if message == CALLED_ABORT and not is_explained:
         return READ_CALLER
     if message.endswith(UNSHOWN):
         return READ_OWN_OUTPUT
-    return READ_TRACEBACK if code == PYTHON_ERROR else ""
+    return READ_TRACEBACK if code == PYTHON_ERROR else NO_COMMAND if code in OF_A_SHELL else ""
 
 
 def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:

@@ -51,6 +51,7 @@ CAPTURE = "capture"
 GAVE_UP, STALLED, TAKEN_DOWN = "gave-up", "stalled", "taken-down"  # as the journal of a capture says it
 OF_HOST, OF_CONTAINER = "host", "container"  # whose memory ran out
 PYTHON_ERROR = 1  # exit code of a Python program that an exception ends
+UNSHOWN = "failed, and how is not shown"  # of a process without an exit code
 UNCAUGHT = "C++ exception"  # `what()` names no class
 STRENGTH = (HOST_MEMORY, NODE, NOT_STARTED, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the most specific first
 
@@ -112,7 +113,6 @@ def is_next_line(earlier: Row, later: Row, most: int = NEAR) -> bool:
 _ACTOR_ERRORS = ("ActorDied", "RayActor")  # of Ray 2.8 and later, and before
 ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 TRACEBACK_LINES = 100
-
 
 _MEMORY_LIMITS = {
     "out_of_memory": "Slurm",

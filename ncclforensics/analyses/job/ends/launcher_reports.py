@@ -12,6 +12,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     HOST_MEMORY,
     NOT_STARTED,
     RAY,
+    UNSHOWN,
     ExitReport,
     exit_report,
     is_next_line,
@@ -112,8 +113,10 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 signal = row["exit_code"] if row["exit_code"] in CRASHES else None
                 yield exit_report(row, "SGLang", row["exit_code"], signal, pid=row["pid"])
             case "sglang_dead":
-                has_code = following.get("form") == "sglang_code" and is_next_line(row, following)
-                yield exit_report(row, "SGLang", following["exit_code"] if has_code else None, child=row["rank"])
+                if following.get("form") == "sglang_code" and is_next_line(row, following):
+                    yield exit_report(row, "SGLang", following["exit_code"], child=row["rank"])
+                else:
+                    yield exit_report(row, "SGLang", None, child=row["rank"], message=UNSHOWN)
             case "container":
                 yield exit_report(row, "Kubernetes", int(row["error_code"]), worker=row["described"] or "")
             case "container_state":

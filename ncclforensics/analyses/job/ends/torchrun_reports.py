@@ -14,6 +14,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.exit_reports import (
     RAISED,
     RECORDED,
+    UNSHOWN,
     ExitReport,
     exception_report,
     exit_report,
@@ -23,7 +24,6 @@ from ncclforensics.analyses.job.ends.exit_reports import (
 from ncclforensics.frames.columns import Row, text_of
 
 TORCHRUN = "torchrun"
-UNSHOWN = "failed, and how is not shown"  # of a process that torchrun names without its exit code
 IN_TABLE = ("exit_code", "first_entry", "entry")  # forms of `elastic_failure` in the table with which torchrun ends
 
 

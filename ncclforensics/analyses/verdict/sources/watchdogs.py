@@ -218,9 +218,10 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
             _unread_text(silent_ranks, rows),
         ]
         if all(row.is_idle and row.enqueued for row in rows):
+            had = "completed all works" if any((row.enqueued or 0) > 0 for row in rows) else "made no call"
             parts.append(
-                "these had completed all works of this process group, so that the time-out is one of another group, of "
-                "which no line was read"
+                f"{ranks_text(sorted(reporting_ranks))} had {had} of this process group, so that the time-out is "
+                "one of another group, of which no line was read"
             )
         else:
             unsized = f"how far {ranks_text(unshown)} had come" if unshown else "at which work"
