@@ -34,7 +34,7 @@ SUBJECTS = (
     "device_name", "hot_cpu", "cloud_instance", "daemon_host", "nvshmem_nic", "cxi_nic", "peer", "mpi_reason",
     "psm_reason", "ucx_warning", "provider_warning", "ray_message", "node_reason", "taint", "reset_refusal",
     "rpc_method", "ended_job", "accounted_job", "accounted_step", "job_reason", "lsf_reason",
-    "removed_node", "switch_port",
+    "removed_node", "switch_port", "result_text", "sharp_error",
 )  # fmt: skip
 HOLDERS = ("of_pod", "of_condition", "of_readiness", "of_gpu")
 

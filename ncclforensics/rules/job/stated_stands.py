@@ -240,11 +240,12 @@ def ray_lacks_gpus(ray_demand: pl.DataFrame) -> Iterator[Finding]:
     """
     for row in ray_demand.filter(pl.col("asked") > pl.col("gpus") - pl.col("held")).iter_rows(named=True):
         is_too_few = row["asked"] > row["gpus"]
+        has_none = row["gpus"] == 0  # as no line shows one, which a text may have left out
         free = f", {row['gpus'] - row['held']:g} of them free" * (not is_too_few)
         yield Finding(
             title=f"Ray has {count_of(int(row['gpus']), 'GPU')} in all{free}, and {row['asked']:g} are asked for",
             detail="a node did not join, or Ray sees no GPU on one" if is_too_few else "others hold them",
-            certainty="certain" if is_too_few else "likely",
+            certainty="certain" if is_too_few and not has_none else "likely",
             remedy=FREE_RESOURCES,
             evidence=[Line(row["source"], row["line"]), Line(row["source"], row["gpus_line"])],
         )

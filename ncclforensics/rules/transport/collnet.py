@@ -32,7 +32,7 @@ def net_collnet_unavailable(
         return
     rows = refused if not refused.is_empty() else failed
     of_library = sharp_log.filter(form="error").sort("source", "line")
-    reasons = [*of_library["message"].head(1), *refused["error"].drop_nulls().head(1)]
+    reasons = [*of_library["sharp_error"].head(1), *refused["error"].drop_nulls().head(1)]
     reason = f": {reasons[0].removesuffix('.')}" if reasons else ""
     finding = group_finding(
         rows, rank, f"CollNet (SHARP) could not be set up on {{processes}}{reason}", "NCCL continues without it",

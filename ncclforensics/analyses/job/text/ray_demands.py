@@ -22,13 +22,16 @@ def ray_demand(ray_status: pl.DataFrame) -> pl.DataFrame:
     """One row per placement group, task or actor that `ray status` shows as pending and that asks for GPUs.
 
     Several tasks on one line are placed one by one. The GPUs of single nodes stand below those of the cluster, which
-    are the most; what the last such line says of them holds.
+    are the most; what the last such line says of them holds. A cluster without a GPU has no such line.
     """
     held = pl.max_horizontal("used_gpus", "reserved_gpus")
     have = ray_status.filter(form="gpus").select("source", gpus="all_gpus", held=held, gpus_line="line")
     is_most = pl.col("gpus") == pl.col("gpus").max().over("source")
     have = have.filter(is_most).sort("source", "gpus_line").unique("source", keep="last")
-    pending = ray_status.filter(pl.col("form") != "gpus").with_row_index(TEXT)
+    without = ray_status.filter(form="cpus").join(have, on="source", how="anti").sort("source", "line")
+    none = without.unique("source", keep="last").select("source", gpus=0.0, held=0.0, gpus_line="line")
+    have = pl.concat([have, none], how="vertical_relaxed")
+    pending = ray_status.filter(text_of("form").is_in(["group", "task"])).with_row_index(TEXT)
     bundles = find_values(pending["bundles"].cast(pl.String), "gpu_bundle").join(
         pending.select(TEXT, kind=text_of("form")), on=TEXT
     )
