@@ -15,7 +15,7 @@ from ncclforensics.rules import registry, running
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import HEADINGS, Rule, rule
 from tests.budget import IS_FULL
-from tests.incidents import ALL, ROOT, Incident, checked
+from tests.incidents import ALL, INCIDENTS, ROOT, Incident, checked
 
 every_rule = pytest.mark.parametrize("one", registry.all_rules(), ids=lambda one: one.name)
 
@@ -105,6 +105,20 @@ def test_a_rule_with_too_many_findings_is_stopped_and_named(many: int, left: lis
     assert others == [f"{text} of the rule {first.name}" for text in left]
     assert len(found) - len(others) == running.MOST_FINDINGS
     assert len(asked) <= running.MOST_FINDINGS + 1  # the others are not even computed
+
+
+@pytest.mark.parametrize("of_failures", [True, False])
+def test_a_rule_of_failures_is_not_asked_of_a_job_that_ended_well(*, of_failures: bool) -> None:
+    def findings() -> Iterator[Finding]:
+        yield Finding("a failure", "in detail", "certain", category=Category.INCOMPLETE_EVIDENCE)
+
+    one = registry.all_rules()[0]._replace(imported=findings, of=(), of_failures=of_failures)
+    ended_well, hung = (
+        running.run_rules(analyze([str(INCIDENTS / name)]).run, [one])
+        for name in ("a-healthy-run", "one-rank-stops-before-an-allreduce")
+    )
+
+    assert (len(ended_well), len(hung)) == (int(not of_failures), 1)
 
 
 @every_rule

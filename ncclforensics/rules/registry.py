@@ -31,6 +31,7 @@ class Rule(NamedTuple):
     fallback: bool = False  # a finding of it holds only where no other rule cites one of its lines
     verdict: str = ""  # the verdict on a job that its findings state
     last: bool = False  # a finding of it holds only where nothing but notes and what follows from others was found
+    of_failures: bool = False  # what it tells of is none of a job that ended well
     page: str = ""  # its documentation: the docstring without indentation
     imported: RuleFunction | None = None  # the function, if its module was imported when this was registered
 
@@ -67,6 +68,7 @@ def rule(
     fallback: bool = False,
     verdict: str = "",
     last: bool = False,
+    of_failures: bool = False,
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register a function as a rule. Raises ValueError for a second rule of the same name.
 
@@ -76,6 +78,7 @@ def rule(
     `fallback`: its findings are dropped where another rule explains one of the lines that they are about.
     `verdict`: the verdict on a job that its findings state.
     `last`: its findings are dropped where a cause was found, or what a fallback rule answers before their lines.
+    `of_failures`: it does not run where a job ended well, which survived whatever its lines tell of.
     """
 
     def register(function: RuleFunction) -> RuleFunction:
@@ -84,7 +87,8 @@ def rule(
         if taken and (taken.imported or taken.module != module):
             raise ValueError(f"two rules are named {name}: {taken.module}, {module}")
         page = cleandoc(function.__doc__ or "")
-        _RULES[name] = Rule(name, module, category, severity, of, role, hang, fallback, verdict, last, page, function)
+        how = (role, hang, fallback, verdict, last, of_failures)
+        _RULES[name] = Rule(name, module, category, severity, of, *how, page, function)
         return function
 
     return register

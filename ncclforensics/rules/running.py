@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, is_own, own_place
 from ncclforensics.frames.protocol import Frames, call
 from ncclforensics.parsing.concurrency import DEFECTS
@@ -23,9 +24,10 @@ def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]
     """
     chosen = all_rules() if rules is None else list(rules)
     of_program, of_user = _known(run)
+    has_ended_well = bool((run["verdict"]["verdict"] == Kind.NO_HANG).any())
 
     def findings_of(rule: Rule) -> list[Finding]:
-        return _findings(run, rule, of_program, of_user)
+        return [] if has_ended_well and rule.of_failures else _findings(run, rule, of_program, of_user)
 
     usual = [rule for rule in chosen if not rule.last]
     findings = [finding for rule in usual if not rule.fallback for finding in findings_of(rule)]

@@ -21,7 +21,7 @@ Outcome = tuple[Any, list[str]]
 
 class _Run(NamedTuple):
     frames: Frames
-    known: Known
+    known: tuple[Known, Known]  # what findings of the program's rules, and of a user's own, may name
     is_hang: bool  # of `check`, the incident's report then shows the names of the rules alone
 
 
@@ -38,7 +38,7 @@ class RulesOnIncidents:
         self.runs: list[_Run] = []
         if self.rules:
             reports = [(incident, checked(incident).report) for incident in ALL]
-            self.runs = [_Run(report.run, running._known(report.run)[0], one.is_hang) for one, report in reports]
+            self.runs = [_Run(report.run, running._known(report.run), one.is_hang) for one, report in reports]
         self.before = {name: [_outcome(rule, run) for run in self.runs] for name, rule in self.rules.items()}
 
     def notice(self, source: str) -> bool:
@@ -85,13 +85,13 @@ class RulesOnIncidents:
 
 
 def _claims(rule: Rule) -> tuple[Any, ...]:
-    return rule.category, rule.severity, rule.of, rule.hang, rule.fallback
+    return rule.category, rule.severity, rule.of, rule.hang, rule.fallback, rule.of_failures
 
 
 def _outcome(rule: Rule, run: _Run) -> Outcome:
     """What the tests see of a rule on an incident: its findings, or that it has some, and its defects."""
     count = len(run.frames.defects)
-    findings = running._findings(run.frames, rule, run.known)
+    findings = running._findings(run.frames, rule, *run.known)
     defects = [str(defect) for defect in run.frames.defects[count:]]
     del run.frames.defects[count:]
     is_name_alone = run.is_hang and not rule.hang

@@ -34,7 +34,7 @@ CHECK = "NCCL_CHECK"  # of bindings of NCCL: it raises what the call above it re
 
 @rule(
     Category.APPLICATION_ERROR, Severity.WARNING, of=("traceback_frame", "traced_call", "exception", "ray_heading"),
-    hang=True, fallback=True,
+    hang=True, fallback=True, of_failures=True,
 )  # fmt: skip
 def app_traceback_cut(
     traceback_frame: pl.DataFrame,
@@ -56,7 +56,6 @@ def app_traceback_cut(
     process_end: pl.DataFrame,
     worker_end: pl.DataFrame,
     source: pl.DataFrame,
-    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A file ends with a traceback, and no line that is read names the error.
 
@@ -83,7 +82,7 @@ def app_traceback_cut(
     )
     of_ray = worker_end.filter(text_of("form").is_in(["ray_late", "ray_graph", "ray_error"]))
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
-    if raised.height or any(frame.height for frame in (*of_errors, of_ray)) or (verdict["verdict"] == "no-hang").any():
+    if raised.height or any(frame.height for frame in (*of_errors, of_ray)):
         return
     of_ends = [rows.filter(text_of("form").is_in(ENDED)) for rows in (engine_wait, process_end)]
     is_named = any(rows.height for rows in (nccl_warning, *of_ends))

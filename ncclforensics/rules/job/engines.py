@@ -63,7 +63,7 @@ def _seconds_of_clock(text: str) -> float:
     return seconds
 
 
-@rule(Category.INIT_FAILURE, Severity.WARNING, of=("engine_nccl",), hang=True)
+@rule(Category.INIT_FAILURE, Severity.WARNING, of=("engine_nccl",), hang=True, of_failures=True)
 def engine_stops_at_nccl(
     engine_nccl: pl.DataFrame,
     source: pl.DataFrame,
@@ -71,7 +71,6 @@ def engine_stops_at_nccl(
     process_exit: pl.DataFrame,
     stated_line: pl.DataFrame,
     engine_ready: pl.DataFrame,
-    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The last thing that processes of an engine print is that they load NCCL.
 
@@ -97,7 +96,7 @@ def engine_stops_at_nccl(
     for later in (ends, failed, ready):
         last = last.join(later, on="source", how="left", maintain_order="left")
     last = last.filter(is_passed.not_().fill_null(value=True))
-    if last.is_empty() or process_exit.height or (verdict["verdict"] == "no-hang").any():
+    if last.is_empty() or process_exit.height:
         return
     ranks = sorted(last["launcher_rank"].drop_nulls().unique().to_list())
     workers = sorted(last["worker"].cast(pl.String).drop_nulls().unique().to_list())
@@ -110,10 +109,8 @@ def engine_stops_at_nccl(
     yield Finding(title, detail, "possible", ranks=ranks, evidence=evidence_lines(last))
 
 
-@rule(Category.LAGGING_RANK, Severity.WARNING, of=("horovod_stall",), hang=True)
-def horovod_waits_for_ranks(
-    horovod_stall: pl.DataFrame, verdict: pl.DataFrame, program_end: pl.DataFrame
-) -> Iterator[Finding]:
+@rule(Category.LAGGING_RANK, Severity.WARNING, of=("horovod_stall",), hang=True, of_failures=True)
+def horovod_waits_for_ranks(horovod_stall: pl.DataFrame, program_end: pl.DataFrame) -> Iterator[Finding]:
     """Horovod warns that some ranks did not submit tensors which the others submitted.
 
     Means: the named ranks are in other work, skipped an operation, gave a tensor another name, or have ended. The ranks
@@ -125,7 +122,7 @@ def horovod_waits_for_ranks(
     Sources: horovod/common/stall_inspector.cc of 0.19 to 0.28, operations.cc before; horovod#100, horovod#534.
     """
     rows = of_open_inputs(horovod_stall, program_end).sort("source", "line")
-    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
+    if rows.is_empty():
         return
     lacking = rows.filter(pl.col("form").is_in(["lacking", "missing"]))
     submitted = rows.filter(form="ready")

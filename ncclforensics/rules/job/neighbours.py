@@ -156,10 +156,8 @@ def nvshmem_failed(nvshmem_error: pl.DataFrame) -> Iterator[Finding]:
     )
 
 
-@rule(Category.NET_PLUGIN, Severity.ERROR, of=("ucx",), hang=True)
-def ucx_failed(
-    ucx: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataFrame, program_end: pl.DataFrame
-) -> Iterator[Finding]:
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("ucx",), hang=True, of_failures=True)
+def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, program_end: pl.DataFrame) -> Iterator[Finding]:
     """UCX, or UCC above it, reports an error of a network device, of a connection or of memory.
 
     Means: UCX carries MPI, NIXL, HPC-X's plugin of NCCL and others, UCC the collectives of MPI and of a back end of
@@ -184,7 +182,7 @@ def ucx_failed(
     )
     rows = rows.join(rank.select("host", "pid", "rank"), on=["host", "pid"], how="left", maintain_order="left")
     rows = rows.filter(~text_of("text").str.contains(LIMITED, literal=True))
-    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
+    if rows.is_empty():
         return
     text = text_of("text")
     order = (text.str.contains(UNSUPPORTED, literal=True), text.str.contains_any(UCX_ECHOES), "pos")
@@ -212,9 +210,9 @@ def _ucx_errors(ucx: pl.DataFrame) -> pl.DataFrame:
     return ucx.filter(text_of("form").is_in(["fatal", "send", "completion"]) | text_of("level").is_in(UCX_ERRORS))
 
 
-@rule(Category.NET_PLUGIN, Severity.ERROR, of=("transfer_error",), hang=True)
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("transfer_error",), hang=True, of_failures=True)
 def transfer_engine_failed(
-    transfer_error: pl.DataFrame, ucx: pl.DataFrame, verdict: pl.DataFrame, program_end: pl.DataFrame
+    transfer_error: pl.DataFrame, ucx: pl.DataFrame, program_end: pl.DataFrame
 ) -> Iterator[Finding]:
     """A transfer engine that moves the cache of a server between hosts reports an error: Mooncake or NIXL.
 
@@ -225,8 +223,6 @@ def transfer_engine_failed(
     switch (nvidia-smi topo -m); test with ib_write_bw between the two; MC_LOG_LEVEL or NIXL_LOG_LEVEL tells more.
     Sources: kvcache-ai/Mooncake: mooncake-transfer-engine/src; ai-dynamo/nixl: src/core, src/plugins; sglang#21395.
     """
-    if (verdict["verdict"] == "no-hang").any():
-        return
     rows = (
         of_open_inputs(transfer_error, program_end)
         .with_columns(is_nixl=text_of("form") == "nixl")

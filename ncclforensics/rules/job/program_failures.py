@@ -32,7 +32,10 @@ DAMAGE = "damage"  # topic of hardware that failed
 FOLLOWING = ("closing", "exit", "call")  # topics of failures that follow from another one, which stands elsewhere
 
 
-@rule(Category.APPLICATION_ERROR, Severity.WARNING, of=("unread_error", "native_frame"), hang=True, last=True)
+@rule(
+    Category.APPLICATION_ERROR, Severity.WARNING, of=("unread_error", "native_frame"),
+    hang=True, last=True, of_failures=True,
+)  # fmt: skip
 def stated_by_program(
     program_failure: pl.DataFrame,
     unread_error: pl.DataFrame,
@@ -45,7 +48,6 @@ def stated_by_program(
     stated_end: pl.DataFrame,
     engine_ready: pl.DataFrame,
     rank: pl.DataFrame,
-    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A program that this tool does not know states a failure, and nothing that was found explains it.
 
@@ -59,8 +61,6 @@ def stated_by_program(
     Do: read the cited lines and those around them as they stand, the first in time before all others.
     Sources: the levels of Python's logging, of glog, logfmt and syslog; errno(3); c10/util/Backtrace.cpp.
     """
-    if (verdict["verdict"] == "no-hang").any():
-        return
     lasting = not_survived(program_failure, communicator_progress, milestone, training_step, program_end)
     of_program = lasting.filter(~pl.col("is_of_kernel"))
     if not of_program.is_empty():

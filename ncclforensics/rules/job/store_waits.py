@@ -248,8 +248,8 @@ def _title_of_id(asked: pl.DataFrame) -> str:
     return f"{ranks} of a process group did not get the id of its communicator from rank {other}{why}"
 
 
-@rule(Category.BOOTSTRAP, Severity.INFO, of=("store_connection",), hang=True, role=Role.CONSEQUENCE)
-def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.BOOTSTRAP, Severity.INFO, of=("store_connection",), hang=True, of_failures=True, role=Role.CONSEQUENCE)
+def torch_store_connection_lost(store_connection: pl.DataFrame) -> Iterator[Finding]:
     """Processes lost their connection to the store of the process group while a request was open.
 
     Means: the server, which is rank 0 or the launcher of the first host, closed the connection: it ended, or what
@@ -259,7 +259,7 @@ def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.Data
     that of the first host: a service or proxy in between, as in Kubernetes, accepts connections and closes them.
     Sources: torch/csrc/distributed/c10d/TCPStore.cpp, Utils.hpp (recvBytes), of torch 2.6 to 2.15; trainer#2794.
     """
-    if store_connection.is_empty() or (verdict["verdict"] == "no-hang").any():
+    if store_connection.is_empty():
         return
     rows = store_connection.sort("source", "line")
     address = pl.coalesce(pl.format("{}:{}", "server", "port"), text_of("server"))
@@ -279,9 +279,9 @@ def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.Data
     )
 
 
-@rule(Category.BOOTSTRAP, Severity.WARNING, of=("name_lookup",), hang=True)
+@rule(Category.BOOTSTRAP, Severity.WARNING, of=("name_lookup",), hang=True, of_failures=True)
 def torch_name_not_found(
-    name_lookup: pl.DataFrame, store_error: pl.DataFrame, communicator: pl.DataFrame, verdict: pl.DataFrame
+    name_lookup: pl.DataFrame, store_error: pl.DataFrame, communicator: pl.DataFrame
 ) -> Iterator[Finding]:
     """The address of the store of the process group could not be looked up.
 
@@ -294,7 +294,7 @@ def torch_name_not_found(
     /etc/hosts (--add-host) or use --hostname.
     Sources: torch/csrc/distributed/c10d/socket.cpp, SocketConnectOp::tryConnect; pytorch#74824; scontrol(1).
     """
-    if name_lookup.is_empty() or not communicator.is_empty() or (verdict["verdict"] == "no-hang").any():
+    if not communicator.is_empty():
         return
     failed = store_error.filter(pl.col("form").is_in(["server", "server_logged", "no_connection"]))
     for (server, port), rows in name_lookup.group_by("server", "port", maintain_order=True):

@@ -25,9 +25,9 @@ MOST_PEERS = 2  # addresses in a title
 MAX_MESSAGE = 120  # characters of a message in a title
 
 
-def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) -> Iterator[Finding]:
-    """Report the ranks of these errors, and the calls they were in, unless the job ended well."""
-    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
+def _victims(rows: pl.DataFrame, what: str, detail: str) -> Iterator[Finding]:
+    """Report the ranks of these errors, and the calls they were in."""
+    if rows.is_empty():
         return
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
     rows = rows.with_columns(call=pl.coalesce("call", "place"))
@@ -74,10 +74,8 @@ def torch_models_differ(
             yield verdict_finding(answer, rank, title)
 
 
-@rule(Category.PEER_LOST, Severity.WARNING, of=("torch_error",), hang=True)
-def torch_connection_closed(
-    torch_error: pl.DataFrame, failure: pl.DataFrame, verdict: pl.DataFrame
-) -> Iterator[Finding]:
+@rule(Category.PEER_LOST, Severity.WARNING, of=("torch_error",), hang=True, of_failures=True)
+def torch_connection_closed(torch_error: pl.DataFrame, failure: pl.DataFrame) -> Iterator[Finding]:
     """Ranks lost a connection of gloo, PyTorch's transport for CPUs.
 
     Means: another process of the job ended or its host became unreachable. The ranks that print this are victims; the
@@ -92,7 +90,7 @@ def torch_connection_closed(
     what = f"lost a connection to another rank{f' at {some_of(peers, MOST_PEERS)}' if peers else ''}"
     detail = "they are victims: the other end closed it, mostly because its process ended"
     closed = failure.filter(form="local_closed").unique(["host", "localrank"], keep="first", maintain_order=True)
-    for finding in _victims(lost, verdict, what, detail):
+    for finding in _victims(lost, what, detail):
         if closed.height == 1:  # at an orderly end each of them does
             host, number = closed.select("host", "localrank").row(0)
             finding.detail += f"; NCCL saw local rank {number} of {host} close its connection"
@@ -100,10 +98,8 @@ def torch_connection_closed(
         yield finding
 
 
-@rule(Category.TIMEOUT, Severity.ERROR, of=("torch_error",), hang=True)
-def torch_call_timed_out(
-    torch_error: pl.DataFrame, monitored_barrier: pl.DataFrame, verdict: pl.DataFrame
-) -> Iterator[Finding]:
+@rule(Category.TIMEOUT, Severity.ERROR, of=("torch_error",), hang=True, of_failures=True)
+def torch_call_timed_out(torch_error: pl.DataFrame, monitored_barrier: pl.DataFrame) -> Iterator[Finding]:
     """A call over gloo did not complete in time.
 
     Means: these ranks waited for others until the time-out of the process group; they are victims. A rank that printed
@@ -115,7 +111,7 @@ def torch_call_timed_out(
     detail = "they waited for other ranks"
     if monitored_barrier["group_rank"].is_not_null().any():
         detail += "; at a monitored barrier, where rank 0 prints which rank did not come"
-    yield from _victims(torch_error.filter(pl.col("kind") == TIMED_OUT), verdict, "timed out", detail)
+    yield from _victims(torch_error.filter(pl.col("kind") == TIMED_OUT), "timed out", detail)
 
 
 @rule(Category.LAGGING_RANK, Severity.ERROR, of=("monitored_barrier",), hang=True)
@@ -153,13 +149,12 @@ def torch_barrier_names_ranks(monitored_barrier: pl.DataFrame, verdict: pl.DataF
     yield Finding(title, detail, "likely", evidence=evidence_lines(naming))
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, of=("gloo_error",), hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("gloo_error",), hang=True, of_failures=True)
 def torch_mesh_not_connected(
     gloo_error: pl.DataFrame,
     store_error: pl.DataFrame,
     torch_error: pl.DataFrame,
     group_note: pl.DataFrame,
-    verdict: pl.DataFrame,
     process_exit: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Ranks could not connect to each other over gloo, PyTorch's transport for CPUs.
@@ -173,7 +168,7 @@ def torch_mesh_not_connected(
     Sources: gloo/transport/tcp/pair.cc, device.cc; ProcessGroupGloo.cpp; pytorch#15592, sglang#3226.
     """
     failed = torch_error.filter(kind=CONNECT)
-    if failed.is_empty() or (verdict["verdict"] == "no-hang").any():
+    if failed.is_empty():
         return
     ranks = sorted(failed["rank"].drop_nulls().unique().to_list())
     refused = gloo_error.filter(form="refused").sort("source", "line")
@@ -243,10 +238,9 @@ def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.PEER_LOST, Severity.WARNING, of=("rendezvous_lost",), hang=True, role=Role.CONSEQUENCE)
+@rule(Category.PEER_LOST, Severity.WARNING, of=("rendezvous_lost",), hang=True, of_failures=True, role=Role.CONSEQUENCE)
 def torch_rendezvous_lost(
     rendezvous_lost: pl.DataFrame,
-    verdict: pl.DataFrame,
     process_exit: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     program_end: pl.DataFrame,
@@ -261,7 +255,7 @@ def torch_rendezvous_lost(
     Sources: torch/distributed/elastic/rendezvous/dynamic_rendezvous.py; pytorch#76287.
     """
     rendezvous_lost = of_open_inputs(rendezvous_lost, program_end)
-    if rendezvous_lost.is_empty() or (verdict["verdict"] == "no-hang").any():
+    if rendezvous_lost.is_empty():
         return
     agents = sorted(rendezvous_lost["agent"].cast(pl.String).unique().to_list())
     title = f"{count_of(len(agents), 'agent')} of torchrun lost the store of the rendezvous"
