@@ -237,3 +237,31 @@ def test_an_engine_that_is_told_to_end_did_not_fail(told: str, tmp_path: Path) -
     text = f'Traceback (most recent call last):\n  File "engine.py", line 374, in stop\nKeyboardInterrupt: {told}\n'
 
     assert {told for told, _ in severities(reported(tmp_path, text)).values()} == {"info"}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "TimeHistory: 42.09 seconds, 4865.61 examples/second between steps {} and {}\n",
+        "{}/600 [==============>...............] - ETA: 3:29 - loss: 6.9\n",
+        "{}/600 ━━━━━━━━━━━━━━━━━━━━ 254s 423ms/step - accuracy: 0.78 - loss: 6.0\n",
+    ],
+)
+def test_a_library_that_tensorflow_does_without_is_no_warning(steps: str, tmp_path: Path) -> None:
+    missing = (
+        "2026-03-02 11:04:57.123456: E tensorflow/profiler/cupti.cc:1441] Subscribe failed with error: no library\n"
+    )
+
+    alone, later = (
+        severities(reported(tmp_path, missing + "".join(steps.format(n, n + 100) for n in numbers)))
+        for numbers in ((), (100, 200, 300))
+    )
+
+    assert ("warning", "certain") in alone.values()
+    assert not {severity for severity, _ in later.values()} & {"warning", "error"}
+
+
+def test_processes_that_end_alike_are_named_in_one_sentence(tmp_path: Path) -> None:
+    killed = "".join(KILLED.replace("41887", pid) for pid in ("41887", "41888"))
+
+    assert "2 processes were killed by SIGKILL" in severities(reported(tmp_path, killed))

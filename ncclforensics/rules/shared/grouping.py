@@ -127,6 +127,8 @@ def titled(title: str, processes: str) -> str:
         title = title.replace(" on {processes}", "").removeprefix("{processes}: ")
     if processes.startswith("process "):
         title = title.replace(" on {processes}", " in {processes}")
+    if processes.startswith("ranks ") or processes.partition(" ")[0].isdigit():
+        title = title.replace("{processes} was ", "{processes} were ")
     return title.replace("{processes}", processes)
 
 
