@@ -208,3 +208,24 @@ def test_a_box_of_mpi_that_a_job_goes_on_from_is_no_warning(behind: str, found: 
     (tmp_path / "job.log").write_text(BOX + behind)
 
     assert [finding.rule for finding in analyze([str(tmp_path)]).findings if finding.severity != "info"] == found
+
+
+VIRTUAL = (
+    " 1: gpu-a:101:201 [1] net_ib.cc:1 NCCL WARN NET/IB : "
+    "Requested properties for vNic 4, only 4 vNics have been created"
+)
+THROWN = (
+    " 1:   what():  NCCL error in: /w/NCCLUtils.cpp:77, invalid usage (run with NCCL_DEBUG=WARN for details), "
+    "NCCL version 2.25.1"
+)
+
+
+@pytest.mark.parametrize(("thrown", "severity"), [([], "info"), ([THROWN], "warning")])
+def test_an_error_that_the_program_gets_behind_its_end_is_a_failure(
+    thrown: list[str], severity: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.log").write_text("\n".join([DONE, VIRTUAL, *thrown, ""]))
+
+    found = analyze([str(tmp_path)], everything=True).findings
+
+    assert {finding.severity for finding in found if finding.rule == "warn-explained"} == {severity}

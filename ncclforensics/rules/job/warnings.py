@@ -99,7 +99,6 @@ def _warning_finding(
     is_failure = row["kind"] == Kind.FAILURE and has_remedy and row["frame"] not in OFTEN_HARMLESS
     is_of_ras = str(row["site"] or "").startswith(RAS_FILES)
     is_harmless = row["went_on"] or row["is_attention"] or is_of_ras or not (is_failure or has_chain)
-    is_late = is_shaped and row["at_end"]
     sentence = QUOTED_WARNING if is_shaped else str(row["text"] or "")
     parts = [*filter(None, [row["meaning"] if is_shaped else None]), _extent(rows, row)]
     if has_chain:
@@ -107,6 +106,7 @@ def _warning_finding(
     is_behind = (pl.col("source") == row["source"]) & (pl.col("pos") > row["pos"])
     got = returned_error.filter(is_behind).drop_nulls("result").sort("pos").head(0 if is_harmless or has_chain else 1)
     parts += [f"the program then got an error of NCCL: {result}" for result in got["result"]]
+    is_late = is_shaped and row["at_end"] and got.is_empty()
     if row["went_on"]:
         parts.append("the process went on: it completed init or made calls afterwards")
     elif is_late:
