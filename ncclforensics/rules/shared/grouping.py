@@ -128,7 +128,7 @@ def titled(title: str, processes: str) -> str:
     if processes.startswith("process "):
         title = title.replace(" on {processes}", " in {processes}")
     if processes.startswith("ranks ") or processes.partition(" ")[0].isdigit():
-        title = title.replace("{processes} was ", "{processes} were ")
+        title = title.replace("{processes} was ", "{processes} were ") if title.startswith("{processes}") else title
     return title.replace("{processes}", processes)
 
 
