@@ -265,3 +265,20 @@ def test_processes_that_end_alike_are_named_in_one_sentence(tmp_path: Path) -> N
     killed = "".join(KILLED.replace("41887", pid) for pid in ("41887", "41888"))
 
     assert "2 processes were killed by SIGKILL" in severities(reported(tmp_path, killed))
+
+
+PORT_TAKEN = (
+    "RuntimeError: The server socket has failed to listen on any local network address. port: 4321, useIpv6: 0, "
+    "code: -98, name: EADDRINUSE, message: address already in use\n"
+)
+BASICSR = (
+    "2026-03-02 11:04:57,123 INFO: [fit_x..][epoch:  1, iter:   {},100, lr:(3e-05,)] "
+    "[eta: 1 day, 2:37:00, time (data): 2.064 (0.521)] l_pix: 2.6e-03 \n"
+)
+
+
+@pytest.mark.parametrize("work", ["", STEPS, BASICSR.format(1) + BASICSR.format(2), "".join(map(BAR.format, (40, 50)))])
+def test_a_store_whose_port_was_taken_does_not_lead_where_work_goes_on(work: str, tmp_path: Path) -> None:
+    found = {finding.rule for finding in reported(tmp_path, RAISED.format(PORT_TAKEN) + work).findings}
+
+    assert ("torch-store-failed" in found) == (not work)

@@ -11,6 +11,7 @@ from ncclforensics.analyses.job.text.torch_text import RENDEZVOUS
 from ncclforensics.data.names import count_of, ranks_text, some_of
 from ncclforensics.data.networks import is_of_docker
 from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.step_order import without_steps_behind
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
@@ -143,19 +144,26 @@ def torchrun_waits_for_nodes(
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("store_error",), hang=True)
 def torch_store_failed(
-    store_error: pl.DataFrame, torch_error: pl.DataFrame, c10d_note: pl.DataFrame
+    store_error: pl.DataFrame,
+    torch_error: pl.DataFrame,
+    c10d_note: pl.DataFrame,
+    training_step: pl.DataFrame,
+    progress_bar: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Ranks did not meet at the store of the process group.
 
     Means: the store counts its clients: fewer than expected came. A rank that waits for a key waits for the rank that
     sets it; for the id of a communicator that is rank 0, which itself waits in TCPStore until all have come. A server
     that is not found, or whose port is taken, stops all.
-    Not when: a rank failed before it came; the store's time-outs on the other ranks follow from that.
+    Not when: a rank failed before it came; the store's time-outs on the other ranks follow from that; steps stand
+    behind it, of a later launch or of the job that has the port.
     Do: compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all processes, for torchrun --rdzv-endpoint, which must
     name one of the nodes; look for processes that never started, and for ones of an earlier run on that port
     (ss -ltnp).
     Sources: torch/csrc/distributed/c10d/TCPStore.cpp, socket.cpp; torch/distributed/distributed_c10d.py.
     """
+    work = pl.concat([rows.select("source", "pos") for rows in (training_step, progress_bar)])
+    store_error = without_steps_behind(store_error, work)
     if store_error.is_empty():
         return
     errors = torch_error.join(store_error.select("source", "line"), on=["source", "line"])
