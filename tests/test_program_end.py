@@ -111,10 +111,18 @@ def test_the_time_of_the_whole_training_and_a_result_are_ends(end: str, tmp_path
     assert analyze([str(tmp_path)]).run["stated_end"].height == 1
 
 
-def test_a_step_that_failed_before_the_program_came_to_its_end_is_no_failure(tmp_path: Path) -> None:
-    step = "srun: error: gpu-a: task 0: Exited with exit code 1"
+@pytest.mark.parametrize(
+    ("step", "end"),
+    [
+        ("srun: error: gpu-a: task 0: Exited with exit code 1", "Training completed successfully."),
+        ("srun: error: gpu-a: tasks 0-1: Killed", "✓ Sweep completed successfully"),
+    ],
+)
+def test_a_step_that_failed_before_the_program_came_to_its_end_is_no_failure(
+    step: str, end: str, tmp_path: Path
+) -> None:
     rules = []
-    for lines in ([step, "Training completed successfully."], ["Training completed successfully.", step]):
+    for lines in ([step, end], [end, step]):
         (tmp_path / "slurm-1.out").write_text("\n".join([*lines, ""]))
         report = analyze([str(tmp_path)], everything=True)
         rules.append({finding.rule for finding in report.findings if finding.severity != "info"})

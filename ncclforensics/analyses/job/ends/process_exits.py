@@ -22,6 +22,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     OF_HOST,
     RAISED,
     ROCM,
+    SIGNAL,
     STRENGTH,
     TRACEBACK_LINES,
     ExitReport,
@@ -245,8 +246,9 @@ def process_exit(
 def _not_survived(reports: list[ExitReport], success: dict[int, int], server_refusal: pl.DataFrame) -> list[ExitReport]:
     """Leave out ends of steps of a script behind which the whole program came to its end, by their source.
 
-    So are errors of no named process, if nothing ended behind that: the program caught them, or ran the step again.
-    And those of a request, which the server refused right behind them.
+    So are processes that it killed, such as servers of a benchmark, and errors of no named process, if nothing ended
+    behind that: the program caught them, or ran the step again. And those of a request, which the server refused right
+    behind them.
     """
     refused = set(server_refusal.select("source", "line").iter_rows())
 
@@ -263,7 +265,8 @@ def _not_survived(reports: list[ExitReport], success: dict[int, int], server_ref
 
     def can_be_survived(report: ExitReport) -> bool:
         is_unnamed = report.how in RAISED and report.rank is None
-        return report.how == EXIT or (is_unnamed and report.row["source"] not in failed_later)
+        is_ended = report.how in (EXIT, SIGNAL) and report.reporter != KERNEL
+        return is_ended or (is_unnamed and report.row["source"] not in failed_later)
 
     return [report for report in reports if is_later(report) or not can_be_survived(report)]
 
