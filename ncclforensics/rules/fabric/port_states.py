@@ -95,7 +95,7 @@ def ctr_port_down_with_link(port_state: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.LINK_ERROR, Severity.WARNING, of=("port_state",), role=Role.CONTEXT)
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("port_state",), hang=True, role=Role.CONTEXT)
 def ctr_all_ports_down(port_state: pl.DataFrame) -> Iterator[Finding]:
     """Every port that a host's list shows is down, or the port that a tool was asked for is switched off.
 

@@ -18,6 +18,7 @@ from ncclforensics.data.processes import (
     ABORT,
     BUS_ERROR,
     COMPARE_RANKS,
+    CRASHES,
     ENDS_AT_A_LIMIT,
     HANG_UP,
     INTERRUPT,
@@ -45,6 +46,7 @@ from ncclforensics.rules.shared.ended_processes import (
     is_kernel_log_alone,
     kernel_log_crashes,
     not_behind_a_request,
+    restarted,
     short_message,
     signals_before_steps,
     statements_before,
@@ -200,7 +202,7 @@ def app_process_died(
             message = rows["message"][0]
             stated = statements_before(rows, program_failure)
             why = f"; printed before it: {short_message(stated['statement'][0])}" if stated.height else ""
-            detail = f"{first}, reported by {reporters}{_restarted(rows, elastic_failure)}{why}"
+            detail = f"{first}, reported by {reporters}{restarted(rows, elastic_failure)}{why}"
             title = f"{{processes}}: {message}" if message else f"{{processes}} ended with exit code {code}"
             finding = exit_finding(rows, rank, title, detail, "likely")
             finding.severity = Severity.WARNING
@@ -224,14 +226,19 @@ def app_process_died(
             where = f" in {places.pop()}" if len(places) == 1 else ""
             ending = "all ranks that were read did" if _is_on_all(rows, rank) else first
             place = next((f"in {place}; " for place in rows["place"] if place), "")
-            detail = f"{place}{ending}, reported by {reporters}{_restarted(rows, elastic_failure)}"
-            if is_unexplained:
+            detail = f"{place}{ending}, reported by {reporters}{restarted(rows, elastic_failure)}"
+            is_fault = signal in CRASHES or is_unexplained
+            stated = statements_before(rows, program_failure).head(1 if is_fault else 0)
+            if stated.height:
+                detail += f"; printed before it: {short_message(stated['statement'][0])}"
+            elif is_unexplained:
                 detail += "; its lines before show whether an assertion or a time-out of PyTorch's watchdog did it"
             if is_leaving:
                 by += ", mostly as it exited"
                 detail += "; a thread of it still ran, as where a program exits without ending its process groups"
             finding = exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")
             finding.severity = Severity.WARNING if is_leaving else finding.severity  # the reason stands before it
+            finding.evidence += [Line(*place) for place in stated.select("source", "line").iter_rows()]
             if is_asked:
                 finding.detail += "; its launcher did not send it"
                 finding.remedy = "look for what sent it: a scheduler, a limit of the node, a health check, or a user"
@@ -388,12 +395,3 @@ def torchrun_told_to_end(
                 *(Line(*place) for place in closed.select("source", "line").head(1).iter_rows()),
             ],
         )
-
-
-def _restarted(rows: pl.DataFrame, elastic_failure: pl.DataFrame) -> str:
-    """Say that torchrun started all workers anew behind these ends, and how often it would still do so."""
-    restarts = elastic_failure.filter(text_of("form") == "restart").join(
-        rows.group_by("source").agg(end=pl.col("line").min()), on="source"
-    )
-    left = restarts.filter(pl.col("line") > pl.col("end")).sort("source", "line")["attempts"].drop_nulls()
-    return f", which then starts all workers anew ({left[0]} such attempts were left)" if len(left) else ""

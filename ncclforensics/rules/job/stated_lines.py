@@ -26,6 +26,7 @@ OF_MACHINES = (
     "health",
     "rdmadevices",
 )  # grammars whose conditions are notes beside a job: no line ties them to it
+OF_TOOLS = ("no_adapter",)  # conditions that a tool prints which a user called
 
 
 @rule(Category.BOOTSTRAP, Severity.WARNING, of=("stated_line",), hang=True, fallback=True)
@@ -71,7 +72,11 @@ def stated_failure(
     rows = rows.join(ended, on="source", how="left", maintain_order="left")
     rows = rows.filter(~(is_of_exception & (pl.col("line") > pl.col("ended"))).fill_null(value=False))
     rows = _fatal(rows, failure_event, rank)
-    rows = not_survived(rows, communicator_progress, milestone, training_step, program_end)
+    is_of_tool = pl.col("frame").is_in(OF_TOOLS)  # an init may begin without what a tool of the host did not find
+    rows = pl.concat(
+        not_survived(rows.filter(is_there), communicator_progress, steps, training_step, program_end)
+        for is_there, steps in ((~is_of_tool, milestone), (is_of_tool, milestone.clear()))
+    ).sort("pos")
     rows = _lasting(rows, speaker, engine_ready, link_test)
     numbers = rank.group_by(OWNER).agg(number=pl.when(pl.len() == 1).then(pl.col("rank").first()))
     rows = rows.join(numbers, on=OWNER, how="left", maintain_order="left").with_columns(

@@ -25,7 +25,7 @@ from ncclforensics.data.processes import (
     TESTS,
     signal_name,
 )
-from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts, printed_pid
+from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts, printed_pid, text_of
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.rules.shared.grouping import (
     SHOWN,
@@ -168,6 +168,15 @@ def statements_before(exits: pl.DataFrame, program_failure: pl.DataFrame) -> pl.
     ends = exits.select("source", end_line="line").unique()
     near = program_failure.filter(is_strong).join(ends, on="source").filter(distance.is_between(1, LAST_LINES))
     return near.sort("pos")
+
+
+def restarted(rows: pl.DataFrame, elastic_failure: pl.DataFrame) -> str:
+    """Say that torchrun started all workers anew behind these ends, and how often it would still do so."""
+    restarts = elastic_failure.filter(text_of("form") == "restart").join(
+        rows.group_by("source").agg(end=pl.col("line").min()), on="source"
+    )
+    left = restarts.filter(pl.col("line") > pl.col("end")).sort("source", "line")["attempts"].drop_nulls()
+    return f", which then starts all workers anew ({left[0]} such attempts were left)" if len(left) else ""
 
 
 def advice_of_launch(message: str) -> str:
