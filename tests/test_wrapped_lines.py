@@ -11,6 +11,7 @@ from ncclforensics import analyze
 from ncclforensics.formats import dialect
 from ncclforensics.inputs import lines
 from ncclforensics.parsing.wrapped_lines import detect_widths
+from ncclforensics.views.json_report import as_object
 
 INCIDENTS = Path(__file__).parent.parent / "fixtures/incidents"
 HANG = INCIDENTS / "one-rank-stops-before-an-allreduce"
@@ -204,3 +205,26 @@ def test_the_longest_lines_of_a_timer_are_not_joined_with_the_next() -> None:
     inside_words = "".join(f"{step}\n{word} ranks (ms):\n" for step, word in zip(steps, "abcdefghi", strict=True))
     texts = lines.texts({0: in_turn.encode(), 1: inside_words.encode()})
     assert detect_widths(texts, dialect()) == {1: len(steps[0])}
+
+
+def test_tracebacks_with_the_tags_of_their_ranks_are_put_together_and_shown_at_their_lines(tmp_path: Path) -> None:
+    """All that a terminal cut stands behind commas, brackets and underscores, so that no word shows it."""
+    places = [("logger", 90, "wrapper"), ("utils", 485, "inner_func"), ("state_dict_saver", 196, "save")]
+    frames = [
+        f'  File "/opt/venv/lib/python3.11/site-packages/torch/distributed/checkpoint/{name}.py", line {line}, in {at}'
+        for name, line, at in places
+    ]
+    passed_on = "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])"
+    begin, own = "Traceback (most recent call last):", "OSError: [Errno 28] No space left on device"
+    raised = [begin, *frames, passed_on, f"{begin} (RANK 2)", *frames, own, ""]
+    printed = [f"[rank{rank}]: {line}".strip() for rank in (2, 0, 1) for line in raised]
+    wrapped = [line[start : start + 100] for line in printed for start in range(0, len(line), 100)]
+    log = tmp_path / "job.log"
+    log.write_text("step 1\n" + "".join(line + "\n" for line in wrapped))
+
+    report = analyze([str(log)])
+
+    place = 2 + wrapped.index(f"[rank2]: {own}")
+    assert [(answer.verdict, report.numbers(answer.culprits)) for answer in report.verdicts] == [("rank-died", [2])]
+    assert [row["line"] for row in report.evidence(report.findings[0])][:1] == [place]
+    assert f",{place}p" in " ".join(as_object(report)["hang"]["collect_next"])

@@ -177,6 +177,7 @@ def dialect() -> Dialect:
             prefix="NCCL WARN ",
         ),
         record_regex=grammar_file.load("copied").part_regex("_torch_record"),
+        start_regex=grammar_file.load("copied").part_regex("_torch_start"),
         messages_inside=_messages_inside(),
         bar="progress_bar",
         bar_end_regex=grammar_file.load("copied").part_regex("_bar_end"),

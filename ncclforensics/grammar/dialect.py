@@ -149,6 +149,7 @@ class Dialect:
     alone_prefix: str = ""  # what is put before it
     unnamed_prefix: str = ""  # a prefix as old versions print it, in which `prefix_marker` is missing before the level
     record_regex: str = ""  # the beginning of a line of another logger that the shapes know
+    start_regex: str = ""  # of any line of that logger, or with its tag
     messages_inside: tuple[MessageInside, ...] = ()
     bar: str = ""  # the frame of progress bars
     bar_end_regex: str = ""  # a line up to the end of its last bar, behind which the next may stand

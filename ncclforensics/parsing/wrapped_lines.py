@@ -13,6 +13,7 @@ from ncclforensics.parsing.launcher_prefixes import detect_prefixes, strip_prefi
 from ncclforensics.parsing.matching import match
 
 OPEN_ENDED = ("launch_command",)  # frames of lines that any further words complete
+SPECIFIC = ("traceback_frame",)  # frames of shapes that few other texts match, although these come after all others
 MIN_WIDTH = 40  # characters
 MIN_COMPLETED = 2  # lines of a sample that match a shape only together with the next lines
 MAX_PAIRS = 40  # lines of one sample that are tried
@@ -101,7 +102,7 @@ def is_recognised(texts: pl.Series, dialect: Dialect) -> pl.Series:
 
 def lines_of_specific_shapes(frames: dict[str, list[pl.DataFrame]], dialect: Dialect) -> pl.DataFrame:
     """The lines in frames of shapes that do not match any text (columns `source`, `line`)."""
-    general = {shape.frame for shape in dialect.shapes if shape.priority < 0 or shape.frame in OPEN_ENDED}
+    general = {shape.frame for shape in dialect.shapes if shape.priority < 0 or shape.frame in OPEN_ENDED} - {*SPECIFIC}
     pieces = [
         piece.select("source", "line") for name, found in frames.items() if name not in general for piece in found
     ]
@@ -113,13 +114,13 @@ def is_start(dialect: Dialect) -> pl.Expr:
     text = pl.col("text")
     is_marked = text.str.contains(dialect.prefix_marker, literal=True)
     is_nccl = is_marked & text.str.contains(rf"^[^0-9A-Za-z]*{dialect.level_regex}|{dialect.prefix_regex}")
-    return is_nccl | text.str.contains(f"^(?:{dialect.record_regex})")
+    return is_nccl | text.str.contains(f"^(?:{dialect.start_regex})")
 
 
 def is_known(dialect: Dialect, column: str) -> pl.Expr:
     """Whether a text looks like a line of NCCL, or begins as one of PyTorch."""
     text = pl.col(column)
-    return text.str.contains(dialect.prefix_marker, literal=True) | text.str.contains(f"^(?:{dialect.record_regex})")
+    return text.str.contains(dialect.prefix_marker, literal=True) | text.str.contains(f"^(?:{dialect.start_regex})")
 
 
 def _is_same_source(shift: int) -> pl.Expr:

@@ -226,7 +226,9 @@ def _traceback(run: Frames, answer: Answer) -> list[str]:
     raised = run["process_exit"].filter(pl.col("how") == EXCEPTION).select("source", "line")
     if answer.how != How.COMPARED:
         cited = cited.join(raised, on=["source", "line"], how="semi")
-    for source, line in cited.select("source", "line").iter_rows():
+    for source, line_of_text in cited.select("source", "line").iter_rows():
+        quoted = run.quote([(source, line_of_text)])
+        line, _ = quoted.get((source, line_of_text), (line_of_text, ""))  # lines that were wrapped are more in the file
         file = run.inputs[source].source
         if file.seekable and file.archive is None and file.remote is None:
             lines = f"{max(line - LONGEST_TRACEBACK, 1)},{line}"
