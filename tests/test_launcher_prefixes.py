@@ -15,6 +15,7 @@ from ncclforensics.inputs import lines
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
+from tests.incidents import INCIDENTS
 
 LANGUAGE = nccl.dialect()
 LINES = [
@@ -177,3 +178,15 @@ def test_the_tag_of_a_rank_is_told_apart_from_the_label_of_its_node(tmp_path: Pa
 def _last_of_ranks(folder: Path) -> list[tuple[int, int | None]]:
     voices = analyze(str(folder)).run["voice"]
     return voices.select("line", pl.coalesce("rank", "launcher_rank")).rows()
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_time_stands_in_front_of_blank_lines_too(tmp_path: Path, blank: str) -> None:
+    report = INCIDENTS / "ras-shows-a-dead-process" / "ras.log"
+    printed = [f" {line}" if line else blank for line in report.read_text(encoding="utf-8").splitlines()]
+    stamped = tmp_path / "ras.log"
+    stamped.write_text("".join(f"2026-11-30T03:00:{number:02}.274Z{line}\n" for number, line in enumerate(printed)))
+
+    (plain,), (answer,) = analyze([str(report)]).verdicts, analyze([str(stamped)]).verdicts
+
+    assert (answer.verdict, answer.culprits, answer.missing) == (plain.verdict, plain.culprits, plain.missing)
