@@ -383,7 +383,9 @@ def torchrun_told_to_end(
             continue
         is_alone = signal == HANG_UP and not has_failed
         of_source = elastic_failure.join(rows.select("source").unique(), on="source", how="semi")
-        closed = of_source.filter((form == "closing") & ~name.is_in(FORWARDED) & (pl.col("pos") > rows["pos"].min()))
+        is_of_failure = has_failed or of_source["form"].is_in(["restart", "summary"]).any()
+        is_behind = pl.col("pos") > (rows["pos"].min() if is_of_failure else -1)  # other agents may print it before
+        closed = of_source.filter((form == "closing") & ~name.is_in(FORWARDED).fill_null(value=False) & is_behind)
         yield Finding(
             f"torchrun was told to end by {signal_name(signal)}",
             SENDERS.get(signal, OTHER_SENDER),
