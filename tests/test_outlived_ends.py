@@ -282,3 +282,12 @@ def test_a_store_whose_port_was_taken_does_not_lead_where_work_goes_on(work: str
     found = {finding.rule for finding in reported(tmp_path, RAISED.format(PORT_TAKEN) + work).findings}
 
     assert ("torch-store-failed" in found) == (not work)
+
+
+@pytest.mark.parametrize(("work", "severity"), [("", "warning"), (STEPS, "info")])
+def test_a_warning_of_a_plugin_that_steps_stand_behind_is_noted(work: str, severity: str, tmp_path: Path) -> None:
+    warning = "gpu-a:41887:42001 [0] /w/plugin/config.cc:101 NCCL WARN No communicator config was selected\n"
+
+    found = [finding for finding in reported(tmp_path, warning + work).findings if finding.rule == "warn-unexplained"]
+
+    assert [str(finding.severity) for finding in found] == [severity]

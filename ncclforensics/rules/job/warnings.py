@@ -23,6 +23,7 @@ from ncclforensics.data.nccl_sources import (
     topic,
 )
 from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.step_order import without_steps_behind
 from ncclforensics.grammar.meanings import Kind
 from ncclforensics.rules.finding import QUOTED_WARNING, Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -48,16 +49,24 @@ def warn_unexplained(
     returned_error: pl.DataFrame,
     rank: pl.DataFrame,
     communicator_progress: pl.DataFrame,
+    training_step: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL printed a warning that no other rule explains.
 
     Means: NCCL met a condition that it reports itself. Where a chain of returned errors (`file:line -> code`) follows,
     the warning is the cause of the error that the application got. The category is that of the source file.
-    Not when: the process went on: it completed init or made calls afterwards; then the warning is only noted.
+    Not when: the process went on: it completed init or made calls afterwards, or steps of the training stand behind it
+    in its file; then the warning is only noted.
     Do: search for the sentence in NCCL's issues and release notes; print the lines before it with NCCL_DEBUG=INFO.
     Sources: nccl: src/debug.cc (ncclDebugLog), src/include/checks.h; NCCL user guide, troubleshooting.
     """
-    yield from _by_place(nccl_warning.filter(~IS_EXPLAINED), returned_error, rank, communicator_progress)
+    unexplained = nccl_warning.filter(~IS_EXPLAINED)
+    not_survived = {*without_steps_behind(unexplained, training_step).select("source", "line").iter_rows()}
+    for finding in _by_place(unexplained, returned_error, rank, communicator_progress):
+        if finding.role != Role.CAUSE and not_survived.isdisjoint((at.source, at.line) for at in finding.about):
+            finding.severity = Severity.INFO
+            finding.detail += "; the training made steps behind it"
+        yield finding
 
 
 @rule(Category.INIT_FAILURE, Severity.WARNING, of=("nccl_warning",), hang=True, fallback=True)
