@@ -175,6 +175,15 @@ def test_a_time_out_gives_one_answer_however_it_is_wrapped(
     assert report.verdicts[0].reason.startswith("rank 3 of at least 4 waited")
 
 
+@pytest.mark.parametrize("width", range(90, 210, 15))
+def test_a_single_time_out_goes_on_on_the_next_line_wherever_it_was_cut(tmp_path: Path, width: int) -> None:
+    thrown = "  what():  " + TERMINATED[TERMINATED.index("[PG ID") :]
+    parts = [thrown[start : start + width] for start in range(0, len(thrown), width)]
+    (tmp_path / "job.log").write_text("".join(part + "\n" for part in parts))
+
+    assert analyze([str(tmp_path)]).run["work_timeout"].select("form", "line", "sequence").rows() == [("thrown", 1, 57)]
+
+
 SITE_PACKAGES = "/opt/venv/lib/python3.10/site-packages"
 TRACEBACK = [
     f"INFO 03-02 11:04:12 llm_engine.py:87] Initializing with config: {', '.join(f'option_{n}={n}' for n in range(9))}",

@@ -26,6 +26,7 @@ MIN_START = 3  # characters; a shorter literal start does not select a pattern
 MATCHED = "_matched"
 FIELDS = "_fields"
 REST = "rest"  # the column that holds the line after a launcher prefix
+CUT = "cut"  # the form of the beginning of a message, where text was cut in copying
 
 
 @dataclass(eq=False)
@@ -290,6 +291,11 @@ class Dialect:
             for c in self.candidates
         ]
         return pl.DataFrame(rows, schema=["shape", "order", "is_free", "is_general"], orient="row")
+
+    @cached_property
+    def frames_of_cut_messages(self) -> frozenset[str]:
+        """The frames with a form of the beginning of a message."""
+        return frozenset(c.shape.frame for c in self.candidates if c.pattern.form == CUT)
 
     @cached_property
     def answered_anchors(self) -> list[str]:

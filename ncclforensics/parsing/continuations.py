@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.grammar.dialect import CUT, Dialect
 from ncclforensics.parsing.altered_lines import altered_lines
 from ncclforensics.parsing.matching import Matched, match
 from ncclforensics.parsing.next_lines import PLACE, joined_texts, rest_lines, specific_shapes, with_next_lines
@@ -128,10 +128,19 @@ def _followed_lines(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, di
 def _grown(
     rows: pl.DataFrame, matched: Matched, wrapped: pl.DataFrame, rest: pl.DataFrame, dialect: Dialect
 ) -> pl.DataFrame:
-    """Lines that match a shape alone, and another one together with the next lines, in inputs that were wrapped."""
+    """Lines that match a shape alone, and another one together with the next lines.
+
+    These are lines of inputs that were wrapped, and the beginnings of messages: what was cut off may stand behind them.
+    """
     sources = wrapped.group_by("source").len().filter(pl.col("len") >= MIN_WRAPPED)["source"]
     is_known = pl.col("source").is_in(sources.implode()) & ~pl.col("is_unrecognised")
-    lines = matched.known.filter(is_known).select(PLACE).join(wrapped, on=PLACE, how="anti").unique(maintain_order=True)
+    cut = [
+        piece.filter(pl.col("form").cast(pl.String) == CUT).select(PLACE)
+        for name in dialect.frames_of_cut_messages.intersection(matched.frames)
+        for piece in matched.frames[name]
+    ]
+    lines = pl.concat([matched.known.filter(is_known).select(PLACE), *cut]).unique(maintain_order=True)
+    lines = lines.join(wrapped, on=PLACE, how="anti", maintain_order="left")
     followed = with_next_lines(lines, rows, rest).filter(pl.col("next1").is_not_null())
     if followed.is_empty():
         return wrapped.clear()
