@@ -96,17 +96,18 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
     form = text_of("form")
     listed = rows.filter(pl.col("task").is_not_null() & (form != "barrier"))
     tasks = sorted(listed["task"].unique().to_list())
-    endings = rows.filter(form.is_in(["ending", "ending_lost"]))
+    endings, deadlines = rows.filter(form.is_in(["ending", "ending_lost"])), rows.filter(form="deadline")
     lost = rows.filter(form.is_in(["lost", "ending_lost"]))
     silent, barrier = rows.filter(form.is_in(["unhealthy", "silent"])), rows.filter(form="barrier")
     joining = rows.filter(text_of("service_call") == JOINING)
     unregistered = rows.filter(form="unregistered")
-    if not tasks and (not unregistered.is_empty() or (not joining.is_empty() and not endings.is_empty())):
+    ended = pl.concat([endings, deadlines])
+    if not tasks and (not unregistered.is_empty() or (not joining.is_empty() and not ended.is_empty())):
         yield Finding(
             title="processes of JAX waited in jax.distributed.initialize until its time-out",
             detail="its coordination service, which process 0 runs, answers when all num_processes have come",
             certainty="certain",
-            evidence=[*evidence_lines(unregistered), *evidence_lines(endings), *evidence_lines(joining)],
+            evidence=[*evidence_lines(unregistered), *evidence_lines(ended), *evidence_lines(joining)],
             remedy=COMPARE_PROCESSES,
         )
     elif tasks or not silent.is_empty() or not barrier.is_empty():
