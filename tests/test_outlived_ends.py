@@ -291,3 +291,27 @@ def test_a_warning_of_a_plugin_that_steps_stand_behind_is_noted(work: str, sever
     found = [finding for finding in reported(tmp_path, warning + work).findings if finding.rule == "warn-unexplained"]
 
     assert [str(finding.severity) for finding in found] == [severity]
+
+
+OF_PROGRAM = (
+    "[rank2]: Traceback (most recent call last):\n"
+    '[rank2]:   File "/mnt/job/train.py", line 269, in <module>\n'
+    "[rank2]:     main()\n"
+    "[rank2]: {}\n"
+)
+NO_DATA = OF_PROGRAM.format("FileNotFoundError: [Errno 2] No such file or directory: '/data/tokens.bin'")
+CLOSED = OF_PROGRAM.format(
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+    "[10.11.0.10]:58504"
+)
+HANDLED = "[rank2]: During handling of the above exception, another exception occurred:\n"
+
+
+@pytest.mark.parametrize(("between", "is_of_another_launch"), [("", True), (HANDLED, False)])
+def test_a_rank_that_ends_a_second_time_ended_in_another_launch(
+    between: str, is_of_another_launch: bool, tmp_path: Path
+) -> None:
+    report = reported(tmp_path, NO_DATA + between + CLOSED)
+
+    named = [report.numbers(answer.culprits) for answer in report.verdicts]
+    assert named == [[] if is_of_another_launch else [2]]

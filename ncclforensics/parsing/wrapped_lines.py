@@ -32,7 +32,7 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
     `texts`: lines of samples (columns `source` and `text`), in order.
     """
     length = pl.col("text").str.len_chars()
-    lines = texts.with_columns(length=length, is_known=is_known(dialect, "text"), is_start=is_start(dialect))
+    lines = texts.with_columns(length=length, is_known=is_known(dialect, "text"), is_start=_is_begin(dialect))
     lines = lines.with_columns(is_followed=~pl.col("is_start").shift(-1, fill_value=True) & _is_same_source(-1))
     known_lines = lines.filter("is_known")
     followed = known_lines.filter(pl.col("is_followed") & (pl.col("length") >= MIN_WIDTH))
@@ -114,7 +114,12 @@ def is_start(dialect: Dialect) -> pl.Expr:
     text = pl.col("text")
     is_marked = text.str.contains(dialect.prefix_marker, literal=True)
     is_nccl = is_marked & text.str.contains(rf"^[^0-9A-Za-z]*{dialect.level_regex}|{dialect.prefix_regex}")
-    return is_nccl | text.str.contains(f"^(?:{dialect.start_regex})")
+    return is_nccl | text.str.contains(f"^(?:{dialect.record_regex})")
+
+
+def _is_begin(dialect: Dialect) -> pl.Expr:
+    """Whether a line begins such a line, or has the tag of a rank, which what a terminal broke off lacks."""
+    return is_start(dialect) | pl.col("text").str.contains(f"^(?:{dialect.start_regex})")
 
 
 def is_known(dialect: Dialect, column: str) -> pl.Expr:
@@ -145,7 +150,7 @@ def join_wrapped(rows: pl.DataFrame, dialect: Dialect, width: int) -> pl.DataFra
     if not is_full.any():
         return rows
     goes_on = is_full & ~rows["text"].str.ends_with(FILLING)
-    is_begin = ~goes_on.shift(1, fill_value=False) | rows.select(is_start(dialect)).to_series()
+    is_begin = ~goes_on.shift(1, fill_value=False) | rows.select(_is_begin(dialect)).to_series()
     text = pl.col("text").str.join("").str.strip_chars_end(" ")  # a terminal fills its lines with blanks
     how = {"text": text, "damaged": pl.col("damaged").any(), "cut": pl.col("cut").last()}
     joined = rows.group_by(is_begin.cum_sum().alias("start"), maintain_order=True).agg(

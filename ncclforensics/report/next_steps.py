@@ -227,9 +227,8 @@ def _traceback(run: Frames, answer: Answer) -> list[str]:
     if answer.how != How.COMPARED:
         cited = cited.join(raised, on=["source", "line"], how="semi")
     for source, line_of_text in cited.select("source", "line").iter_rows():
-        quoted = run.quote([(source, line_of_text)])
-        line, _ = quoted.get((source, line_of_text), (line_of_text, ""))  # lines that were wrapped are more in the file
         file = run.inputs[source].source
+        line = run.inputs[source].numbers.in_file([line_of_text])[line_of_text]  # lines that were wrapped are several
         if file.seekable and file.archive is None and file.remote is None:
             lines = f"{max(line - LONGEST_TRACEBACK, 1)},{line}"
             return [f"read the traceback, which names the line of code: `sed -n {lines}p {shlex.quote(file.path)}`"]

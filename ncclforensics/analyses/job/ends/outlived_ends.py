@@ -6,7 +6,8 @@ for it, and of launchers. Work that goes on further below is of a job that was n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect
+from collections.abc import Iterable, Mapping
 
 import polars as pl
 
@@ -16,6 +17,9 @@ from ncclforensics.analyses.job.text.program_phases import moments_of_bars
 from ncclforensics.frames.columns import count_behind, lines_behind, text_of
 from ncclforensics.frames.step_order import BUFFERED_LINES, LINES_OF_END, LINES_OF_MESSAGE, STEPS_OF_RUN, counted_step
 
+HEADING = "traceback"  # form of `exception`
+WHOLE_PROGRAM = "<module>"  # the outermost function of a traceback
+LINES_OF_CHAIN = 3  # from the line of a chain of exceptions to the heading of the next one
 ANSWERED = "answered"  # form of `engine_ready`: the engine answered a request
 
 Left = dict[int, int]  # how many lines of each input stand behind the last one that shows something
@@ -30,6 +34,7 @@ def mark_outlived(
     failing: Iterable[pl.DataFrame],
     of_several: Iterable[pl.DataFrame],
     raising: set[int],
+    uncaught: Mapping[tuple[int, int | None], list[int]],
     source: pl.DataFrame,
     voice: pl.DataFrame,
     test_outcome: pl.DataFrame,
@@ -38,7 +43,7 @@ def mark_outlived(
 
     `failing`: lines that processes print as they fail, and launchers as they end them; `of_several`: lines that only
     a job of several processes prints, whose errors may stand far from each other; `raising`: ranks with a line of a
-    traceback, whose error may be of any shape.
+    traceback, whose error may be of any shape; `uncaught`: as `uncaught_of_ranks` returns.
     """
     lengths = source.select("source", "lines")
     lines = dict(lengths.iter_rows())
@@ -80,11 +85,31 @@ def mark_outlived(
         is_caught = report.how in RAISED and is_of_main and number in explained
         named = (number, report.row.get("launcher_process"))
         is_caught |= report.how in RAISED and begun_anew.get(named, -1) > report.row["pos"]
+        # A process ends once: where PyTorch prints what ended a rank again further below, another launch ended there.
+        ends = uncaught.get((number, report.rank), [])
+        is_caught |= report.how in RAISED and 0 < bisect(ends, report.row["pos"]) < len(ends)
         # Ray runs the task again, or its result was not asked for: no other process saw the error. A program goes on
         # without its tracker.
         is_caught |= any(report.row.get(name) for name in ("is_retried", "is_unhandled", "is_of_tracker"))
         report.is_outlived = (outlives and report.reporter != KERNEL) or is_caught
         report.went_on |= is_caught
+
+
+def uncaught_of_ranks(
+    exception: pl.DataFrame, exception_chain: pl.DataFrame, traceback_frame: pl.DataFrame
+) -> dict[tuple[int, int | None], list[int]]:
+    """The `pos` of the tracebacks of whole programs that PyTorch printed in each input of each rank, as it ended.
+
+    Its hook tags what no code caught (torch/distributed: distributed_c10d.py, _distributed_excepthook). One below the
+    line of a chain goes on with the one above it.
+    """
+    of_rank = ["source", "rank"]
+    headings = exception.filter(form=HEADING).select(*of_rank, "pos").drop_nulls()
+    outermost = traceback_frame.filter(frame_function=WHOLE_PROGRAM).select(*of_rank, pl.col("pos") - 1)
+    chained = [exception_chain.select(*of_rank, pl.col("pos") + lines) for lines in range(1, LINES_OF_CHAIN + 1)]
+    own = headings.join(outermost, on=[*of_rank, "pos"], how="semi")
+    own = own.join(pl.concat(chained), on=[*of_rank, "pos"], how="anti").sort("pos")
+    return {(number, rank): ends for number, rank, ends in own.group_by(of_rank).agg("pos").iter_rows()}
 
 
 def _explained(reports: list[ExitReport], raising: set[int]) -> set[int]:
@@ -106,7 +131,7 @@ def _begun_anew(training_step: pl.DataFrame) -> dict[tuple[int, str | None], int
     return {(number, name): pos for number, name, pos in last.agg(pl.col("pos").max()).iter_rows()}
 
 
-def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tuple[int, int], int]:
+def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tuple[int, int | None], int]:
     """How many lines stand behind the last of failing lines without a gap, by the input and the lines behind each."""
     rows = pl.concat([rows.select("source", "line") for rows in failing]).join(lengths, on="source")
     rows = rows.select("source", left=count_behind()).unique().sort("source", "left")

@@ -34,7 +34,7 @@ from ncclforensics.analyses.job.ends.failure_events import LOST
 from ncclforensics.analyses.job.ends.following_ends import mark_consequences, mark_final
 from ncclforensics.analyses.job.ends.kernel_events import WITH_ZONES, of_these_days
 from ncclforensics.analyses.job.ends.launcher_reports import launcher_reports
-from ncclforensics.analyses.job.ends.outlived_ends import mark_outlived
+from ncclforensics.analyses.job.ends.outlived_ends import mark_outlived, uncaught_of_ranks
 from ncclforensics.analyses.job.ends.process_finder import ProcessFinder
 from ncclforensics.analyses.job.ends.program_ends import last_success
 from ncclforensics.analyses.job.ends.spawned_processes import spawn_reports, with_spawned_process
@@ -230,6 +230,7 @@ def process_exit(
         failing=(exception, gpu_exception, traceback_frame, elastic_failure, process_end, torch_error, watchdog),
         of_several=(rank, launched_rank, elastic_failure, torch_error, watched, work),
         raising=raising,
+        uncaught=uncaught_of_ranks(exception, exception_chain, traceback_frame),
         source=source,
         voice=voice,
         test_outcome=test_outcome,
