@@ -158,6 +158,7 @@ QUESTIONS = (
             "use_row",
             "work_timeout",
             "group_note",
+            "store_connection",
             "jax_service",
             "ray_demand",
             "nvshmem_error",

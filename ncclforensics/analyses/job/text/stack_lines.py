@@ -144,7 +144,7 @@ def stack_event(
     of_c_or_module = of_c | {"library": pl.coalesce(text_of("library"), text_of("module"))}
     kind_of_pid = pl.when(form == "detached").then(pl.lit(_LATE_PROCESS)).otherwise(pl.lit(_PROCESS))
     of_debugger = debugger_python.filter(form == "begin").select("source").unique()
-    python_function = {"function": text_of("frame_function")}
+    python_function = {"function": text_of("frame_function").fill_null("?")}  # a cell of a notebook has none
     heading_host = pl.coalesce(text_of("rank_host"), text_of("server"))
     parts = [
         _rows(pyspy_process.filter(pl.col("pid").is_not_null()), _PROCESS, tool=py_spy, pid="pid", rank="engine_rank"),
