@@ -131,7 +131,7 @@ def _begun_anew(training_step: pl.DataFrame) -> dict[tuple[int, str | None], int
     return {(number, name): pos for number, name, pos in last.agg(pl.col("pos").max()).iter_rows()}
 
 
-def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tuple[int, int | None], int]:
+def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tuple[int, int], int]:
     """How many lines stand behind the last of failing lines without a gap, by the input and the lines behind each."""
     rows = pl.concat([rows.select("source", "line") for rows in failing]).join(lengths, on="source")
     rows = rows.select("source", left=count_behind()).unique().sort("source", "left")
