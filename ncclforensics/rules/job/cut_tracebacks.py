@@ -52,6 +52,7 @@ def app_traceback_cut(
     nccl_warning: pl.DataFrame,
     ascend_error: pl.DataFrame,
     jax_service: pl.DataFrame,
+    rendezvous_lost: pl.DataFrame,
     engine_wait: pl.DataFrame,
     process_end: pl.DataFrame,
     worker_end: pl.DataFrame,
@@ -79,6 +80,7 @@ def app_traceback_cut(
         elastic_failure,
         ascend_error,
         jax_service,
+        rendezvous_lost,
     )
     of_ray = worker_end.filter(text_of("form").is_in(["ray_late", "ray_graph", "ray_error"]))
     raised = exception.filter(~text_of("form").is_in(["traceback", "named"]))  # raised ones of these are exits
