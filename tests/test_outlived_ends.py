@@ -229,14 +229,14 @@ def test_an_actor_that_raises_such_an_error_again_had_caught_the_first(pid: int,
 
     found = severities(reported(tmp_path, text))
 
-    assert {told for told, _ in found.values()} == {severity}
+    assert {level for level, _ in found.values()} == {severity}
 
 
-@pytest.mark.parametrize("told", ["terminated", "MQLLMEngine terminated"])
-def test_an_engine_that_is_told_to_end_did_not_fail(told: str, tmp_path: Path) -> None:
-    text = f'Traceback (most recent call last):\n  File "engine.py", line 374, in stop\nKeyboardInterrupt: {told}\n'
+@pytest.mark.parametrize("reason", ["terminated", "MQLLMEngine terminated"])
+def test_an_engine_that_is_told_to_end_did_not_fail(reason: str, tmp_path: Path) -> None:
+    text = f'Traceback (most recent call last):\n  File "engine.py", line 374, in stop\nKeyboardInterrupt: {reason}\n'
 
-    assert {told for told, _ in severities(reported(tmp_path, text)).values()} == {"info"}
+    assert {level for level, _ in severities(reported(tmp_path, text)).values()} == {"info"}
 
 
 @pytest.mark.parametrize(

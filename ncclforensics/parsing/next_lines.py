@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.matching import Matched
-from ncclforensics.parsing.wrapped_lines import OPEN_ENDED, is_start
+from ncclforensics.parsing.wrapped_lines import general_frames, is_start
 
 MAX_NEXT = 12  # next lines: PyTorch's longest sentences, on a narrow screen
 LONGEST = 8_192  # bytes of a line that is completed, and of one that completes it
@@ -83,7 +83,7 @@ def joined_texts(followed: pl.DataFrame) -> pl.DataFrame:
 
 def specific_shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
     """The specific shape, with its form, of each line that has one (columns PLACE, `shape`)."""
-    general = {shape.frame for shape in dialect.shapes if shape.priority < 0 or shape.frame in OPEN_ENDED}
+    general = general_frames(dialect)
     return _shapes(matched, {name: None for name in matched.frames if name not in general})
 
 

@@ -102,24 +102,32 @@ def is_recognised(texts: pl.Series, dialect: Dialect) -> pl.Series:
 
 def lines_of_specific_shapes(frames: dict[str, list[pl.DataFrame]], dialect: Dialect) -> pl.DataFrame:
     """The lines in frames of shapes that do not match any text (columns `source`, `line`)."""
-    general = {shape.frame for shape in dialect.shapes if shape.priority < 0 or shape.frame in OPEN_ENDED} - {*SPECIFIC}
+    general = general_frames(dialect) - {*SPECIFIC}
     pieces = [
         piece.select("source", "line") for name, found in frames.items() if name not in general for piece in found
     ]
     return pl.concat([pl.DataFrame(schema={"source": pl.Int32(), "line": pl.Int32()}), *pieces])
 
 
+def general_frames(dialect: Dialect) -> set[str]:
+    """The frames of shapes that match nearly any text, or that any further words complete."""
+    return {shape.frame for shape in dialect.shapes if shape.priority < 0 or shape.frame in OPEN_ENDED}
+
+
 def is_start(dialect: Dialect) -> pl.Expr:
     """Whether a line begins a new line of NCCL or PyTorch."""
-    text = pl.col("text")
-    is_marked = text.str.contains(dialect.prefix_marker, literal=True)
-    is_nccl = is_marked & text.str.contains(rf"^[^0-9A-Za-z]*{dialect.level_regex}|{dialect.prefix_regex}")
-    return is_nccl | text.str.contains(f"^(?:{dialect.record_regex})")
+    return _is_of_nccl(dialect) | pl.col("text").str.contains(f"^(?:{dialect.record_regex})")
 
 
 def _is_begin(dialect: Dialect) -> pl.Expr:
     """Whether a line begins such a line, or has the tag of a rank, which what a terminal broke off lacks."""
-    return is_start(dialect) | pl.col("text").str.contains(f"^(?:{dialect.start_regex})")
+    return _is_of_nccl(dialect) | pl.col("text").str.contains(f"^(?:{dialect.start_regex})")
+
+
+def _is_of_nccl(dialect: Dialect) -> pl.Expr:
+    text = pl.col("text")
+    is_marked = text.str.contains(dialect.prefix_marker, literal=True)
+    return is_marked & text.str.contains(rf"^[^0-9A-Za-z]*{dialect.level_regex}|{dialect.prefix_regex}")
 
 
 def is_known(dialect: Dialect, column: str) -> pl.Expr:

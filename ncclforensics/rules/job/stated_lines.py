@@ -73,10 +73,11 @@ def stated_failure(
     rows = rows.filter(~(is_of_exception & (pl.col("line") > pl.col("ended"))).fill_null(value=False))
     rows = _fatal(rows, failure_event, rank)
     is_of_tool = pl.col("frame").is_in(OF_TOOLS)  # an init may begin without what a tool of the host did not find
-    rows = pl.concat(
-        not_survived(rows.filter(is_there), communicator_progress, steps, training_step, program_end)
-        for is_there, steps in ((~is_of_tool, milestone), (is_of_tool, milestone.clear()))
-    ).sort("pos")
+    of_tools, rows = rows.filter(is_of_tool), rows.filter(~is_of_tool)
+    rows = not_survived(rows, communicator_progress, milestone, training_step, program_end)
+    if of_tools.height:
+        later = not_survived(of_tools, communicator_progress, milestone.clear(), training_step, program_end)
+        rows = pl.concat([rows, later]).sort("pos")
     rows = _lasting(rows, speaker, engine_ready, link_test)
     numbers = rank.group_by(OWNER).agg(number=pl.when(pl.len() == 1).then(pl.col("rank").first()))
     rows = rows.join(numbers, on=OWNER, how="left", maintain_order="left").with_columns(

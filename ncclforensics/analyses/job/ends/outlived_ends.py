@@ -13,12 +13,11 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import SHELL
 from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, PYTHON_ERROR, RAISED, ExitReport
+from ncclforensics.analyses.job.ends.tracebacks import MODULE
 from ncclforensics.analyses.job.text.program_phases import moments_of_bars
 from ncclforensics.frames.columns import count_behind, lines_behind, text_of
 from ncclforensics.frames.step_order import BUFFERED_LINES, LINES_OF_END, LINES_OF_MESSAGE, STEPS_OF_RUN, counted_step
 
-HEADING = "traceback"  # form of `exception`
-WHOLE_PROGRAM = "<module>"  # the outermost function of a traceback
 LINES_OF_CHAIN = 3  # from the line of a chain of exceptions to the heading of the next one
 ANSWERED = "answered"  # form of `engine_ready`: the engine answered a request
 
@@ -104,8 +103,8 @@ def uncaught_of_ranks(
     line of a chain goes on with the one above it.
     """
     of_rank = ["source", "rank"]
-    headings = exception.filter(form=HEADING).select(*of_rank, "pos").drop_nulls()
-    outermost = traceback_frame.filter(frame_function=WHOLE_PROGRAM).select(*of_rank, pl.col("pos") - 1)
+    headings = exception.filter(form="traceback").select(*of_rank, "pos").drop_nulls()
+    outermost = traceback_frame.filter(frame_function=MODULE).select(*of_rank, pl.col("pos") - 1)
     chained = [exception_chain.select(*of_rank, pl.col("pos") + lines) for lines in range(1, LINES_OF_CHAIN + 1)]
     own = headings.join(outermost, on=[*of_rank, "pos"], how="semi")
     own = own.join(pl.concat(chained), on=[*of_rank, "pos"], how="anti").sort("pos")
