@@ -20,6 +20,7 @@ from ncclforensics.parsing.next_lines import (
     NEXT,
     PLACE,
     answered_shapes,
+    is_edge_of_box,
     is_short,
     joined_texts,
     with_next_lines,
@@ -74,7 +75,7 @@ def _rests_of_prefixes(rows: pl.DataFrame, matched: Matched) -> pl.DataFrame:
 
 def _unread_lines(matched: Matched, rest: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Return lines without a shape near which, or across whose end, the words of a failure stand."""
-    unread = matched.unknown.filter(is_short() & ~pl.col("damaged")).sort(PLACE)
+    unread = matched.unknown.filter(is_short() & ~pl.col("damaged") & ~is_edge_of_box()).sort(PLACE)
     if unread.is_empty():
         return unread.select(*PLACE, is_known=False)
     following = rest.select("source", pl.col("line") - 1, following=_unframed(pl.col("text")))

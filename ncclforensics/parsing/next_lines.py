@@ -24,9 +24,14 @@ def rest_lines(matched: Matched, dialect: Dialect) -> pl.DataFrame:
     """
     of_copies = grammar_file.load("copied")
     time_of_logger, start = of_copies.part_regex("_time_in_front"), of_copies.part_regex("_certain_start")
-    is_blank = pl.col("text").str.contains(f"^ *(?:{time_of_logger})?$")
+    is_blank = pl.col("text").str.contains(f"^ *(?:{time_of_logger})?$") | is_edge_of_box()
     begins_line = is_start(dialect) | pl.col("text").str.contains(f"^(?:{start})")
     return matched.unknown.filter(is_short() & ~begins_line & ~pl.col("damaged") & ~is_blank)
+
+
+def is_edge_of_box() -> pl.Expr:
+    """Whether a line is the edge of a box, which nothing goes on from and that goes on from nothing."""
+    return pl.col("text").str.contains(f"^{grammar_file.load('copied').part_regex('_edge')}")
 
 
 def is_short() -> pl.Expr:
