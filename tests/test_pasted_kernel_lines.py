@@ -14,6 +14,8 @@ WENT_DOWN = "".join(
     f"[Mon Mar  2 {hour}:57 2026] {{driver}} NIC Link is {state}\n"
     for hour, state in zip(("11:04", "11:05", "12:04", "12:05", "13:04", "13:05"), ("Down", "Up") * 3, strict=True)
 )
+AT = "[Sun Mar  1 11:04:57 2026] "
+PAIR = "gpu-a012:41887:42107 [2] NCCL INFO GPU Direct RDMA {} for GPU 2[2] / HCA {} (distance {})\n"
 # Text -> rule, severity and a part of the title of each finding, the one that leads first.
 SHOWN = {
     "time-of-day-alone": (f"11:04:57  {BUS}", [("cuda-gpu-fault", "error", "Xid 79")]),
@@ -97,6 +99,54 @@ SHOWN = {
     "pod-without-node": (
         "Name:         train-0\nNamespace:    team\nConditions:\n  Type           Status\n  PodScheduled   False \n",
         [("stated-failure", "warning", "no node for a pod")],
+    ),
+    "pod-on-no-node": (
+        "Name:         train-0\nNamespace:    team\nNode:         <none>\nStatus:       Pending\n",
+        [("stated-failure", "warning", "no node for a pod")],
+    ),
+    "node-started-again": (
+        """\
+  Normal   NodeNotReady  9m  kubelet  Node gpu-a012 status is now: NodeNotReady
+  Warning  InvalidDiskCapacity  9m  kubelet  invalid capacity 0 on image filesystem
+  Warning  Rebooted  9m  kubelet  Node gpu-a012 has been rebooted, boot id: 2f1a6c3e
+""",
+        [
+            ("stated-failure", "warning", "a node of Kubernetes was rebooted"),
+            ("stated-failure", "warning", "said that the node is not ready"),
+        ],
+    ),
+    "trace-of-the-oom-killer": (
+        "[ 1778.614814]  dump_header+0x7b/0x1fd\n[ 1778.614818]  oom_kill_process+0x219/0x3e0\n",
+        [("stated-failure", "warning", "memory ran out, and the kernel looked for a process")],
+    ),
+    "items-of-a-list": (
+        "What we saw:\n\n1. `mlx5_core 0000:41:00.0 ens1f0: TX timeout detected`\n2. `everything else` worked\n",
+        [("kernel-port-reports", "warning", "ens1f0: the NIC did not send")],
+    ),
+    "lines-below-an-item-of-a-list": (
+        f"""\
+2. A test fails:
+
+   dmesg shows
+    {AT}NVRM: rpcRmApiAlloc_GSP: GspRmAlloc failed: hClient=0xc1
+    {AT}NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset [NV_ERR_RESET_REQUIRED] (0x00000062) returned from x @ y.c
+""",
+        [
+            ("stated-failure", "warning", "the system processor (GSP) of a GPU"),
+            ("kernel-driver-reports", "warning", "until it is reset (NV_ERR_RESET_REQUIRED)"),
+        ],
+    ),
+    "message-quoted-in-a-sentence": (
+        'I think "slurmstepd: error: execve(): /tmp/job/slurm_script: No such file or directory" is of GPU nodes.\n',
+        [("stated-failure", "warning", "Slurm could not start the program of a task on a host: /tmp/job")],
+    ),
+    "gpu-and-nic-apart": (
+        PAIR.format("Disabled", "0", "3 >= 2"),
+        [("read-subsystem-gap", "info", ""), ("gdr-disabled-in-excerpt", "info", "GPU and NIC are too far apart")],
+    ),
+    "one-gpu-and-nic-apart": (
+        PAIR.format("Disabled", "0", "3 >= 2") + PAIR.format("Enabled", "1", "1 < 2"),
+        [("read-subsystem-gap", "info", "")],
     ),
 }
 

@@ -299,9 +299,11 @@ class Dialect:
 
     @cached_property
     def answered_anchors(self) -> list[str]:
-        """Literals that stand in such lines, and in signatures of formats that this dialect lacks."""
-        own = anchors(c for c in self.candidates if c.pattern.form in self.answered_forms.get(c.shape.frame, ()))
-        return sorted(anchor for anchor in {*own, *self._anchors_of_signatures} if len(anchor) >= MIN_ANCHOR)
+        """Literals of which each such line has one, and those in signatures of formats that this dialect lacks."""
+        answered = [c for c in self.candidates if c.pattern.form in self.answered_forms.get(c.shape.frame, ())]
+        choices = [(c.anchor,) if len(c.anchor) >= MIN_ANCHOR else c.words for c in answered]
+        own = {word for words in choices if min(map(len, words)) >= MIN_ANCHOR for word in words}
+        return sorted(own.union(anchor for anchor in self._anchors_of_signatures if len(anchor) >= MIN_ANCHOR))
 
     @cached_property
     def _variants(self) -> dict[tuple[str, ...], Dialect]:
@@ -392,8 +394,3 @@ def words_in(texts: pl.Series, words: Iterable[str]) -> pl.Series:
     is_little = int(texts.str.len_bytes().sum() or 0) <= LITTLE
     joined = "\n".join(texts.drop_nulls()) if is_little else ""
     return pl.Series(sorted(word for word in words if not is_little or word in joined), dtype=pl.String)
-
-
-def anchors(candidates: Iterable[Candidate]) -> list[str]:
-    """The distinct anchors of candidates: a text with none of them can only match a candidate without an anchor."""
-    return sorted({candidate.anchor for candidate in candidates} - {""})

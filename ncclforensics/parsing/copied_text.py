@@ -45,7 +45,7 @@ def without_marks(rows: pl.DataFrame) -> pl.DataFrame:
     for _ in range(2):  # a page that quotes a page
         texts = texts.str.replace_many(REPLACED)
     for shape in _alternatives("_enclosed"):
-        texts = texts.str.replace(f"^{shape}$", "${tag}${enclosed}${quoted}${boxed}")
+        texts = texts.str.replace(f"^{shape}$", "${tag}${enclosed}${quoted}${reported}${boxed}")
     texts = _one_record_a_line(_with_line_feeds(texts))
     marked = rows.with_columns(rows["text"].scatter(is_marked.arg_true(), texts))
     if rows["text"].str.contains_any(BOX_SIDES).any():

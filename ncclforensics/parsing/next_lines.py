@@ -18,14 +18,16 @@ PLACE = ["source", "line"]
 
 
 def rest_lines(matched: Matched, dialect: Dialect) -> pl.DataFrame:
-    """The lines that no shape matches and that begin no line of NCCL or PyTorch: each may be the rest of one.
+    """The lines that no shape matches and that begin no line of NCCL, PyTorch or a kernel: each may be the rest of one.
 
     A line that is blank, but for the time that a logger put in front of it, is none.
     """
     of_copies = grammar_file.load("copied")
     time_of_logger, start = of_copies.part_regex("_time_in_front"), of_copies.part_regex("_certain_start")
     is_blank = pl.col("text").str.contains(f"^ *(?:{time_of_logger})?$") | is_edge_of_box()
+    of_kernel = grammar_file.load("unread").part_regex("_of_kernel")
     begins_line = is_start(dialect) | pl.col("text").str.contains(f"^(?:{start})")
+    begins_line |= pl.col("text").str.strip_chars_start(" ").str.contains(of_kernel)
     return matched.unknown.filter(is_short() & ~begins_line & ~pl.col("damaged") & ~is_blank)
 
 

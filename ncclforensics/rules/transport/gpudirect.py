@@ -16,6 +16,7 @@ from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 from ncclforensics.rules.shared.machine_faults import far_nics
 
 OFF = ["LOC", "0"]  # values of NCCL_NET_GDR_LEVEL and NCCL_IB_CUDA_SUPPORT that switch it off
+UNSHOWN = "these logs do not show whether data goes over them"
 FORCED = ["SYS", "5"]  # values of NCCL_NET_GDR_LEVEL that allow any distance
 
 
@@ -225,21 +226,25 @@ def gdr_disabled_in_excerpt(
 ) -> Iterator[Finding]:
     """NCCL says of NICs that GPUDirect RDMA is disabled, and these logs show no connection.
 
-    Means: NCCL found neither a kernel module for peer memory nor DMA-BUF; if data goes over these NICs, it is copied
-    through host memory.
+    Means: NCCL found neither a kernel module for peer memory nor DMA-BUF, or the GPUs are too far from these NICs; if
+    data goes over them, it is copied through host memory.
     Not when: connections are in the logs, which show what is used; the network is sockets; the job runs on one host.
-    Do: load nvidia-peermem on that host, or use a kernel and driver with DMA-BUF.
+    Do: load nvidia-peermem on that host, or use a kernel and driver with DMA-BUF; where the distance is the reason, see
+    nvidia-smi topo -m for a nearer NIC, and which ones the container and NCCL_IB_HCA leave.
     Sources: nccl#1537, nccl#1676, nccl#1939; nccl: src/graph/topo.cc.
     """
-    disabled = gpu_direct.filter(pl.col("form").eq("hca") & pl.col("state").eq("Disabled") & pl.col("net").ne(SOCKET))
-    enabled = gpu_direct.filter(pl.col("form").is_in(["hca", "hca_module", "dmabuf"])).join(
-        disabled.select("source", "line"), on=["source", "line"], how="anti"
-    )
-    if disabled.is_empty() or enabled.height or transport.height:
+    is_off, form = pl.col("state") == "Disabled", pl.col("form").cast(pl.String)
+    if transport.height or chosen_network.filter(network=SOCKET).height:
         return
-    if chosen_network.filter(network=SOCKET).height:
-        return
-    nics = sorted(disabled["device"].cast(pl.String).drop_nulls().unique().to_list())
-    title = "{processes}: GPUDirect RDMA is disabled for the NICs"
-    detail = f"it is disabled for {', '.join(nics[:4])}; these logs do not show whether data goes over them"
-    yield group_finding(disabled.sort("source", "line"), rank, title, detail, "possible")
+    disabled = gpu_direct.filter(is_off & (form == "hca") & (pl.col("net") != SOCKET)).sort("source", "line")
+    others = gpu_direct.filter(form.is_in(["hca", "hca_module", "dmabuf"]) & is_off.fill_null(value=False).not_())
+    if disabled.height and others.is_empty():
+        nics = sorted(disabled["device"].cast(pl.String).drop_nulls().unique().to_list())
+        title = "{processes}: GPUDirect RDMA is disabled for the NICs"
+        detail = f"it is disabled for {', '.join(nics[:4])}; {UNSHOWN}"
+        yield group_finding(disabled, rank, title, detail, "possible")
+    pairs = gpu_direct.filter(form.is_in(["gpu", "gpu_rank"]) & pl.col("via").is_null()).sort("source", "line")
+    if pairs.height and pairs.filter(is_off.not_()).is_empty():
+        title = "{processes}: GPUDirect RDMA is off, because GPU and NIC are too far apart"
+        detail = f"NCCL gives distance {pairs['distance'][0]} and the limit {pairs['level'][0]}; {UNSHOWN}"
+        yield group_finding(pairs, rank, title, detail, "possible", severity=Severity.INFO, role=Role.CONTEXT)
