@@ -146,6 +146,7 @@ SECOND_HAND_MESSAGES = (
     "Connection reset by peer",
     "Connection closed by peer",
     "Broken pipe",
+    "handle is closed",  # a pipe of multiprocessing, whose process ends
     *("Engine core initializ", "WorkerProc initializ"),  # behind these words of vLLM the text is often cut
     "Engine process failed to start",
     "Worker failed with error",

@@ -258,6 +258,9 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
     hosts = sorted({*of_lines, *rows["node"].drop_nulls().to_list()})
     tasks = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
     processes = processes_text(ranks, hosts, rank)
+    placed = rows.filter(pl.coalesce(text_of("host"), "node").is_not_null())["rank"].drop_nulls().unique().sort()
+    if len(hosts) == 1 and 0 < placed.len() < len(ranks):  # torchrun names the first failure of a node
+        processes = f"{ranks_text(ranks)} ({processes_text(placed.to_list(), hosts, rank)})"
     others = rows.filter(pl.col("rank").is_null() & (pl.col("worker") != ""), pl.col("pid", "node").is_not_null())
     if ranks and others.height:  # such as workers of Ray beside the rank that PyTorch names
         of_ranks = rows.filter(pl.col("rank").is_not_null())["node"].drop_nulls().unique().sort().to_list()
