@@ -15,6 +15,11 @@ WENT_DOWN = "".join(
     for hour, state in zip(("11:04", "11:05", "12:04", "12:05", "13:04", "13:05"), ("Down", "Up") * 3, strict=True)
 )
 AT = "[Sun Mar  1 11:04:57 2026] "
+CONCISE = """\
+================================= Concise Info =================================
+Device  Node  IDs              Temp        Power     Partitions          SCLK   MCLK    Fan  Perf  PwrCap  VRAM%  GPU%
+0       2     0x74a1,   60024  50.0°C      157.0W    NPS1, SPX, 0        {}  900Mhz  0%   auto  750.0W  86%    100%
+"""
 PAIR = "gpu-a012:41887:42107 [2] NCCL INFO GPU Direct RDMA {} for GPU 2[2] / HCA {} (distance {})\n"
 # Text -> rule, severity and a part of the title of each finding, the one that leads first.
 SHOWN = {
@@ -139,6 +144,45 @@ SHOWN = {
     "message-quoted-in-a-sentence": (
         'I think "slurmstepd: error: execve(): /tmp/job/slurm_script: No such file or directory" is of GPU nodes.\n',
         [("stated-failure", "warning", "Slurm could not start the program of a task on a host: /tmp/job")],
+    ),
+    "process-in-state-d-of-linux-3": (
+        """\
+[ 1326.467155] qbuckets2       D ffffffffa047cde8     0  4037   3994 0x00000080
+[ 1326.520166]  [<ffffffff81689b2f>] mutex_lock+0x1f/0x2f
+[ 1326.525440]  [<ffffffffa0433948>] nfs4_discover_server_trunking+0x48/0x2e0 [nfsv4]
+""",
+        [("kernel-driver-reports", "warning", "could not be interrupted: qbuckets2 (pid 4037)")],
+    ),
+    "process-in-state-s": (
+        "[ 1326.467155] qbuckets2       S ffffffffa047cde8     0  4037   3994 0x00000080\n",
+        [],
+    ),
+    "eviction-of-another-clock": (
+        "  Warning  Evicted    <invalid>  kubelet  The node had condition: [DiskPressure].\n",
+        [("stated-failure", "warning", "Kubernetes evicted a pod")],
+    ),
+    "pod-on-a-full-disk": (
+        "W0317 12:44:49.954002 2278 eviction.go:9] Failed to admit pod a_b - node has conditions: [DiskPressure]\n",
+        [("stated-failure", "warning", "a node of Kubernetes reports a problem: DiskPressure")],
+    ),
+    "device-plugin-gone": (
+        "Error: endpoint not found in cache for a registered resource: nvidia.com/gpu\n",
+        [("stated-failure", "warning", "Kubernetes could not give a pod its GPUs, so that its ranks do not start")],
+    ),
+    "busy-at-a-low-clock": (
+        CONCISE.format("59Mhz"),
+        [("gpus-spin", "info", "GPU 0: busy at little power, and their clocks are at 59 MHz or less")],
+    ),
+    "busy-at-a-usual-clock": (
+        CONCISE.format("2105Mhz"),
+        [("gpus-spin", "info", "GPU 0: busy at little power, as kernels that wait for a peer are")],
+    ),
+    "story-of-a-failure": (
+        f"{'The run went on. ' * 20}Task 162 logged CUDA_ERROR_CONTAINED: invalid access. {'We wait. ' * 20}\n",
+        [
+            ("stated-by-program", "warning", ": Task 162 logged CUDA_ERROR_CONTAINED: invalid access"),
+            ("read-unknown-formats", "info", ""),
+        ],
     ),
     "gpu-and-nic-apart": (
         PAIR.format("Disabled", "0", "3 >= 2"),

@@ -180,9 +180,9 @@ def _monitor(use_columns: pl.DataFrame, *rows: pl.DataFrame) -> Iterator[Row]:
 
 def _concise(use_amd: pl.DataFrame) -> Iterator[Row]:
     """The GPUs of rocm-smi's table."""
-    columns = {"utilization": "amd_busy", "power": "amd_power", "power_limit": "amd_cap", "memory_share": "amd_vram"}
+    columns = {"utilization": "busy", "power": "power", "power_limit": "cap", "memory_share": "vram", "clock": "clock"}
     for row in use_amd.sort("source", "line").to_dicts():
-        values = {name: _number(str(row[column] or "").rstrip("%W")) for name, column in columns.items()}
+        values = {name: _number(str(row[f"amd_{column}"] or "").rstrip("%WMHhz")) for name, column in columns.items()}
         yield values | {key: row[key] for key in ("source", "line", "launcher_node")} | {"gpu": str(row["gpu"])}
 
 

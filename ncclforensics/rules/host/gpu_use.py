@@ -16,6 +16,7 @@ FEWEST_BUSY = 3
 MOST_AT_REST = 0.25  # of all GPUs in use
 COMPUTES = 0.6  # of the power limit: above it kernels compute; those that wait for a peer draw less
 IN_USE = 0.1  # of the memory that the busy GPUs use: below it the GPU belongs to no process of this job
+SLOW_CLOCK = 300.0  # MHz: less than what a kernel that waits leaves
 SPINS = 0.3  # of the power limit: below it a GPU at 100 % does nothing but wait
 SHOWN = 4
 GPU = ["source", "host", "gpu"]
@@ -99,8 +100,9 @@ def gpus_spin(gpu_use: pl.DataFrame) -> Iterator[Finding]:
     with hardly any memory in use belongs to no process of the job.
     Not when: one of these GPUs draws more at another moment; the power or its limit is not known; the clocks of a GPU
     are lowered; a GPU that is used is at rest, which has a finding of its own.
-    Do: while it stands still, collect stacks, RAS reports and dumps on each host (ncclforensics collect -o incident).
-    Sources: nvidia-smi(1), utilization; nccl#2389.
+    Do: while it stands still, collect stacks, RAS reports and dumps on each host (ncclforensics collect -o incident);
+    if it makes steps and is slow at low clocks, look for a power cap, heat and the clocks that are set.
+    Sources: nvidia-smi(1), utilization; nccl#2389; ROCm#4414.
     """
     known = gpu_use.drop_nulls(["utilization", "power", "power_limit"])
     least = known.filter(pl.col("utilization") >= BUSY)["memory"].fill_null(0.0).min()
@@ -112,18 +114,26 @@ def gpus_spin(gpu_use: pl.DataFrame) -> Iterator[Finding]:
         lowest=pl.col("utilization").min(),
         power=pl.col("power").max(),
         power_limit=pl.col("power_limit").first(),
+        clock=pl.col("clock").max(),
         line=pl.col("line").first(),
     )
     spinning = gpus.filter((pl.col("lowest") >= BUSY) & (pl.col("power") < SPINS * pl.col("power_limit")))
     for (host,), rows in spinning.group_by("host", maintain_order=True):
         names = [str(name) for name in rows["gpu"].drop_nulls().unique(maintain_order=True)]
         where = f" on {host}" if host else ""
+        of_clocks = rows.filter(pl.col("clock") < SLOW_CLOCK)
+        how, why = "as kernels that wait for a peer are", "they spin, and compute nothing"
+        if of_clocks.height:
+            clock = f"{_numbers(of_clocks, 'clock')[-1]:.0f} MHz"
+            how = f"and their clocks are at {clock} or less"
+            why = (
+                f"either kernels wait for a peer, or the clocks are held down: a busy GPU runs at far more than {clock}"
+            )
         yield Finding(
-            title=f"GPU{'s' * (len(names) > 1)} {some_of(names, MOST_NAMES)}{where}: busy at little power, as "
-            "kernels that wait for a peer are",
+            title=f"GPU{'s' * (len(names) > 1)} {some_of(names, MOST_NAMES)}{where}: busy at little power, {how}",
             detail=f"{_numbers(rows, 'lowest')[0]:.0f} %{_watts(rows)} of {_numbers(rows, 'power_limit')[-1]:.0f} W, "
-            "the most at any moment shown: they spin, and compute nothing",
-            certainty="likely",
+            f"the most at any moment shown: {why}",
+            certainty="possible" if of_clocks.height else "likely",
             hosts=[str(host)] if host else [],
             evidence=[Line(row["source"], row["line"], "busy") for row in rows.head(SHOWN).to_dicts()],
         )

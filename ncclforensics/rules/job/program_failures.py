@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import calls_of_crash
 from ncclforensics.analyses.job.ends.exit_reports import signal_of_code
+from ncclforensics.analyses.job.text.program_failures import topic_of
 from ncclforensics.data.cuda import advice_within
 from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
 from ncclforensics.data.names import count_of
@@ -105,7 +106,7 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding | None:
     alike = rows.filter(alike=first["alike"])
     others = rows.filter(pl.col("alike") != first["alike"]).sort("is_of_end", "pos")
     topic = TOPICS.get(first["topic"] or "", OTHER_TOPIC)
-    statement = _cut(first["statement"], MAX_STATEMENT)
+    statement = _cut(_sentence(first["statement"], first["topic"]), MAX_STATEMENT)
     has_meaning = first["topic"] or first["has_level"]
     went_on = first["lines_behind"] > NEAR_END or first["is_repeated_attempt"] or first["is_passed"]
     if went_on and not has_meaning:
@@ -161,6 +162,15 @@ def _details(alike: pl.DataFrame, others: pl.DataFrame, *, went_on: bool) -> Ite
         if signal := signal_of_code(code):
             yield f"code {code} stands for {signal_name(signal)}"
     yield "no grammar knows the program: this rests on its words"
+
+
+def _sentence(text: str, topic: str | None) -> str:
+    """The sentence of a long text that tells what it is about."""
+    if topic is None or len(text) <= MAX_STATEMENT:
+        return text
+    sentences = pl.DataFrame({"sentence": text.split(". ")})
+    found = sentences.filter(topic_of(pl.col("sentence"), [topic]).is_not_null())
+    return str(found["sentence"][0]) if found.height else text
 
 
 def _cut(text: str, most: int) -> str:
