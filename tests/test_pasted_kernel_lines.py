@@ -184,6 +184,10 @@ SHOWN = {
             ("read-unknown-formats", "info", ""),
         ],
     ),
+    "azure-pauses-a-machine": (
+        '7 {"message":"new","Event":{"EventType":"Freeze","ResourceType":"VirtualMachine","Resources":["vm7"]}}\n',
+        [("stated-failure", "warning", "restart or move a virtual machine: vm7")],
+    ),
     "gpu-and-nic-apart": (
         PAIR.format("Disabled", "0", "3 >= 2"),
         [("read-subsystem-gap", "info", ""), ("gdr-disabled-in-excerpt", "info", "GPU and NIC are too far apart")],
@@ -203,6 +207,22 @@ def test_a_paste_says_what_it_shows(tmp_path: Path, text: str, expected: list[tu
 
     assert [(finding.rule, str(finding.severity)) for finding in found] == [shown[:2] for shown in expected]
     assert all(words in finding.title for finding, (_, _, words) in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(4.0, ["all slow GPU pairs include GPU 4"]), (20.0, [])])
+def test_a_gpu_that_reaches_no_other_one_is_told_and_not_one_behind_another_cpu(
+    tmp_path: Path, rate: float, expected: list[str]
+) -> None:
+    gpus = range(5)
+    cells = [[900.0 if a == b else rate if 4 in (a, b) else 50.0 for b in gpus] for a in gpus]
+    rows = "".join(f"     {a} " + " ".join(f"{cell:6.2f}" for cell in cells[a]) + "\n" for a in gpus)
+    heading = (
+        "as I said. Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)\n   D\\D     0      1      2      3      4\n"
+    )
+    (tmp_path / "matrix.txt").write_text(heading + rows)
+
+    found = analyze([str(tmp_path / "matrix.txt")], everything=True).findings
+    assert [finding.title.partition(":")[0] for finding in found] == expected
 
 
 def test_a_test_of_a_link_that_falls_from_size_to_size_is_told(tmp_path: Path) -> None:

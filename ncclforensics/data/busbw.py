@@ -236,4 +236,5 @@ STEADY = 0.8  # of the highest rate: repeated rows of one test lie above it on a
 EVEN_SHARE, EVEN_WITHIN = 0.75, 0.10
 PEER_ACCESS_GAIN = 0.8  # of what pairs reach without peer access; below it the path itself is the fault
 SLOW_PAIR = 0.7  # of the median
+LONE_GPU = 0.25  # of that: through the CPUs of a host pairs reach more
 FEWEST_PAIRS = 6  # cells

@@ -122,8 +122,8 @@ TIME_COLUMNS = (
 NODE_COLUMNS = ("pod", "pod_name", "host", "hostname", "node", "podname", "kubernetes.pod_name")
 DELIMITERS = (",", ";", "\t")
 
-# A key of NVSentinel's events: what a line with one states stands in the event, not in the text of the record.
-HEALTH_EVENT = '"entitiesImpacted":'
+# In events of NVSentinel and of Azure: what a line with one states stands in the event, not in the text of the record.
+EVENTS = ('"entitiesImpacted":', '"ResourceType":"VirtualMachine"')
 
 # Keys of objects that are no records of a log although they have keys of one: the events of RAS's monitor.
 OTHER_OBJECTS = (b'"nvml_devs"', b'"cuda_devs"')

@@ -145,7 +145,7 @@ def unwrap(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _unwrapped_once(rows: pl.DataFrame) -> pl.DataFrame:
     """The lines without the outermost record that each stands in; the same object where none stands in one."""
-    is_event = rows["text"].str.contains(log_records.HEALTH_EVENT, literal=True)
+    is_event = rows["text"].str.contains_any(list(log_records.EVENTS))
     starts = rows["text"].str.starts_with("{") & ~is_event
     if not starts.any():
         return rows

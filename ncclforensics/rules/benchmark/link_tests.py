@@ -24,11 +24,8 @@ from ncclforensics.data.verbs import CM_EVENTS, STATUS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.benchmark_text import between_gpus, drop_from, tested_ends
+from ncclforensics.rules.shared.benchmark_text import between_gpus, drop_from, pairs_of_others, tested_ends
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
-
-# Pairs that share the network, where one slow host of four takes part in half of all pairs.
-BETWEEN_HOSTS = ("pairs of hosts", "pairs of ranks of two hosts")
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("gpu_pair",))
@@ -49,7 +46,7 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame, pair_host: pl.DataFrame) -> 
         & pl.col("has_peer_access").fill_null(True)
     )
     for _, rows in cells.group_by("matrix", maintain_order=True):
-        others = _pairs_of_others(rows)
+        others = pairs_of_others(rows)
         usual = median(others["value"])
         near = sum(abs(value - usual) <= EVEN_WITHIN * usual for value in others["value"])
         is_even = near >= EVEN_SHARE * others.height
@@ -63,6 +60,7 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame, pair_host: pl.DataFrame) -> 
         common = set.intersection(*(set(pair) for pair in pairs))
         worst = slow.row(0, named=True)
         listed = pair_host.filter(pl.col("source") == worst["source"])
+        compared = "all" if others.height == rows.height else "the other"
         name_of = dict(zip(listed["nth"], listed["host"].cast(pl.String), strict=True)) if unit == "host" else {}
         names = some_of([f"{name_of.get(a, a)} to {name_of.get(b, b)}" for a, b in pairs], SHOWN)
         is_one_end = len(pairs) > 1 and len(common) == 1
@@ -73,22 +71,13 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame, pair_host: pl.DataFrame) -> 
             title=f"all slow {unit} pairs include {unit} {name_of.get(named[0], named[0])}{where}: {names}"
             if is_one_end
             else f"slow {unit} pair: {names}",
-            detail=f"{bandwidth_text(worst['value'])}; the median of all pairs is {bandwidth_text(usual)} "
+            detail=f"{bandwidth_text(worst['value'])}; the median of {compared} pairs is {bandwidth_text(usual)} "
             f"({worst['test'] or worst['tool']})",
             certainty="likely",
             ranks=named if unit == "rank" else [],
             hosts=hosts,
             evidence=evidence_lines(slow),
         )
-
-
-def _pairs_of_others(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the pairs to compare with: between hosts, those without the one end whose pairs are the slowest."""
-    if rows["test"][0] not in BETWEEN_HOSTS:
-        return rows
-    by_end = rows.group_by("row").agg(pl.col("value").median()).sort("value", "row")
-    others = rows.filter((pl.col("row") != by_end["row"][0]) & (pl.col("column") != by_end["row"][0]))
-    return others if others.height >= FEWEST_PAIRS else rows
 
 
 def _hosts_of_ranks(pair_host: pl.DataFrame, ranks: list[int]) -> list[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 
 import polars as pl
 
-from ncclforensics.data.busbw import COLLAPSE, DROP, DROPPED_SIZES
+from ncclforensics.data.busbw import COLLAPSE, DROP, DROPPED_SIZES, FEWEST_PAIRS, LONE_GPU
 from ncclforensics.frames.columns import Row, text_of
 
+# Pairs that share the network, where one slow host of four takes part in half of all pairs.
+BETWEEN_HOSTS = ("pairs of hosts", "pairs of ranks of two hosts")
 PARTICIPANTS = ["benchmark", "collective", "nranks", "listed_devices", "hosts", "gpus"]  # columns of `benchmark`
 
 
@@ -83,3 +86,17 @@ def tested_ends(ping_pong: pl.DataFrame, source: object) -> str:
     ends = ping_pong.filter(pl.col("source") == source).select("line", form=form, end=named).drop_nulls().sort("line")
     first = dict(ends.unique("form", keep="first", maintain_order=True).select("form", "end").iter_rows())
     return f"; from {first[near]} to {first[far]}" if near in first and far in first else ""
+
+
+def pairs_of_others(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the pairs to compare with: those without the one end whose pairs are the slowest.
+
+    Within a host these are all pairs, unless that end reaches no other one at a rate that links through CPUs explain.
+    """
+    by_end = rows.group_by("row").agg(pl.col("value").median()).sort("value", "row")
+    is_of_end = (pl.col("row") == by_end["row"][0]) | (pl.col("column") == by_end["row"][0])
+    own, others = rows.filter(is_of_end)["value"].to_list(), rows.filter(~is_of_end)
+    if others.height < FEWEST_PAIRS:
+        return rows
+    is_lone = max(own) < LONE_GPU * median(others["value"])
+    return others if is_lone or rows["test"][0] in BETWEEN_HOSTS else rows
