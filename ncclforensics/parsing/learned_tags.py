@@ -36,7 +36,8 @@ def learn_tag(texts: pl.Series, known: Iterable[Pattern] = ()) -> Pattern | None
     `known`: prefixes that a grammar describes; one that stands behind the tag does not belong to it.
     """
     fronts = _fronts(texts)
-    tagged = [front for front in fronts if front and not front.startswith("{")]  # the key of a JSON record is no tag
+    # The key of a JSON record is no tag, nor are blanks: a table of torchrun is indented.
+    tagged = [front for front in fronts if front.strip() and not front.startswith("{")]
     if len(tagged) == 1 and texts.len() > MIN_LINES and _share(texts.str.starts_with(tagged[0])) >= PLAIN:
         tagged *= MIN_LINES  # every line shows it
     if len(tagged) < MIN_LINES or len(tagged) < MIN_SHARE * len(fronts):

@@ -257,6 +257,8 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
     of_lines = printed_hosts(rows["host"].cast(pl.String).drop_nulls())
     hosts = sorted({*of_lines, *rows["node"].drop_nulls().to_list()})
     tasks = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
+    if len(hosts) > 1 and rows.filter(pl.all_horizontal(pl.col("rank", "child").is_null())).height:
+        tasks = []  # a crash on another host, of which no number is known
     processes = processes_text(ranks, hosts, rank)
     placed = rows.filter(pl.coalesce(text_of("host"), "node").is_not_null())["rank"].drop_nulls().unique().sort()
     if len(hosts) == 1 and 0 < placed.len() < len(ranks):  # torchrun names the first failure of a node

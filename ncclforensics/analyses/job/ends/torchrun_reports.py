@@ -21,6 +21,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     gpu_exception_report,
     is_next_line,
 )
+from ncclforensics.data.processes import TERMINATE
 from ncclforensics.frames.columns import Row, text_of
 
 TORCHRUN = "torchrun"
@@ -41,6 +42,9 @@ def torchrun_reports(
     signalled_agents = {row["source"] for row in rows if row["form"] in ("terminated", "signal")}
     sources_with_failure = {row["source"] for row in rows if row["form"] == "failed"}
     sources_with_table = {row["source"] for row in rows if row["form"] in IN_TABLE}
+    # Where the text ends above the first failure in the table, the line above the table tells of it.
+    with_first = {row["source"] for row in rows if row["form"] in ("root_cause", "first_entry")} & sources_with_table
+    listed = {(row["source"], row["pid"]) for row in rows if row["form"] in IN_TABLE}
     both = [frame.filter(text_of("form").is_in(RECORDED)).to_dicts() for frame in (exception, gpu_exception)]
     recorded = sorted(chain.from_iterable(both), key=itemgetter("pos"))
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
@@ -60,7 +64,8 @@ def torchrun_reports(
         elif row["form"] == "exit_code":
             rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
             is_same_entry = rank_row is not None and is_next_line(rank_row, row)
-            is_later = (row["exit_code"] or 0) > 0 and not below_root_cause.get(row["source"], True)
+            is_later = (row["exit_code"] or 0) > 0 or row["exit_code"] == -TERMINATE
+            is_later &= not below_root_cause.get(row["source"], True)
             is_later &= (row["source"], time["time"] if time else "", row["exit_code"]) not in first_ends
             entry = {
                 "rank": rank_row["rank"] if rank_row and is_same_entry else None,
@@ -78,7 +83,7 @@ def torchrun_reports(
         elif row["form"] == "recorded" and row["source"] in read:
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
             yield from _recorded_exceptions(row, later, recorded, read[row["source"]])
-        elif row["form"] == "failed" and row["source"] not in sources_with_table:
+        elif row["form"] == "failed" and row["source"] not in with_first and (row["source"], row["pid"]) not in listed:
             entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
         elif row["form"] == "unrecorded" and row["source"] not in sources_with_table | sources_with_failure:
             yield exit_report(row, TORCHRUN, None, local_rank=row["local_rank"], message=UNSHOWN)

@@ -161,7 +161,7 @@ def stack_event(
         _rows(pyspy_frame, _FRAME, **of_c),
         _rows(faulthandler_thread.filter(~is_native), _HEAD, tool=handler, **named),
         _rows(faulthandler_thread.filter(is_native), _END),
-        _rows(faulthandler_frame.filter(~is_native), _FRAME, **code),
+        _rows(faulthandler_frame.filter(~is_native & (form != "none")), _FRAME, **code),
         _rows(faulthandler_timeout, _PROCESS),  # a timer: it goes off in running jobs, too
         _rows(debugger_process, kind_of_pid, tool=debugger, pid="pid"),
         _rows(debugger_thread, _HEAD, tool=debugger, thread=number, name=debugger_name, title=printed_name),

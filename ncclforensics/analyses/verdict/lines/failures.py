@@ -9,7 +9,7 @@ from __future__ import annotations
 from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, RAISED
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK
 from ncclforensics.analyses.job.ends.process_exits import ProcessExit, ended_text
-from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN, seen_first
+from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE, TORCHRUN, seen_first
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
@@ -90,8 +90,14 @@ def _is_end_seen(job: Job, rank_id: int) -> bool:
 
 
 def first_ends_of_nodes(job: Job) -> list[ProcessExit]:
-    """Return the ends that torchrun's tables set apart as the first that it saw, one of each node."""
-    places = seen_first(job.pytorch["elastic_failure"])
+    """Return the ends that torchrun's tables set apart as the first that it saw, one of each node.
+
+    Where a table is cut off above it, that is the end that the line above the table tells of.
+    """
+    rows = job.pytorch["elastic_failure"]
+    places = seen_first(rows)
+    if not places and any(row["form"] in IN_TABLE for row in rows):
+        places = {(row["source"], row["line"]) for row in rows if row["form"] == "failed"}
     return [row for row in job.all_exits if (row.source, row.line) in places and row.reporter == TORCHRUN]
 
 
@@ -100,9 +106,16 @@ def first_seen_by_torchrun(job: Job, most: int | None = None) -> str:
     exits = first_ends_of_nodes(job)
     if not exits or (most is not None and len(exits) > most):
         return ""
-    names = [f"{ranks_text([row.rank]) if row.rank is not None else 'a process'} on {row.node}" for row in exits]
+    names = [_seen(row) + f" on {row.node}" * bool(row.node) for row in exits]
     how = f"with exit code {exits[0].exit_code}" if exits[0].how == EXIT else f"by {signal_name(exits[0].signal or 0)}"
     return f"; torchrun saw {some_of(names, MOST_NAMED)} end first, {how}"
+
+
+def _seen(row: ProcessExit) -> str:
+    """Name a process as torchrun does."""
+    if row.rank is not None:
+        return ranks_text([row.rank])
+    return "a process" if row.local_rank is None else f"local rank {row.local_rank}"
 
 
 MOST_PEERS = 3  # named in a reason
