@@ -299,11 +299,14 @@ class Dialect:
 
     @cached_property
     def answered_anchors(self) -> list[str]:
-        """Literals of which each such line has one, and those in signatures of formats that this dialect lacks."""
+        """Literals of which each such line has one, and those in signatures of formats that this dialect lacks.
+
+        Of several that are common words alone, such as `Killed`, none tells.
+        """
         answered = [c for c in self.candidates if c.pattern.form in self.answered_forms.get(c.shape.frame, ())]
-        choices = [(c.anchor,) if len(c.anchor) >= MIN_ANCHOR else c.words for c in answered]
-        own = {word for words in choices if min(map(len, words)) >= MIN_ANCHOR for word in words}
-        return sorted(own.union(anchor for anchor in self._anchors_of_signatures if len(anchor) >= MIN_ANCHOR))
+        choices = [c.words for c in answered if len(c.anchor) < MIN_ANCHOR]
+        own = {*anchors(answered), *(word for words in choices for word in words if not word.isalpha())}
+        return sorted(word for word in own.union(self._anchors_of_signatures) if len(word) >= MIN_ANCHOR)
 
     @cached_property
     def _variants(self) -> dict[tuple[str, ...], Dialect]:
