@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,31 @@ def test_a_set_of_half_of_the_ranks_is_not_named_for_being_last_in_half_of_the_s
         named += window.named({"a": frozenset({0, 1}), "b": frozenset({2, 3})}, {}) is not None
 
     assert named == 0
+
+
+@pytest.mark.parametrize(("late", "named"), [((1, 6), (1, 6)), ((0, 1, 2, 6), None)])
+def test_few_ranks_that_are_late_together_are_named_and_half_of_them_are_not(
+    late: tuple[int, ...], named: tuple[int, ...] | None
+) -> None:
+    generator = random.Random(5)
+    window = StepWindow(report_of(JOBS / "busy-machine").run["own_time"])
+    window.own = [
+        [20_000 + 15_000 * (rank in late) + generator.gauss(0, 1500) for rank in window.ranks] for _ in window.own
+    ]
+    window.apart = [0.0] * len(window.apart)
+    found = window.named({}, {})
+
+    assert (found and (found.kind, found.found.members)) == (named and ("rank", named))
+
+
+def test_what_traces_say_that_list_several_groups_and_name_none_is_only_possible(tmp_path: Path) -> None:
+    for trace in (JOBS / "late-in-groups").glob("*.pt.trace.json.gz"):
+        shutil.copy(trace, tmp_path)
+    alone, with_dumps = answer_of(tmp_path), answer_of(JOBS / "late-in-groups")
+
+    assert (alone.ranks, alone.certainty) == ((2,), "possible")
+    assert any("Flight Recorder" in request for request in alone.collect)
+    assert (with_dumps.ranks, with_dumps.certainty) == ((2,), "certain")
 
 
 def test_a_long_step_of_another_rank_does_not_change_the_period_of_stalls() -> None:

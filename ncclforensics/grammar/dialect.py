@@ -260,18 +260,16 @@ class Dialect:
         return [embedded for embedded in self.embedded_formats if embedded.name not in self.detected]
 
     @cached_property
-    def _anchors_of_signatures(self) -> list[str]:
+    def _anchors_of_signatures(self) -> set[str]:
         """Literals that stand in signature lines of formats that this dialect lacks."""
-        return sorted({line.anchor for embedded in self._undetected for line in embedded.signatures} - {""})
+        return {line.anchor for embedded in self._undetected for line in embedded.signatures} - {""}
 
     @cached_property
     def answered_forms(self) -> dict[str, list[str]]:
         """The forms of each frame whose lines state a failure, a condition or a consequence."""
         meanings = {shape.frame: load(shape.grammar).meanings.get(shape.frame, {}) for shape in self.shapes}
-        found = {
-            frame: [form for form, own in forms.items() if own.kind in ANSWERED] for frame, forms in meanings.items()
-        }
-        return {frame: forms for frame, forms in found.items() if forms}
+        found = ((frame, [form for form in own if own[form].kind in ANSWERED]) for frame, own in meanings.items())
+        return {frame: forms for frame, forms in found if forms}
 
     @cached_property
     def ranks_of_forms(self) -> pl.DataFrame:

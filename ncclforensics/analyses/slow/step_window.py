@@ -32,6 +32,7 @@ FEWEST_MEMBERS = 3  # ranks, of which two can tell that the third is late
 APART_SHARE, APART_US = 0.05, 1000.0  # of a step, and at least: by so much may the ends of calls lie apart
 SEEN_IN_CALLS = 0.5  # share of its lateness by which the others wait longer than the named rank
 FEW_MEMBERS = 1 / 16  # of all ranks
+MOST_LATE = 1 / 4  # of all ranks: where more of them work longer than the others, they do other work
 Members = frozenset[int]
 
 
@@ -117,7 +118,13 @@ class StepWindow:
         for kind, name, members in sorted(sets, key=lambda entry: len(entry[2])):
             if found := self._set(kind, name, members):
                 return found
-        return single
+        return single or self._several()
+
+    def _several(self) -> Named | None:
+        """Return a few ranks that are late together, wherever they are."""
+        places = frozenset(place for place, rank in enumerate(self.ranks) if rank in self.late_ranks())
+        is_few = 1 < len(places) <= MOST_LATE * len(self.ranks)
+        return self._set("rank", "", places) if is_few else None
 
     @cached_property
     def _middles(self) -> list[float]:

@@ -51,6 +51,7 @@ CALL_GROUP = {
     "kind": pl.String(),  # its description; null: there is none
     "members": pl.List(pl.Int32()),
     "is_known": pl.Boolean(),  # as `is_group_known`
+    "is_one_of_several": pl.Boolean(),  # not known, and the traces list several groups
 }
 NAME_AND_RANKS = " of "
 RANKS_AT_ONCE = 32  # of which calls are described
@@ -94,14 +95,18 @@ def timed_call(
 
 
 @analysis(CALL_GROUP, of=("profiled_call",))
-def call_group(timed_call: pl.DataFrame) -> pl.DataFrame:
+def call_group(timed_call: pl.DataFrame, profiled_group: pl.DataFrame) -> pl.DataFrame:
     """One row per group of the calls: its members stand here once, not with each of its calls."""
     groups = timed_call.unique("key").sort("key")
+    lists_several = bool(
+        (profiled_group.group_by("source").agg(pl.col("group_name").n_unique())["group_name"] > 1).any()
+    )
     rows = []
     for key, described, is_known in groups.select("key", "group_desc", "is_group_known").iter_rows():
         name, _, ranks = key.rpartition(NAME_AND_RANKS)
         kind = None if described == "undefined" else described
-        rows.append((key, f"group {kind or name}", kind, list(members_of(ranks)), is_known))
+        is_one_of_several = lists_several and not is_known
+        rows.append((key, f"group {kind or name}", kind, list(members_of(ranks)), is_known, is_one_of_several))
     return pl.DataFrame(rows, schema=CALL_GROUP, orient="row")
 
 

@@ -94,7 +94,13 @@ class _Traces:
         if self.groups["is_known"].all():
             return ()
         is_size_known = self.processes["world"].count() > 0
-        return (Doubt.GROUPS_ASSUMED, *(() if is_size_known else (Doubt.RANK_NOT_TRACED,)))
+        assumed = Doubt.GROUPS_LISTED if self.groups["is_one_of_several"].any() else Doubt.GROUPS_ASSUMED
+        return (assumed, *(() if is_size_known else (Doubt.RANK_NOT_TRACED,)))
+
+    @property
+    def collect_groups(self) -> tuple[Request, ...]:
+        """What names the groups that no trace names."""
+        return (COLLECT_GROUPS,) if self.groups_doubt else ()
 
     @property
     def reason_undecided(self) -> str | None:
@@ -153,7 +159,7 @@ class _Traces:
         return SlowExplanation(
             {"rank": SlowKind.RANK, "host": SlowKind.HOST, "group": SlowKind.GROUP}[named.kind],
             f"{subject}{place} {makes} the other {others} wait in {last} of {named.steps} steps{since}",
-            (*self._chance(named), *self._ends(), *self.groups_doubt),
+            (*self._chance(named), *self._ends(), *self._as_programmed(named), *self.groups_doubt),
             details=(self._own_text(named), f"all uneven arrival together costs {_percent(uneven)} of a step"),
             ranks=tuple(ranks),
             hosts=tuple(hosts),
@@ -165,6 +171,7 @@ class _Traces:
             uneven_share=uneven,
             gpus=self.size,
             cause=self.why(ranks[0]) if len(ranks) == 1 else None,
+            collect=self.collect_groups,
             evidence=self._evidence_of(ranks),
         )
 
@@ -206,6 +213,7 @@ class _Traces:
             "",
             self.groups_doubt,
             details=() if self.steps.ends_together else (ends,),
+            collect=self.collect_groups,
             step_seconds=self._step_seconds(None),
             uneven_share=self._uneven(),
             gpus=self.size,
@@ -227,7 +235,7 @@ class _Traces:
             f"{subject}: uneven work costs {_percent(share)} of a step, no rank, host or group alone",
             (Doubt.AS_PROGRAMMED, *self.groups_doubt),
             details=("usual causes: sequences of unequal length, experts or stages with unequal load",),
-            collect=(COLLECT_GROUPS,) if late and self.groups_doubt else (),
+            collect=self.collect_groups if late else (),
             step_seconds=self._step_seconds(None),
             step_share=share,
             uneven_share=share,
@@ -297,6 +305,10 @@ class _Traces:
             return (Doubt.FEW_STEPS,)
         return () if named.found.step_share >= CLEAR else (Doubt.NAMED_BY_CHANCE,)
 
+    def _as_programmed(self, named: Named) -> tuple[Doubt, ...]:
+        """The doubt about ranks that have nothing in common but that they work longer."""
+        return (Doubt.AS_PROGRAMMED,) if named.kind == "rank" and len(named.found.members) > 1 else ()
+
     def _ends(self) -> tuple[Doubt, ...]:
         return () if self.steps.ends_together else (Doubt.ENDS_APART,)
 
@@ -306,7 +318,8 @@ class _Traces:
         own = median(max(steps.own[place][rank] for rank in members) for place in places)
         rest = [rank for rank in range(len(steps.ranks)) if rank not in members]
         others = median(median(steps.own[place][rank] for rank in rest) for place in places)
-        return f"outside of calls it works {own / 1e6:.4g} s in a step, the others {others / 1e6:.4g} s (medians)"
+        subject = "it works" if len(members) == 1 else "the last of them works"
+        return f"outside of calls {subject} {own / 1e6:.4g} s in a step, the others {others / 1e6:.4g} s (medians)"
 
     def _evidence_of(self, ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """The traces of these ranks first."""

@@ -105,7 +105,7 @@ class Transfers:
                 hosts=tuple(sorted({self.hosts[rank] for rank in first.members if rank in self.hosts})),
                 since_step=self._step_at(*since) if since else None,
                 since=_moment(since[1]) if since else None,
-                collect=COLLECT,
+                collect=(*COLLECT, *shared.collect),
             )
         ]
 

@@ -129,6 +129,7 @@ class Doubt(Enum):
     RANK_NOT_TRACED = Cost.ORDINARY, "the others wait for a rank of which there is no trace"
     ENDS_APART = Cost.UNUSUAL, "calls that end at different times on their members hide another cause"
     GROUPS_ASSUMED = Cost.UNUSUAL, "the calls belong to other groups than that of all ranks"
+    GROUPS_LISTED = Cost.ORDINARY, "the calls belong to several groups: the traces list some, and name none of a call"
     ONLY_CALLS_TIMED = Cost.ORDINARY, "it waits itself between these calls, of which alone the times are known"
     HOST_TIMES = Cost.ORDINARY, "the clock of its host is ahead, or its host is late and its GPU is not"
     OTHER_TIMES = Cost.UNUSUAL, "it is slow at other times than those of these steps"
