@@ -166,3 +166,11 @@ def test_lines_that_stand_together_by_chance_state_nothing(tmp_path: Path) -> No
     logs = {f"{seed}.log": random.Random(seed).sample(facts, len(facts)) for seed in range(20 if IS_FULL else 1)}
 
     assert stated(logs, tmp_path / "logs") == {name: set() for name in logs}
+
+
+def test_a_common_word_behind_a_name_states_nothing(tmp_path: Path) -> None:
+    logs = {"0.log": ["    State:          Terminated"], "1.log": ["gpu-a012: TERM_OWNER: job killed by owner."]}
+
+    found = stated(logs, tmp_path / "logs")
+
+    assert (found["0.log"], {fact[:2] for fact in found["1.log"]}) == (set(), {("job_end", "lsf_killed")})

@@ -303,7 +303,7 @@ class Dialect:
         """
         answered = [c for c in self.candidates if c.pattern.form in self.answered_forms.get(c.shape.frame, ())]
         choices = [c.words for c in answered if len(c.anchor) < MIN_ANCHOR]
-        own = {*anchors(answered), *(word for words in choices for word in words if not word.isalpha())}
+        own = {*(c.anchor for c in answered), *(word for words in choices for word in words if not word.isalpha())}
         return sorted(word for word in own.union(self._anchors_of_signatures) if len(word) >= MIN_ANCHOR)
 
     @cached_property
