@@ -114,11 +114,8 @@ _ACTOR_ERRORS = ("ActorDied", "RayActor")  # of Ray 2.8 and later, and before
 ACTOR_FIELDS = 8  # most lines of the list below Ray's error of an actor
 TRACEBACK_LINES = 100
 
-_MEMORY_LIMITS = {
-    "out_of_memory": "Slurm",
-    "lsf_memory": "LSF",
-    "pbs_memory": "PBS",
-}  # forms of `job_end` -> who ended the job
+# Forms of `job_end` -> who ended the job.
+_MEMORY_LIMITS = {"out_of_memory": "Slurm", "lsf_memory": "LSF", "pbs_memory": "PBS"}
 EVICTED = "a pod was evicted"
 # Forms of `worker_end` -> what Kubernetes did with the pod.
 _EVICTIONS = {
@@ -199,6 +196,8 @@ LACKING = "object has no attribute"
 SHUT_DOWN = ("shutdown ", "_shutdown ", "close ", "cleanup ", "__del__ ")
 # A process that multiprocessing spawned reads what its parent sends (spawn.py, `_main`), which then had ended.
 FROM_PARENT, CUT_OFF = "_main (spawn.py:", ("UnpicklingError", "EOFError")
+# A program catches these to try what else there is; what it raises then tells more, and was not caught.
+ASKED = ("KeyError", "ImportError", "ModuleNotFoundError", "AttributeError", "IndexError", "StopIteration")
 CACHE_OF_PSUTIL = "wrapper (_common.py:"  # place of its look at a cache, which it may not have
 INTERRUPTS = ("interrupt", "terminated")  # forms of `exception`: what ended the program came from outside
 ANNOUNCING = (":", "root error(s) found.")  # how messages end whose error stands below them (TensorFlow)
@@ -271,9 +270,10 @@ def exception_reports(
         report.follows |= (row["place"] or "").startswith(LAUNCHER_HANDLERS) or _is_of_incomplete_object(row)
         report.follows |= row["raised"] == EXITED and (row["place"] or "").startswith(KILLING)
         report.follows |= report.name in CUT_OFF and (row["place"] or "").startswith(FROM_PARENT)
-        report.follows |= (
-            row["is_passed_on"] or row["is_of_others"] or (is_near and (row["is_caused"] or _names_process(row)))
-        )
+        report.follows |= row["is_passed_on"] or row["is_of_others"] or (is_near and row["is_caused"])
+        if earlier is not None and is_near:
+            earlier.follows |= row["is_handling"] and earlier.name in ASKED and not report.follows
+            report.follows |= _names_process(row) and not earlier.follows
         if earlier is not None and is_near and (row["is_caused"] or row["is_handling"]):
             _join_chain(earlier, row)
         if not report.follows:
