@@ -33,6 +33,7 @@ SLOW_SHARE = 0.1  # of the links between two levels, for slow ones not to be ano
 RAIL_HOSTS, RAIL_SHARE = 3, 0.6  # hosts of a unit, and their share that is wired alike, for its wiring to be known
 OTHER_ORDER = 0.2  # share of a unit's hosts that follow another order: another design
 EQUAL_NICS = 3  # of a host, for one to be slow among them
+ALIKE_HOSTS = 7  # of one kind at a leaf, for another one to be slow among them
 
 # Load of links between two dumps of counters. Jobs have few, large flows, and static routes of few flows differ by
 # some tens of percent: only multiples are named.

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ncclforensics.analyses.fabric.fabric_graph import Graph
-from ncclforensics.data.fabric import EQUAL_NICS, OTHER_ORDER, RAIL_HOSTS, RAIL_SHARE
+from ncclforensics.data.fabric import ALIKE_HOSTS, EQUAL_NICS, GPU_NICS, OTHER_ORDER, RAIL_HOSTS, RAIL_SHARE
 from ncclforensics.frames.columns import Row
 from ncclforensics.grammar.values import parse_value
 
@@ -66,7 +66,9 @@ def nics_of_hosts(graph: Graph, names: dict[str, tuple[str, str]]) -> dict[str, 
 def rail_deviations(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
     """Yield hosts whose adapters lead elsewhere than those of most hosts of their unit; rows of `fabric_deviation`."""
     yield from _slow_nics(hosts)
-    units = _units({host: nics for host, nics in hosts.items() if _is_on_rails(nics)})
+    on_rails = {host: nics for host, nics in hosts.items() if _is_on_rails(nics)}
+    yield from _fewer_on_a_leaf({host: nics for host, nics in hosts.items() if host not in on_rails})
+    units = _units(on_rails)
     most = Counter[int]()
     stems: dict[int, set[str]] = defaultdict(set)
     for unit in units:
@@ -98,8 +100,29 @@ def _is_on_rails(nics: list[Nic]) -> bool:
     return len(nics) >= 2 and is_named_once and not is_of_cards and len({nic.leaf for nic in nics}) >= 2
 
 
+def _fewer_on_a_leaf(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
+    """Yield hosts with all ports on one leaf that have fewer than the other hosts of their kind."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for host, nics in hosts.items():
+        if len({nic.leaf for nic in nics}) == 1:
+            kinds[stem_of(host)].append(host)
+    for alike in kinds.values():
+        usual, count = Counter(len(hosts[host]) for host in alike).most_common(1)[0]
+        fewer = [host for host in alike if usual / 2 <= len(hosts[host]) < usual]
+        if usual < GPU_NICS or count < max(RAIL_HOSTS, RAIL_SHARE * len(alike)) or len(fewer) > OTHER_ORDER * count:
+            continue
+        model = next(host for host in alike if len(hosts[host]) == usual)
+        for host in fewer:
+            yield {
+                "kind": "nic-missing", "hosts": [host], "devices": [], "others": [], "parents": [hosts[host][0].leaf],
+                "sibling": model, "count": count, "have": len(hosts[host]), "usual": usual,
+                "evidence": [hosts[host][0].guid, hosts[model][0].guid],
+            }  # fmt: skip
+
+
 def _slow_nics(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
-    """Yield ports that are slower than all the others of the same model in their host."""
+    """Yield ports that are slower than all others of the same model in their host, or of like hosts at their leaf."""
+    yield from _slow_among_hosts(hosts)
     for host, nics in hosts.items():
         model = Counter(nic.device_number for nic in nics).most_common(1)[0][0]
         alike = [nic for nic in nics if nic.device_number == model and nic.rate]
@@ -112,6 +135,29 @@ def _slow_nics(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
                 "kind": "slow-nic", "hosts": [host], "devices": [slow[0].device], "guid": slow[0].guid,
                 "rate": slow[0].rate, "usual_rate": usual, "count": count, "others": [slow[0].leaf],
                 "line": slow[0].line, "evidence": [slow[0].guid],
+            }  # fmt: skip
+
+
+def _slow_among_hosts(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
+    """Yield the port of a host that is slower than those of all other hosts of its kind at its leaf.
+
+    Of hosts with several ports of a model, these are compared with one another.
+    """
+    kinds: dict[tuple[str, str, str], list[tuple[str, Nic]]] = defaultdict(list)
+    for host, nics in hosts.items():
+        models = Counter(nic.device_number for nic in nics)
+        for nic in nics:
+            if nic.rate and models[nic.device_number] < EQUAL_NICS:
+                kinds[stem_of(host), nic.leaf, nic.device_number].append((host, nic))
+    for alike in kinds.values():
+        usual, count = Counter(nic.rate for _, nic in alike).most_common(1)[0]
+        slow = [(host, nic) for host, nic in alike if nic.rate and usual and nic.rate < usual]
+        if len(slow) == 1 and count == len(alike) - 1 >= ALIKE_HOSTS:
+            (host, nic), sibling = slow[0], next(name for name, other in alike if other.rate == usual)
+            yield {
+                "kind": "slow-nic", "hosts": [host], "devices": [nic.device], "guid": nic.guid, "rate": nic.rate,
+                "usual_rate": usual, "count": count, "others": [nic.leaf], "sibling": sibling, "line": nic.line,
+                "evidence": [nic.guid],
             }  # fmt: skip
 
 

@@ -118,8 +118,24 @@ class _Group:
                     yield self._row("uplinks-missing", guid, have=total - missing[guid], usual=total, others=lost)
                 else:
                     self.single.append((guid, missing[guid], total))
+        elif len(self.group) < GROUP_LEAST:
+            yield from self._fewer_than_a_sibling(uneven)
         if self.level == 1 and len(self.group) >= GROUP_LEAST:
             yield from self._absent_parents()
+
+    def _fewer_than_a_sibling(self, uneven: list[str]) -> Iterator[Row]:
+        """Of two or three switches with as many hosts, those that lack uplinks on ports where another has them."""
+        used = {guid: {end.port for end in self.graph.ends[guid]} for guid in self.group}
+        most = max(self.group, key=lambda guid: sum(self.links[guid].values()))
+        total, hosts = sum(self.links[most].values()), len(self.graph.host_ends(most))
+        self.usual = self.links[most]
+        for guid in self.group:
+            lost = total - sum(self.links[guid].values())
+            free = {end.port for end in self.graph.uplinks(most)} - used[guid]
+            is_alike = abs(len(self.graph.host_ends(guid)) - hosts) <= FEW_HOSTS * hosts
+            if guid not in uneven and lost >= max(MISSING_LEAST, MISSING * total) and len(free) >= lost and is_alike:
+                others = [parent for parent in self.parents if self._lack(guid, parent) > 0]
+                yield self._row("uplinks-missing", guid, have=total - lost, usual=total, others=others)
 
     def _lack(self, guid: str, parent: str) -> int:
         """How many links a switch lacks to a parent; negative if it has more than usual. Sums use only what lacks."""

@@ -93,7 +93,7 @@ def fabric_nic_missing(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
         yield Finding(
             f"{some_of(hosts, SHOWN)} {'has' if len(hosts) == 1 else 'have'} {have} of {usual} NICs in the fabric: the "
             f"{absent} missing",
-            f"{rows[0]['count']} hosts of this unit are complete, such as {sibling}; the order of the rest is as there",
+            f"{rows[0]['count']} hosts of this unit are complete, such as {sibling}",
             "likely",
             hosts=hosts,
             evidence=[line for row in rows[:3] for line in lines_of(row)],
@@ -124,20 +124,22 @@ def fabric_leaf_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.LINK_DEGRADED, Severity.WARNING, of=("fabric_deviation",))
 def fabric_slow_nic(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
-    """One adapter of a host is slower than all its others of the same model, as the map shows it.
+    """An adapter is slower than all others of its model in its host, or in the hosts of its kind at its leaf.
 
     Means: lanes were lost or a lower speed was negotiated: cable, transceiver, or the port of the leaf. A collective
     waits for its slowest rail.
-    Not when: the host has fewer than three adapters of this model; several are slower, as where ports are split.
+    Not when: several are slower, as where ports are split; the host has fewer than three adapters of this model, and
+    fewer than seven hosts of its kind (by its name and its model) are at the leaf.
     Do: run mlxlink -d DEVICE -m on the host; reseat the cable; compare both ends with iblinkinfo.
     Sources: NCCL documentation, networking; published maps with hosts of several speeds.
     """
     for row in rows_of(fabric_deviation, "slow-nic"):
         host, device = row["hosts"][0], row["devices"][0]
+        others = f"those of the {row['count']} other hosts of this kind at its leaf, such as {row['sibling']},"
+        others = others if row["sibling"] else f"its {row['count']} other adapters of this model"
         yield Finding(
             f"{host} {device} runs at {row['rate']:g} Gb/s",
-            f"its {row['count']} other adapters of this model run at {row['usual_rate']:g} Gb/s; it leads to "
-            f"{some_of(row['others'], SHOWN)}",
+            f"{others} run at {row['usual_rate']:g} Gb/s; it leads to {some_of(row['others'], SHOWN)}",
             "likely",
             hosts=[host],
             nics={(host, device, 1)},

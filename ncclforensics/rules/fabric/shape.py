@@ -116,9 +116,9 @@ def fabric_links_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
     for row in rows_of(fabric_deviation, "single-links"):
         links, switches = row["absent"], row["count"]
         yield Finding(
-            f"{links} single {'uplink is' if links == 1 else 'uplinks are'} absent on {switches} "
-            f"{'switch' if switches == 1 else 'switches'}",
-            f"such as {row['name']}, which has {row['have']} of {row['usual']}; large fabrics have some of these",
+            f"{links} single {'uplink is' if links == 1 else 'uplinks are'} absent on "
+            f"{row['name'] if switches == 1 else f'{switches} switches'}",
+            f"{row['name']} has {row['have']} of {row['usual']}; large fabrics have some of these",
             "likely",
             evidence=lines_of(row),
         )
