@@ -24,6 +24,7 @@ def hosts_of(rates: dict[str, float], nics: int = 1) -> dict[str, list[Nic]]:
     [
         ({"cn3": 50.0}, ["cn3"]),
         ({"cn3": 50.0, "cn5": 50.0}, []),  # split ports, or another kind
+        ({"cn3": 50.0, "cn5": 100.0, "cn6": 100.0}, ["cn3"]),
         ({"cn3": 200.0, "login1": 50.0}, []),
     ],
 )

@@ -150,14 +150,16 @@ def _slow_among_hosts(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
             if nic.rate and models[nic.device_number] < EQUAL_NICS:
                 kinds[stem_of(host), nic.leaf, nic.device_number].append((host, nic))
     for alike in kinds.values():
-        usual, count = Counter(nic.rate for _, nic in alike).most_common(1)[0]
-        slow = [(host, nic) for host, nic in alike if nic.rate and usual and nic.rate < usual]
-        if len(slow) == 1 and count == len(alike) - 1 >= ALIKE_HOSTS:
-            (host, nic), sibling = slow[0], next(name for name, other in alike if other.rate == usual)
+        rates = Counter(nic.rate or 0.0 for _, nic in alike)
+        slowest, *others = sorted(rates)
+        is_alone = rates[slowest] == 1 and all(rates[rate] > 1 for rate in others)
+        if is_alone and len(alike) > ALIKE_HOSTS:
+            host, nic = next(pair for pair in alike if pair[1].rate == slowest)
+            sibling = next(name for name, other in alike if other.rate == others[0])
             yield {
-                "kind": "slow-nic", "hosts": [host], "devices": [nic.device], "guid": nic.guid, "rate": nic.rate,
-                "usual_rate": usual, "count": count, "others": [nic.leaf], "sibling": sibling, "line": nic.line,
-                "evidence": [nic.guid],
+                "kind": "slow-nic", "hosts": [host], "devices": [nic.device], "guid": nic.guid, "rate": slowest,
+                "usual_rate": others[0], "count": len(alike) - 1, "others": [nic.leaf], "sibling": sibling,
+                "line": nic.line, "evidence": [nic.guid],
             }  # fmt: skip
 
 

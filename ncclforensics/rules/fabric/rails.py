@@ -137,9 +137,10 @@ def fabric_slow_nic(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
         host, device = row["hosts"][0], row["devices"][0]
         others = f"those of the {row['count']} other hosts of this kind at its leaf, such as {row['sibling']},"
         others = others if row["sibling"] else f"its {row['count']} other adapters of this model"
+        more = " or more" * bool(row["sibling"])
         yield Finding(
             f"{host} {device} runs at {row['rate']:g} Gb/s",
-            f"{others} run at {row['usual_rate']:g} Gb/s; it leads to {some_of(row['others'], SHOWN)}",
+            f"{others} run at {row['usual_rate']:g} Gb/s{more}; it leads to {some_of(row['others'], SHOWN)}",
             "likely",
             hosts=[host],
             nics={(host, device, 1)},
