@@ -197,13 +197,15 @@ def _match_last(rows: pl.DataFrame, dialect: Dialect) -> Matched:
     """Match the first and the last lines of each source that nothing else reads with the last shapes."""
     if rows.is_empty():
         return no_match(rows)
+    if "launcher_level" in rows:  # the head of a record of PyTorch, which tells its level, was taken off
+        levelled = pl.when(pl.col("launcher_level").cast(pl.String) == "E").then("ERROR: " + pl.col("text"))
+        rows = rows.with_columns(text=levelled.otherwise("text"))
     regex = "|".join(f"(?:{pattern.regex})" for shape in dialect.last_shapes for pattern in shape.patterns)
     is_short = pl.col("text").str.len_bytes() <= LONGEST_LAST
     tried = rows.filter(is_short & ~pl.col("damaged") & ~pl.col("cut"))
     tried = tried.filter(pl.col("text").str.contains(regex)) if regex and tried.height else tried.clear()
-    nth = pl.int_range(pl.len()).over("source")
-    is_at_either_end = (nth < MOST_LAST) | (nth >= pl.len().over("source") - MOST_LAST)
-    return match(tried.filter(is_at_either_end), dialect.of_last_shapes)
+    nth, count = pl.int_range(pl.len()).over("source"), pl.len().over("source")
+    return match(tried.filter((nth < MOST_LAST) | (nth >= count - MOST_LAST)), dialect.of_last_shapes)
 
 
 def _without_blanks_at_end(rows: pl.DataFrame) -> pl.DataFrame:

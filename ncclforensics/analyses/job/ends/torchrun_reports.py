@@ -44,6 +44,11 @@ def torchrun_reports(
     sources_with_table = {row["source"] for row in rows if row["form"] in IN_TABLE}
     # Where the text ends above the first failure in the table, the line above the table tells of it.
     with_first = {row["source"] for row in rows if row["form"] in ("root_cause", "first_entry")} & sources_with_table
+    numbers: dict[int, set[int]] = defaultdict(set)
+    for row in rows:
+        if row["form"] == "rank" and row["local_rank"] is not None:
+            numbers[row["source"]].add(row["rank"] - row["local_rank"])
+    first_ranks = {source: min(found) for source, found in numbers.items() if len(found) == 1}  # of the node
     listed = {(row["source"], row["pid"]) for row in rows if row["form"] in IN_TABLE}
     both = [frame.filter(text_of("form").is_in(RECORDED)).to_dicts() for frame in (exception, gpu_exception)]
     recorded = sorted(chain.from_iterable(both), key=itemgetter("pos"))
@@ -84,7 +89,9 @@ def torchrun_reports(
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
             yield from _recorded_exceptions(row, later, recorded, read[row["source"]])
         elif row["form"] == "failed" and row["source"] not in with_first and (row["source"], row["pid"]) not in listed:
-            entry = {"local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
+            first_rank = first_ranks.get(row["source"])
+            number = None if first_rank is None else first_rank + row["local_rank"]
+            entry = {"rank": number, "local_rank": row["local_rank"], "follows": row["pid"] in ended_pids}
         elif row["form"] == "unrecorded" and row["source"] not in sources_with_table | sources_with_failure:
             yield exit_report(row, TORCHRUN, None, local_rank=row["local_rank"], message=UNSHOWN)
         if entry is not None:
