@@ -24,9 +24,14 @@ Stated = set[tuple[str, str, str | None, int | None]]  # frame, form, host and p
 
 OTHER_TEXT = ["", "epoch 3: loss 1.93 acc 0.55", "", "", "saved the model", "Goodbye"]
 MOST_UNREAD = 0.02  # of the altered lines: their words also begin a line of another kind
-# The first 60 columns may end before all words that make a line known; and with its rank in front, any exception is one
-# of this rank, whatever else its words state.
-MOST_UNREAD_HERE = {"cut at 60": 0.05, "filled to 60": 0.05, "rank": 0.05}
+MOST_UNREAD_HERE = {
+    # The first 60 columns may end before all words that make a line known.
+    **dict.fromkeys(("cut at 60", "filled to 60"), 0.05),
+    # Rows of tables, and what tools print on a terminal, stand behind no logger, and are not looked for there; and with
+    # its rank in front, any exception is one of this rank, whatever else its words state.
+    **dict.fromkeys(("list", "time in brackets", "time of a logger", "logger", "launcher with level"), 0.05),
+    **dict.fromkeys(("grep in files", "rank"), 0.05),
+}
 # Of shapes for lines of any text, nothing shows where one begins or ends.
 SAMPLES = sample([one for shape in SHAPES if shape.priority >= 0 for one in samples(shape)], 20)
 
