@@ -21,6 +21,8 @@ Device  Node  IDs              Temp        Power     Partitions          SCLK   
 0       2     0x74a1,   60024  50.0°C      157.0W    NPS1, SPX, 0        {}  900Mhz  0%   auto  750.0W  86%    100%
 """
 PAIR = "gpu-a012:41887:42107 [2] NCCL INFO GPU Direct RDMA {} for GPU 2[2] / HCA {} (distance {})\n"
+RECEIVED = "gpu-a012:41887:42107 [2] NCCL INFO Channel 00/0 : 0[0] -> 2[2] [receive] via {}\n"
+SENT = "gpu-a012:41887:42107 [2] NCCL INFO Channel 00/0 : 2[2] -> 0[0] [send] via NET/IB/4\n"
 # Text -> rule, severity and a part of the title of each finding, the one that leads first.
 SHOWN = {
     "time-of-day-alone": (f"11:04:57  {BUS}", [("cuda-gpu-fault", "error", "Xid 79")]),
@@ -187,6 +189,34 @@ SHOWN = {
     "azure-pauses-a-machine": (
         '7 {"message":"new","Event":{"EventType":"Freeze","ResourceType":"VirtualMachine","Resources":["vm7"]}}\n',
         [("stated-failure", "warning", "restart or move a virtual machine: vm7")],
+    ),
+    "test-of-gdrcopy": (
+        """\
+ERR:  Error getting the gdrdrv driver version with ioctl error (errno=22). gdrdrv might be too old.
+Assertion "!((g) == ((void*)0))" failed at sanity.cpp:181
+""",
+        [("stated-failure", "warning", "GDRCopy cannot use its driver")],
+    ),
+    "reason-behind-words": (
+        "as of now, c015: Reason=Node unexpectedly rebooted [slurm@2026-03-01T11:04:57]\n",
+        [("stated-failure", "warning", "a host rebooted without Slurm's doing")],
+    ),
+    "scheduler-of-kubernetes": (
+        """\
+I0302 11:04:57.450554 1 scheduler.go:352] "Unable to schedule pod; no fit; waiting" pod="team/train-4" \
+err="0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+""",
+        [("stated-failure", "warning", "4 Insufficient nvidia.com/gpu")],
+    ),
+    "received-without-gpudirect": (
+        RECEIVED.format("NET/IB/4"),
+        [("read-subsystem-gap", "info", ""), ("gdr-disabled-in-excerpt", "info", "no connection that was read uses")],
+    ),
+    "received-with-gpudirect": (RECEIVED.format("NET/IB/4/GDRDMA"), [("read-subsystem-gap", "info", "")]),
+    "sent-without-gpudirect": (SENT, [("read-subsystem-gap", "info", "")]),
+    "sent-without-gpudirect-in-all-rings": (
+        f"{SENT}gpu-a012:41887:42107 [2] NCCL INFO Connected all rings, use ring PXN 0 GDR 0\n",
+        [("read-subsystem-gap", "info", ""), ("gdr-disabled-in-excerpt", "info", "no connection that was read uses")],
     ),
     "gpu-and-nic-apart": (
         PAIR.format("Disabled", "0", "3 >= 2"),

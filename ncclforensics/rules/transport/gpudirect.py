@@ -220,21 +220,37 @@ def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: 
         yield group_finding(forced, rank, title, detail, "possible", role=Role.CONTEXT)
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING, of=("gpu_direct",))
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("gpu_direct", "connection"))
 def gdr_disabled_in_excerpt(
-    gpu_direct: pl.DataFrame, transport: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
+    gpu_direct: pl.DataFrame,
+    transport: pl.DataFrame,
+    chosen_network: pl.DataFrame,
+    connection: pl.DataFrame,
+    gdr_connections: pl.DataFrame,
+    milestone: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """NCCL says of NICs that GPUDirect RDMA is disabled, and these logs show no connection.
+    """NCCL says of NICs that GPUDirect RDMA is disabled, or connections do without, in a log that shows little else.
 
-    Means: NCCL found neither a kernel module for peer memory nor DMA-BUF, or the GPUs are too far from these NICs; if
-    data goes over them, it is copied through host memory.
-    Not when: connections are in the logs, which show what is used; the network is sockets; the job runs on one host.
+    Means: NCCL found neither a kernel module for peer memory nor DMA-BUF, or the GPUs are too far from these NICs; what
+    goes over them is copied through host memory.
+    Not when: the logs show which nodes the job has, and its connections: findings of their own; a connection of the
+    process uses it; only sends were read, unless NCCL says "GDR 0" of its rings; the network is sockets; the job runs
+    on one host.
     Do: load nvidia-peermem on that host, or use a kernel and driver with DMA-BUF; where the distance is the reason, see
-    nvidia-smi topo -m for a nearer NIC, and which ones the container and NCCL_IB_HCA leave.
-    Sources: nccl#1537, nccl#1676, nccl#1939; nccl: src/graph/topo.cc.
+    nvidia-smi topo -m for a nearer NIC, and which ones the container and NCCL_IB_HCA leave. GPUs that share the memory
+    of the host (GB10) do without it.
+    Sources: nccl#307, nccl#1537, nccl#1676, nccl#1939; nccl: src/graph/topo.cc, src/transport/net.cc.
     """
     is_off, form = pl.col("state") == "Disabled", pl.col("form").cast(pl.String)
-    if transport.height or chosen_network.filter(network=SOCKET).height:
+    if transport.height:
+        rows = _unused(connection, chosen_network, gdr_connections, milestone)
+        if rows.height:
+            title = "{processes}: no connection that was read uses GPUDirect RDMA"
+            detail = "what they carry is copied through host memory"
+            yield group_finding(rows, rank, title, detail, "possible", severity=Severity.INFO, role=Role.CONTEXT)
+        return
+    if chosen_network.filter(network=SOCKET).height:
         return
     disabled = gpu_direct.filter(is_off & (form == "hca") & (pl.col("net") != SOCKET)).sort("source", "line")
     others = gpu_direct.filter(form.is_in(["hca", "hca_module", "dmabuf"]) & is_off.fill_null(value=False).not_())
@@ -248,3 +264,18 @@ def gdr_disabled_in_excerpt(
         title = "{processes}: GPUDirect RDMA is off, because GPU and NIC are too far apart"
         detail = f"NCCL gives distance {pairs['distance'][0]} and the limit {pairs['level'][0]}; {UNSHOWN}"
         yield group_finding(pairs, rank, title, detail, "possible", severity=Severity.INFO, role=Role.CONTEXT)
+
+
+def _unused(
+    connection: pl.DataFrame, chosen_network: pl.DataFrame, gdr_connections: pl.DataFrame, milestone: pl.DataFrame
+) -> pl.DataFrame:
+    """One connection of each process of a job of unknown nodes that shows none with GPUDirect RDMA."""
+    rdma = chosen_network.filter("is_rdma", ~pl.col("is_on_one_node")).join(gdr_connections, on=OWNER, how="anti")
+    over = connection.filter(pl.col("form") == "net").join(rdma, on=OWNER, how="semi")
+    over = over.join(over.filter(pl.col("gdr").is_not_null()), on=OWNER, how="anti").sort("source", "line")
+    # NCCL sets it to 0 for the first connection without, and sends may be without by its choice.
+    without = milestone.filter(pl.col("gdr") == 0).select(OWNER)
+    received = over.filter(pl.col("direction").fill_null("receive") == "receive")
+    return pl.concat([received, over.join(without, on=OWNER, how="semi")]).unique(
+        OWNER, keep="first", maintain_order=True
+    )
