@@ -114,11 +114,11 @@ def fabric_links_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
     Sources: maps of published fabrics: 14 of 203 leaves of NVIDIA's Selene lack 1 of 20 uplinks.
     """
     for row in rows_of(fabric_deviation, "single-links"):
-        links, switches = row["absent"], row["count"]
+        links, switches, name = row["absent"], row["count"], row["name"]
+        where, example = (name, "it") if switches == 1 else (f"{switches} switches", f"such as {name}, which")
         yield Finding(
-            f"{links} single {'uplink is' if links == 1 else 'uplinks are'} absent on "
-            f"{row['name'] if switches == 1 else f'{switches} switches'}",
-            f"{row['name']} has {row['have']} of {row['usual']}; large fabrics have some of these",
+            f"{links} single {'uplink is' if links == 1 else 'uplinks are'} absent on {where}",
+            f"{example} has {row['have']} of {row['usual']}; large fabrics have some of these",
             "likely",
             evidence=lines_of(row),
         )
