@@ -15,6 +15,7 @@ import polars as pl
 from ncclforensics.analyses.slow.change_points import levels
 from ncclforensics.analyses.slow.stalls import LongSteps, period
 from ncclforensics.analyses.slow.what_if import (
+    ALWAYS_LAST,
     FEWEST_BEHIND_CHANGE,
     FEWEST_STEPS,
     MEMBER_LATE,
@@ -33,6 +34,7 @@ APART_SHARE, APART_US = 0.05, 1000.0  # of a step, and at least: by so much may 
 SEEN_IN_CALLS = 0.5  # share of its lateness by which the others wait longer than the named rank
 FEW_MEMBERS = 1 / 16  # of all ranks
 MOST_LATE = 1 / 4  # of all ranks: where more of them work longer than the others, they do other work
+CLEAR_SET = 0.1  # share of the step that these few ranks cost together
 Members = frozenset[int]
 
 
@@ -121,10 +123,12 @@ class StepWindow:
         return single or self._several()
 
     def _several(self) -> Named | None:
-        """Return a few ranks that are late together, wherever they are."""
+        """Return a few ranks that are clearly late together: nothing else but this shows that they belong together."""
         places = frozenset(place for place, rank in enumerate(self.ranks) if rank in self.late_ranks())
         is_few = 1 < len(places) <= MOST_LATE * len(self.ranks)
-        return self._set("rank", "", places) if is_few else None
+        named = self._set("rank", "", places) if is_few else None
+        is_clear = named and named.found.last_share >= ALWAYS_LAST and named.found.step_share >= CLEAR_SET
+        return named if is_clear else None
 
     @cached_property
     def _middles(self) -> list[float]:

@@ -115,10 +115,11 @@ def fabric_links_absent(fabric_deviation: pl.DataFrame) -> Iterator[Finding]:
     """
     for row in rows_of(fabric_deviation, "single-links"):
         links, switches, name = row["absent"], row["count"], row["name"]
-        where, example = (name, "it") if switches == 1 else (f"{switches} switches", f"such as {name}, which")
+        has = f"has {row['have']} of {row['usual']}; large fabrics have some of these"
         yield Finding(
-            f"{links} single {'uplink is' if links == 1 else 'uplinks are'} absent on {where}",
-            f"{example} has {row['have']} of {row['usual']}; large fabrics have some of these",
+            f"{links} single {'uplink is' if links == 1 else 'uplinks are'} absent on "
+            f"{name if switches == 1 else f'{switches} switches'}",
+            f"it {has}" if switches == 1 else f"such as {name}, which {has}",
             "likely",
             evidence=lines_of(row),
         )
