@@ -30,7 +30,7 @@ MOST_UNREAD_HERE = {
     # Rows of tables, and what tools print on a terminal, stand behind no logger, and are not looked for there; and with
     # its rank in front, any exception is one of this rank, whatever else its words state.
     **dict.fromkeys(("list", "time in brackets", "time of a logger", "logger", "launcher with level"), 0.05),
-    **dict.fromkeys(("grep in files", "rank"), 0.05),
+    **dict.fromkeys(("grep -n", "grep in files", "rank"), 0.05),
 }
 # Of shapes for lines of any text, nothing shows where one begins or ends.
 SAMPLES = sample([one for shape in SHAPES if shape.priority >= 0 for one in samples(shape)], 20)
