@@ -65,7 +65,8 @@ def nics_of_hosts(graph: Graph, names: dict[str, tuple[str, str]]) -> dict[str, 
 
 def rail_deviations(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
     """Yield hosts whose adapters lead elsewhere than those of most hosts of their unit; rows of `fabric_deviation`."""
-    yield from _slow_nics(hosts)
+    yield from _slow_among_hosts(hosts)
+    yield from _slow_in_hosts(hosts)
     on_rails = {host: nics for host, nics in hosts.items() if _is_on_rails(nics)}
     yield from _fewer_on_a_leaf({host: nics for host, nics in hosts.items() if host not in on_rails})
     units = _units(on_rails)
@@ -120,9 +121,8 @@ def _fewer_on_a_leaf(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def _slow_nics(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
-    """Yield ports that are slower than all others of the same model in their host, or of like hosts at their leaf."""
-    yield from _slow_among_hosts(hosts)
+def _slow_in_hosts(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
+    """Yield ports that are slower than all the others of the same model in their host."""
     for host, nics in hosts.items():
         model = Counter(nic.device_number for nic in nics).most_common(1)[0][0]
         alike = [nic for nic in nics if nic.device_number == model and nic.rate]
@@ -131,11 +131,7 @@ def _slow_nics(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
         usual, count = Counter(nic.rate for nic in alike).most_common(1)[0]
         slow = [nic for nic in alike if nic.rate and usual and nic.rate < usual]
         if len(slow) == 1 and count == len(alike) - 1:
-            yield {
-                "kind": "slow-nic", "hosts": [host], "devices": [slow[0].device], "guid": slow[0].guid,
-                "rate": slow[0].rate, "usual_rate": usual, "count": count, "others": [slow[0].leaf],
-                "line": slow[0].line, "evidence": [slow[0].guid],
-            }  # fmt: skip
+            yield _slow_nic(host, slow[0], usual, count)
 
 
 def _slow_among_hosts(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
@@ -150,17 +146,22 @@ def _slow_among_hosts(hosts: dict[str, list[Nic]]) -> Iterator[Row]:
             if nic.rate and models[nic.device_number] < EQUAL_NICS:
                 kinds[stem_of(host), nic.leaf, nic.device_number].append((host, nic))
     for alike in kinds.values():
-        rates = Counter(nic.rate or 0.0 for _, nic in alike)
-        slowest, *others = sorted(rates)
+        rates = Counter(nic.rate for _, nic in alike)
+        slowest, *others = sorted(filter(None, rates))
         is_alone = rates[slowest] == 1 and all(rates[rate] > 1 for rate in others)
         if is_alone and len(alike) > ALIKE_HOSTS:
             host, nic = next(pair for pair in alike if pair[1].rate == slowest)
             sibling = next(name for name, other in alike if other.rate == others[0])
-            yield {
-                "kind": "slow-nic", "hosts": [host], "devices": [nic.device], "guid": nic.guid, "rate": slowest,
-                "usual_rate": others[0], "count": len(alike) - 1, "others": [nic.leaf], "sibling": sibling,
-                "line": nic.line, "evidence": [nic.guid],
-            }  # fmt: skip
+            yield _slow_nic(host, nic, others[0], len(alike) - 1, sibling)
+
+
+def _slow_nic(host: str, nic: Nic, usual: float | None, count: int, sibling: str | None = None) -> Row:
+    """A port that is slower than so many others: those of its host, or of others such as the sibling."""
+    return {
+        "kind": "slow-nic", "hosts": [host], "devices": [nic.device], "guid": nic.guid, "rate": nic.rate,
+        "usual_rate": usual, "count": count, "others": [nic.leaf], "sibling": sibling, "line": nic.line,
+        "evidence": [nic.guid],
+    }  # fmt: skip
 
 
 @dataclass
