@@ -238,7 +238,11 @@ def test_code_in_a_traceback_states_no_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "blamed"),
-    [(range(2), {"rank 1 raised OSError: [Errno 28] No space left on device"}), (range(4, 6), set())],
+    [
+        (range(2), {"rank 1 raised OSError: [Errno 28] No space left on device"}),
+        (range(4, 6), {"rank 1 of its process group raised OSError: [Errno 28] No space left on device"}),
+        (range(1, 2), {"rank 1 of its process group raised OSError: [Errno 28] No space left on device"}),
+    ],
 )
 def test_a_checkpoint_names_ranks_of_its_process_group(ranks: range, blamed: set[str], tmp_path: Path) -> None:
     text = "".join(

@@ -275,6 +275,16 @@ STATED = {
         "",
         "ls -l",
     ),
+    "json, with the error in a field": (
+        (
+            '{"level":"error","timestamp":"2026-03-02T11:04:57Z","message":"cannot read the samples",'
+            '"error":"open /data/x: permission denied"}\n'
+        ),
+        "warning",
+        "access was refused: cannot read the samples: open /data/x: permission denied",
+        "",
+        "ls -l",
+    ),
     "glog, cause before its consequence": (
         (
             "E0302 11:04:57.588061       1 factory.go:68] Failed to initialize NVML: Unknown Error.\n"

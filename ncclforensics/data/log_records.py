@@ -42,8 +42,8 @@ TEXT: tuple[Path, ...] = (
     ("text",),
     ("data",),
 )
-# Where loggers of Go and Node.js put the error that a message is about; it stands behind the message.
-MESSAGE = ("msg",)
+# Where loggers (zap, logr, zerolog, structlog) put the error that a message is about; it stands behind the message.
+MESSAGES: tuple[Path, ...] = (("msg",), ("message",), ("event",))
 ERRORS: tuple[Path, ...] = (("error",), ("err",))
 # Where loggers (Python's, zap, zerolog) put the traceback of an exception; its lines stand below the message.
 TRACEBACKS: tuple[Path, ...] = (

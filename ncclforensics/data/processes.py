@@ -155,6 +155,10 @@ SECOND_HAND_MESSAGES = (
     "Timed out after",
     "The wandb backend process has shutdown",
     "The client socket has timed out",
+    "[RayletClient] Raylet connection closed",
+    "unhandled errors in a TaskGroup",  # an ExceptionGroup of anyio, which lists them above
+    # A server of the job does not answer; what is asked for over HTTPS is outside of it.
+    *("HTTPConnectionPool(host=", "<urllib3.connection.HTTPConnection object"),
 )
 # The same, anywhere in the message: what engines, XLA and Horovod pass on.
 SECOND_HAND_PARTS = (

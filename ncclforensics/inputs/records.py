@@ -48,7 +48,7 @@ class Layout(NamedTuple):
     @property
     def errors(self) -> tuple[Path, ...]:
         """Where the error stands that the text is about, apart from it."""
-        return log_records.ERRORS if self.text == log_records.MESSAGE else ()
+        return log_records.ERRORS if self.text in log_records.MESSAGES else ()
 
     def record(self, value: dict[str, Any]) -> Record | None:
         """The record that an object is, if it has a text at the place for it."""

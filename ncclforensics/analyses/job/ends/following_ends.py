@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.crashes import is_aborted_by
+from ncclforensics.analyses.job.ends.crashes import SHELL, is_aborted_by
 from ncclforensics.analyses.job.ends.exit_reports import (
     EXCEPTION,
     EXIT,
@@ -26,6 +26,7 @@ from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host,
 from ncclforensics.analyses.job.ends.outlived_ends import is_named
 from ncclforensics.data.processes import ABORT, CRASHES, KILL, REQUESTED_ENDS
 from ncclforensics.frames.columns import Row
+from ncclforensics.frames.step_order import LINES_OF_MESSAGE
 
 
 def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, has_errors: bool) -> None:
@@ -143,6 +144,7 @@ def mark_consequences(
     handled = _positions(victims, "rank", "source")
     interrupted = _positions(interrupts, "source")
     killed = _positions(shut_down, "source")
+    raised_at = {(report.row["source"], report.last_line or report.row["line"]) for report in exceptions}
     passing_on_ranks = {report.rank for report in exceptions} | victim_ranks | raising
     first = min((report for report in reports if report.time), key=lambda report: report.time, default=None)
     for report in reports:
@@ -152,6 +154,10 @@ def mark_consequences(
             report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
         if report.signal == KILL and report.reporter != KERNEL:
             report.follows |= _is_soon_behind(killed[report.row["source"],], report.row["pos"])
+        if report.signal == KILL and report.reporter == SHELL and not is_named(report):
+            # The kernel kills without a word; a program that ends all of its processes prints first what failed.
+            above = range(report.row["line"] - LINES_OF_MESSAGE, report.row["line"])
+            report.follows |= any((report.row["source"], line) in raised_at for line in above)
         is_asked = report.signal in REQUESTED_ENDS and not report.is_unasked
         if is_asked or (first is not None and is_killed_by_launcher(report, first)):
             report.follows = True

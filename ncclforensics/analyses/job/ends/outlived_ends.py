@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import SHELL
-from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, PYTHON_ERROR, RAISED, ExitReport
+from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, KERNEL, PYTHON_ERROR, RAISED, ExitReport
 from ncclforensics.analyses.job.ends.tracebacks import MODULE
 from ncclforensics.analyses.job.text.program_phases import moments_of_bars
 from ncclforensics.frames.columns import count_behind, lines_behind, text_of
@@ -37,6 +37,7 @@ def mark_outlived(
     source: pl.DataFrame,
     voice: pl.DataFrame,
     test_outcome: pl.DataFrame,
+    fence: pl.DataFrame,
 ) -> None:
     """Set `left`, `went_on` and `is_outlived` of reports.
 
@@ -87,11 +88,17 @@ def mark_outlived(
         # A process ends once: where PyTorch prints what ended a rank again further below, another launch ended there.
         ends = uncaught.get((number, report.rank), [])
         is_caught |= report.how in RAISED and 0 < bisect(ends, report.row["pos"]) < len(ends)
+        is_caught |= report.how == EXCEPTION and bool(report.row.get("is_of_request"))
         # Ray runs the task again, or its result was not asked for: no other process saw the error. A program goes on
         # without its tracker.
         is_caught |= any(report.row.get(name) for name in ("is_retried", "is_unhandled", "is_of_tracker"))
         report.is_outlived = (outlives and report.reporter != KERNEL) or is_caught
         report.went_on |= is_caught
+    fences = dict(fence.sort("line").group_by("source").agg("line").iter_rows())
+    for report in reports:  # what ended a program stands at the end of the block that a text quotes
+        last = report.last_line or report.row["line"]
+        below = [line for line in fences.get(report.row["source"], ()) if line > last]
+        report.left = min([report.left, *(line - 1 - last for line in below[:1])])
 
 
 def uncaught_of_ranks(

@@ -234,6 +234,7 @@ def process_exit(
         source=source,
         voice=voice,
         test_outcome=test_outcome,
+        fence=fence,
     )
     mark_final(reports, source, lost.to_dicts(), has_errors=has_errors)
     if not engine_wait.filter(text_of("form").is_in(ENGINE_ENDED)).is_empty():

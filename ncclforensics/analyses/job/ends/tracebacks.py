@@ -16,6 +16,8 @@ MODULE, CELL = "<module>", "a cell"  # what a notebook does not name
 FAR = 40  # lines from the last call of a traceback to its error: the code, and what others print meanwhile
 SYNTAX_ERRORS = ("Syntax", "Indentation", "Tab")  # classes, without -Error
 LONGEST = 400  # lines of a traceback, from its heading to its error
+OF_GROUP = "rank {} of its process group"
+CHAINED = 2  # lines from the line of a chain of exceptions to the heading of the next one
 NEAR = 2  # lines from the name of a thread to the traceback of its error, at most
 FATAL = "hit an exception"  # end of SGLang's headings (run_scheduler_process): the process then ends
 
@@ -35,9 +37,11 @@ def with_places(
     process; `is_of_tracker`: one of a tracker of experiments, without which the program goes on.
     `is_caused`: the exception was raised from the one above it; `is_handling`: while that one was handled.
     `is_passed_on`: it passes on the one below it, of a worker or thread of PyTorch, or of ranks that could not write or
-    read their part of a checkpoint; so does one of those, if these ranks are not shown to be numbered in the job.
+    read their part of a checkpoint. These are numbered in their process group, which `worker` says unless it is shown
+    to be the job.
     `is_ignored`: Python printed it instead of raising it. `is_fatal`: its heading says that it ended its process.
-    `is_of_cell`: it ended a cell of a notebook. `is_unhandled`: Ray was not asked for it. `rank`: that raised it.
+    `is_of_cell`: it ended a cell of a notebook. `is_of_request`: a server answers the request, and goes on.
+    `is_unhandled`: Ray was not asked for it. `rank`: that raised it.
     """
     trackers = [file for file in calls["file"].unique().drop_nulls() if is_of_tracker(file)]
     own_files = [file for file in calls["file"].unique().drop_nulls() if not is_library(file)]
@@ -46,7 +50,7 @@ def with_places(
     called = calls.with_columns(call=pl.format("{} ({})", "function", site.str.strip_chars_end(":")))
     own = called.filter(pl.col("file").is_in(own_files))
     called = called.filter(name.is_in(OF_BLOCKS).fill_null(value=False).not_())
-    headings = exception.filter(form="traceback")
+    headings = _with_requests(exception, exception_chain)
     fatal = headings.filter(text_of("headed_by").str.ends_with(FATAL))
     is_of_thread = pl.col("form") == "thread"
     added = [
@@ -61,6 +65,7 @@ def with_places(
                 heading_rank="raising_rank",
                 heading_pos="pos",
                 is_of_cell=pl.col("cell_error").is_not_null(),
+                is_of_request="is_of_request",
             ),
             LONGEST,
         ),
@@ -108,6 +113,8 @@ def with_places(
     )
     below_ignored = pl.col("ignored_pos") + 1
     is_of_other = pl.col("heading_rank").is_not_null()
+    raiser = pl.when(is_of_other & (not are_of_job)).then(pl.format(OF_GROUP, "heading_rank"))
+    own_worker = pl.when(is_fatal).then("fatal_worker").otherwise("worker")
     placed = []
     for frame in errors:
         for lines, farthest in added:
@@ -119,7 +126,7 @@ def with_places(
                 place=pl.when(pl.col("call").is_not_null()).then(place),
                 own_place=own_place,
                 is_fatal=is_fatal,
-                worker=pl.when(is_fatal).then("fatal_worker").otherwise("worker"),
+                worker=pl.coalesce(raiser, own_worker),
                 is_caused=(pl.col("is_cause") & is_above_heading).fill_null(False),
                 is_handling=(~pl.col("is_cause") & is_above_heading).fill_null(False),
                 is_ignored=((below_ignored == pl.col("heading_pos")) | (below_ignored == pl.col("pos"))).fill_null(
@@ -129,8 +136,7 @@ def with_places(
                 is_of_tracker=(is_tracking & ~is_of_main.fill_null(False)).fill_null(False),
                 is_unhandled=(pl.col("unhandled_pos") > pl.col("heading_pos").fill_null(-1)).fill_null(False),
                 passed_pos=pl.when(is_of_worker).then("passed_pos"),
-                rank=pl.when(is_of_other & are_of_job).then("heading_rank").otherwise("rank"),
-                is_passed_on=is_of_other & (not are_of_job),
+                rank=pl.when(~is_of_other).then("rank").when(are_of_job).then("heading_rank"),
             ).drop(
                 *("call", "own_call", "own_pos", "heading_pos", "chain_pos", "is_cause", "raised_in_above"),
                 *(
@@ -146,8 +152,19 @@ def with_places(
             )
         )
     passed_on = pl.concat([frame["passed_pos"] for frame in placed]).drop_nulls().implode()
-    is_passed_on = pl.col("is_passed_on") | pl.col("pos").is_in(passed_on)
-    return [frame.with_columns(is_passed_on=is_passed_on).drop("passed_pos") for frame in placed]
+    return [frame.with_columns(is_passed_on=pl.col("pos").is_in(passed_on)).drop("passed_pos") for frame in placed]
+
+
+def _with_requests(exception: pl.DataFrame, exception_chain: pl.DataFrame) -> pl.DataFrame:
+    """The headings of tracebacks, with `is_of_request`: uvicorn names a request above it, or above its chain."""
+    printer, request = printed_by(PRINTER), pl.col("form") == "request"
+    chained = exception_chain.select("source", pl.col("pos") + CHAINED, is_chained=True)
+    rows = exception.filter(text_of("form").is_in(["traceback", "request"])).sort("pos")
+    rows = rows.join(chained, on=["source", "pos"], how="left", maintain_order="left")
+    is_below = request.shift().over(printer) & (pl.col("pos").diff().over(printer) == 1)
+    rows = rows.with_columns(is_below=is_below, chain=pl.col("is_chained").is_null().cum_sum().over(printer))
+    is_of_request = pl.col("is_below").fill_null(value=False).first().over(printer, "chain")
+    return rows.with_columns(is_of_request=is_of_request).filter(~request)
 
 
 def with_places_in_code(exception: pl.DataFrame, unread_code: pl.DataFrame) -> pl.DataFrame:

@@ -25,7 +25,7 @@ from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
 from ncclforensics.analyses.verdict.job import Job
-from ncclforensics.analyses.verdict.lines.failures import first_seen_by_torchrun
+from ncclforensics.analyses.verdict.lines.failures import first_ends_of_nodes, first_seen_by_torchrun
 from ncclforensics.analyses.verdict.sources import watchdogs as pytorch
 from ncclforensics.analyses.verdict.sources.torch_text import in_job, numbers_in_job, ranks_with_output, silent_ranks
 from ncclforensics.analyses.verdict.vocabulary import How, Kind
@@ -177,7 +177,9 @@ def find_failed_ranks(job: Job) -> Explanation | None:
         diagnosis = Explanation(Kind.NO_HANG, reason, [Doubt.OTHER_TEXT])
     elif (is_exit and not victims) or is_lone_abort or all_failed:
         end = "exit code 1" if is_exit else "SIGABRT, as after a time-out of the watchdog"
-        reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
+        # Without its root cause, torchrun's table tells of those that it saw end later.
+        is_cut = all(row.reporter == TORCHRUN for row in strongest) and not first_ends_of_nodes(job)
+        reason = f"{ranks_text(numbers)} failed{' first' * (not is_cut)} with {end}: victims end so, too"
         if all_failed and not is_lone_abort:
             reason = "each rank of which this text was read failed by itself, so that none of these waits for another"
         reason += first_seen_by_torchrun(job, len(numbers) - 1)
