@@ -11,9 +11,9 @@ from ncclforensics.analyses.job.ends.crashes import LIBNCCL
 from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, KERNEL, NODE, NOT_STARTED, SIGNAL
 from ncclforensics.analyses.job.ends.failure_events import AFTER, LOST
 from ncclforensics.analyses.job.ends.spawned_processes import SPAWN, UNNAMED
-from ncclforensics.analyses.job.text.program_failures import compares_ranks, topic_of
+from ncclforensics.analyses.job.text.program_failures import compares_ranks
 from ncclforensics.analyses.verdict.vocabulary import Kind
-from ncclforensics.data.failure_topics import OF_EXCEPTIONS, OTHER_TOPIC, TOPICS
+from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
 from ncclforensics.data.processes import (
     ABORT,
     BUS_ERROR,
@@ -40,6 +40,7 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import (
     advice_of_exit,
     advice_of_launch,
+    advised,
     crashes_in_init,
     exit_finding,
     first_exits,
@@ -75,14 +76,6 @@ def _follows_another_fault(exits: pl.DataFrame, verdict: pl.DataFrame) -> bool:
     ).any()
 
 
-def _advised(finding: Finding, exits: pl.DataFrame) -> Finding:
-    """Return a finding on exceptions with the advice on what the system refused, if their message is about that."""
-    rows = exits.with_columns(topic=topic_of(pl.concat_str("name", "message", separator=": "), OF_EXCEPTIONS))
-    if topic := rows["topic"][0]:
-        finding.remedy = TOPICS[topic].remedy
-    return finding
-
-
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
 def app_exception(
     process_exit: pl.DataFrame,
@@ -93,6 +86,7 @@ def app_exception(
     elastic_failure: pl.DataFrame,
     torch_without_gpu: pl.DataFrame,
     gradient_error: pl.DataFrame,
+    program_failure: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -118,7 +112,8 @@ def app_exception(
             detail = f"in {rows['place'][0]}; {detail}"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         message = f": {short_message(rows['message'][0])}" if rows["message"][0] else ""
-        finding = _advised(exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty), rows)
+        finding = exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty)
+        finding = advised(finding, rows, program_failure)
         if name == UNNAMED:  # what NCCL printed before says more of the cause
             finding.role = Role.CONSEQUENCE if own_failures.height else finding.role
             finding.remedy = READ_BELOW
@@ -128,7 +123,8 @@ def app_exception(
         where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
         title = f"{{processes}} raised {name}" + (f": {short_message(str(message))}" if message else "")
         if is_near_end:
-            yield _advised(exit_finding(rows, rank, title, f"{where}the program may have caught it", "likely"), rows)
+            finding = exit_finding(rows, rank, title, f"{where}the program may have caught it", "likely")
+            yield advised(finding, rows, program_failure)
         else:
             detail = f"{where}the log goes on after it: the program may have caught it"
             finding = exit_finding(rows, rank, title, detail, "possible")
@@ -178,7 +174,7 @@ def app_process_died(
         title = f"{{processes}} did not start: {short_message(str(message))}"
         finding = exit_finding(rows, rank, title, f"reported by {rows['reporter'][0]}", "certain")
         finding.remedy = advice_of_launch(str(message))
-        yield _advised(finding, rows)
+        yield advised(finding, rows, program_failure)
     of_init = crashes_in_init(process_exit, milestone, communicator_progress, native_frame)
     ends = first_exits(process_exit, SIGNAL, EXIT, NODE).join(of_init, on=["source", "line"], how="anti")
     signal_number = pl.col("signal").fill_null(0)

@@ -16,6 +16,8 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     UNSHOWN,
 )
 from ncclforensics.analyses.job.ends.process_exits import strongest_of
+from ncclforensics.analyses.job.text.program_failures import topic_of
+from ncclforensics.data.failure_topics import OF_EXCEPTIONS, TOPICS
 from ncclforensics.data.names import ranks_text, some_of, without_folders
 from ncclforensics.data.processes import (
     CRASHES,
@@ -26,7 +28,7 @@ from ncclforensics.data.processes import (
     signal_name,
 )
 from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts, printed_pid, text_of
-from ncclforensics.rules.finding import Finding, Role, Severity
+from ncclforensics.rules.finding import Finding, Line, Role, Severity
 from ncclforensics.rules.shared.grouping import (
     SHOWN,
     UNNAMED,
@@ -37,6 +39,10 @@ from ncclforensics.rules.shared.grouping import (
     titled,
 )
 
+BUILD = "build"  # the topic of what compilers print
+COMMAND_FAILED = (
+    "returned non-zero exit status"  # in the message of subprocess.CalledProcessError, and of what repeats it
+)
 LAST_LINES = 20  # before the report of an end
 STACK_LINES = 60  # of the stack that a crash handler prints
 CREATING = ("ncclCommInit", "ncclCommSplit", "ncclCommGrow", "ncclCommShrink")  # how functions begin that create one
@@ -168,6 +174,24 @@ def statements_before(exits: pl.DataFrame, program_failure: pl.DataFrame) -> pl.
     ends = exits.select("source", end_line="line").unique()
     near = program_failure.filter(is_strong).join(ends, on="source").filter(distance.is_between(1, LAST_LINES))
     return near.sort("pos")
+
+
+def advised(finding: Finding, exits: pl.DataFrame, program_failure: pl.DataFrame) -> Finding:
+    """Return a finding on exceptions with the advice on what the system refused, if their message is about that.
+
+    Where a command failed, the first error that a compiler printed above it is what failed.
+    """
+    rows = exits.with_columns(topic=topic_of(pl.concat_str("name", "message", separator=": "), OF_EXCEPTIONS))
+    topic, message = rows["topic"][0], str(rows["message"][0])
+    if COMMAND_FAILED in message:
+        built = program_failure.filter(topic=BUILD).join(rows.select("source", end="line"), on="source")
+        for row in built.filter(pl.col("line") < pl.col("end")).sort("pos").head(1).to_dicts():
+            topic = BUILD
+            finding.detail += f"; printed before it: {short_message(row['statement'])}"
+            finding.evidence.append(Line(row["source"], row["line"]))
+    if topic:
+        finding.remedy = TOPICS[topic].remedy
+    return finding
 
 
 def restarted(rows: pl.DataFrame, elastic_failure: pl.DataFrame) -> str:
