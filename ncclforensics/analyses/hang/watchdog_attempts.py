@@ -22,7 +22,7 @@ WORK = ("sequence", "enqueued", "completed", "operation", "numel")  # what a rep
 CLOCKS = ("moment", "launcher_time")
 
 
-@analysis({"rank": pl.Int32()}, of=("work_timeout", "work_status"))
+@analysis({"rank": pl.Int32(), "source": pl.Int32()}, of=("work_timeout", "work_status"))
 def early_timeout(
     work_timeout: pl.DataFrame, work_status: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame
 ) -> pl.DataFrame:
@@ -30,7 +30,7 @@ def early_timeout(
     rank = pl.coalesce("global_rank", "launcher_rank", "group_rank").cast(pl.Int32).alias("rank")
     reports = pl.concat([frame.select(rank, "source", *CLOCKS) for frame in (work_timeout, work_status)])
     early = _with_attempt(reports, source).filter(_is_before_run(run_start))
-    return early.select("rank").drop_nulls().unique().sort("rank")
+    return early.select("rank", "source").drop_nulls("rank").unique().sort("rank", "source")
 
 
 def of_latest_attempt(reports: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame) -> pl.DataFrame:

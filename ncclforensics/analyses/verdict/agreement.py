@@ -110,7 +110,10 @@ def _by_reports(job: Job) -> Testimony:
 
 def find_ended(job: Job) -> Explanation | None:
     """Find the process that ended first; where only text speaks, processes are known by their rank alone."""
-    return torch_reports.find_failed_ranks(job) if job.is_text_only else failures.find_first_exit(job)
+    if job.is_text_only:
+        return torch_reports.find_failed_ranks(job)
+    found = failures.find_first_exit(job)
+    return None if found is None or torch_reports.were_started_again(job, found.culprits) else found
 
 
 TESTIMONIES: tuple[Callable[[Job], Testimony], ...] = (

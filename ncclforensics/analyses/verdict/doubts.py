@@ -78,6 +78,7 @@ class Doubt(Enum):
         "a rank made a call more or less before, so that one number stands for different calls",
     )
     OF_ANOTHER_RUN = Cost.ORDINARY, "this source is of another run than NCCL's lines"
+    OF_ANOTHER_JOB = Cost.UNUSUAL, "this text is of another job: it names no process and no host of NCCL's lines"
     SOURCES_DISAGREE = Cost.UNUSUAL, "the source that names other ranks is right"
     SOURCES_CONTRADICT = Cost.ORDINARY, "the sources that contradict it are right, which are as many"
     STACKS_DISAGREE = Cost.ORDINARY, "its stack is right, and its log lacks the last lines"

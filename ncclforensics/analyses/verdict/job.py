@@ -39,6 +39,7 @@ class Job:
     def __init__(self, number: int, rows: JobRows) -> None:
         frames = rows.frames
         self.number, self.run = number, rows
+        self.text = text = rows.text_of(number)
         self.rank_ids = {row.rank_id: row for row in rows.typed_of_job("rank", Rank, number)}
         self.members: dict[str, list[Member]] = defaultdict(list)
         self.memberships = rows.typed_of_job("member", Member, number)
@@ -48,23 +49,23 @@ class Job:
         self.failure_events = rows.typed_of_job("failure_event", FailureEvent, number)
         self.process_exits = rows.typed_of_job("process_exit", ProcessExit, number)
         self.all_exits = rows.typed("process_exit", ProcessExit)  # also of processes that no other line shows
-        self.timeouts = rows.typed("work", Timeout)
-        self.torch_errors = rows.typed("torch_error", TorchError)
-        self.torch_sources = rows.typed("torch_source", TorchSource)
-        self.store_errors = rows.typed("store_error", StoreError)
-        self.pytorch = {name: rows.of(name) for name in PYTORCH_FRAMES}
+        self.timeouts = text.typed("work", Timeout)
+        self.torch_errors = text.typed("torch_error", TorchError)
+        self.torch_sources = text.typed("torch_source", TorchSource)
+        self.store_errors = text.typed("store_error", StoreError)
+        self.pytorch = {name: text.of(name) for name in PYTORCH_FRAMES}
         self.stacks = stacks_in(frames["rank_stack"].filter(job=number))  # where its ranks stand, by rank id
-        self.unranked_stacks = stacks_in(frames["unranked_stack"])
-        self.recordings = rows.recordings
-        self.left_out = list(rows.left_out)  # what is said of sources that are left out
+        self.unranked_stacks = stacks_in(text.frames["unranked_stack"])
+        self.recordings = text.recordings
+        self.left_out = list(text.left_out)  # what is said of sources that are left out
         self.communicators_of_groups: dict[str, str] = {}  # process group of the dumps -> key with the same members
         self.stall_evidence: list[Sign] = []  # what shows that it stood still, once its sources were compared
         self.differences: list[Explanation] | None = None  # between the calls of its ranks, once they were judged
         self.doubts: dict[str, str] = {}  # sources that may be of another run than NCCL's lines -> why
         self.ras_nranks = rows.ras_nranks
-        has_ras = may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
-        self.snapshots = rows.of("ras_snapshot") if has_ras else []
-        self.states = rows.of("ras_state") if has_ras else []
+        has_ras = may_be_of(text.frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
+        self.snapshots = text.of("ras_snapshot") if has_ras else []
+        self.states = text.of("ras_state") if has_ras else []
         self.counted_calls = [row for rank_id in self.rank_ids for row in rows.where("counted_call", rank_id=rank_id)]
         self._call_line = frames["call_line"]
         self._calls_by_rank: dict[int, pl.DataFrame] = {}

@@ -33,11 +33,11 @@ PYTORCH_FRAMES = (
     "announced_position",
     "watchdog",
 )
-# Frames that name no job: of several jobs, no line shows which of them they are about.
+# Frames that name no job: they are of the job of their input.
 OF_NO_JOB = (
     *PYTORCH_FRAMES, "torch_error", "torch_source", "store_error", "work", "desync", "early_timeout", "recorded_rank",
-    "recorder_file", "unranked_stack", "ras_snapshot", "ras_state", "job_end", "journal_exit", "program_failure",
-    "reported_success", "group_note", "stated_stand",
+    "recorded_position", "recorded_call", "recorder_file", "unranked_stack", "ras_snapshot", "ras_state", "job_end",
+    "journal_exit", "program_failure", "reported_success", "group_note", "stated_stand",
 )  # fmt: skip
 
 
@@ -83,15 +83,11 @@ class Called(Operation):
     line: int
 
 
-class JobRows:
-    """The rows of the frames that verdicts rest on, by the values of some columns; and what no line assigns to a job.
-
-    A run may hold thousands of jobs: what is the same for all of them is computed once.
-    """
+class Rows:
+    """The rows of some frames, by the values of some columns; each frame is converted once."""
 
     def __init__(self, frames: dict[str, pl.DataFrame]) -> None:
-        self.is_only_job = frames["rank"]["job"].n_unique() == 1
-        self.frames = frames if self.is_only_job else frames | {name: frames[name].clear() for name in OF_NO_JOB}
+        self.frames = frames
         self._rows: dict[str, list[Row]] = {}
         self._typed: dict[str, list[Any]] = {}
         self._divided: dict[tuple[str, ...], dict[tuple[Any, ...], list[Any]]] = {}
@@ -115,21 +111,9 @@ class JobRows:
             self._typed[name] = typed_rows(self.frames[name], of)
         return self._typed[name]
 
-    def typed_of_job(self, name: str, of: type[R], job: int) -> list[R]:
-        """The rows of a frame that concern a job, as values of a class whose fields are columns."""
-        if (name, "typed") not in self._divided:
-            jobs = ((number,) for number in self.frames[name]["job"])
-            self._divided[name, "typed"] = _divide(jobs, self.typed(name, of))
-        return self._divided[name, "typed"].get((job,), [])
 
-    def waits(self, job: int) -> list[Edge]:
-        """The edges of a job's wait graph; those of the same call share their tuple of ranks."""
-        rows = self._waits_by_job.get((job,))
-        return [] if rows is None else edges_of(rows)
-
-    @cached_property
-    def _waits_by_job(self) -> dict[tuple[object, ...], pl.DataFrame]:
-        return self.frames["wait"].partition_by("job", as_dict=True)
+class TextRows(Rows):
+    """The rows that name no job, of the inputs of one."""
 
     @cached_property
     def desyncs(self) -> list[Row]:
@@ -174,6 +158,77 @@ class JobRows:
         used = dumps.filter("is_used")["rank"].unique()
         old = dumps.filter(~pl.col("rank").is_in(used.implode())).drop_nulls("older_ns")
         return old.sort("rank", "older_ns").unique("rank", maintain_order=True).to_dicts()
+
+    @cached_property
+    def is_cancelled(self) -> bool:
+        """Whether a line says that the only job was cancelled, or reached its time limit."""
+        return any(row["form"] in ENDED_FROM_OUTSIDE for row in self.of("job_end"))
+
+    @cached_property
+    def captured_ends(self) -> set[str]:
+        """How the ranks of the only job ended, if a capture started them."""
+        return set(self.frames["journal_exit"]["how"].cast(pl.String))
+
+    @cached_property
+    def reports_stall(self) -> bool:
+        """Whether the program of the only job says, near the end of a file, that it makes no progress."""
+        stated = self.frames["program_failure"].filter((pl.col("topic") == STANDING) & (pl.col("lines_behind") < NEAR))
+        return not stated.is_empty()
+
+    @cached_property
+    def successes(self) -> list[Row]:
+        """The lines which say that the program of the only job ended well."""
+        return self.frames["reported_success"].sort("pos").to_dicts()
+
+    @cached_property
+    def ended_programs(self) -> list[Row]:
+        """The lines by which PyTorch marks that the program of a rank of the only job ended, with its `rank`."""
+        ends = self.frames["group_note"].filter(form="not_destroyed")
+        ranked = ends.with_columns(rank=pl.coalesce("global_rank", "launcher_rank")).drop_nulls("rank").sort("pos")
+        return ranked.to_dicts()
+
+
+class JobRows(Rows):
+    """The rows of the frames that verdicts rest on; what names no job is of the job of its input (`text_of`).
+
+    A run may hold thousands of jobs: what is the same for all of them is computed once.
+    """
+
+    def __init__(self, frames: dict[str, pl.DataFrame]) -> None:
+        super().__init__(frames)
+        self.is_only_job = frames["rank"]["job"].n_unique() == 1
+        self._without_text = TextRows({name: frames[name].clear() for name in OF_NO_JOB})
+
+    def text_of(self, job: int) -> TextRows:
+        """The rows that name no job of the inputs that are of this one."""
+        own = {row["source"] for row in self.where("text_job", job=job)}
+        if self.is_only_job:
+            return TextRows({name: self.frames[name] for name in OF_NO_JOB})
+        if own.isdisjoint(self._with_text):
+            return self._without_text
+        of_job = pl.col("source").is_in(list(own))
+        return TextRows({name: self.frames[name].filter(of_job) for name in OF_NO_JOB})
+
+    @cached_property
+    def _with_text(self) -> set[int]:
+        """The inputs with rows that name no job."""
+        return {number for name in OF_NO_JOB for number in self.frames[name]["source"].unique()}
+
+    def typed_of_job(self, name: str, of: type[R], job: int) -> list[R]:
+        """The rows of a frame that concern a job, as values of a class whose fields are columns."""
+        if (name, "typed") not in self._divided:
+            jobs = ((number,) for number in self.frames[name]["job"])
+            self._divided[name, "typed"] = _divide(jobs, self.typed(name, of))
+        return self._divided[name, "typed"].get((job,), [])
+
+    def waits(self, job: int) -> list[Edge]:
+        """The edges of a job's wait graph; those of the same call share their tuple of ranks."""
+        rows = self._waits_by_job.get((job,))
+        return [] if rows is None else edges_of(rows)
+
+    @cached_property
+    def _waits_by_job(self) -> dict[tuple[object, ...], pl.DataFrame]:
+        return self.frames["wait"].partition_by("job", as_dict=True)
 
     @cached_property
     def ras_nranks(self) -> int | None:
@@ -249,37 +304,9 @@ class JobRows:
         return {row["source"]: row for row in self.of("source")}
 
     @cached_property
-    def is_cancelled(self) -> bool:
-        """Whether a line says that the only job was cancelled, or reached its time limit."""
-        return any(row["form"] in ENDED_FROM_OUTSIDE for row in self.of("job_end"))
-
-    @cached_property
-    def captured_ends(self) -> set[str]:
-        """How the ranks of the only job ended, if a capture started them."""
-        return set(self.frames["journal_exit"]["how"].cast(pl.String))
-
-    @cached_property
-    def reports_stall(self) -> bool:
-        """Whether the program of the only job says, near the end of a file, that it makes no progress."""
-        stated = self.frames["program_failure"].filter((pl.col("topic") == STANDING) & (pl.col("lines_behind") < NEAR))
-        return not stated.is_empty()
-
-    @cached_property
     def shows_an_end(self) -> bool:
         """Whether a line reports the end of a process, whichever it was: launchers need not name it."""
         return not self.frames["process_exit"].filter("is_final").is_empty()
-
-    @cached_property
-    def successes(self) -> list[Row]:
-        """The lines which say that the program of the only job ended well."""
-        return self.frames["reported_success"].sort("pos").to_dicts()
-
-    @cached_property
-    def ended_programs(self) -> list[Row]:
-        """The lines by which PyTorch marks that the program of a rank of the only job ended, with its `rank`."""
-        ends = self.frames["group_note"].filter(form="not_destroyed")
-        ranked = ends.with_columns(rank=pl.coalesce("global_rank", "launcher_rank")).drop_nulls("rank").sort("pos")
-        return ranked.to_dicts()
 
     @cached_property
     def laid_out(self) -> set[tuple[str | None, int | None]]:

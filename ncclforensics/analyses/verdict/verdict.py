@@ -307,7 +307,7 @@ def job_diagnosis(
     recorded_position: pl.DataFrame, recorded_call: pl.DataFrame, omission: pl.DataFrame, line_fault: pl.DataFrame,
     unplaced_member: pl.DataFrame, counter_jump: pl.DataFrame, unfinished_setup: pl.DataFrame, ring: pl.DataFrame,
     tree: pl.DataFrame, connection: pl.DataFrame, recorded_wait: pl.DataFrame, branch: pl.DataFrame,
-    p2p_access: pl.DataFrame, stated_stand: pl.DataFrame, last_word: pl.DataFrame,
+    p2p_access: pl.DataFrame, stated_stand: pl.DataFrame, last_word: pl.DataFrame, text_job: pl.DataFrame,
 ) -> pl.DataFrame:  # fmt: skip
     """One row per job: its verdict with the evidence lines."""
     return pl.DataFrame([answer.row() for answer in _answers(locals())], schema=columns_of(Answer))

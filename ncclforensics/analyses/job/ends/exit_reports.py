@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -43,9 +43,7 @@ EXIT = "exit"  # exited with an error code
 NODE = "node"  # its node failed
 NOT_STARTED = "not-started"  # its launcher could not start it
 RAISED = (EXCEPTION, GPU_MEMORY, GPU_ERROR)
-KERNEL = "the kernel"
-RAY = "Ray"
-ROCM = "ROCm's runtime"
+KERNEL, RAY, ROCM = "the kernel", "Ray", "ROCm's runtime"  # reporters
 BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
 CAPTURE = "capture"
 GAVE_UP, STALLED, TAKEN_DOWN = "gave-up", "stalled", "taken-down"  # as the journal of a capture says it
@@ -85,10 +83,11 @@ class ExitReport:
     is_unasked: bool = False  # the launcher did not send the signal that ended it, and got none itself
     is_by_clock: bool = False  # first, or not, only by clocks of hosts that may differ by as much
     is_placed: bool = True  # false: host or time do not join a line of the kernel
+    is_tied: bool = True  # false: nothing but the number of its rank joins it to NCCL's lines
     left: int = 0  # lines behind it in its file, of its own process where the tags of Ray tell those of others
     went_on: bool = False  # behind it, its file shows steps, a new progress bar, or an answer of an engine
     is_outlived: bool = False  # so far behind it that it did not end the job, or ended an earlier one
-    owner: Owner | None = field(default=None)
+    owner: Owner | None = None
 
 
 def signal_of_code(code: int | None) -> int | None:

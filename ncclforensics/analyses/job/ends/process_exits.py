@@ -76,6 +76,7 @@ class ProcessExit(NamedTuple):
     is_first: bool  # it ended by itself; false if its end follows from that of another process
     is_by_clock: bool  # another process ended at about that time on another host, whose clock may differ
     is_placed: bool  # false: a line of the kernel of no known host or time, or NCCL shows another process of this rank
+    is_tied: bool  # NCCL's lines stand in its file, too, or it names a process or host of theirs; or there are none
     is_final: bool  # the process certainly ended; an exception without a rank may have been caught
     is_near_end: bool  # its file ends within the lines of a traceback, and shows no steps and no answers behind it
     is_outlived: bool  # so much stands behind it in its file that it did not end the job, or ended an earlier one
@@ -138,6 +139,7 @@ def process_exit(
     work: pl.DataFrame,
     rank: pl.DataFrame,
     process: pl.DataFrame,
+    text_job: pl.DataFrame,
     failure_event: pl.DataFrame,
     test_failure: pl.DataFrame,
     torch_without_gpu: pl.DataFrame,
@@ -186,7 +188,7 @@ def process_exit(
     timely = set(kernel_kill.filter("is_in_run").select("source", "line").iter_rows())
     is_one_host = rank["host"].drop_nulls().n_unique() == 1
     nranks = max(communicator_lifetime["nranks"].drop_nulls(), default=None)
-    finder = ProcessFinder(rank, process, fence, has_agents=elastic_failure.height > 0, nranks=nranks)
+    finder = ProcessFinder(rank, process, fence, text_job, has_agents=elastic_failure.height > 0, nranks=nranks)
     if process.is_empty():
         reports = torch_ranks.with_ranks(reports, torch_source, exception, launched_rank, elastic_failure)
     for report in reports:
@@ -240,6 +242,9 @@ def process_exit(
     if not engine_wait.filter(text_of("form").is_in(ENGINE_ENDED)).is_empty():
         for report in reports:
             report.final |= report.how in OF_AN_ENGINE
+    tied = set(source["source"]) if process.is_empty() else finder.tied_sources(reports)
+    for report in reports:
+        report.is_tied = report.reporter == KERNEL or report.row["source"] in tied
     rows = [_row(report, rank_id) for report in reports for rank_id in finder.rank_ids(report)]
     finder.mark_other_launches(rows, reports)
     return frame_of_rows(rows, columns_of(ProcessExit)).sort("source", "line")

@@ -49,7 +49,7 @@ def job_member(
     """Every communicator of every process, and every process without one, with job and rank."""
     lifetimes = communicator_lifetime.filter(pl.col("nranks").is_not_null())
     streams = calls_without_init.drop_nulls(OWNER)
-    processes = process.select("host", "pid", "hint", "reported", "last_pos").to_dicts()
+    processes = process.select("host", "pid", "hint", "reported", "last_pos", "sources").to_dicts()
     members = name_communicators(lifetimes)
     later = inferred_members(streams, members, processes)
     _doubt_subgroups(members, {m.owner for m in later.values()})
@@ -134,7 +134,8 @@ def _jobs(
 ) -> list[set[tuple[str, int]]]:
     """Group processes that share a communicator into jobs; processes without any join the job if there is only one.
 
-    Those that started NCCL are of another job if all ranks of that one are other processes.
+    If all ranks of that one are other processes, those that started NCCL are of another job, and those of other hosts
+    with files of their own.
     """
     leader: dict[tuple[str, int], tuple[str, int]] = {}
 
@@ -156,12 +157,24 @@ def _jobs(
     jobs = list(grouped.values())
     without_communicator = {(p["host"], p["pid"]) for p in processes} - set(leader)
     if without_communicator and len(jobs) == 1:
-        of_another = without_communicator & begun if _is_whole(members) else set()
-        jobs += [of_another] if len(of_another) > 1 else []
+        started = without_communicator & begun
+        of_another = _apart(jobs[0], processes) | (started if len(started) > 1 else set())
+        jobs += [of_another] if of_another and _is_whole(members) else []
         jobs[0] |= without_communicator.difference(*jobs[1:])
     elif without_communicator:
         jobs.append(without_communicator)
     return jobs
+
+
+def _apart(job: set[tuple[str, int]], processes: list[dict[str, Any]]) -> set[tuple[str, int]]:
+    """Processes that share neither a host nor a file with those of a job."""
+    hosts = {host for host, _ in job}
+    files = {source for p in processes if (p["host"], p["pid"]) in job for source in p["sources"]}
+    return {
+        (p["host"], p["pid"])
+        for p in processes
+        if p["host"] not in hosts and not p["host"].startswith(MADE_UP) and files.isdisjoint(p["sources"])
+    }
 
 
 def _is_whole(members: list[Member]) -> bool:

@@ -43,8 +43,10 @@ def find_first_exit(job: Job) -> Explanation | None:
             return _one_ended_first(job, ends)
     strongest = [row for rank_id, row in ends.items() if rank_id in culprits]
     is_placed = any(row.is_placed for row in strongest)
+    is_tied = any(row.is_tied for row in strongest)
     are_others_awaited = bool(job.awaited_ranks) and job.awaited_ranks.isdisjoint(culprits)
-    if not is_placed and are_others_awaited:
+    is_awaited = not (job.awaited_ranks - job.sets_awaited_by.keys()).isdisjoint(culprits)
+    if job.waits and not is_awaited and not (is_placed and is_tied):
         return None
     diagnosis = job.explanation_of(Kind.RANK_DIED, ended_text(strongest[0]), culprits)
     if strongest[0].how == EXIT or len(culprits) > 1:
@@ -63,6 +65,8 @@ def find_first_exit(job: Job) -> Explanation | None:
     elif are_others_awaited and all(row.reporter == KERNEL for row in strongest):
         awaited = f"but NCCL's lines show the others waiting for {job.names(job.awaited_ranks)}"
         diagnosis.doubt(Doubt.SECOND_FAULT, awaited)
+    if not (is_tied or is_awaited):
+        diagnosis.doubt(Doubt.OF_ANOTHER_JOB)
     diagnosis.add_evidence(culprit=strongest[:4])
     cite_first_missing_call(job, diagnosis)
     connection_losses = [

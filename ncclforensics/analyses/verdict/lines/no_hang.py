@@ -38,15 +38,15 @@ def find_reported_success(job: Job) -> Explanation | None:
     """
     ended = bool(job.process_exits) or job.run.shows_an_end
     # What one process or rank reports is not of the others, which may still wait.
-    processes = {(row["ended_pid"], row["ended_rank"]) for row in job.run.successes}
-    of_launcher = {row["ended_pid"] for row in job.run.successes} - {None}
+    processes = {(row["ended_pid"], row["ended_rank"]) for row in job.text.successes}
+    of_launcher = {row["ended_pid"] for row in job.text.successes} - {None}
     has_failed = any(not event.at_exit for event in job.failure_events) and len(of_launcher) < len(job.rank_ids)
     if job.is_finished or ended or has_failed:
         return None
-    what, doubt, rows = "end", Doubt.LOGS_END_BEFORE, job.run.ended_programs
-    if job.run.successes and ((None, None) in processes or len(processes) >= len(job.rank_ids)):
+    what, doubt, rows = "end", Doubt.LOGS_END_BEFORE, job.text.ended_programs
+    if job.text.successes and ((None, None) in processes or len(processes) >= len(job.rank_ids)):
         reason = "the program reports that it came to its end, and nothing failed"
-        what, rows = "success", job.run.successes
+        what, rows = "success", job.text.successes
     elif _is_aborted_at_exit(job):
         reason = "every rank aborted its communicators, as PyTorch does where a program ends without destroying its "
         reason += "process groups, and no time-out or error was read in the program's output"
@@ -66,7 +66,7 @@ def _is_aborted_at_exit(job: Job) -> bool:
     shows_calls = any(row["calls"] for row in job.visibility.values())
     return (
         job.is_ended
-        and not (job.absent or job.timeouts or job.run.is_cancelled or shows_calls)
+        and not (job.absent or job.timeouts or job.text.is_cancelled or shows_calls)
         and all(place["source"] in has_output for place in ends)
     )
 
@@ -202,7 +202,7 @@ def conclude_no_hang(job: Job) -> Explanation:
     if call := job.shared_last_call():
         where = f"every rank is in the same call where the logs end, {call.text}"
         reason = f"{where}: it completed, or all hang in it"
-    if job.run.is_cancelled:
+    if job.text.is_cancelled:
         collect = COLLECT_PROGRESS
     if job.is_finished:
         doubts, reason = [], "every rank destroyed its communicators: the run completed"

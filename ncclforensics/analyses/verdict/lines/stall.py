@@ -38,7 +38,7 @@ FAILURES = {HARD: Sign.FAILURE, NETWORK: Sign.FAILURE, LOST: Sign.LOST_CONNECTIO
 def find_stall_evidence(job: Job) -> list[Sign]:
     """Name what shows that the job stood still or failed, as in the contract's `standstill.by`."""
     kinds: list[Sign] = []
-    if job.run.desyncs:
+    if job.text.desyncs:
         kinds.append(Sign.WATCHDOG)
     elif any(row.is_timeout and row.interrupted for row in job.timeouts):
         kinds.append(Sign.FAILURE)  # ranks wait for one that was interrupted
@@ -57,10 +57,10 @@ def find_stall_evidence(job: Job) -> list[Sign]:
         kinds.append(Sign.ABORT)
     if _silence(job):
         kinds.append(Sign.SILENCE)
-    if job.run.reports_stall:
+    if job.text.reports_stall:
         kinds.append(Sign.STATED)
     kinds += [FAILURES[event.kind] for event in job.failure_events if event.kind in FAILURES and job.is_fatal(event)]
-    kinds += [Sign.STALLED] * (STALLED in job.run.captured_ends)
+    kinds += [Sign.STALLED] * (STALLED in job.text.captured_ends)
     kinds += [Sign.CAPTURE for row in job.process_exits if row.is_first and row.reporter == CAPTURE]
     return list(dict.fromkeys(kinds))
 
@@ -174,13 +174,13 @@ def _long_for(job: Job) -> float:
 def _was_ended(job: Job) -> bool:
     """Whether a scheduler cancelled the job, or most of its processes were ended by a signal."""
     ended = {row.rank_id for row in job.process_exits if row.how == SIGNAL}
-    return job.run.is_cancelled or len(ended) * 2 > len(job.rank_ids)
+    return job.text.is_cancelled or len(ended) * 2 > len(job.rank_ids)
 
 
 def _was_ended_in_motion(job: Job) -> bool:
     """Whether a scheduler or a capture ended the job right after a call."""
     times = job.last_times.values()
-    if not times or not (job.run.is_cancelled or job.run.captured_ends == {TAKEN_DOWN}):
+    if not times or not (job.text.is_cancelled or job.text.captured_ends == {TAKEN_DOWN}):
         return False
     last = max(times, key=lambda row: row["called"])
     return float((last["ended"] - last["called"]).total_seconds()) < MOTION + float(last["pace"])

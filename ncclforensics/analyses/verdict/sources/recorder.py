@@ -340,11 +340,11 @@ def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
     """Say which dumps do not count: those of an earlier attempt, or of an earlier moment than the logs."""
     for remark in job.left_out:
         diagnosis.remarks.append(remark)
-    if not job.run.old_dumps:
+    if not job.text.old_dumps:
         return
-    ranks = ranks_text(row["rank"] for row in job.run.old_dumps)
-    least = min(row["older_ns"] for row in job.run.old_dumps)
-    are_before_run = all(row["is_before_run"] for row in job.run.old_dumps)
+    ranks = ranks_text(row["rank"] for row in job.text.old_dumps)
+    least = min(row["older_ns"] for row in job.text.old_dumps)
+    are_before_run = all(row["is_before_run"] for row in job.text.old_dumps)
     than = "the first communicator in the logs" if are_before_run else "the others"
     age = f"at least {count_of(least // MINUTE, 'minute')} older than {than}"
     reason = f"the dumps of {ranks} do not count: they are "
@@ -355,7 +355,7 @@ def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
     else:
         reason += f"{age}, so that they are of an earlier attempt or by a clock that is off"
     diagnosis.remarks.append(reason)
-    noun = noun_of(job.run.old_dumps)
+    noun = noun_of(job.text.old_dumps)
     asked = [item for item in diagnosis.collect if item != request(noun, ranks)]
     diagnosis.collect = [*asked, request(noun, f"{ranks} of this attempt")]
 
@@ -365,7 +365,7 @@ def name_dumps(job: Job, diagnosis: Explanation) -> None:
     is_general = [item.startswith(GENERAL_REQUEST) for item in diagnosis.collect]
     requests = [item for item, general in zip(diagnosis.collect, is_general, strict=True) if not general]
     if any(is_general) and job.recordings is None:
-        prefixes = sorted({row["dump_path"].rstrip("0123456789") + "*" for row in job.run.of("recorder_file")})
+        prefixes = sorted({row["dump_path"].rstrip("0123456789") + "*" for row in job.text.of("recorder_file")})
         where = f"collect the Flight Recorder dumps that the ranks wrote on their hosts: `ls {' '.join(prefixes)}`"
         requests += [where] if prefixes else [item for item in diagnosis.collect if item.startswith(GENERAL_REQUEST)]
     diagnosis.collect = requests

@@ -146,7 +146,7 @@ def find_odd_stacks(job: Job) -> Explanation | None:
 
 def has_stall_lines(job: Job) -> bool:
     """Whether lines of PyTorch show that the job stood still."""
-    return bool(job.timeouts or job.run.desyncs or job.torch_errors)
+    return bool(job.timeouts or job.text.desyncs or job.torch_errors)
 
 
 def _judge_calls(job: Job, rows: list[RankStack]) -> Explanation:

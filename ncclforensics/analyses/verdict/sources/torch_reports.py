@@ -148,6 +148,13 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     return lines_behind(last["line"], job.run.sources[last["source"]]["lines"]) > 1
 
 
+def were_started_again(job: Job, ended: list[int]) -> bool:
+    """Whether these ranks ended in attempts after which torchrun started them again, and none failed."""
+    exits = [job.first_ends[rank_id] for rank_id in ended if rank_id in job.first_ends]
+    attempts = [_attempt(job, row.source, row.pos, is_by_torchrun=row.reporter == TORCHRUN) for row in exits]
+    return bool(attempts) and all(_has_recovered(job, attempt) for attempt in attempts)
+
+
 def find_failed_ranks(job: Job) -> Explanation | None:
     """Find the ranks that failed by themselves, in the last attempt in which any did."""
     attempts = {

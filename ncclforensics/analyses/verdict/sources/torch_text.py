@@ -309,7 +309,7 @@ def describe_end(job: Job) -> Explanation:
     failed = any(row["form"] in IN_TABLE for row in job.pytorch["elastic_failure"])
     in_table = [row for row in job.process_exits if row.rank is not None] if failed else []
     reason = "what was read of PyTorch's text does not decide it"
-    if terminated or job.run.is_cancelled:
+    if terminated or job.text.is_cancelled:
         is_open = not job.stall_evidence
         reason = "the job was told to end" + "; whether it stood still is not known" * is_open
     elif failed:

@@ -91,10 +91,10 @@ def find_desync(job: Job) -> Explanation | None:
         for number in numbers:
             if diagnosis := _find_different_works(job, rows, number, name):
                 return diagnosis
-    lagging = sorted({rank for row in job.run.desyncs for rank in row["ranks"]})
+    lagging = sorted({rank for row in job.text.desyncs for rank in row["ranks"]})
     waiting_numbers = {*(row.rank for row in job.rank_ids.values()), *(row.rank for row in job.timeouts)} - {None}
     if lagging and waiting_numbers - {*lagging}:
-        numbers = sorted({row["sequence"] for row in job.run.desyncs} - {None})
+        numbers = sorted({row["sequence"] for row in job.text.desyncs} - {None})
         place = f"collective {numbers[0]}" if len(numbers) == 1 else "a collective that the others are in"
         return _diagnose(
             job,
@@ -103,7 +103,7 @@ def find_desync(job: Job) -> Explanation | None:
             [Doubt.SECOND_HAND],
             job.timeouts,
             lagging,
-        ).add_evidence(culprit=[{**row, "rank_id": None} for row in job.run.desyncs[:2]])
+        ).add_evidence(culprit=[{**row, "rank_id": None} for row in job.text.desyncs[:2]])
     return None
 
 
@@ -234,7 +234,7 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         return diagnosis
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, len(numbers | reporting_ranks))
-    joined = job.run.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
+    joined = job.text.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
     of_group = "" if guid in WORLD else f" of process group {guid}"
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence}{of_group} and did not complete it"
     if alike:
@@ -332,7 +332,7 @@ def _ended_programs(job: Job, rows: list[Timeout]) -> Explanation | None:
     """
     failed = {row.rank for row in job.timeouts} | {row.rank for row in job.process_exits}
     failed |= {row.rank for row in job.torch_errors}
-    ended = {row["rank"]: row for row in job.run.ended_programs if row["rank"] not in failed}
+    ended = {row["rank"]: row for row in job.text.ended_programs if row["rank"] not in failed}
     waiting = [row for row in rows if row.has_timed_out]
     if not ended or not waiting or len(ended) >= len(waiting):
         return None
@@ -352,7 +352,7 @@ def _standing_programs(job: Job, rows: list[Timeout], silent: set[int]) -> Expla
 
     Where the words name no rank, it is the only one that reports no time-out.
     """
-    stands = [row for row in job.run.of("stated_stand") if row["kind"] in STANDS]
+    stands = [row for row in job.text.of("stated_stand") if row["kind"] in STANDS]
     named = {row["rank"] for row in stands} - {None}
     ranks = named - {row.rank for row in rows} if named else silent
     if not stands or not ranks or (len(ranks) > 1 and not named):
