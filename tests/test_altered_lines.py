@@ -179,3 +179,12 @@ def test_a_common_word_behind_a_name_states_nothing(tmp_path: Path) -> None:
     found = stated(logs, tmp_path / "logs")
 
     assert (found["0.log"], {fact[:2] for fact in found["1.log"]}) == (set(), {("job_end", "lsf_killed")})
+
+
+def test_a_wrapped_line_is_not_taken_for_what_its_first_half_says(tmp_path: Path) -> None:
+    lost = ["NVRM: The NVIDIA GPU 0000:41:00.0 (PCI ID: 10de:2330)", "installed in this system has fallen off the bus"]
+    logs = {"0.log": lost, "1.log": ["gpu-a012: free(): invalid pointer"]}
+
+    found = {log: {fact[:2] for fact in facts} for log, facts in stated(logs, tmp_path / "logs").items()}
+
+    assert found == {"0.log": {("hardware_event", "lost")}, "1.log": {("crash", "heap")}}

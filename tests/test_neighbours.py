@@ -149,6 +149,13 @@ def test_an_echo_of_ucx_stands_behind_its_cause(tmp_path: Path) -> None:
     ]
 
 
+def test_an_error_of_ucx_is_told_with_the_device_that_its_settings_name_in_vain(tmp_path: Path) -> None:
+    warning = UCX.format(level="WARN ").replace("creating a queue failed on mlx5_1", "device 'a:1' is not available")
+    (finding,) = reported(f"{warning}\n{UCX.format(level='ERROR')}", tmp_path).findings
+
+    assert ("it warned: device 'a:1' is not available" in finding.detail, len(finding.evidence)) == (True, 2)
+
+
 def test_lines_of_a_healthy_start_say_nothing(tmp_path: Path) -> None:
     lines = [
         UCX.format(level="WARN").replace(

@@ -115,6 +115,24 @@ ANSWERED = {
         "error",
         "in process 41887 (task 25 of the launcher) on gpu-a012: an illegal",
     ),
+    "kill-before-what-it-made-a-program-raise": (
+        (
+            "srun: error: gpu-a012: task 0: Out Of Memory\nExiting because a job execution failed.\n"
+            "WorkflowError:\nAt least one job did not complete successfully.\n"
+        ),
+        "oom-host",
+        "error",
+        "task 0 of Slurm",
+    ),
+    "reason-of-a-reset": (
+        (
+            "[  912.2] NVRM: kgspHealthCheck_TU102: GSP RM heartbeat timed out on GPU 0000:41:00.0\n"
+            "[  912.3] NVRM: Xid (PCI:0000:41:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (Reset)\n"
+        ),
+        "stated-failure",
+        "warning",
+        "the system processor (GSP) of a GPU",
+    ),
     "mpi-peer": (PEER, "open-mpi-lost-a-peer", "warning", "a process of MPI on gpu-a012 ended"),
     "engine-that-shuts-down": (
         (
@@ -366,6 +384,12 @@ SILENT = {
     "measures": "***bus error@trans, scale, orient, vel, attr | AP@0.5, 1.0, 2.0, 4.0\n=== TOP ERROR TYPES ===\n",
     "a tracker": "2026-03-02 11:04:57,034 ERROR   StreamThr :41887 [internal.py:wandb_internal():152] Internal process "
     "shutdown.\n",
+    "counters": "    53 connections aborted due to timeout\n    0 input ICMP message failed.\nFailed Devices : 0\n",
+    "settings": "BootCurrent: 0002\nTimeout: 0 seconds\n",
+    "tools that end well": "==PROF== Disconnected from process 41887\n     0 tests completed and failed checks,\n"
+    "Cannot get wake-on-lan settings: Operation not permitted\n",
+    "patterns and tables": "Rules:[{Pattern:Killed process \\d+ (.+)\n| CRITICAL (2) | Fatal PCIe errors |\n",
+    "nothing late": " kernel:[Hardware Error]: Northbridge: mem-tx: RD, part-proc: RES (no timeout)\n",
     "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }
 SETTINGS = (

@@ -46,6 +46,7 @@ def _harmless(meaning: str, remedy: str = WATCH) -> Xid:
     return Xid(meaning, Origin.HARMLESS, remedy)
 
 
+RECOVERY = 154  # what the driver asks for after another fault
 CONTAINED = 94  # only the program that used the memory ends
 _COPY_ENGINE = Xid("a copy engine reported an exception", Origin.OPEN, RESTART)
 _DECODER = Xid("a video engine reported an exception", Origin.OPEN, RESTART)
@@ -113,7 +114,10 @@ XIDS = {
     151: Xid("rotation of keys failed", Origin.OPEN, REBOOT),
     152: _harmless("a deep-learning accelerator was refused an address"),
     153: _harmless("time-out of a deep-learning accelerator"),
-    154: _hardware("the driver wants the GPU reset or the node rebooted", "do what the line asks for"),
+    RECOVERY: _hardware(
+        "the driver wants the GPU reset or the node rebooted",
+        "do what the line asks for; the lines of NVRM before it say why",
+    ),
     155: Xid("NVLink was brought down on purpose, or by an error", Origin.OPEN, LINK),
     156: Xid("a part of the GPU was taken out of use", Origin.OPEN, RESET),
     157: _harmless("a part of the GPU could not be taken out of use"),

@@ -57,8 +57,9 @@ def altered_lines(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dial
     ranks = extended.ranks_of_forms
     own = answered_shapes(matched, dialect).join(ranks.select("shape", own="order"), on="shape").unique(PLACE)
     compared = candidates.join(found.join(ranks, on="shape"), on="number").join(own.drop("shape"), on=PLACE, how="left")
-    # Further lines of any text may follow a line that is known already: what it becomes must be a narrower shape.
-    is_narrower = ~pl.col("is_known") | pl.coalesce(pl.col("order") < pl.col("own"), ~pl.col("is_free"))
+    # Any text may follow a line that is known already: what it becomes must be another shape, or one without free text.
+    is_other = (pl.col("order") < pl.col("own")) | ((pl.col("order") > pl.col("own")) & ~pl.col("is_general"))
+    is_narrower = ~pl.col("is_known") | pl.coalesce(is_other, ~pl.col("is_free"))
     most_parts = pl.when("is_free").then(-pl.col("parts")).otherwise("parts")
     first = ("is_general", "is_free", pl.when("is_free").then("level"), most_parts, "number")
     ordered = compared.filter(is_narrower).sort(*first)

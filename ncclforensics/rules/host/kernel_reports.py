@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ncclforensics.data.kernel_faults import UNKNOWN_XID, XIDS, XIDS_OF_HARDWARE, Origin
+from ncclforensics.data.kernel_faults import RECOVERY, UNKNOWN_XID, XIDS, XIDS_OF_HARDWARE, Origin
 from ncclforensics.data.names import count_of, some_of
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
@@ -70,9 +70,6 @@ def kernel_xid(kernel_event: pl.DataFrame, rank: pl.DataFrame, verdict: pl.DataF
             of_ranks = rank.filter(pl.col("pid").is_in(rows["pid"].drop_nulls().implode()))
             finding.ranks = of_ranks["rank"].drop_nulls().to_list()
             yield finding
-
-
-RECOVERY = 154
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,10 @@ OF_ATA = {
     "ICRC": "what went over its cable was damaged",
 }
 UNANSWERED = "it did not carry out commands, or not in time"
-TEST_DISK = "look at dmesg -T, smartctl -a and nvme smart-log of the disk; drain the host; replace the disk"
+TEST_DISK = (
+    "look at dmesg -T, smartctl -a and nvme smart-log: replace the disk where its own counts (media errors, pending or "
+    "reallocated sectors) rose, else look at its cable, its controller, or the server of a volume over the network"
+)
 
 
 @rule(Category.ENVIRONMENT, Severity.WARNING, of=("storage_report",), hang=True, fallback=True)

@@ -19,7 +19,7 @@ from ncclforensics.data.cuda import (
     UNUSABLE,
     error_advice,
 )
-from ncclforensics.data.kernel_faults import CONTAINED, UNCONFIRMED_XIDS, XIDS, XIDS_OF_HARDWARE
+from ncclforensics.data.kernel_faults import CONTAINED, RECOVERY, UNCONFIRMED_XIDS, XIDS, XIDS_OF_HARDWARE
 from ncclforensics.data.names import pci_address, sentence
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -117,6 +117,7 @@ def cuda_sticky_error(
 def cuda_gpu_fault(
     cuda_error: pl.DataFrame,
     kernel_event: pl.DataFrame,
+    driver_state: pl.DataFrame,
     rank: pl.DataFrame,
     process_exit: pl.DataFrame,
     verdict: pl.DataFrame,
@@ -178,7 +179,9 @@ def cuda_gpu_fault(
                     "is_of_host_alone": not (affected or has_lost_process or has_no_job),
                 }
             )
-    for xid in sorted({event["xid"] for event in of_this_run}, key=lambda xid: (xid == CONTAINED, xid)):
+    numbers_of_run = sorted({event["xid"] for event in of_this_run}, key=lambda xid: (xid == CONTAINED, xid))
+    has_reason = len(numbers_of_run) > 1 or "gsp" in driver_state["form"]
+    for xid in numbers_of_run:
         logged = [event for event in of_this_run if event["xid"] == xid]
         ranks = sorted({number for event in logged for number in event["ranks"]})
         hosts = sorted({event["host"] for event in logged if event["host"]})
@@ -208,7 +211,7 @@ def cuda_gpu_fault(
             ranks=ranks,
             hosts=hosts,
             evidence=evidence_lines(lines),
-            role=Role.CONTEXT if is_apart else Role.CAUSE,
+            role=Role.CONTEXT if is_apart or (xid == RECOVERY and has_reason) else Role.CAUSE,
             remedy=sentence(XIDS[xid].remedy),
         )
 

@@ -39,6 +39,7 @@ UCX_ERRORS = ["ERROR", "FATAL"]
 OF_TRANSFERS = ("send", "completion")  # forms of lines on a transfer that a network device could not end
 # What UCX says of a connection that the other end closed, or that an earlier error made it give up.
 UCX_ECHOES = ["reset by remote peer", "Request canceled", "Unhandled error", "was not handled", "will not be handled"]
+UNAVAILABLE = "not available"  # in a warning of UCX on a device or transport that its settings name
 UNSUPPORTED = "not supported"  # in what UCC says of an algorithm that it passes over
 OWN_BRIDGE = "that address is of Docker's own bridge, which other hosts do not reach"
 WITHOUT_BRIDGE = (
@@ -194,9 +195,13 @@ def ucx_failed(ucx: pl.DataFrame, rank: pl.DataFrame, program_end: pl.DataFrame)
     dialled = find_values(same["text"], "dialled_address")["dialled"].cast(pl.String)
     is_of_bridge = any(is_of_docker(address) for address in dialled.drop_nulls())
     detail += f"; {OWN_BRIDGE}" * is_of_bridge
+    of_process = pl.col("process").eq_missing(first["pid"]) & text_of("ucx_host").eq_missing(first["host"])
+    warnings = ucx.filter(of_process, text_of("ucx_warning").str.contains(UNAVAILABLE, literal=True))
+    detail += "".join(f"; it warned: {text}" for text in warnings["ucx_warning"].head(1))
     library = "UCC" if first["form"] == "ucc" else "UCX"
     certainty = "certain" if first["form"] in OF_TRANSFERS else "likely"  # it may take another device or transport
     finding = error_finding(same, rank, f"{{processes}}: {library} failed: {first['text']}", detail, certainty)
+    finding.evidence += evidence_lines(warnings.head(1))
     if first["form"] in OF_TRANSFERS:
         finding.category = Category.IB_ERROR
     if is_of_bridge:

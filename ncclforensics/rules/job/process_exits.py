@@ -44,6 +44,7 @@ from ncclforensics.rules.shared.ended_processes import (
     crashes_in_init,
     exit_finding,
     first_exits,
+    is_behind_kill,
     is_kernel_log_alone,
     kernel_log_crashes,
     not_behind_a_request,
@@ -107,9 +108,8 @@ def app_exception(
         own = own.join(known, on=["source", "line"], how="anti", maintain_order="left")
     raised = first_exits(own, EXCEPTION).sort(pl.col("pos").min().over("name"), maintain_order=True)
     for (name,), rows in raised.group_by("name", maintain_order=True):
-        detail = "all ranks that were read raised it" if _is_on_all(rows, rank) else LATER
-        if rows["place"][0]:
-            detail = f"in {rows['place'][0]}; {detail}"
+        where = f"in {rows['place'][0]}; " if rows["place"][0] else ""
+        detail = where + ("all ranks that were read raised it" if _is_on_all(rows, rank) else LATER)
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         message = f": {short_message(rows['message'][0])}" if rows["message"][0] else ""
         finding = exit_finding(rows, rank, f"{{processes}} raised {name}{message}", detail, certainty)
@@ -117,6 +117,7 @@ def app_exception(
         if name == UNNAMED:  # what NCCL printed before says more of the cause
             finding.role = Role.CONSEQUENCE if own_failures.height else finding.role
             finding.remedy = READ_BELOW
+        finding.role = Role.CONSEQUENCE if is_behind_kill(rows, process_exit) else finding.role
         yield finding
     unsettled = unsettled_exits(own, verdict, EXCEPTION)
     for (name, message, is_near_end), rows in unsettled.group_by("name", "message", "is_near_end", maintain_order=True):

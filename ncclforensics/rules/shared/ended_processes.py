@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.exit_reports import (
     EVICTED,
     EXCEPTION,
+    HOST_MEMORY,
     KERNEL,
     NODE,
     PYTHON_ERROR,
@@ -99,6 +100,13 @@ def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
         .filter(pl.col("how").is_in(kinds))
         .sort("rank", "child", "reporter", "line", "message", nulls_last=True)
     )
+
+
+def is_behind_kill(rows: pl.DataFrame, process_exit: pl.DataFrame) -> bool:
+    """Whether these ends, of no known rank, stand behind the report that want of memory ended a process."""
+    killed = first_exits(process_exit, HOST_MEMORY).group_by("source").agg(killed=pl.col("line").min())
+    behind = rows.join(killed, on="source").filter(pl.col("rank").is_null(), pl.col("line") > pl.col("killed"))
+    return behind.height == rows.height
 
 
 def crashes_in_init(
