@@ -389,6 +389,9 @@ SILENT = {
     "tools that end well": "==PROF== Disconnected from process 41887\n     0 tests completed and failed checks,\n"
     "Cannot get wake-on-lan settings: Operation not permitted\n",
     "patterns and tables": "Rules:[{Pattern:Killed process \\d+ (.+)\n| CRITICAL (2) | Fatal PCIe errors |\n",
+    "documents": "* XID 48: An uncorrectable error has been detected on the GPU\nValidates that uncorrected ECC "
+    "error counts remain within range. Uncorrected errors indicate unrecoverable memory corruption.\n"
+    "What NVML does expose is **clean**: failures of GPU memory\n",
     "nothing late": " kernel:[Hardware Error]: Northbridge: mem-tx: RD, part-proc: RES (no timeout)\n",
     "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }

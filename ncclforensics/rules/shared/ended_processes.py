@@ -105,8 +105,8 @@ def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
 def is_behind_kill(rows: pl.DataFrame, process_exit: pl.DataFrame) -> bool:
     """Whether these ends, of no known rank, stand behind the report that want of memory ended a process."""
     killed = first_exits(process_exit, HOST_MEMORY).group_by("source").agg(killed=pl.col("line").min())
-    behind = rows.join(killed, on="source").filter(pl.col("rank").is_null(), pl.col("line") > pl.col("killed"))
-    return behind.height == rows.height
+    later = rows.join(killed, on="source").filter(pl.col("rank").is_null(), pl.col("line") > pl.col("killed"))
+    return later.height == rows.height
 
 
 def crashes_in_init(
