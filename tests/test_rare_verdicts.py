@@ -333,6 +333,10 @@ WAITING = {
     "no round shows that a Recv belongs before the collective": Case(
         pairs("Send", "AllReduce", rounds=0), "p2p-unmatched", "possible", [1], "or these made one too many", "py-spy"
     ),
+    "one of two ranks makes a call that the other does not": Case(
+        pairs("AllGather Broadcast ReduceScatter AllReduce", "Broadcast ReduceScatter AllReduce", rounds=3),
+        *("collective-mismatch", "likely", [0, 1], "one skipped it, or the other made one more", "py-spy"),
+    ),
     "a Recv was made and the sender stops behind it": Case(
         pairs("Send", "Recv AllReduce", rounds=3), "lagging-ranks", "likely", [0], "did not make the call", "py-spy"
     ),
