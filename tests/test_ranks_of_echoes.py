@@ -23,9 +23,12 @@ from ncclforensics.analyses.job.identity.job_members import _assign_ranks
 def test_lines_in_the_output_of_a_rank_are_of_this_rank(host: str | None, reported: int | None, is_known: bool) -> None:
     members = [Member(("node1", pid), rank, 2, key="world") for pid, rank in ((10, 0), (11, 1), (12, None))]
     processes: list[dict[str, Any]] = [
-        {"host": "node1", "pid": pid, "hint": None, "reported": None, "last_pos": pid} for pid in (10, 11, 12)
+        {"host": "node1", "pid": pid, "hint": None, "reported": None, "first_pos": 0, "last_pos": pid, "sources": [pid]}
+        for pid in (10, 11, 12)
     ]
-    processes.append({"host": host, "pid": 0, "hint": None, "reported": reported, "last_pos": 20})
+    processes.append(
+        {"host": host, "pid": 0, "hint": None, "reported": reported, "first_pos": 0, "last_pos": 20, "sources": [0]}
+    )
 
     (other,) = _assign_ranks(members, processes, set())
 

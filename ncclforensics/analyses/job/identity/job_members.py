@@ -49,7 +49,7 @@ def job_member(
     """Every communicator of every process, and every process without one, with job and rank."""
     lifetimes = communicator_lifetime.filter(pl.col("nranks").is_not_null())
     streams = calls_without_init.drop_nulls(OWNER)
-    processes = process.select("host", "pid", "hint", "reported", "last_pos", "sources").to_dicts()
+    processes = process.select("host", "pid", "hint", "reported", "first_pos", "last_pos", "sources").to_dicts()
     members = name_communicators(lifetimes)
     later = inferred_members(streams, members, processes)
     _doubt_subgroups(members, {m.owner for m in later.values()})
@@ -134,8 +134,8 @@ def _jobs(
 ) -> list[set[tuple[str, int]]]:
     """Group processes that share a communicator into jobs; processes without any join the job if there is only one.
 
-    If all ranks of that one are other processes, those that started NCCL are of another job, and those of other hosts
-    with files of their own.
+    If all ranks of that one are other processes, those that started NCCL are of another job unless it is only one, and
+    those of other hosts with files of their own in which more than one line of theirs stands.
     """
     leader: dict[tuple[str, int], tuple[str, int]] = {}
 
@@ -167,14 +167,12 @@ def _jobs(
 
 
 def _apart(job: set[tuple[str, int]], processes: list[dict[str, Any]]) -> set[tuple[str, int]]:
-    """Processes that share neither a host nor a file with those of a job."""
+    """Processes that share neither a host nor a file with those of a job; of one line nothing is known."""
     hosts = {host for host, _ in job}
     files = {source for p in processes if (p["host"], p["pid"]) in job for source in p["sources"]}
-    return {
-        (p["host"], p["pid"])
-        for p in processes
-        if p["host"] not in hosts and not p["host"].startswith(MADE_UP) and files.isdisjoint(p["sources"])
-    }
+    named = [p for p in processes if not (p["host"] or MADE_UP).startswith(MADE_UP) and p["first_pos"] < p["last_pos"]]
+    others = [p for p in named if p["host"] not in hosts and files.isdisjoint(p["sources"])]
+    return {(p["host"], p["pid"]) for p in others}
 
 
 def _is_whole(members: list[Member]) -> bool:

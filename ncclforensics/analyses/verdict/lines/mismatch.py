@@ -164,7 +164,8 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
         diagnosis.doubt(lost, "its calls are those that the others made later, as where lines are lost" * (lacking > 1))
     diagnosis.claim = line_differences.describe_difference(how, minority_call, majority_call)
     if majority is None and how in (How.SKIPPED, How.EXTRA):
-        diagnosis.claim = f"differ by one {line_differences.call_text(call)}: one skipped it, or the other made one more"
+        text = line_differences.call_text(call)
+        diagnosis.claim = f"differ by one {text}: one skipped it, or the other made one more"
     diagnosis.add_evidence(minority=differing[:4])
     agreeing = groups[majority][:2] if majority is not None else [majority_call]
     return diagnosis.add_evidence(majority=agreeing)
