@@ -309,7 +309,7 @@ E   File "/opt/site-packages/torch/distributed/distributed_c10d.py", line 1710, 
         ),
         (
             "CUDA status Error: file: ./src/a.c : () : line: 309\nCUDA Error: uncorrectable ECC error encountered\n",
-            "WARNING (certain) the memory or an NVLink of a GPU had errors",
+            "WARNING (certain) memory, or an NVLink of a GPU, had errors",
         ),
         (
             ("INFO 08-27 05:11:55 pynccl.py:63] vLLM is using nccl==2.20.5\n"

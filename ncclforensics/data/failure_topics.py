@@ -123,9 +123,9 @@ TOPICS = {
     ),
     "damage": Topic(
         "cuda-error",
-        "the memory or an NVLink of a GPU had errors that could not be corrected",
+        "memory, or an NVLink of a GPU, had errors that could not be corrected",
         "on the host that printed it, look at nvidia-smi -q -d ECC,ROW_REMAPPER, nvidia-smi nvlink -e and dmesg -T for "
-        "Xid (48, 74, 94, 95); drain the host and reset the GPU; if it comes back, ask the vendor",
+        "Xid (48, 74, 94, 95); drain the host and reset the GPU, or replace the DIMM that the line names",
     ),
     "kernel": Topic(
         "cuda-error",
