@@ -392,6 +392,7 @@ SILENT = {
     "documents": "* XID 48: An uncorrectable error has been detected on the GPU\nValidates that uncorrected ECC "
     "error counts remain within range. Uncorrected errors indicate unrecoverable memory corruption.\n"
     "What NVML does expose is **clean**: failures of GPU memory\n",
+    "levels": "--log-level {DEBUG,INFO,WARNING,ERROR}\nSet it to ERROR, WARN, or DEBUG\nClient disconnected.\n",
     "nothing late": " kernel:[Hardware Error]: Northbridge: mem-tx: RD, part-proc: RES (no timeout)\n",
     "harmless": "E0000 00:00:17.41 46 cuda_dnn.cc:8310] Unable to register: it has already been registered\n",
 }
