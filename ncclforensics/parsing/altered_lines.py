@@ -56,9 +56,10 @@ def altered_lines(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame, dial
     found = found.filter(~is_caught)
     ranks = extended.ranks_of_forms
     own = answered_shapes(matched, dialect).join(ranks.select("shape", own="order"), on="shape").unique(PLACE)
-    compared = candidates.join(found.join(ranks, on="shape"), on="number").join(own.drop("shape"), on=PLACE, how="left")
+    own = own.rename({"shape": "own_shape"})
+    compared = candidates.join(found.join(ranks, on="shape"), on="number").join(own, on=PLACE, how="left")
     # Any text may follow a line that is known already: what it becomes must be another shape, or one without free text.
-    is_other = (pl.col("order") < pl.col("own")) | ((pl.col("order") > pl.col("own")) & ~pl.col("is_general"))
+    is_other = (pl.col("order") < pl.col("own")) | ((pl.col("shape") != pl.col("own_shape")) & ~pl.col("is_general"))
     is_narrower = ~pl.col("is_known") | pl.coalesce(is_other, ~pl.col("is_free"))
     most_parts = pl.when("is_free").then(-pl.col("parts")).otherwise("parts")
     first = ("is_general", "is_free", pl.when("is_free").then("level"), most_parts, "number")
