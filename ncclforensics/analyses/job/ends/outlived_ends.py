@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import SHELL
-from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, KERNEL, PYTHON_ERROR, RAISED, ExitReport
+from ncclforensics.analyses.job.ends.exit_reports import (
+    EXCEPTION,
+    EXIT,
+    GPU_ERROR,
+    KERNEL,
+    PYTHON_ERROR,
+    RAISED,
+    ExitReport,
+)
 from ncclforensics.analyses.job.ends.tracebacks import MODULE
 from ncclforensics.analyses.job.text.program_phases import moments_of_bars
 from ncclforensics.frames.columns import count_behind, lines_behind, text_of
@@ -89,9 +97,10 @@ def mark_outlived(
         ends = uncaught.get((number, report.rank), [])
         is_caught |= report.how in RAISED and 0 < bisect(ends, report.row["pos"]) < len(ends)
         is_caught |= report.how == EXCEPTION and bool(report.row.get("is_of_request"))
-        # Ray runs the task again, or its result was not asked for: no other process saw the error. A program goes on
-        # without its tracker.
-        is_caught |= any(report.row.get(name) for name in ("is_retried", "is_unhandled", "is_of_tracker"))
+        # Ray runs the task again. A program goes on without its tracker.
+        is_caught |= any(report.row.get(name) for name in ("is_retried", "is_of_tracker"))
+        # A result was not asked for: no other process saw the error, unless it is one of CUDA, which others meet, too.
+        is_caught |= report.how != GPU_ERROR and bool(report.row.get("is_unhandled"))
         report.is_outlived = (outlives and report.reporter != KERNEL) or is_caught
         report.went_on |= is_caught
     fences = dict(fence.sort("line").group_by("source").agg("line").iter_rows())
