@@ -138,7 +138,7 @@ class TextRows(Rows):
 
     @cached_property
     def recordings(self) -> Recordings | None:
-        """What the Flight Recorder dumps of the only job show."""
+        """What the Flight Recorder dumps of the job show."""
         frames = self.frames
         if not frames["recorded_rank"]["is_used"].any():
             return None
@@ -153,7 +153,7 @@ class TextRows(Rows):
 
     @cached_property
     def old_dumps(self) -> list[Row]:
-        """Of every rank of the only job whose dumps are all of an earlier run, one of them."""
+        """Of every rank of the job whose dumps are all of an earlier run, one of them."""
         dumps = self.frames["recorded_rank"].drop_nulls("rank")
         used = dumps.filter("is_used")["rank"].unique()
         old = dumps.filter(~pl.col("rank").is_in(used.implode())).drop_nulls("older_ns")
@@ -161,28 +161,28 @@ class TextRows(Rows):
 
     @cached_property
     def is_cancelled(self) -> bool:
-        """Whether a line says that the only job was cancelled, or reached its time limit."""
+        """Whether a line says that the job was cancelled, or reached its time limit."""
         return any(row["form"] in ENDED_FROM_OUTSIDE for row in self.of("job_end"))
 
     @cached_property
     def captured_ends(self) -> set[str]:
-        """How the ranks of the only job ended, if a capture started them."""
+        """How the ranks of the job ended, if a capture started them."""
         return set(self.frames["journal_exit"]["how"].cast(pl.String))
 
     @cached_property
     def reports_stall(self) -> bool:
-        """Whether the program of the only job says, near the end of a file, that it makes no progress."""
+        """Whether the program of the job says, near the end of a file, that it makes no progress."""
         stated = self.frames["program_failure"].filter((pl.col("topic") == STANDING) & (pl.col("lines_behind") < NEAR))
         return not stated.is_empty()
 
     @cached_property
     def successes(self) -> list[Row]:
-        """The lines which say that the program of the only job ended well."""
+        """The lines which say that the program of the job ended well."""
         return self.frames["reported_success"].sort("pos").to_dicts()
 
     @cached_property
     def ended_programs(self) -> list[Row]:
-        """The lines by which PyTorch marks that the program of a rank of the only job ended, with its `rank`."""
+        """The lines by which PyTorch marks that the program of a rank of the job ended, with its `rank`."""
         ends = self.frames["group_note"].filter(form="not_destroyed")
         ranked = ends.with_columns(rank=pl.coalesce("global_rank", "launcher_rank")).drop_nulls("rank").sort("pos")
         return ranked.to_dicts()
@@ -197,17 +197,21 @@ class JobRows(Rows):
     def __init__(self, frames: dict[str, pl.DataFrame]) -> None:
         super().__init__(frames)
         self.is_only_job = frames["rank"]["job"].n_unique() == 1
-        self._without_text = TextRows({name: frames[name].clear() for name in OF_NO_JOB})
 
     def text_of(self, job: int) -> TextRows:
         """The rows that name no job of the inputs that are of this one."""
-        own = {row["source"] for row in self.where("text_job", job=job)}
         if self.is_only_job:
             return TextRows({name: self.frames[name] for name in OF_NO_JOB})
+        own = {row["source"] for row in self.where("text_job", job=job)}
         if own.isdisjoint(self._with_text):
             return self._without_text
         of_job = pl.col("source").is_in(list(own))
         return TextRows({name: self.frames[name].filter(of_job) for name in OF_NO_JOB})
+
+    @cached_property
+    def _without_text(self) -> TextRows:
+        """The rows of an input that has none."""
+        return TextRows({name: self.frames[name].clear() for name in OF_NO_JOB})
 
     @cached_property
     def _with_text(self) -> set[int]:

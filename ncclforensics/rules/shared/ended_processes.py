@@ -41,9 +41,7 @@ from ncclforensics.rules.shared.grouping import (
 )
 
 BUILD = "build"  # the topic of what compilers print
-COMMAND_FAILED = (
-    "returned non-zero exit status"  # in the message of subprocess.CalledProcessError, and of what repeats it
-)
+COMMAND_FAILED = "returned non-zero exit status"  # in messages of subprocess.CalledProcessError, and what repeats them
 LAST_LINES = 20  # before the report of an end
 STACK_LINES = 60  # of the stack that a crash handler prints
 CREATING = ("ncclCommInit", "ncclCommSplit", "ncclCommGrow", "ncclCommShrink")  # how functions begin that create one

@@ -13,9 +13,14 @@ CLOSING_TIME, LOOKING_TIME = timedelta(seconds=25), timedelta(seconds=2)
 CLOCKS_DIFFER = timedelta(minutes=5)  # of hosts; NTP keeps them closer, and not all hosts have it
 
 
+def first_label(host: str) -> str:
+    """Return the part of a name by which hosts are compared."""
+    return host.split(".")[0]
+
+
 def is_same_host(node: str | None, host: str) -> bool:
     """Whether a node, as a launcher names it, may be a host; an unnamed one may be any."""
-    return node is None or node.split(".")[0] == host.split(".")[0]
+    return node is None or first_label(node) == first_label(host)
 
 
 def is_killed_by_launcher(report: ExitReport, first: ExitReport) -> bool:

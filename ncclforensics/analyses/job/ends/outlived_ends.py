@@ -105,9 +105,9 @@ def mark_outlived(
         report.went_on |= is_caught
     fences = dict(fence.sort("line").group_by("source").agg("line").iter_rows())
     for report in reports:  # what ended a program stands at the end of the block that a text quotes
-        last = report.last_line or report.row["line"]
-        below = [line for line in fences.get(report.row["source"], ()) if line > last]
-        report.left = min([report.left, *(line - 1 - last for line in below[:1])])
+        last, lines = report.last_line or report.row["line"], fences.get(report.row["source"], [])
+        if (place := bisect(lines, last)) < len(lines):
+            report.left = min(report.left, lines[place] - 1 - last)
 
 
 def uncaught_of_ranks(

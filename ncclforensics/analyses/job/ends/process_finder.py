@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import NODE, RAISED, ExitReport, Owner
-from ncclforensics.analyses.job.ends.exit_times import is_same_host
+from ncclforensics.analyses.job.ends.exit_times import first_label, is_same_host
 from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
 from ncclforensics.frames.columns import Row
 
@@ -142,11 +142,11 @@ class ProcessFinder:
 
         A rank has its number in every job.
         """
-        hosts = {host for owners in self._speakers.values() for host, _ in owners}
+        hosts = {first_label(host) for owners in self._speakers.values() for host, _ in owners}
 
         def names_process(report: ExitReport) -> bool:
             node = report.node or report.row.get("launcher_node")
-            is_known_host = node is not None and any(is_same_host(node, host) for host in hosts)
+            is_known_host = node is not None and first_label(node) in hosts
             return is_known_host or (report.pid is not None and report.owner is not None)
 
         return {*self._speakers, *(report.row["source"] for report in reports if names_process(report))}

@@ -157,9 +157,10 @@ def _jobs(
     jobs = list(grouped.values())
     without_communicator = {(p["host"], p["pid"]) for p in processes} - set(leader)
     if without_communicator and len(jobs) == 1:
-        started = without_communicator & begun
-        of_another = _apart(jobs[0], processes) | (started if len(started) > 1 else set())
-        jobs += [of_another] if of_another and _is_whole(members) else []
+        if _is_whole(members):
+            started = without_communicator & begun
+            of_another = _apart(jobs[0], processes) | (started if len(started) > 1 else set())
+            jobs += [of_another] if of_another else []
         jobs[0] |= without_communicator.difference(*jobs[1:])
     elif without_communicator:
         jobs.append(without_communicator)
