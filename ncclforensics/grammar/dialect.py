@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MIN_ANCHOR = 5  # characters; a shorter literal stands in too many other lines
 FEW = 64  # texts; searching so few for literals is faster than compiling a pattern
-LITTLE = 4096  # bytes of texts; longer ones are searched for all literals in one pass
+LITTLE = 4096  # characters of texts; longer ones are searched for all literals in one pass
 MIN_START = 3  # characters; a shorter literal start does not select a pattern
 # An empty group at the end of every pattern: not null where the pattern matched, whatever columns it has.
 MATCHED = "_matched"
@@ -392,6 +392,6 @@ def words_in(texts: pl.Series, words: Iterable[str]) -> pl.Series:
     """
     import polars as pl
 
-    is_little = int(texts.str.len_bytes().sum() or 0) <= LITTLE
-    joined = "\n".join(texts.drop_nulls()) if is_little else ""
+    joined = "\n".join(filter(None, texts.to_list())) if len(texts) <= FEW else ""
+    is_little = len(texts) <= FEW and len(joined) <= LITTLE
     return pl.Series(sorted(word for word in words if not is_little or word in joined), dtype=pl.String)

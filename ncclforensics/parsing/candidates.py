@@ -180,8 +180,27 @@ def _may_match(parts: list[pl.DataFrame], candidate: Candidate) -> bool:
 def _by_words(
     table: pl.DataFrame, candidates: Sequence[Candidate], words: Sequence[str]
 ) -> Iterator[tuple[Candidate, pl.DataFrame]]:
-    """Yield candidates with the texts that have a word they require; words are searched for in one pass."""
+    """Yield candidates with the texts that have a word they require."""
+    places = _places_of(table, words)
+    for candidate in candidates:
+        if "" not in candidate.words:
+            met = [places[word] for word in candidate.words if word in places]
+            part = table[met[0] if len(met) == 1 else pl.concat(met).unique().sort()] if met else None
+        elif candidate.prefix_bit:  # free text: matches only after its own prefix
+            part = table.filter(pl.col("_kind") & candidate.prefix_bit > 0)
+        else:
+            part = table
+        if part is not None and _may_match([part], candidate):
+            yield candidate, part
+
+
+def _places_of(table: pl.DataFrame, words: Sequence[str]) -> dict[str, pl.Series]:
+    """The numbers of the texts in which each of these words stands, if any; words are searched for in one pass."""
     wanted = words_in(table["_text"], words)
+    if table.height <= FEW:
+        texts = table["_text"].to_list()
+        stand = {word: [number for number, text in enumerate(texts) if word in text] for word in wanted}
+        return {word: pl.Series(numbers, dtype=pl.UInt32) for word, numbers in stand.items() if numbers}
     common = [word for word in wanted if _fills_lines(word)]
     rare = [word for word in wanted if not _fills_lines(word)]
     stands = table.select(pl.col("_text").str.contains(word, literal=True).alias(word) for word in common)
@@ -198,13 +217,4 @@ def _by_words(
         first = pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift()))
         rows = pl.concat(found).group_by("word").agg(first)
         places |= dict(zip(rows["word"], rows["place"], strict=True))
-    for candidate in candidates:
-        if "" not in candidate.words:
-            met = [places[word] for word in candidate.words if word in places]
-            part = table[met[0] if len(met) == 1 else pl.concat(met).unique().sort()] if met else None
-        elif candidate.prefix_bit:  # free text: matches only after its own prefix
-            part = table.filter(pl.col("_kind") & candidate.prefix_bit > 0)
-        else:
-            part = table
-        if part is not None and _may_match([part], candidate):
-            yield candidate, part
+    return places

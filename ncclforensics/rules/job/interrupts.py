@@ -37,6 +37,8 @@ def app_interrupted(
     Sources: Python, KeyboardInterrupt; torch/utils/data/dataloader.py; pytorch#39570.
     """
     interrupts = of_last_run(exception, training_step, source)
+    if interrupts.is_empty():
+        return
     calls = traced_frames(traceback_frame, traced_call)
     (placed,) = with_places((interrupts,), exception, exception_chain, calls, ray_heading)
     known = placed.filter(pl.col("place").is_not_null()).sort("source", "line")

@@ -90,11 +90,10 @@ MOST_NAMED = 3  # programs in a title
 
 def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
     """Return the processes that ended by themselves, one row each: the strongest report, if it is of these kinds."""
-    exits = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
-    if not exits["how"].is_in(kinds).any():  # as for most of the rules that ask
-        return exits.clear()
+    if set(kinds).isdisjoint(process_exit["how"]):  # as for most of the rules that ask
+        return process_exit.clear()
     return (
-        strongest_of(exits)
+        strongest_of(process_exit.filter(pl.col("is_first") & pl.col("is_final")))
         .filter(pl.col("how").is_in(kinds))
         .sort("rank", "child", "reporter", "line", "message", nulls_last=True)
     )
@@ -118,6 +117,8 @@ def crashes_in_init(
     `frame_line` is the line of that function.
     """
     crashes = first_exits(process_exit, SIGNAL).filter(pl.col("signal").is_in(CRASHES))
+    if crashes.is_empty():
+        return crashes.with_columns(frame_line=pl.lit(None, pl.Int64))
     completed = communicator_progress.filter(pl.col("last_pos").is_not_null()).select(OWNER).unique()
     began = milestone.select(OWNER).unique().join(completed, on=OWNER, how="anti", nulls_equal=True)
     of_init = crashes.join(began, on=OWNER, how="semi", nulls_equal=True)
@@ -135,7 +136,7 @@ def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str
     One from a place whose errors the program had survived before does not count as near the end: the text goes on
     behind them, or the same process raised another one there.
     """
-    if (verdict["verdict"] == "no-hang").any():
+    if kind not in set(process_exit["how"]) or "no-hang" in set(verdict["verdict"]):
         return process_exit.clear()
     rows = process_exit.filter((pl.col("how") == kind) & pl.col("is_first") & ~pl.col("is_final"))
     alike = ["source", "name", "place"]
@@ -160,6 +161,8 @@ def signals_before_steps(process_exit: pl.DataFrame, rank: pl.DataFrame, verdict
 def not_behind_a_request(process_exit: pl.DataFrame) -> pl.DataFrame:
     """Leave out exceptions that pass on the end of another process, behind a request to end, which brings them."""
     asked = process_exit.filter((pl.col("how") == SIGNAL) & pl.col("signal").is_in(REQUESTED_ENDS))
+    if asked.is_empty():
+        return process_exit
     first = asked.group_by("source").agg(asked_pos=pl.col("pos").min())
     is_passed_on = (pl.col("how") == EXCEPTION) & ~pl.col("is_first")
     rows = process_exit.join(first, on="source", how="left", maintain_order="left")

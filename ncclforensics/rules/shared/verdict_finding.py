@@ -18,6 +18,8 @@ WITHOUT_SUBJECT = ("init-failed", "undecidable", "stuck-together")  # verdicts w
 
 def answers_on(job_diagnosis: pl.DataFrame, *verdicts: str) -> list[Answer]:
     """Return the answers with one of these verdicts."""
+    if set(verdicts).isdisjoint(job_diagnosis["verdict"]):  # as for most of the rules that ask
+        return []
     return answers(job_diagnosis.filter(pl.col("verdict").is_in(verdicts)))
 
 

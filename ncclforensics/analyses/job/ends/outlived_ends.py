@@ -23,7 +23,7 @@ from ncclforensics.analyses.job.ends.exit_reports import (
 )
 from ncclforensics.analyses.job.ends.tracebacks import MODULE
 from ncclforensics.analyses.job.text.program_phases import moments_of_bars
-from ncclforensics.frames.columns import count_behind, lines_behind, text_of
+from ncclforensics.frames.columns import count_behind, lines_behind, text_of, with_rows
 from ncclforensics.frames.step_order import BUFFERED_LINES, LINES_OF_END, LINES_OF_MESSAGE, STEPS_OF_RUN, counted_step
 
 LINES_OF_CHAIN = 3  # from the line of a chain of exceptions to the heading of the next one
@@ -148,7 +148,7 @@ def _begun_anew(training_step: pl.DataFrame) -> dict[tuple[int, str | None], int
 
 def _cascades(failing: Iterable[pl.DataFrame], lengths: pl.DataFrame) -> dict[tuple[int, int], int]:
     """How many lines stand behind the last of failing lines without a gap, by the input and the lines behind each."""
-    rows = pl.concat([rows.select("source", "line") for rows in failing]).join(lengths, on="source")
+    rows = pl.concat([rows.select("source", "line") for rows in with_rows(failing)]).join(lengths, on="source")
     rows = rows.select("source", left=count_behind()).unique().sort("source", "left")
     is_last = (pl.col("left").diff() > BUFFERED_LINES).fill_null(value=True).over("source")
     ends = rows.with_columns(end=pl.when(is_last).then("left").forward_fill().over("source"))
@@ -176,6 +176,8 @@ def is_named(report: ExitReport) -> bool:
 
 def _left(rows: pl.DataFrame, lengths: pl.DataFrame, nth: int = 1) -> Left:
     """How many lines stand behind the last of these rows in each input, or the `nth` from the end."""
+    if rows.is_empty():
+        return {}
     left = rows.join(lengths, on="source").select("source", left=count_behind())
     found = left.group_by("source").agg(pl.col("left").sort().get(nth - 1, null_on_oob=True))
     return dict(found.drop_nulls().iter_rows())

@@ -33,9 +33,7 @@ def returned_error(
         *PRINTER, "pos", place=pl.format("{} ({}{})", "function", file, pl.format(":{}", "number").fill_null(""))
     )
     headings = exception.filter(form="traceback").select(*PRINTER, "pos", headed=text_of("raising_worker"))
-    errors = call_error
-    for lines, farthest in ((bound, FAR), (innermost, FAR), (headings, LONGEST)):
-        errors = with_last_above(errors, lines, farthest)
+    (errors,) = with_last_above([call_error], [(bound, FAR), (innermost, FAR), (headings, LONGEST)])
     return errors.select(
         form=text_of("form"),
         call=pl.coalesce(text_of("call"), "traced"),

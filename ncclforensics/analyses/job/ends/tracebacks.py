@@ -53,7 +53,7 @@ def with_places(
     headings = _with_requests(exception, exception_chain)
     fatal = headings.filter(text_of("headed_by").str.ends_with(FATAL))
     is_of_thread = pl.col("form") == "thread"
-    added = [
+    kinds = [
         (called.select(*PRINTER, "pos", "call"), FAR),
         (own.select(*PRINTER, "pos", own_call="call", own_pos="pos"), LONGEST),
         (calls.filter(pl.col("file").is_in(trackers)).select(*PRINTER, "pos", tracker_pos="pos"), LONGEST),
@@ -116,9 +116,7 @@ def with_places(
     raiser = pl.when(is_of_other & (not are_of_job)).then(pl.format(OF_GROUP, "heading_rank"))
     own_worker = pl.when(is_fatal).then("fatal_worker").otherwise("worker")
     placed = []
-    for frame in errors:
-        for lines, farthest in added:
-            frame = with_last_above(frame, lines, farthest)
+    for frame in with_last_above(errors, kinds):
         worker = pl.when(is_of_worker).then(pl.format(", in {}", "raised_in_above"))
         place = pl.concat_str("call", pl.format(", called from {}", own_call), worker, ignore_nulls=True)
         placed.append(
@@ -174,7 +172,8 @@ def with_places_in_code(exception: pl.DataFrame, unread_code: pl.DataFrame) -> p
     is_of_syntax = text_of("exception").is_in(SYNTAX_ERRORS) & pl.col("code").is_not_null()
     place = pl.when(is_of_syntax).then("code").otherwise("place").alias("place")
     own_place = pl.when(is_of_syntax).then(pl.lit(None, pl.String)).otherwise("own_place").alias("own_place")
-    return with_last_above(exception, code, FAR).with_columns(place, own_place).drop("code")
+    (coded,) = with_last_above([exception], [(code, FAR)])
+    return coded.with_columns(place, own_place).drop("code")
 
 
 def traced_frames(traceback_frame: pl.DataFrame, traced_call: pl.DataFrame) -> pl.DataFrame:
@@ -221,21 +220,39 @@ def place_of_calls(calls: Iterable[tuple[str, str, int | None]]) -> str:
     return ", called from ".join(f"{function} ({file}{number})" for function, file, number in sites)
 
 
-def with_last_above(errors: pl.DataFrame, lines: pl.DataFrame, farthest: int) -> pl.DataFrame:
-    """Join the last of these lines of the same program above each error, unless it is too far away."""
-    if errors.is_empty() or lines.is_empty():
-        added = [name for name in lines.columns if name not in (*PRINTER, "pos")]
-        return errors.sort("pos").with_columns(pl.lit(None, lines.schema[name]).alias(name) for name in added)
-    printer = printed_by(PRINTER)
-    above = lines.with_columns(printer=printer).drop(PRINTER).sort("pos").with_columns(above="pos")
-    columns = [name for name in above.columns if name not in ("pos", "printer")]
-    joined = (
-        errors.with_columns(printer=printer)
-        .sort("pos")
-        .join_asof(above, on="pos", by="printer", strategy="backward", check_sortedness=False)
-    )
-    is_near = (pl.col("pos") - pl.col("above")) <= farthest
-    return joined.with_columns(pl.when(is_near).then(name).alias(name) for name in columns).drop("above", "printer")
+def with_last_above(errors: Iterable[pl.DataFrame], kinds: Iterable[tuple[pl.DataFrame, int]]) -> list[pl.DataFrame]:
+    """Join to errors, in their order, the last line of each kind of the same program above them.
+
+    `kinds`: lines by `PRINTER` and `pos`, each with columns of its own, and how many lines above an error they may
+    stand. These columns are null where none stands there.
+    """
+    printer, marks, near, farther = printed_by(PRINTER), [], [], []
+    absent: list[pl.Expr] = []
+    for number, (lines, farthest) in enumerate(kinds):
+        own = [name for name in lines.columns if name not in (*PRINTER, "pos")]
+        if lines.is_empty():
+            absent += (pl.lit(None, lines.schema[name]).alias(name) for name in own)
+            continue
+        kind, above = f"kind {number}", f"above {number}"
+        marks.append(
+            lines.select("pos", printer.alias("printer"), pl.struct(pl.col("pos").alias(above), *own).alias(kind))
+        )
+        near.append(pl.when(pl.col("pos") - pl.col(kind).struct.field(above) <= farthest).then(kind).alias(kind))
+        farther.append(above)
+    ordered = [frame.sort("pos").with_columns(absent) for frame in errors]
+    if not marks:
+        return ordered
+    names = [mark.columns[-1] for mark in marks]
+    last = pl.concat(marks, how="diagonal").sort("pos", maintain_order=True)
+    last = last.with_columns(pl.col(names).forward_fill().over("printer"))
+    return [
+        frame.with_columns(printer=printer)
+        .join_asof(last, on="pos", by="printer", strategy="backward", check_sortedness=False)
+        .with_columns(near)
+        .unnest(names)
+        .drop(*farther, "printer")
+        for frame in ordered
+    ]
 
 
 def torch_exceptions(torch_without_gpu: pl.DataFrame, gradient_error: pl.DataFrame) -> pl.DataFrame:

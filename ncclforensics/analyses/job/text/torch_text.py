@@ -17,7 +17,7 @@ from ncclforensics.analyses.job.ends.tracebacks import FAR, LONGEST
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.stack_classes import is_library
 from ncclforensics.data.torch_calls import CALLS_WITHIN, SIGNAL_HANDLERS
-from ncclforensics.frames.columns import Large, Row, count_behind, text_of
+from ncclforensics.frames.columns import Large, Row, count_behind, text_of, with_rows
 from ncclforensics.frames.registry import analysis
 
 CLOSED, TIMED_OUT, SIZE, CONNECT, BARRIER, STORE, NO_STORE, COMPARED = (
@@ -130,7 +130,7 @@ def torch_source(
 ) -> pl.DataFrame:
     """The files with lines of PyTorch: the rank that each belongs to, and the attempt of an elastic launch."""
     spoken = (gloo_error, monitored_barrier, model_difference, store_error, c10d_note, exception, fingerprint)
-    lines = pl.concat([ranks_named(frame) for frame in (*spoken, call_error, watchdog, watchdog_failure, crash)])
+    lines = pl.concat(map(ranks_named, with_rows((*spoken, call_error, watchdog, watchdog_failure, crash))))
     named = lines.group_by("source").agg(pl.col("rank").drop_nulls().unique())
     paths = source.select(
         "source",
@@ -163,7 +163,7 @@ def _cut_tracebacks(calls: pl.DataFrame, errors: Iterable[pl.DataFrame], source:
     """Return the files that end in a call of a traceback, behind which no error stands, and the rank that made it."""
     lines = [
         frame.select("source", "line", "pos", rank=rank, is_call=pl.lit(frame is calls))
-        for frame, rank in ((calls, pl.col("rank").cast(pl.Int32)), *((frame, None) for frame in errors))
+        for frame, rank in ((calls, pl.col("rank").cast(pl.Int32)), *((frame, None) for frame in with_rows(errors)))
     ]
     last = pl.concat(lines).sort("pos").group_by("source").last().join(source.select("source", "lines"), on="source")
     return last.filter(pl.col("is_call") & (count_behind() <= FROM_END)).select("source", cut_rank="rank")
