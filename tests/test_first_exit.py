@@ -96,6 +96,20 @@ def test_a_process_id_is_certain_only_with_its_host_and_day(
     assert (found["verdict"], found["certainty"], found["culprits"]) == expected
 
 
+@pytest.mark.parametrize(("address", "expected"), [("10.0.0.8", "rank-died"), ("10.0.0.9", "no-hang")])
+def test_hosts_that_are_known_by_their_addresses_are_told_apart(address: str, expected: str, tmp_path: Path) -> None:
+    processes = logs(tmp_path)
+    hosts = {processes[0][0]: "10.0.0.7", processes[2][0]: "10.0.0.8"}
+    for log in tmp_path.glob("nccl_rank*.log"):
+        lines = log.read_text()
+        for host, own in hosts.items():
+            lines = lines.replace(host, own)
+        log.write_text("".join(f"[2026-03-02 11:04:57] {line}" for line in lines.splitlines(keepends=True)))
+    (tmp_path / "dmesg.txt").write_text(f"Mar  2 11:04:58 {address} kernel: " + KILLED.format(pid=processes[2][1]))
+
+    assert hang(tmp_path)["verdict"] == expected
+
+
 def killed_rank(folder: Path) -> None:
     """Write the logs of a job whose rank 9 was killed; of its host, no other rank has a connection to lose."""
     fault = Fault(FaultKind.KILLED, (9,), "tp")

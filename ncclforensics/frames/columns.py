@@ -128,8 +128,10 @@ def equal_before(key: pl.Series) -> pl.Series:
 
 
 def short_host(column: str) -> pl.Expr:
-    """A host's name without its domain."""
-    return text_of(column).str.split(".").list.first()
+    """A host's name without its domain, of a column, as `short_name`; an address as it is."""
+    first = text_of(column).str.split(".").list.first()
+    is_address = first.str.len_chars().gt(0) & first.str.to_integer(strict=False).is_not_null()
+    return pl.when(is_address).then(text_of(column)).otherwise(first)
 
 
 def short_name(host: str) -> str:
@@ -140,6 +142,15 @@ def short_name(host: str) -> str:
     """
     first = host.partition(".")[0]
     return host if first.isdecimal() else first
+
+
+def may_be_one_host(name: str | None, other: str | None) -> bool:
+    """Whether two names, with or without a domain, may be of one host; one that is not printed fits all.
+
+    >>> may_be_one_host("gpu-a012.example.org", "gpu-a012"), may_be_one_host("10.0.0.7", "10.0.0.8")
+    (True, False)
+    """
+    return name is None or other is None or short_name(name) == short_name(other)
 
 
 MADE_UP = "unnamed-"  # how names of hosts begin that no line shows

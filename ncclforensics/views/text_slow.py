@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ncclforensics.analyses.slow.answer import SlowAnswer, SlowKind, SlowRival
 from ncclforensics.data.names import certainty_text, printable, sentence
+from ncclforensics.frames.columns import short_name
 from ncclforensics.report.build import Report
 from ncclforensics.report.slow import slow_answer
 from ncclforensics.rules.finding import Category, Finding, Severity
@@ -136,12 +137,12 @@ def _rival(rival: SlowRival) -> str:
 
 def found_there(report: Report, answer: SlowAnswer) -> list[Finding]:
     """Return the warnings and errors about the hosts that are named; what they cost the job is not known."""
-    hosts = {host.partition(".")[0] for host in answer.hosts}
+    hosts = set(map(short_name, answer.hosts))
     return [
         finding
         for finding in report.findings
         if finding.severity is not Severity.INFO and finding.category is not Category.STRAGGLER
-        if hosts & {host.partition(".")[0] for host in finding.hosts}
+        if hosts & set(map(short_name, finding.hosts))
     ]
 
 

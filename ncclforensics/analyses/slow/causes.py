@@ -12,7 +12,7 @@ import polars as pl
 from ncclforensics.analyses.slow.answer import SlowKind
 from ncclforensics.analyses.slow.explanations import Request, SlowExplanation
 from ncclforensics.data.names import ranks_text
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import short_host, short_name, text_of
 
 MOST_OF_IT = 0.6  # share of the difference that one part of the time explains
 ALIKE = 0.05  # kernels whose ratios to other ranks differ by less are slower alike
@@ -80,7 +80,7 @@ def with_state_of_host(
 
 def _of_host(rows: pl.DataFrame, host: str) -> pl.DataFrame:
     """The rows of a host, whose name may stand with or without its domain."""
-    return rows.filter(text_of("host").str.split(".").list.first() == host.split(".")[0])
+    return rows.filter(short_host("host") == short_name(host))
 
 
 def _lowered(gpu_use: pl.DataFrame, host: str) -> list[tuple[str, tuple[int, int]]]:

@@ -74,15 +74,8 @@ def located(rank: pl.DataFrame, addresses: pl.DataFrame) -> pl.DataFrame:
     known = addresses.select("address", pl.col("peer_host").alias("_host"))
     with_hosts = named.join(known, on="address", how="left", maintain_order="left")
     return with_hosts.with_columns(name=pl.coalesce("_host", "address")).select(
-        "job", "rank_id", "rank", "pid", "gpu", host=without_domain("name")
+        "job", "rank_id", "rank", "pid", "gpu", host=short_host("name")
     )
-
-
-def without_domain(column: str) -> pl.Expr:
-    """A host's name without its domain; an address as it is."""
-    first = short_host(column)
-    is_address = first.str.len_chars().gt(0) & first.str.to_integer(strict=False).is_not_null()
-    return pl.when(is_address).then(text_of(column)).otherwise(first)
 
 
 def _concatenated(frames: list[pl.DataFrame]) -> pl.DataFrame:
@@ -104,14 +97,14 @@ def _peers(places: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 def _of_absent(absent: pl.DataFrame, process_exit: pl.DataFrame) -> pl.DataFrame:
     """Return the hosts that reports of their ends name for ranks without a log."""
     exits = process_exit.select("rank", "pid", name=pl.coalesce(text_of("host"), "node")).drop_nulls(["rank", "name"])
-    return absent.join(exits, on="rank").select("job", "pid", host=without_domain("name"))
+    return absent.join(exits, on="rank").select("job", "pid", host=short_host("name"))
 
 
 def _of_transfers(places: pl.DataFrame, completion_error: pl.DataFrame) -> list[pl.DataFrame]:
     """Return both ends of transfers that failed: the one that reports it with its NIC, and its peer."""
     failed = completion_error.filter(~pl.col("at_exit") & ~pl.col("is_survived") & pl.col("job").is_not_null())
-    local = failed.select("job", "pid", device="hca", host=without_domain("host")).unique()
-    peers = failed.drop_nulls("peer_host").select("job", host=without_domain("peer_host"), is_peer=pl.lit(value=True))
+    local = failed.select("job", "pid", device="hca", host=short_host("host")).unique()
+    peers = failed.drop_nulls("peer_host").select("job", host=short_host("peer_host"), is_peer=pl.lit(value=True))
     return [places.drop("rank").join(local, on=["job", "host", "pid"]), peers.unique()]
 
 
@@ -121,7 +114,7 @@ def _of_exits(places: pl.DataFrame, verdict: pl.DataFrame, process_exit: pl.Data
     first = process_exit.filter(pl.col("is_first") & pl.col("is_final")).with_columns(
         job=pl.coalesce("job", pl.lit(job, pl.Int32)), name=pl.coalesce(text_of("host"), "node")
     )
-    of_hosts = first.drop_nulls("job").select("job", "rank_id", "pid", host=without_domain("name"))
+    of_hosts = first.drop_nulls("job").select("job", "rank_id", "pid", host=short_host("name"))
     known = _of_ranks(places, of_hosts)
     return pl.concat([known, of_hosts.filter(pl.col("rank_id").is_null())], how="diagonal_relaxed")
 

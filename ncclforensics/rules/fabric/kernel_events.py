@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.analyses.job.ends.failure_events import LOST, NETWORK
 from ncclforensics.analyses.job.ends.kernel_events import BUS_ERRORS
 from ncclforensics.data.names import pci_address
-from ncclforensics.frames.columns import short_host, text_of
+from ncclforensics.frames.columns import short_host, short_name, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
@@ -38,7 +38,7 @@ def kernel_link_event(
     node and run NVIDIA's field diagnostic.
     Sources: mlx5_core and nvidia-nvswitch kernel messages; NVIDIA, XID errors; knowledge of first causes: NVRx, Aegis.
     """
-    hosts = {str(host).split(".")[0] for host in process["host"].drop_nulls()}
+    hosts = {short_name(str(host)) for host in process["host"].drop_nulls()}
     failed = failure_event.filter(pl.col("kind").is_in([NETWORK, LOST]) & ~pl.col("at_exit"))
     failed_hosts = {
         *failed["host"].drop_nulls().to_list(),
@@ -65,7 +65,7 @@ def kernel_link_event(
         if of_job.is_empty():
             continue
         event_hosts = sorted(of_job["short"].drop_nulls().unique().to_list())
-        confirmed = sorted(set(event_hosts) & {name.split(".")[0] for name in failed_hosts})
+        confirmed = sorted(set(event_hosts) & set(map(short_name, failed_hosts)))
         lines = of_job.sort("source", "line").select("source", "line")
         is_apart = not of_job["is_in_run"].fill_null(value=True).any()
         ranks = rank.filter(short_host("host").is_in(confirmed or event_hosts))["rank"].drop_nulls()

@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.data.names import some_of
 from ncclforensics.data.networks import NVLINK
 from ncclforensics.data.roce import APART, FARTHER, IDLE, MUCH, MUCH_EVER
-from ncclforensics.frames.columns import short_host, text_of
+from ncclforensics.frames.columns import short_host, short_name, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import SHOWN, counter_finding, counter_lines
@@ -103,7 +103,7 @@ def ctr_port_down_in_use(
     has_active = set(last.filter(pl.col("state") == "active")["station"])
     unused = []
     for row in down.to_dicts():
-        host = None if row["host"] is None else row["host"].split(".")[0]
+        host = None if row["host"] is None else short_name(row["host"])
         if (row["host"], row["device"], row["port"]) in lost:
             continue
         is_used = any(name == host and f"]{row['device']}:" in devices for name, devices in listed)

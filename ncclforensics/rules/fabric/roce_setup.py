@@ -9,7 +9,7 @@ import polars as pl
 
 from ncclforensics.data.names import printable
 from ncclforensics.data.roce import LOSSES, NOTIFIED_LEAST
-from ncclforensics.frames.columns import short_host, text_of
+from ncclforensics.frames.columns import short_host, short_name, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import counter_finding, increased
@@ -126,7 +126,7 @@ def roce_gid_type(port_gid: pl.DataFrame, port_state: pl.DataFrame, net_devices:
         poor = poor.join(is_down, on=place, how="anti", nulls_equal=True, maintain_order="left")
     listed = net_devices.select(short_host("host"), text_of("devices")).drop_nulls().unique().rows()
     for row in poor.to_dicts():
-        host = None if row["host"] is None else row["host"].split(".")[0]
+        host = None if row["host"] is None else short_name(row["host"])
         in_use = any(f"]{row['device']}:{row['port']}/" in devices for name, devices in listed if host in (None, name))
         if not in_use and sound.is_empty():
             continue

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import polars as pl
 
-from ncclforensics.frames.columns import Row, short_host, text_of
+from ncclforensics.frames.columns import Row, short_host, short_name
 from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.rules.shared.grouping import processes_text
 from ncclforensics.rules.shared.port_text import nics_of, port_name
@@ -84,10 +84,10 @@ class LinkCounters:
 def add_failed_transfers(finding: Finding, rows: list[Row], completion_error: pl.DataFrame, rank: pl.DataFrame) -> None:
     """Add to a finding the transfers that failed on the hosts at the ends of a link, unless their times differ."""
     errors = completion_error.filter(~pl.col("at_exit")).with_columns(
-        here=short_host("host"), there=text_of("peer_host").str.split(".").list.first()
+        here=short_host("host"), there=short_host("peer_host")
     )
-    hosts = {host.split(".")[0] for host in finding.hosts}
-    devices = {row["host"].split(".")[0]: row["device"] for row in rows if row["host"] and row["device"]}
+    hosts = {short_name(host) for host in finding.hosts}
+    devices = {short_name(row["host"]): row["device"] for row in rows if row["host"] and row["device"]}
     local = errors.filter(pl.col("here").is_in(hosts))
     # A line names its own device: an error of another device on this host does not concern this link.
     is_other_device = pl.any_horizontal(

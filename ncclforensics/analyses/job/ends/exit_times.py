@@ -6,21 +6,12 @@ from datetime import datetime, timedelta
 
 from ncclforensics.analyses.job.ends.exit_reports import ExitReport
 from ncclforensics.data.processes import KILL
+from ncclforensics.frames.columns import may_be_one_host
 
 # torchrun sends SIGTERM to the other processes of a host, and SIGKILL 30 s later (PContext.close of
 # torch/distributed/elastic/multiprocessing/api.py); it looks for ended processes more often than that.
 CLOSING_TIME, LOOKING_TIME = timedelta(seconds=25), timedelta(seconds=2)
 CLOCKS_DIFFER = timedelta(minutes=5)  # of hosts; NTP keeps them closer, and not all hosts have it
-
-
-def first_label(host: str) -> str:
-    """Return the part of a name by which hosts are compared."""
-    return host.split(".")[0]
-
-
-def is_same_host(node: str | None, host: str) -> bool:
-    """Whether a node, as a launcher names it, may be a host; an unnamed one may be any."""
-    return node is None or first_label(node) == first_label(host)
 
 
 def is_killed_by_launcher(report: ExitReport, first: ExitReport) -> bool:
@@ -32,7 +23,7 @@ def is_killed_by_launcher(report: ExitReport, first: ExitReport) -> bool:
 
 def is_close_on_another_host(report: ExitReport, other: ExitReport) -> bool:
     """Whether two processes of different hosts ended so close together that clocks may have exchanged their order."""
-    if not (report.node and other.node) or is_same_host(report.node, other.node):
+    if not (report.node and other.node) or may_be_one_host(report.node, other.node):
         return False
     distance = _distance(report, other)
     return distance is not None and abs(distance) < CLOCKS_DIFFER

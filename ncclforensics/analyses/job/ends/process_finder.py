@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import NODE, RAISED, ExitReport, Owner
-from ncclforensics.analyses.job.ends.exit_times import first_label, is_same_host
 from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
-from ncclforensics.frames.columns import Row
+from ncclforensics.frames.columns import Row, may_be_one_host, short_name
 
 FENCES_OF_ONE = 2  # a page with more of them quotes several texts, which may be of several runs
 
@@ -56,7 +55,7 @@ class ProcessFinder:
     def owner(self, report: ExitReport) -> Owner | None:
         """Return host and pid of the process if NCCL's lines or other sources show its rank, else None."""
         if report.pid:
-            owners = [owner for owner in self._owners[report.pid] if is_same_host(report.node, owner[0])]
+            owners = [owner for owner in self._owners[report.pid] if may_be_one_host(report.node, owner[0])]
             return owners[0] if len(owners) == 1 else None
         number = report.rank
         if number is None and report.local_rank is not None:
@@ -66,7 +65,7 @@ class ProcessFinder:
         if number is None and report.child is not None and not self._has_agents:
             # A launcher's child number is a rank if the node fits and each process drives one rank.
             on_same_host = [
-                row for row in self._numbered(report, report.child) if is_same_host(report.node, row["host"] or "")
+                row for row in self._numbered(report, report.child) if may_be_one_host(report.node, row["host"] or "")
             ]
             number = report.child if on_same_host and self._is_one_rank_each else None
         if number is None and report.child is None:
@@ -107,7 +106,7 @@ class ProcessFinder:
     def rank_ids(self, report: ExitReport) -> list[Row]:
         """Return the ranks of the process, or of a lost node; one empty row if they are unknown."""
         if report.how == NODE:
-            return [row for row in self._ranks if row["host"] and is_same_host(report.node, row["host"])] or [{}]
+            return [row for row in self._ranks if row["host"] and may_be_one_host(report.node, row["host"])] or [{}]
         if report.owner is not None:
             return self._by_owner.get(report.owner) or [{}]
         candidates = self._numbered(report, report.rank) if report.rank is not None else []
@@ -142,11 +141,11 @@ class ProcessFinder:
 
         A rank has its number in every job.
         """
-        hosts = {first_label(host) for owners in self._speakers.values() for host, _ in owners}
+        hosts = {short_name(host) for owners in self._speakers.values() for host, _ in owners}
 
         def names_process(report: ExitReport) -> bool:
             node = report.node or report.row.get("launcher_node")
-            is_known_host = node is not None and first_label(node) in hosts
+            is_known_host = node is not None and short_name(node) in hosts
             return is_known_host or (report.pid is not None and report.owner is not None)
 
         return {*self._speakers, *(report.row["source"] for report in reports if names_process(report))}
@@ -162,4 +161,4 @@ def _is_of_another(report: ExitReport, rank: Row) -> bool:
     A launcher knows a host by an alias, and torchrun the pid of a script that starts the rank; not both at once.
     """
     hosts, pids = (report.node, rank["host"]), (report.pid, rank["pid"])
-    return all((*hosts, *pids)) and not is_same_host(*hosts) and report.pid != rank["pid"]
+    return all((*hosts, *pids)) and not may_be_one_host(*hosts) and report.pid != rank["pid"]

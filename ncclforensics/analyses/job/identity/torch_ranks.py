@@ -10,6 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import PYTHON_ERROR, RAISED, ExitReport
 from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
+from ncclforensics.frames.columns import short_name
 
 
 def with_ranks(
@@ -87,7 +88,7 @@ def _is_unnamed_exception(report: ExitReport) -> bool:
 
 
 def _short(node: str | None) -> str:
-    return (node or "").split(".")[0]
+    return short_name(node or "")
 
 
 def _fits(node: str, other: str | None) -> bool:

@@ -40,7 +40,7 @@ from ncclforensics.data.stack_classes import (
     short_name,
     system_call,
 )
-from ncclforensics.frames.columns import Row, frame_of_rows
+from ncclforensics.frames.columns import Row, frame_of_rows, may_be_one_host
 from ncclforensics.frames.registry import analysis
 
 STACK_PROCESS = {
@@ -349,14 +349,9 @@ class RankIndex:
         """
         by_number = self._by.get(("rank", process["rank"]), [])
         same_pid = self._by.get(("pid", process["pid"]), [])
-        by_pid = [rank for rank in same_pid if _is_same_host(rank["host"], process["host"])]
+        by_pid = [rank for rank in same_pid if may_be_one_host(rank["host"], process["host"])]
         both = [rank for rank in by_pid if rank["rank"] == process["rank"]]
         for fitting in (both, by_pid, by_number, self._by.get(("dump", process["first_dump"]), [])):
             if len(fitting) == 1:
                 return fitting[0]
         return None
-
-
-def _is_same_host(name: str | None, other: str | None) -> bool:
-    """Whether two names may be of one host; a name that is not printed fits all."""
-    return name is None or other is None or name.split(".")[0] == other.split(".")[0]

@@ -27,6 +27,7 @@ from ncclforensics.analyses.verdict.lines.wait_cycle import (
 from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.data.names import MESSAGES, ranks_text
 from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED, stacks_of
+from ncclforensics.frames.columns import short_name
 
 MAJORITY = 0.5
 FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
@@ -120,8 +121,8 @@ def _is_one_process(connection_losses: list[FailureEvent]) -> bool:
 
 def _hosts_without_ranks(job: Job, connection_losses: list[FailureEvent]) -> list[str]:
     """Return the hosts to which connections were lost, if all lines name one and no rank of the job is known there."""
-    peers = {peer.partition(".")[0] for peer in _peers(connection_losses)}
-    hosts = {str(row.host).partition(".")[0] for row in job.rank_ids.values()}
+    peers = set(map(short_name, _peers(connection_losses)))
+    hosts = {short_name(str(row.host)) for row in job.rank_ids.values()}
     are_names = all(peer[:1].isalpha() and ":" not in peer for peer in peers)
     return sorted(peers) if are_names and hosts.isdisjoint(peers) else []
 
