@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.rules.finding import Severity
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -110,3 +111,20 @@ def test_errors_of_one_process_at_one_place_did_not_end_it(tmp_path: Path) -> No
 
     assert [row[1] for row in answer(text(3), tmp_path)] == ["likely"]
     assert [row[1] for row in answer(text(3, 6), tmp_path)] == ["possible", "possible"]
+
+
+@pytest.mark.parametrize(("pids", "severity"), [((4711, 4711), Severity.INFO), ((4711, 4712), Severity.ERROR)])
+def test_an_error_that_a_logger_prints_again_with_its_process_did_not_end_it(
+    pids: tuple[int, int], severity: Severity, tmp_path: Path
+) -> None:
+    lines = []
+    for pid in pids:
+        record = f"E0302 11:04:57.162000 {pid} torch/distributed/debug/_frontend.py:305] "
+        raised = ("Traceback (most recent call last):", '  File "build.py", line 7, in build', "KeyError: 'group'")
+        lines += [record + line for line in raised]
+    log = tmp_path / "job.log"
+    log.write_text("\n".join([*lines, "the evaluation begins", "512 samples"]) + "\n")
+
+    (found, *_) = [finding for finding in analyze(log).findings if finding.rule == "app-exception"]
+
+    assert found.severity is severity

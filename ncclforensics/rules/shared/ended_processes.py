@@ -140,7 +140,8 @@ def unsettled_exits(process_exit: pl.DataFrame, verdict: pl.DataFrame, kind: str
         return process_exit.clear()
     rows = process_exit.filter((pl.col("how") == kind) & pl.col("is_first") & ~pl.col("is_final"))
     alike = ["source", "name", "place"]
-    is_of_one = pl.col("pid").is_not_null() & (pl.len().over(*alike, "pid") > 1)
+    is_again = (pl.len().over(*alike, "pid") > 1) | (pl.col("printed") > 1)
+    is_of_one = pl.col("pid").is_not_null() & is_again
     is_survived = is_of_one | (~pl.col("is_near_end") & (pl.col("place") != ""))
     survived = rows.filter(is_survived).select(*alike, was_survived=True).unique()
     rows = rows.join(survived, on=alike, how="left", maintain_order="left")

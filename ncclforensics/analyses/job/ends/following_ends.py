@@ -44,7 +44,13 @@ def mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row],
     has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
     signals = {report.signal for report in final_reports if not report.follows}
     closed = _positions(lost, "source")
-    outlived = {_place_of(report) for report in reports if report.is_outlived and report.how in RAISED and report.place}
+    # So it was where one process printed the same error again.
+    outlived = {
+        _place_of(report)
+        for report in reports
+        if report.is_outlived or (report.pid is not None and report.printed > 1)
+        if report.how in RAISED and report.place
+    }
     has_lost = any(not row["at_exit"] for row in lost)
     for report in reports:
         is_over = has_lost or (has_errors and not _may_be_of_another(report))
