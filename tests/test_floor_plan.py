@@ -110,6 +110,7 @@ APPLYING = {
     "parsing/continuations.py": "those of the grammars",
     "parsing/alike_rows.py": "numbers, whatever the text: what differs in lines of one kind",
     "parsing/copied_text.py": "those of the grammars",
+    "parsing/documents.py": "parts of the grammar `copied`",
     "parsing/headed_values.py": "those of the grammars",
     "analyses/job/text/program_failures.py": "those of the grammar of lines that nothing else reads",
     "analyses/host/driver_reports.py": "those of the grammar of what drivers say",

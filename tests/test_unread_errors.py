@@ -550,6 +550,20 @@ def test_words_of_a_text_about_something_else_accuse_no_process(tmp_path: Path) 
     assert read(tmp_path, "the worker on gpu-a012 was killed\n").findings[0].title.startswith("a process crashed")
 
 
+def test_what_a_document_tells_of_failures_is_none_and_what_it_quotes_is_read(tmp_path: Path) -> None:
+    prose = "".join(f"- step {step} of the guide: when a worker on the node fails, look at its log\n" for step in range(20))
+    told = (
+        f"# Faults\n{prose}If a worker has died with a non-zero exit code, log it, and start it again\n"
+        "| `RuntimeError: Timed out` | of the store | look at the first rank |\n"
+    )
+    code = "```python\nif failed:\n    log.error('cannot open the device')\n```\n"
+    quoted = "```\ndevmon: error: cannot open the device of gpu-a012\n```\n"
+
+    assert not {str(finding.severity) for finding in read(tmp_path, told + code).findings} - {"info"}
+    assert "cannot open the device of gpu-a012" in read(tmp_path, told + quoted).findings[0].title
+    assert "RuntimeError" in read(tmp_path, "RuntimeError: Timed out\n" + prose).findings[0].title
+
+
 def test_the_stack_of_a_lost_store_is_none_where_the_program_came_to_its_end(tmp_path: Path) -> None:
     ended = "[2026-03-02 11:04:57,034] [INFO] [launch.py:364:main] Process 41887 exits successfully.\n"
 

@@ -13,6 +13,7 @@ from ncclforensics.parsing.candidates import contains_prefix
 from ncclforensics.parsing.code_excerpts import without_code
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
+from ncclforensics.parsing.documents import without_documents, without_mentions
 from ncclforensics.parsing.errors_at_once import errors_at_once
 from ncclforensics.parsing.launcher_prefixes import find_voices, no_voices
 from ncclforensics.parsing.matching import NO_HOST, Matched, match, no_match
@@ -156,12 +157,12 @@ def parse(
     texts = pl.concat([remaining, _texts_before_lines(unknown, read, dialect)])
     torn.append(match(messages_inside(rows, texts, matched, dialect), dialect))
     inside = pl.concat([part.known for part in torn])
-    last = _match_last(remaining.join(inside.select(PLACE), on=PLACE, how="anti", maintain_order="left"), dialect)
+    last = _match_last(remaining.join(inside.select(PLACE), on=PLACE, how="anti", maintain_order="left"), rows, dialect)
     frames: dict[str, list[pl.DataFrame]] = {}
     for part in (*matched, *torn, last):
         for name, found in part.frames.items():
             frames.setdefault(name, []).extend(found)
-    frames = read_shortened(frames, dialect)
+    frames = without_mentions(read_shortened(frames, dialect), unknown, rows)
     tally = _tally(complete, others, inside, dialect, repeated)
     known_lines = pl.concat([complete, inside])
     if repeated.height:
@@ -193,10 +194,8 @@ def _texts_before_lines(unknown: pl.DataFrame, read: pl.DataFrame, dialect: Dial
     return begun.with_columns(text=pl.col("text").str.extract(first))
 
 
-def _match_last(rows: pl.DataFrame, dialect: Dialect) -> Matched:
+def _match_last(rows: pl.DataFrame, everything: pl.DataFrame, dialect: Dialect) -> Matched:
     """Match the first and the last lines of each source that nothing else reads with the last shapes."""
-    if rows.is_empty():
-        return no_match(rows)
     if "launcher_level" in rows:  # the head of a record of PyTorch, which tells its level, was taken off
         levelled = pl.when(pl.col("launcher_level").cast(pl.String) == "E").then("ERROR: " + pl.col("text"))
         rows = rows.with_columns(text=levelled.otherwise("text"))
@@ -204,6 +203,7 @@ def _match_last(rows: pl.DataFrame, dialect: Dialect) -> Matched:
     is_short = pl.col("text").str.len_bytes() <= LONGEST_LAST
     tried = rows.filter(is_short & ~pl.col("damaged") & ~pl.col("cut"))
     tried = tried.filter(pl.col("text").str.contains(regex)) if regex and tried.height else tried.clear()
+    tried = without_documents(tried, rows, everything)
     nth, count = pl.int_range(pl.len()).over("source"), pl.len().over("source")
     return match(tried.filter((nth < MOST_LAST) | (nth >= count - MOST_LAST)), dialect.of_last_shapes)
 
