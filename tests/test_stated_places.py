@@ -145,10 +145,18 @@ def test_a_fingerprint_of_zeros_is_no_call(sequence: int, operation: str, is_emp
         ([PORT], 0),
         (["Job succeeded"], 0),
         (["Successfully completed."], 0),
+        (["2026-03-02 11:40:08 Completed - Training job completed"], 0),
         ([MACHINE_CHECK + "CPU 31: Machine Check: 0 Bank 7: 8c00004000010093"], 0),
         (["loss 2.1"], 3),
     ],
-    ids=["a port", "a success", "a success of LSF", "a corrected error", "nothing that is judged"],
+    ids=[
+        "a port",
+        "a success",
+        "a success of LSF",
+        "a success of SageMaker",
+        "a corrected error",
+        "nothing that is judged",
+    ],
 )
 def test_check_ends_alike_for_healthy_inputs_of_any_format(lines: list[str], code: int, tmp_path: Path) -> None:
     report = report_of(tmp_path, *lines)

@@ -551,7 +551,7 @@ def test_words_of_a_text_about_something_else_accuse_no_process(tmp_path: Path) 
 
 
 def test_what_a_document_tells_of_failures_is_none_and_what_it_quotes_is_read(tmp_path: Path) -> None:
-    prose = "".join(f"- step {step} of the guide: when a worker on the node fails, look at its log\n" for step in range(20))
+    prose = "".join(f"- step {step} of the guide: if a worker on the node fails, read its log\n" for step in range(20))
     told = (
         f"# Faults\n{prose}If a worker has died with a non-zero exit code, log it, and start it again\n"
         "| `RuntimeError: Timed out` | of the store | look at the first rank |\n"

@@ -124,8 +124,8 @@ def jax_tasks_without_heartbeat(jax_service: pl.DataFrame) -> Iterator[Finding]:
             "orderly end of process 0 before the others brings these lines, too",
         )
     elif not endings.is_empty():
-        title = "JAX's coordination service ended a process, because of an error of another task"
-        detail = "the lines of the coordinator and of the other tasks say which one"
+        title = "a process of JAX ended on an error that its coordination service reported"
+        detail = "it may be its own or that of any other task: the coordinator's lines and those of the tasks say which"
         yield Finding(title, detail, "certain", evidence=evidence_lines(endings))
 
 
