@@ -307,3 +307,47 @@ def test_a_job_whose_output_lsf_appends_to_a_file_is_judged_alone(tmp_path: Path
     assert report.run["earlier_launch"].height == 1
     assert "29972" in "\n".join(quoted)
     assert "29971" not in "\n".join(quoted)
+
+
+FAILED_BEFORE = """\
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/mnt/job/train.py", line 71, in main
+[rank3]:     batch = next(batches)
+[rank3]: ValueError: sample 1003: expected 16 features, got 15
+train.py FAILED
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-03-02_08:10:44
+  host      : gpu-a012
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 5003)
+"""
+TIMED_OUT = (
+    "[rank{rank}]:[E{day} {time}.034512345 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation"
+    " timeout: WorkNCCL(SeqNum=1085, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)={waited}) ran for"
+    " {waited} milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("day", "time", "waited", "is_earlier"),
+    [
+        ("302", "11:04:57", 600_000, True),
+        ("303", "07:04:57", 600_000, True),
+        ("302", "08:40:57", 600_000, False),  # the other node of one launch, which waited for the rank that failed
+        ("302", "11:04:57", 9_000_000, False),
+        ("302", "06:04:57", 600_000, False),
+    ],
+)
+def test_a_file_of_a_launch_that_was_over_before_that_of_another_file_accuses_no_rank_of_it(
+    day: str, time: str, waited: int, is_earlier: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "run1.log").write_text(FAILED_BEFORE)
+    lines = [TIMED_OUT.format(rank=rank, day=day, time=time, waited=waited) for rank in range(4)]
+    (tmp_path / "run2.log").write_text("".join(lines))
+
+    report = analyze(tmp_path)
+
+    assert report.run["earlier_launch"]["line"].to_list() == [None] * is_earlier
+    assert [verdict.verdict for verdict in report.verdicts] == ["undecidable" if is_earlier else "rank-died"]
+    assert any(finding.rule == "app-launched-again" for finding in report.findings) == is_earlier

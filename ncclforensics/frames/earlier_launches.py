@@ -11,8 +11,9 @@ from functools import cache
 import polars as pl
 
 from ncclforensics.data.processes import SECOND_HAND_CLASSES
+from ncclforensics.frames import ended_files
 from ncclforensics.frames.assemble import with_positions
-from ncclforensics.frames.columns import ORIGIN, OWNER, no_rows, text_of
+from ncclforensics.frames.columns import ORIGIN, OWNER, SOURCE_BITS, no_rows, text_of
 from ncclforensics.frames.launch_order import REPORTS, STEP, after_ends, with_last_before
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.step_order import counted_step, step_time
@@ -44,7 +45,7 @@ NEAREST_FRAME = 8  # lines above such an error, where it is of a module that the
 
 
 def find(run: Frames) -> pl.DataFrame:
-    """Return a row for each input in which a launch ended, and another one followed."""
+    """Return a row for each input in which a launch ended, and another one followed, in it or in another input."""
     ends = [
         run[name].filter(text_of("form").is_in(forms)).select("source", "pos", "line", "form")
         for name, forms in LAUNCHER_ENDS.items()
@@ -58,10 +59,16 @@ def find(run: Frames) -> pl.DataFrame:
     ended = pl.concat(ends) if ends else run["job_end"].select("source", "pos", "line", "form").clear()
     failed = pl.concat(errors) if errors else ended.drop("form").clear()
     begins = _begins(run, ended, failed)
-    if begins.is_empty():
+    over = ended_files.find(run, ended, _frames_of_launches())
+    if begins.is_empty() and over.is_empty():
         return no_rows(EARLIER_LAUNCH_COLUMNS)
+    begins = begins.filter(~pl.col("source").is_in(over.implode()))
     behind_last = begins.filter(pl.col("end") == pl.col("end").max().over("source"))
     last = behind_last.group_by("source").agg(pl.all().sort_by("pos").first())
+    apart = pl.DataFrame({"source": over}).with_columns(
+        pos=(pl.col("source").cast(pl.Int64) + 1) * (1 << SOURCE_BITS) - 1
+    )
+    last = pl.concat([last, apart.cast({"source": last.schema["source"]})], how="diagonal")
     for lines, name in ((failed, "failure_line"), (ended, "end_line")):
         last = with_last_before(last, lines.select("source", "pos", pl.col("line").alias(name)))
     return last.sort("source").select(*EARLIER_LAUNCH_COLUMNS)

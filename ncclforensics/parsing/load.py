@@ -37,9 +37,9 @@ SAMPLED_TOGETHER = 512  # inputs
 SAMPLED_BYTES = 4 << 20  # of fewer inputs, where their samples are long
 FEW_INPUTS = 16
 LONGEST_WINDOWS = 400_000_000  # bytes, of a few inputs; reading these whole and counting calls takes less memory
-EARLIER_LAUNCH = {  # a launch that ended before the last one of its input
+EARLIER_LAUNCH = {  # a launch that ended before the last one, of its input or of all
     "source": pl.Int32(),
-    "line": pl.Int32(),  # the first that shows the next launch
+    "line": pl.Int32(),  # the first that shows the next launch; null where that stands in another input
     "failure_line": pl.Int32(),  # of the last error before it; null without one
     "end_line": pl.Int32(),  # of the launcher's report of that end; null where the program alone was started again
 }

@@ -65,8 +65,10 @@ def _launches(earlier: pl.DataFrame) -> list[str]:
     """Say from which line on a file is judged, where earlier launches stand above it."""
     if earlier.is_empty():
         return []
-    of_files = f"line {earlier['line'][0]} on" if earlier.height == 1 else f"a later line on in {earlier.height} files"
-    return [f"the last launch is judged, from {of_files}"]
+    within = earlier.drop_nulls("line")
+    of_files = f"line {within['line'][0]} on" if within.height == 1 else f"a later line on in {within.height} files"
+    begun, over = f", from {of_files}" * bool(within.height), earlier.height - within.height
+    return [f"the last launch is judged{begun}" + f", and not {count_of(over, 'file')} of earlier ones" * bool(over)]
 
 
 def _processes_text(rank: pl.DataFrame) -> str:
