@@ -118,3 +118,23 @@ def test_a_crash_inside_nccl_is_found_in_a_kernel_log_alone(tmp_path: Path, libr
     found = [(f.rule, f.certainty) for f in analyze([str(tmp_path)]).findings if f.rule == "segfault-in-libnccl"]
 
     assert found == [("segfault-in-libnccl", "possible")] * is_found
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["[gfxhub0] retry page fault (src_id:0 ring:0 vmid:3 pasid:32850)", "GCVM_L2_PROTECTION_FAULT_STATUS:0x00341051"],
+)
+def test_a_page_fault_of_amd_names_the_process_and_its_details_are_no_faults(head: str, tmp_path: Path) -> None:
+    lines = [
+        head,
+        " for process train.py pid 41887 thread train.py pid 41890)",
+        "  in page starting at address 0x00007ed344600000 from IH client 0x1b (UTCL2)",
+        "  cookie node_id 2 fault from die AID0.XCD1",
+        "         WALKER_ERROR: 0x1",
+    ]
+    text = "".join(f"[5615152.198606] amdgpu 0000:5d:00.0: amdgpu: {line}\n" for line in lines)
+    (tmp_path / "dmesg.log").write_text(text)
+    [finding] = analyze([str(tmp_path)]).findings
+    assert finding.rule == "kernel-driver-reports"
+    assert "0000:5d:00.0" in finding.title
+    assert "train.py (pid 41887)" in finding.detail

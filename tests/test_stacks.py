@@ -410,3 +410,18 @@ def test_a_rank_at_a_prompt_waits_for_somebody(frames: tuple[str, ...], tmp_path
 
     assert culprits(report) == [0]
     assert "step, train.py:48 (waits for somebody to type)" in report.findings[0].title
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        (("?? () from {cuda}", "cuMemFree_v2 () from {cuda}", "cudaFree () from /opt/libnccl.so.2"), "cudaFree (GPU)"),
+        (("__GI___pthread_timedjoin_ex (threadid=1) at x.c:89", "ncclCommAbort () from REMOVED"), "ncclCommAbort"),
+    ],
+)
+def test_the_call_of_the_program_is_named_and_not_a_step_of_it(
+    frames: tuple[str, ...], place: str, tmp_path: Path
+) -> None:
+    lines = [f"#{depth}  0x00007f97160683e{depth} in {frame}\n" for depth, frame in enumerate(frames)]
+    report = report_on(tmp_path, stack="".join(lines).format(cuda="/usr/lib/libcuda.so.1"))
+    assert f"stands in {place}" in report.verdicts[0].reason

@@ -203,3 +203,29 @@ def test_ranks_that_wait_for_one_that_was_interrupted_show_no_hang(tmp_path: Pat
 
     assert list(verdict.stall_evidence) == [sign]
     assert ("a process was interrupted before that, at line 1" in verdict.reason) is (sign == "failure")
+
+
+DUMP_SIGNAL = (
+    "[rank{rank}]:[E703 15:37:17.178360488 ProcessGroupNCCL.cpp:1987] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
+    "Received a dump signal due to a collective timeout from  rank 7 and we will try our best to dump the debug info. "
+    "Last enqueued NCCL work: 56118, last completed NCCL work: 56118.This is most likely caused by incorrect usages of "
+    "collectives, e.g., wrong sizes used across ranks.\n"
+)
+
+
+def test_idle_ranks_that_relay_a_time_out_may_lack_the_call_that_timed_out(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("".join(DUMP_SIGNAL.format(rank=rank) for rank in (3, 4)))
+    [answered] = analyze([str(tmp_path)]).verdicts
+    assert answered.verdict == "undecidable"
+    assert not answered.culprits
+    assert "of a call that rank 7 made and they had not, or one of another group" in answered.reason
+
+
+def test_time_outs_without_numbers_keep_their_operations_apart(tmp_path: Path) -> None:
+    line = (
+        "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(OpType={}, "
+        "Timeout(ms)=1800000) ran for 1809150 milliseconds before timing out.\n"
+    )
+    of_ranks = ((3, "ALLREDUCE"), (4, "ALLREDUCE"), (2, "BROADCAST"))
+    (tmp_path / "job.log").write_text("".join(line.format(*row) for row in of_ranks))
+    assert "ranks 3, 4 timed out in AllReduce, rank 2 in Broadcast" in analyze([str(tmp_path)]).verdicts[0].reason

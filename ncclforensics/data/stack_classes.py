@@ -210,6 +210,7 @@ NATIVE = (
     ("cuCtxSynchronize", GPU, "waits for a GPU"),
     ("cuEventSynchronize", GPU, "waits for a GPU"),
     ("cuLaunchKernel", GPU, "the queue of the GPU is full"),
+    *((name, GPU, "memory, for which it may wait") for name in ("cudaFree", "cudaHost", "cudaMalloc", "cuMem")),
     ("libcuda", GPU, "in the CUDA driver, whose functions have no names"),
     ("caffe2::serialize::", CHECKPOINT, "reads or writes an archive of torch.save"),
     ("take_gil", LOCK, "waits for the interpreter's lock"),

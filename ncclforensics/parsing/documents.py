@@ -28,7 +28,10 @@ def without_mentions(
     """Leave out what was read of sentences, lists and tables of documents: nothing printed what they name."""
     if rows.height > MOST_LINES:
         return frames
-    mentioning = rows.filter(pl.col("text").str.contains(_part("_mention"))).join(unknown, on=PLACE, how="anti")
+    bordered = rows.filter(pl.col("text").str.contains(f"^{_part('_border')}"))  # tables of tools, as nvidia-smi
+    is_drawn = pl.col("source").is_in(bordered["source"].unique().implode()) & pl.col("text").str.starts_with("|")
+    is_mention = pl.col("text").str.contains(_part("_mention")) & ~is_drawn
+    mentioning = rows.filter(is_mention).join(unknown, on=PLACE, how="anti")
     outside, _ = _written(mentioning, pl.concat([unknown.select(PLACE), mentioning.select(PLACE)]), rows)
     written = outside.join(mentioning, on=PLACE, how="semi")
     if written.is_empty():

@@ -60,6 +60,7 @@ MILDLY_STATED = (
     "level of a warning or below."
 )
 NOTHING_STATED = "No line is of a known format, and in none a word of a failure or the level of an error was read."
+NOT_ALONE = "No rule judges the lines that are known by themselves, and no other line was read as that of a failure."
 
 
 def without_findings(report: Report) -> list[RenderableType]:
@@ -170,7 +171,13 @@ def _why_not(report: Report) -> str:
         return QUOTED
     if stated.is_empty() and not mild.is_empty():
         return MILDLY_STATED.format(lines=count_of(mild.height, "line"))
+    if _knows_lines(report):
+        return NOT_ALONE
     return NOTHING_STATED if stated.is_empty() else UNKNOWN
+
+
+def _knows_lines(report: Report) -> bool:
+    return bool(report.run.inputs) and report.run.tally["recognised"].sum() > 0
 
 
 def _can_state(report: Report) -> bool:

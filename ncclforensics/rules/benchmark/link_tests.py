@@ -377,9 +377,12 @@ def bench_pairs_without_peer_access(pair_access: pl.DataFrame) -> Iterator[Findi
         within = "; ".join("GPUs " + ", ".join(map(str, group)) for group in groups)
         both = [pl.min_horizontal("device", "peer").alias("first"), pl.max_horizontal("device", "peer").alias("second")]
         numbers = [rows.select(both).n_unique() for rows in (denied, access)]  # either direction is a line
+        gpus = len({*access["device"], *access["peer"]})
+        is_whole = numbers[1] == gpus * (gpus - 1) // 2  # of a list that is cut, others may have access
+        listed, among = ("", "only") if is_whole else (" that are listed", "and direct access")
         yield Finding(
-            f"no direct access between {numbers[0]} of {numbers[1]} pairs of GPUs"
-            + (f", only among {within}" if groups else ""),
+            f"no direct access between {numbers[0]} of {numbers[1]} pairs of GPUs{listed}"
+            + (f", {among} among {within}" if groups else ""),
             "by CUDA's own answer (cudaDeviceCanAccessPeer)",
             "certain",
             evidence=evidence_lines(denied),

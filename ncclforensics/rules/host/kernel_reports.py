@@ -86,6 +86,12 @@ _WAITED_FOR = "it waited for a disk, a network file system, a driver or a lock"
 _LOOK_AT_TRACE = (
     "look at the call trace below for what it waited for; check the file systems and the GPU driver of the host"
 )
+_PAGE_FAULT_OF_AMD = _Report(
+    "a page fault on AMD GPU {device}{where}: a kernel used an address that it may not",
+    "mostly a defect of the program",
+    Severity.WARNING,
+    "run the program with AMD_SERIALIZE_KERNEL=3, to see which kernel it is",
+)
 _DRIVER_REPORTS = {
     "gpu_init": _Report(
         "the NVIDIA driver could not initialise GPU {device}{where}",
@@ -195,12 +201,8 @@ _DRIVER_REPORTS = {
         Severity.ERROR,
         "look at rocm-smi --showras and at the GPU that reported it first; drain the host; ask the vendor",
     ),
-    "amd_fault": _Report(
-        "a page fault on AMD GPU {device}{where}: a kernel used an address that it may not",
-        "mostly a defect of the program",
-        Severity.WARNING,
-        "run the program with AMD_SERIALIZE_KERNEL=3, to see which kernel it is",
-    ),
+    "amd_fault": _PAGE_FAULT_OF_AMD,
+    "amd_fault_status": _PAGE_FAULT_OF_AMD,
     "amd_poison": _Report(
         "a program on AMD GPU {device}{where} read damaged memory",
         "the driver ends the program, or resets the GPU",
@@ -276,6 +278,7 @@ TRACED = ("blocked", "waits", "warned", "soft_lockup", "hard_lockup", "rcu_stall
 EXPLAINED_BY = {
     "gpu_probe": ["lost", "unsupported", "region", "cables"],
     "gpu_status": ["lost", "xid"],
+    "amd_fault_status": ["amd_fault"],
     "amd_ring": ["amd_reset", "amd_not_reset"],
     "amd_reset_end": ["amd_reset", "amd_not_reset", "amd_timeout", "amd_recovered"],
 }

@@ -20,6 +20,7 @@ LOGGED = pl.coalesce("logged", "launcher_time")  # syslog prints it in front of 
 OF_HOST = ["source", "node"]
 OF_LINES = ["source", "line"]
 TRACE_LINES = 60  # between a report and the end of its call trace
+PAGE_FAULTS_OF_AMD = ("amd_fault", "amd_fault_status")
 RESET_FOLLOWS = "the driver then resets the GPU, and all programs on it fail"
 MANY = 10  # corrected errors, from which on a link or a memory module is worth a look
 
@@ -136,16 +137,24 @@ def call_trace(reports: pl.DataFrame, kernel_frame: pl.DataFrame) -> list[str]:
     ]
 
 
+def _programs_text(rows: pl.DataFrame) -> list[str]:
+    """Return whose work it was, of lines that name processes."""
+    programs = rows.filter(pl.col("pid") > 0).select(text_of("worker"), "pid").unique(maintain_order=True).rows()
+    named = ", ".join(f"{name} (pid {pid})" for name, pid in programs[:3])
+    return [f"it was work of {named}"] * bool(named)
+
+
 def lines_beside(form: str, reports: pl.DataFrame, kernel_message: pl.DataFrame) -> list[str]:
     """Return what other lines of the same hosts add: whose work it was, how a reset ended, that a crash was wanted."""
     beside = kernel_message.join(reports.select(OF_HOST).unique(), on=OF_HOST, how="semi", nulls_equal=True)
     kinds = {str(kind): rows for (kind,), rows in beside.sort(OF_LINES).group_by(text_of("form"), maintain_order=True)}
     then = "the driver does not reset the GPU: recovery is disabled" if "amd_unrecovered" in kinds else RESET_FOLLOWS
     reset = ["the reset succeeded"] * ("amd_reset_end" in kinds and "amd_not_reset" not in kinds)
-    if form == "amd_timeout" and "amd_process" in kinds:
-        programs = kinds["amd_process"].filter(pl.col("pid") > 0).select(text_of("worker"), "pid").unique().rows()
-        named = ", ".join(f"{name} (pid {pid})" for name, pid in programs[:3])
-        return [f"it was work of {named}"] * bool(named) + (reset or [then])
+    of_programs = _programs_text(kinds["amd_process"]) if "amd_process" in kinds else []
+    if form in PAGE_FAULTS_OF_AMD:
+        return of_programs
+    if form == "amd_timeout" and of_programs:
+        return of_programs + (reset or [then])
     if form == "amd_timeout":
         return reset or [then]
     if form == "amd_reset":

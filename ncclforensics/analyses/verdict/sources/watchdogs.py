@@ -29,6 +29,10 @@ RECORDER_DUMPS = (
 )
 ASCEND = "HCCL"  # takes the place of NCCL on Ascend's devices
 GAVE_UP = ("failed", "teardown")  # forms of a watchdog that ends its process for a call that failed or timed out
+RAS_AGREES = (
+    "; in the RAS report no rank is behind: if it is of that time, a fault of the transport or a GPU is likelier than "
+    "a missing call"
+)
 MOST_GROUPS = 4  # process groups that a sentence names
 # All members pass the same number of elements; parts of different sizes make gathers of lists, with other names.
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "COALESCED")
@@ -142,19 +146,18 @@ def _operation_name(operation: str) -> str:
 
 def _timed_out_text(rows: list[Timeout]) -> str:
     """Say which ranks timed out at which work: `rank 0 timed out at work 64 (AllReduce), rank 7 at work 96`."""
-    ranks_of: dict[int | None, set[int]] = defaultdict(set)
-    for row in rows:
-        ranks_of[row.sequence].add(row.rank if row.first_rank is None or row.has_timed_out else row.first_rank)
+    ranks_at: dict[str, set[int]] = defaultdict(set)
     operations = {row.sequence: f" ({_operation_name(row.operation)})" for row in rows if row.operation}
-    texts = [
-        f"{ranks_text(sorted(ranks))} at "
-        + ("a work without a number" if sequence is None else f"work {sequence}{operations.get(sequence, '')}")
-        for sequence, ranks in list(ranks_of.items())[:MOST_GROUPS]
-    ]
-    if [*ranks_of] == [None]:
-        return f"{ranks_text(sorted(ranks_of[None]))} timed out"
-    first, at, place = texts[0].partition(" at ")
-    return ", ".join([f"{first} timed out{at}{place}", *texts[1:]])
+    without_number = " at a work without a number" if any(row.sequence is not None for row in rows) else ""
+    for row in rows:
+        if row.sequence is not None:
+            place = f" at work {row.sequence}{operations.get(row.sequence, '')}"
+        else:
+            in_operation = f" in {_operation_name(row.operation)}" if row.operation else ""
+            place = without_number or in_operation
+        ranks_at[place].add(row.rank if row.first_rank is None or row.has_timed_out else row.first_rank)
+    first, *others = [(ranks_text(sorted(ranks)), place) for place, ranks in list(ranks_at.items())[:MOST_GROUPS]]
+    return ", ".join([f"{first[0]} timed out{first[1]}", *(f"{ranks}{place}" for ranks, place in others)])
 
 
 def _progress_text(rows: list[Timeout]) -> str:
@@ -219,9 +222,10 @@ def find_watchdog_timeout(job: Job) -> Explanation | None:
         ]
         if all(row.is_idle and row.enqueued for row in rows):
             had = "completed all works" if any((row.enqueued or 0) > 0 for row in rows) else "made no call"
+            not_made = f" of a call that {ranks_text(unread)} made and they had not, or" * bool(unread)
             parts.append(
-                f"{ranks_text(sorted(reporting_ranks))} had {had} of this process group, so that the time-out is "
-                "one of another group, of which no line was read"
+                f"{ranks_text(sorted(reporting_ranks))} had {had} of this process group, so that the time-out is"
+                f"{not_made} one of another group, of which no line was read"
             )
         else:
             unsized = f"how far {ranks_text(unshown)} had come" if unshown else "at which work"
@@ -385,7 +389,7 @@ def _judge_single_report(job: Job, rows: list[Timeout], known: int) -> Explanati
         if unplaced:
             works = ", ".join(f"{ranks_text([row.rank])} in work {row.sequence}" for row in unplaced[:MOST_GROUPS])
             reason = f"{rank} waited in work {rows[0].sequence}, and {works} of a group whose name was not read"
-        reason += _never_completed(rows)
+        reason += _never_completed(rows) + RAS_AGREES * bool(job.snapshots and not job.states)
         collect = "collect stderr of every rank, and look for the rank with a lower last enqueued work"
     diagnosis = _diagnose(job, Kind.UNDECIDABLE, reason, [Doubt.OPEN], rows, [])
     diagnosis.collect = [collect, _dumps_of(rows)]
