@@ -180,7 +180,7 @@ def cuda_gpu_fault(
                 }
             )
     numbers_of_run = sorted({event["xid"] for event in of_this_run}, key=lambda xid: (xid == CONTAINED, xid))
-    has_reason = len(numbers_of_run) > 1 or "gsp" in driver_state["form"]
+    passed_on = [RECOVERY] if len(numbers_of_run) > 1 or "gsp" in driver_state["form"] else []
     for xid in numbers_of_run:
         logged = [event for event in of_this_run if event["xid"] == xid]
         ranks = sorted({number for event in logged for number in event["ranks"]})
@@ -189,11 +189,10 @@ def cuda_gpu_fault(
         gpus = f"GPU {', '.join(addresses)}" if addresses else "a GPU that the line does not name"
         place = f"GPU fault on {processes_text(ranks, hosts, rank)}" if ranks or hosts else f"fault of {gpus}"
         pids = sorted({event["pid"] for event in logged if event["pid"] is not None})
-        lines = pl.DataFrame([{"source": row["source"], "line": row["line"]} for row in logged])
+        lines = pl.DataFrame(logged).select("source", "line")
         of_process = f" for pid {', '.join(map(str, pids))}" if pids and not ranks else ""
         without_rank = "" if ranks else ", without the rank" + f": {gpus}" * bool(hosts)
-        detail = f"logged by the kernel{of_process}{without_rank}"
-        detail += "; no line of a job was read" * has_no_job
+        detail = f"logged by the kernel{of_process}{without_rank}" + "; no line of a job was read" * has_no_job
         is_of_host_alone = all(event["is_of_host_alone"] for event in logged)
         detail += "; neither this GPU nor the process is known from the run, only the host" * is_of_host_alone
         is_certain = any(event["is_certain"] for event in logged)
@@ -211,7 +210,8 @@ def cuda_gpu_fault(
             ranks=ranks,
             hosts=hosts,
             evidence=evidence_lines(lines),
-            role=Role.CONTEXT if is_apart or (xid == RECOVERY and has_reason) else Role.CAUSE,
+            severity=Severity.INFO if xid in passed_on else Severity.ERROR,
+            role=Role.CONTEXT if is_apart or xid in passed_on else Role.CAUSE,
             remedy=sentence(XIDS[xid].remedy),
         )
 
