@@ -28,11 +28,8 @@ def without_mentions(
     """Leave out what was read of sentences, lists and tables of documents: nothing printed what they name."""
     if rows.height > MOST_LINES:
         return frames
-    bordered = rows.filter(pl.col("text").str.contains(f"^{_part('_border')}"))  # tables of tools, as nvidia-smi
-    is_drawn = pl.col("source").is_in(bordered["source"].unique().implode()) & pl.col("text").str.starts_with("|")
-    is_mention = pl.col("text").str.contains(_part("_mention")) & ~is_drawn
-    mentioning = rows.filter(is_mention).join(unknown, on=PLACE, how="anti")
-    outside, _ = _written(mentioning, pl.concat([unknown.select(PLACE), mentioning.select(PLACE)]), rows)
+    mentioning = rows.filter(pl.col("text").str.contains(_part("_mention"))).join(unknown, on=PLACE, how="anti")
+    outside, _ = _written(mentioning, unknown, rows)
     written = outside.join(mentioning, on=PLACE, how="semi")
     if written.is_empty():
         return frames
@@ -42,28 +39,37 @@ def without_mentions(
 def _written(tried: pl.DataFrame, unknown: pl.DataFrame, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The lines of documents among the sources of `tried`: outside of blocks, and in blocks of code (columns PLACE).
 
-    Sentences, lists, tables and statements of a program are most of a document, and few lines of a log.
+    Sentences, lists, tables and statements of a program are most of a document, and few lines of a log. The source of
+    a program indents its blocks, and quotes nothing.
     """
-    if tried.is_empty() or rows.height > MOST_LINES:
-        none = tried.select(PLACE).clear()
+    none = tried.select(PLACE).clear()
+    sources = tried["source"].unique().implode()
+    unread = unknown.filter(pl.col("source").is_in(sources)).select(PLACE)
+    if rows.height > MOST_LINES or unread.height < MIN_LINES * SHARE:
         return none, none
-    is_near = pl.col("source").is_in(tried["source"].unique().implode()) & (pl.col("text") != "")
-    texts = rows.filter(is_near).sort(PLACE).select(*PLACE, "text")
-    text = pl.col("text")
+    texts = rows.filter(pl.col("source").is_in(sources) & (pl.col("text") != "")).sort(PLACE).select(*PLACE, "text")
+    text, over_lines = pl.col("text"), "source"
     is_fence, of_code = (text.str.contains(f"^{_part(name)}") for name in ("_fence", "_fence_of_code"))
-    is_fenced = (is_fence.cum_sum().over("source") % 2 == 1) | is_fence
-    is_code = is_fenced & pl.when(is_fence).then(of_code).forward_fill().over("source")
+    is_fenced = (is_fence.cum_sum().over(over_lines) % 2 == 1) | is_fence
+    is_code = is_fenced & pl.when(is_fence).then(of_code).forward_fill().over(over_lines)
     is_sentence = text.str.contains(f"^{_part('_sentence_start')}")
     is_sentence &= text.str.count_matches(_part("_joining_word")) >= MIN_JOINING
-    is_unread = pl.struct(PLACE).is_in(unknown.select(pl.struct(PLACE)).to_series().implode())
-    is_written = is_unread & (is_sentence | text.str.contains(f"^{_part('_of_an_author')}"))
-    marked = texts.with_columns(is_written=is_written, is_fenced=is_fenced, is_code=is_code)
-    is_quoted = pl.col("is_fenced") | (text.str.starts_with(BLOCK) & ~pl.col("is_written"))
-    outside = marked.filter(~is_quoted)
+    is_unread = _is_among(unread)
+    is_authored = is_sentence | text.str.contains(f"^{_part('_of_an_author')}")
+    is_statement = is_unread & text.str.contains(f"^{_part('_of_a_source')}")
+    is_source = is_statement.mean().over(over_lines) >= SHARE
+    is_block = text.str.starts_with(BLOCK) & ~is_source
+    is_quoted = is_fenced | (is_block & ~(is_authored & (is_unread | _is_among(tried))))
+    marked = texts.with_columns(is_written=is_unread & is_authored, is_quoted=is_quoted, is_code=is_code)
+    outside = marked.filter(~pl.col("is_quoted"))
     counted = outside.unique(["source", "text"]).group_by("source").agg(pl.len(), share=pl.col("is_written").mean())
     documents = counted.filter(pl.col("len") >= MIN_LINES, pl.col("share") >= SHARE).select("source")
     of_documents = marked.join(documents, on="source", how="semi")
-    return of_documents.filter(~is_quoted).select(PLACE), of_documents.filter("is_code").select(PLACE)
+    return of_documents.filter(~pl.col("is_quoted")).select(PLACE), of_documents.filter("is_code").select(PLACE)
+
+
+def _is_among(places: pl.DataFrame) -> pl.Expr:
+    return pl.struct(PLACE).is_in(places.select(pl.struct(PLACE)).to_series().implode())
 
 
 def _part(rule: str) -> str:
