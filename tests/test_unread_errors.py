@@ -10,6 +10,7 @@ from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Category
 from ncclforensics.views.text_screen import screen
+from tests.incidents import INCIDENTS, Incident
 
 RAY_WORKER = (
     "(EngineCore pid=1879) (raylet) A worker died or was killed while executing a task by an unexpected system error. "
@@ -364,7 +365,7 @@ STATED = {
     "words alone": (
         "Parser function exited with Error\n",
         "info",
-        "a program states: Parser function exited with Error",
+        "the text says: Parser function exited with Error",
         "",
         "",
     ),
@@ -432,7 +433,7 @@ def test_a_failure_that_an_unknown_program_states_is_answered(
 
 @pytest.mark.parametrize("text", SILENT.values(), ids=SILENT)
 def test_words_of_errors_that_state_none_are_not_quoted(text: str, tmp_path: Path) -> None:
-    assert [finding.rule for finding in read(tmp_path, text).findings] == ["read-unknown-formats"]
+    assert {finding.rule for finding in read(tmp_path, text).findings} <= {"read-unknown-formats"}
 
 
 def test_what_was_stated_before_an_engine_is_ready_is_a_note(tmp_path: Path) -> None:
@@ -547,7 +548,50 @@ def test_words_of_a_text_about_something_else_accuse_no_process(tmp_path: Path) 
     )
 
     assert {str(finding.severity) for finding in read(tmp_path, text).findings} == {"info"}
-    assert read(tmp_path, "the worker on gpu-a012 was killed\n").findings[0].title.startswith("a process crashed")
+
+
+@pytest.mark.parametrize(
+    ("text", "severity", "certainty", "title"),
+    [
+        ("the worker on gpu-a012 was killed\n", "warning", "likely", "a process crashed"),
+        ("dispatcher: Permission denied\n", "warning", "likely", "access was refused"),
+        ("E0302 11:04:57.162000 4711 agent.py:17] Permission denied\n", "warning", "certain", "access was refused"),
+        ("I think that rank 3 was killed, because we ran /opt/run.sh\n", "info", "possible", "the text says"),
+        ("Permission denied\n", "info", "possible", "the text says"),
+    ],
+)
+def test_words_accuse_where_something_shows_that_a_program_printed_them(
+    text: str, severity: str, certainty: str, title: str, tmp_path: Path
+) -> None:
+    (finding,) = (found for found in read(tmp_path, text).findings if found.rule == "stated-by-program")
+
+    assert (str(finding.severity), finding.certainty) == (severity, certainty)
+    assert finding.title.startswith(title)
+
+
+def test_what_a_person_says_in_words_alone_and_values_of_records_are_not_quoted(tmp_path: Path) -> None:
+    text = 'We see that the second pod is killed, and its log is empty\n  "verdict": "rank 3 died",\n'
+
+    assert "stated-by-program" not in {finding.rule for finding in read(tmp_path, text).findings}
+    quoted = read(tmp_path, '  "error": "rank 3 of gpu-a012 was killed",\n').findings
+    assert "stated-by-program" in {finding.rule for finding in quoted}
+
+
+@pytest.mark.parametrize("name", ["one-gpu-rests-while-the-others-spin", "one-slow-host-in-pairs-of-a-capture"])
+def test_tables_and_plots_of_tools_are_no_documents(name: str) -> None:
+    incident = Incident(INCIDENTS / name)
+
+    assert {finding.rule for finding in incident.answer(everything=True).report.findings} == incident.rules
+
+
+def test_a_source_of_a_program_states_nothing(tmp_path: Path) -> None:
+    function = "def load_{0}(path):\n    if path is {0}:\n        return {0}\n    text = path[{0}]\n"
+    source = "".join(function.format(number) for number in range(8))
+    documented = (
+        '    """Load.\n\n    NetworkError\n        where the volume is away\n    """\n    cannot open the device\n'
+    )
+
+    assert "error" not in {str(finding.severity) for finding in read(tmp_path, source + documented).findings}
 
 
 def test_what_a_document_tells_of_failures_is_none_and_what_it_quotes_is_read(tmp_path: Path) -> None:

@@ -172,8 +172,8 @@ class TextRows(Rows):
     @cached_property
     def reports_stall(self) -> bool:
         """Whether the program of the job says, near the end of a file, that it makes no progress."""
-        stated = self.frames["program_failure"].filter((pl.col("topic") == STANDING) & (pl.col("lines_behind") < NEAR))
-        return not stated.is_empty()
+        is_stated = (pl.col("topic") == STANDING) & pl.col("is_signed") & (pl.col("lines_behind") < NEAR)
+        return not self.frames["program_failure"].filter(is_stated).is_empty()
 
     @cached_property
     def successes(self) -> list[Row]:

@@ -22,6 +22,7 @@ from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, error_finding
 from ncclforensics.rules.shared.survival import last_ready, not_survived
 
 STATED = "a program states"  # by words alone, which are about nothing that is known
+UNSIGNED = "the text says"  # where nothing shows that a program printed it
 MAX_STATEMENT = 240  # characters of a statement in a title
 MAX_OTHER = 100  # of another one in a detail
 MOST_FUNCTIONS = 2  # of a stack
@@ -52,10 +53,12 @@ def stated_by_program(
 ) -> Iterator[Finding]:
     """A program that this tool does not know states a failure, and nothing that was found explains it.
 
-    Means: the title quotes the first such statement, without its time and level, behind what its words are about; the
-    others of the file may follow from it. That it was printed is certain, and no more. Of the stack of a C++
-    exception or of a crash, the functions alone are known; of the kernel's log, whose drivers print such words on every
-    boot, the last statement is a note.
+    Means: the title quotes the first such statement, without its time and level, behind what its words are about;
+    the others of the file may follow from it. With the level of an error, it is certain that it was printed, and no
+    more; by words alone it is likely, where a launcher's tag, a name in front or a value shows that a program
+    printed them, and else the text only says so (info). Of the stack of a C++ exception or of a crash, the
+    functions alone are known; of the kernel's log, whose drivers print such words on every boot, the last statement
+    is a note.
     Not when: the words stand in a sentence about something else; the program went on or tried again, or an engine
     reported behind it that it is ready (info, or nothing where the words are about nothing that is known); a server
     refused a request; the job ended well; another finding explains the failure, which leaves this out.
@@ -96,7 +99,7 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding | None:
 
     None where only words tell of a failure, about nothing that is known, and the program went on.
     """
-    is_strong = pl.col("has_level") | pl.col("topic").is_not_null()
+    is_strong = pl.col("has_level") | (pl.col("topic").is_not_null() & pl.col("is_signed"))
     is_heading = pl.col("statement").str.ends_with(":")
     is_other = pl.col("topic").eq_missing(DAMAGE).not_()  # damaged hardware is the reason of what stands around it
     ordered = rows.sort(
@@ -107,15 +110,15 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding | None:
     others = rows.filter(pl.col("alike") != first["alike"]).sort("is_of_end", "pos")
     topic = TOPICS.get(first["topic"] or "", OTHER_TOPIC)
     statement = _cut(_sentence(first["statement"], first["topic"]), MAX_STATEMENT)
-    has_meaning = first["topic"] or first["has_level"]
+    has_meaning = first["has_level"] or (first["topic"] and first["is_signed"])
     went_on = first["lines_behind"] > NEAR_END or first["is_repeated_attempt"] or first["is_passed"]
     if went_on and not has_meaning:
         return None
-    is_stated = (first["has_level"] or first["topic"]) and not first["is_warning"]
-    is_failure = is_stated and not went_on and not first["is_of_end"]
-    finding = error_finding(
-        alike, rank, f"{{processes}}: {topic.text if has_meaning else STATED}: {statement}", "", "certain"
-    )
+    is_failure = has_meaning and not first["is_warning"] and not went_on and not first["is_of_end"]
+    certainty = "certain" if first["has_level"] else "likely" if first["is_signed"] else "possible"
+    meaning = topic.text if has_meaning else STATED if first["is_signed"] else UNSIGNED
+    title = f"{{processes}}: {meaning}: {statement}"
+    finding = error_finding(alike, rank, title, "", certainty)
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ")
     finding.detail = "; ".join(_details(alike, others, went_on=went_on))
     finding.category, finding.remedy = Category(topic.category), advice_within(first["statement"]) or topic.remedy

@@ -179,7 +179,8 @@ def short_message(message: str) -> str:
 
 def statements_before(exits: pl.DataFrame, program_failure: pl.DataFrame) -> pl.DataFrame:
     """Return the failures that programs state in the last lines before any of these ends, the first one first."""
-    is_strong = (pl.col("has_level") | pl.col("topic").is_not_null()) & ~pl.col("is_warning") & ~pl.col("is_of_end")
+    is_strong = pl.col("has_level") | (pl.col("topic").is_not_null() & pl.col("is_signed"))
+    is_strong &= ~pl.col("is_warning") & ~pl.col("is_of_end")
     distance = pl.col("end_line") - pl.col("line")
     ends = exits.select("source", end_line="line").unique()
     near = program_failure.filter(is_strong).join(ends, on="source").filter(distance.is_between(1, LAST_LINES))

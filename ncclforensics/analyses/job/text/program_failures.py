@@ -21,6 +21,7 @@ PROGRAM_FAILURE = {
     "topic": pl.String(),  # a key of TOPICS; null where the words are about none of them
     "moment": pl.String(),  # as printed in front; null without one
     "has_level": pl.Boolean(),  # a logger prints the level of an error; else the words say it
+    "is_signed": pl.Boolean(),  # something beside the words shows that a program printed it, and no person wrote it
     "is_warning": pl.Boolean(),  # a logger prints a lower level
     "is_of_kernel": pl.Boolean(),  # a line of the kernel's log
     "is_of_end": pl.Boolean(),  # tells only that something ends because of what was stated before
@@ -62,6 +63,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         .with_columns(printed=printed.str.strip_chars())
         .with_columns(head=head)
         .with_columns(statement=statement.str.strip_chars())
+        .pipe(_with_signs, form)
         .with_columns(topic=topic, is_warning=is_mild)
         .filter(
             (words != "")
@@ -80,6 +82,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
             topic="topic",
             moment=pl.col("head").str.extract(f"({part('_when')})"),
             has_level=form == "level",
+            is_signed="is_signed",
             is_warning="is_warning",
             is_of_kernel=pl.col("printed").str.contains(part("_of_kernel")),
             is_of_end=words.str.contains(part("_of_the_end")),
@@ -87,6 +90,29 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
             lines_behind=count_behind(),
         )
         .sort("pos")
+    )
+
+
+def _with_signs(stated: pl.DataFrame, form: pl.Expr) -> pl.DataFrame:
+    """Add `is_signed`, and leave out what a person says in words alone, and values of records that quote nobody.
+
+    A logger, a launcher, a name in front, an answer of the system, or a value shows that a program printed a line;
+    words by which a person speaks leave open who wrote what holds a value.
+    """
+    part, words = load(GRAMMAR).part_regex, pl.col("statement")
+    is_logged = pl.any_horizontal(
+        form != "words",
+        pl.any_horizontal(pl.col("launcher_pid", "launcher_rank", "launcher_node").is_not_null()),
+        pl.col("head").str.contains(part("_when")),
+    )
+    is_like_a_program = pl.col("printed").str.contains(part("_named_part"))
+    is_like_a_program |= words.str.contains(f"{part('_system_answer')}|{part('_value')}")
+    is_like_a_person = words.str.contains(part("_of_a_person"))
+    is_value = pl.col("printed").str.contains(part("_field"))
+    is_value &= ~pl.col("printed").str.contains(part("_field_that_states"))
+    is_unprinted = is_value | (is_like_a_person & ~is_like_a_program)
+    return stated.filter(is_logged | ~is_unprinted).with_columns(
+        is_signed=is_logged | (is_like_a_program & ~is_like_a_person)
     )
 
 
