@@ -198,7 +198,9 @@ class Dialect:
 
         if texts.is_empty() or not self._undetected:
             return {}, pl.repeat(value=False, n=len(texts), eager=True)
-        stands = texts.str.extract_many(words_in(texts, self._anchors_of_signatures).implode(), overlapping=True)
+        anchors = words_in(texts, self._anchors_of_signatures).implode()
+        is_near = texts.str.contains_any(anchors).fill_null(value=False)
+        stands = texts.filter(is_near).str.extract_many(anchors, overlapping=True)
         literals = {"", *stands.explode().drop_nulls().unique()}
         few = texts.to_list() if len(texts) <= FEW else None
         possible = [
@@ -208,7 +210,6 @@ class Dialect:
             if line.anchor in literals
             and (few is None or any(may_match(text, line.literals, line.words) for text in few))
         ]
-        is_near = stands.list.len() > 0
         if unanchored := "|".join(line.regex for _, line in possible if not line.anchor):  # is soon compiled if short
             is_open = texts.str.contains(unanchored)
             possible = possible if is_open.any() else [(name, line) for name, line in possible if line.anchor]

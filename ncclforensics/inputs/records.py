@@ -145,8 +145,9 @@ def unwrap(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _unwrapped_once(rows: pl.DataFrame) -> pl.DataFrame:
     """The lines without the outermost record that each stands in; the same object where none stands in one."""
-    is_event = rows["text"].str.contains_any(list(log_records.EVENTS))
-    starts = rows["text"].str.starts_with("{") & ~is_event
+    starts = rows["text"].str.starts_with("{")
+    if starts.any():
+        starts &= ~rows["text"].str.contains_any(list(log_records.EVENTS))
     if not starts.any():
         return rows
     candidates = rows["text"].filter(starts)

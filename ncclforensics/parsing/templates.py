@@ -73,8 +73,9 @@ def are_repeated(rows: pl.DataFrame, parts: Template) -> bool:
     """Whether most of many lines are the same as others, but for the counter."""
     if rows.height < SAMPLE:
         return False
-    sample = cut_at_counter(rows.gather_every(rows.height // SAMPLE), parts, is_open=False)
-    return sample["right"].n_unique() * OFTEN < sample.height
+    sample = rows["text"].gather_every(rows.height // SAMPLE)
+    rests = sample.str.splitn(parts.counter_stop, 2).struct.field("field_1").drop_nulls()
+    return rests.n_unique() * OFTEN < len(rests)
 
 
 def cut_at_counter(rows: pl.DataFrame, parts: Template, *, is_open: bool) -> pl.DataFrame:

@@ -6,6 +6,8 @@ next lines. Length alone does not show this, for the calls of a log have equal l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
@@ -45,12 +47,8 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
         .head(2)
     )
     widths: dict[int, int] = {}
-    for source, width, _ in likely.iter_rows():
-        own = known_lines.filter(source=source)["length"]
-        if source not in widths and (own > width).mean() <= MAX_LONGER:
-            sample = lines.filter(source=source)
-            if _is_wrapped(sample, width, dialect):
-                widths[source] = width
+    for source, width in _wrapped(lines, _without_longer(known_lines, likely), dialect):
+        widths.setdefault(source, width)
     longest = lines.group_by("source").agg(
         pl.col("length").max(), full=(pl.col("is_followed") & (pl.col("length") == pl.col("length").max())).sum()
     )
@@ -59,6 +57,15 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
         if source not in widths and _is_split(lines.filter(source=source), width, dialect):
             widths[source] = width
     return widths
+
+
+def _without_longer(lines: pl.DataFrame, likely: pl.DataFrame) -> list[tuple[int, int]]:
+    """The sources with a width (`likely`: columns `source`, `length`) than which few of their lines are longer."""
+    if likely.is_empty():
+        return []
+    own = likely.join(lines.select("source", own="length"), on="source", maintain_order="left")
+    longer = own.group_by("source", "length", maintain_order=True).agg((pl.col("own") > pl.col("length")).mean())
+    return longer.filter(pl.col("own") <= MAX_LONGER).select("source", "length").rows()
 
 
 def _is_split(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
@@ -70,25 +77,45 @@ def _is_split(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
         return False
     prefixes = detect_prefixes(parts, dialect)
     first, text = (strip_prefixes(parts.select(text=name), dialect, prefixes)["text"] for name in ("first", "text"))
-    _, broken = _count_changed(first, text, dialect)
-    return broken <= MAX_BROKEN * parts.height
+    changed = _count_changed(pl.DataFrame({"source": 0, "text": text, "first": first}), dialect)
+    return int(changed["broken"].sum()) <= MAX_BROKEN * parts.height
 
 
-def _count_changed(first: pl.Series, text: pl.Series, dialect: Dialect) -> tuple[int, int]:
-    """How many lines a shape matches only together with the next ones, and how many only alone."""
-    dialect = dialect.including_formats_in(text)
-    unjoined, joined = is_recognised(first, dialect), is_recognised(text, dialect)
-    return int((joined & ~unjoined).sum()), int((unjoined & ~joined).sum())
+def _count_changed(rows: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Count the lines that a shape matches only together with the next ones, and only alone, of each sample.
+
+    `rows`: texts put together and their first lines (columns `source`, `text`, `first`). Columns of the result:
+    `source`, `joined`, `broken`.
+    """
+    dialects = dialect.by_source(rows)
+    by_formats: dict[Dialect, list[int]] = {}
+    for source in rows["source"].unique():
+        by_formats.setdefault(dialects.get(source, dialect), []).append(source)
+    counted = []
+    for own, sources in by_formats.items():
+        part = rows.filter(pl.col("source").is_in(sources))
+        single, joined = is_recognised(part["first"], own), is_recognised(part["text"], own)
+        changes = part.select("source", joined=joined & ~single, broken=single & ~joined)
+        counted.append(changes.group_by("source").sum())
+    return pl.concat(counted)
 
 
-def _is_wrapped(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
-    """Whether lines of NCCL and PyTorch that are as long as the width are completed by the next lines."""
-    parts = _joined(lines.select("text", "is_start"), width).filter(pl.col("parts") > 1)
-    parts = parts.filter(is_known(dialect, "first") & (pl.col("parts") <= MAX_PARTS)).head(MAX_PAIRS)
-    if parts.is_empty():
-        return False
-    completed, broken = _count_changed(parts["first"], parts["text"], dialect)
-    return completed >= MIN_COMPLETED and broken <= MAX_BROKEN * completed
+def _wrapped(lines: pl.DataFrame, tried: Sequence[tuple[int, int]], dialect: Dialect) -> list[tuple[int, int]]:
+    """The sources with a width where lines of NCCL and PyTorch that are as long as it are completed by the next lines.
+
+    `tried`: sources and widths; those of many sources are looked at in one call.
+    """
+    by_source = lines.select("source", "text", "is_start").partition_by("source", as_dict=True, include_key=False)
+    found = []
+    for number, (source, width) in enumerate(tried):
+        parts = _joined(by_source[source,], width).filter(pl.col("parts").is_between(2, MAX_PARTS))
+        parts = parts.filter(is_known(dialect, "first")).head(MAX_PAIRS)
+        found += [parts.select(pl.lit(number, pl.Int32).alias("source"), "text", "first")] if parts.height else []
+    if not found:
+        return []
+    changed = _count_changed(pl.concat(found), dialect)
+    is_wrapped = (changed["joined"] >= MIN_COMPLETED) & (changed["broken"] <= MAX_BROKEN * changed["joined"])
+    return [tried[number] for number in changed.filter(is_wrapped)["source"].sort()]
 
 
 def is_recognised(texts: pl.Series, dialect: Dialect) -> pl.Series:
